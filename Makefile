@@ -1,0 +1,36 @@
+# Two commands matter: `make demo` and `make test`. Each sets up .venv by itself, once.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.ready
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: demo test lint types docs bench clean
+
+demo: $(STAMP)
+	$(BIN)/hamlearn demo --out out/demo
+
+test: lint types docs
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-modules
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/codespell
+	$(BIN)/lint-imports
+
+types: $(STAMP)
+	$(BIN)/mypy
+
+docs: $(STAMP)
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(STAMP)
+	$(BIN)/hamlearn bench --out benchmarks/results
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(PIP) install --quiet -c constraints.txt -e ".[dev]"
+	touch $(STAMP)
+
+clean:
+	rm -rf .venv site out

@@ -1,0 +1,27 @@
+"""Hamiltonian Learning for PyTorch: networks that compute and learn over time, forward only.
+
+The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
+"""
+
+from hamlearn.credit import Cleared, Forward
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import RK4, Euler, Heun
+from hamlearn.learner import Learner
+from hamlearn.networks import Network
+from hamlearn.state import Sample, State, StepReport
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RK4",
+    "Cleared",
+    "Euler",
+    "Forward",
+    "Heun",
+    "Hyper",
+    "Learner",
+    "Network",
+    "Sample",
+    "State",
+    "StepReport",
+]

@@ -1,0 +1,82 @@
+"""Pytrees as flat lists, with the one-tensor case kept free of any cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+
+Spec = _pytree.TreeSpec | None
+"""Structure of a flattened tree; `None` stands for a single tensor."""
+
+
+def flatten(tree: Any) -> tuple[list[Tensor], Spec]:
+    """Leaves of a tree and its structure.
+
+    Example:
+        >>> import torch
+        >>> leaves, spec = flatten((torch.zeros(2), torch.ones(3)))
+        >>> [leaf.shape[0] for leaf in leaves]
+        [2, 3]
+    """
+    if isinstance(tree, Tensor):
+        return [tree], None
+    leaves, spec = _pytree.tree_flatten(tree)
+    return leaves, spec
+
+
+def unflatten(leaves: list[Tensor], spec: Spec) -> Any:
+    """The tree that `flatten` took apart."""
+    if spec is None:
+        return leaves[0]
+    return _pytree.tree_unflatten(leaves, spec)
+
+
+def detach(tree: Any) -> Any:
+    """The same tree, cut from any graph."""
+    if isinstance(tree, Tensor):
+        return tree.detach()
+    return _pytree.tree_map_only(Tensor, Tensor.detach, tree)
+
+
+def dumps(spec: Spec) -> str | None:
+    """A structure as JSON text."""
+    return None if spec is None else _pytree.treespec_dumps(spec)
+
+
+def loads(text: str | None) -> Spec:
+    """The structure that `dumps` wrote."""
+    return None if text is None else _pytree.treespec_loads(text)
+
+
+def describe(tree: Any) -> str:
+    """Shapes and dtypes of a tree, for messages.
+
+    Example:
+        >>> import torch
+        >>> describe((torch.zeros(2), 3))
+        '(float32[2], int)'
+    """
+    if isinstance(tree, Tensor):
+        return f"{str(tree.dtype).removeprefix('torch.')}{list(tree.shape)}"
+    if isinstance(tree, tuple | list):
+        return "(" + ", ".join(describe(item) for item in tree) + ")"
+    if isinstance(tree, dict):
+        return "{" + ", ".join(f"{key}: {describe(item)}" for key, item in tree.items()) + "}"
+    return type(tree).__name__
+
+
+def all_finite(tensors: list[Tensor]) -> bool:
+    """Whether every entry of every tensor is finite, in one kernel call where PyTorch has one."""
+    if not tensors:
+        return True
+    try:
+        # The check that gradient scalers make: one call for the whole list. It also multiplies by the
+        # given scale, 1 here, which leaves every bit as it is.
+        found = torch.zeros(1, device=tensors[0].device)
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, torch.ones_like(found))
+        return not found.item()
+    except (RuntimeError, NotImplementedError):
+        return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)

@@ -1,0 +1,90 @@
+"""The robust Hamiltonian H = φ·L(y, ŷ) + ⟨z, f_h⟩ (eq:hrestricted) and its derivatives.
+
+Derivatives hold the costate z constant. Everything here is a pure function of its arguments; states and
+costates are flat lists of tensors, as `hamlearn._tree.flatten` gives them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.errors import ConfigError, SampleError
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
+    """L(y, ŷ), a scalar; says what did not fit where the loss cannot be computed."""
+    try:
+        if isinstance(y, Tensor) and isinstance(target, Tensor) and _may_broadcast(y, target):
+            with warnings.catch_warnings():
+                warnings.simplefilter("error", UserWarning)
+                L = loss(y, target)
+        else:
+            L = loss(y, target)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
+        raise SampleError(
+            f"the loss could not compare y={_tree.describe(y)} with target={_tree.describe(target)}: {error}. "
+            "Give a target of the shape and dtype that this loss takes"
+        ) from error
+    if not isinstance(L, Tensor) or L.dim() or not L.is_floating_point():
+        raise ConfigError(
+            f"the loss returned {_tree.describe(L)}, not one floating-point number: reduce it, for example by mean()"
+        )
+    return L
+
+
+def _may_broadcast(y: Tensor, target: Tensor) -> bool:
+    # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs.
+    return y.shape != target.shape and target.is_floating_point()
+
+
+def check_same_shapes(net: str, got: Sequence[Tensor], h: Sequence[Tensor]) -> None:
+    """Raise unless the state net's result has the state's structure and shapes."""
+    if len(got) != len(h) or any(a.shape != b.shape for a, b in zip(got, h, strict=True)):
+        raise SampleError(
+            f"{net} returned {_tree.describe(list(got))} for a state h of {_tree.describe(list(h))}: "
+            "both must have the same structure and shapes; check h0 and the batch size"
+        )
+
+
+def coupling(z: Sequence[Tensor], dh: Sequence[Tensor]) -> Tensor:
+    """⟨z, f_h⟩, summed over all parts of the state."""
+    return torch.stack([(a.detach() * b.detach()).sum() for a, b in zip(z, dh, strict=True)]).sum()
+
+
+def vjp(
+    outputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    *,
+    keep: bool = False,
+) -> list[Tensor]:
+    """Σ cotangent·∂output/∂input for each input, zeros where nothing depends on it.
+
+    Args:
+        outputs: Results of a differentiable computation.
+        cotangents: One per output; `None` stands for 1.
+        inputs: What to differentiate by.
+        keep: Whether the graph is needed again.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> vjp([x * x], [None], [x])
+        [tensor(6.)]
+    """
+    live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    if not live or not inputs:
+        return [torch.zeros_like(x) for x in inputs]
+    roots, seeds = zip(*live, strict=True)
+    grads = torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
+    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, inputs, strict=True)]

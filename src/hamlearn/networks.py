@@ -1,0 +1,219 @@
+"""State net and output net: ḣ = f_h(u, h, θh) (eq:netsplita) and y = f_y(u, h, θy) (eq:netsplitc)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from hamlearn import _tree
+from hamlearn.errors import ConfigError, SampleError
+
+Net = Callable[..., Any]
+Reads = Literal["uh", "u", "h", "h[0]"]
+"""What a net is called with: input and state, one of them, or the first part of the state."""
+
+
+class Network(nn.Module):
+    """A state net f_h and an output net f_y, either of which may be absent.
+
+    ḣ = f_h(u, h), y = f_y(u, h) (eq:netsplita, eq:netsplitc). Parameters are named `state.…` and `output.…`.
+
+    Args:
+        state: f_h, called as `state(u, h)`; `None` for a net without state.
+        output: f_y, called as `output(u, h)`; `None` for the identity on h.
+        h0: State at the start and after each boundary: a tensor or a pytree of tensors, used as it is, or a
+            function of the input u that returns one (to size it by the batch).
+        transition: `"rate"`: the state net returns ḣ. `"next"`: it returns the next state ĥ, and
+            f_h = (−h + ĥ)/τ (eq:euleraa).
+
+    Example:
+        >>> import torch
+        >>> from torch import nn
+        >>> class Leaky(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.inputs = nn.Linear(2, 3)
+        ...     def forward(self, u, h):
+        ...         return torch.tanh(self.inputs(u)) - h
+        >>> network = Network(Leaky(), h0=torch.zeros(3))
+        >>> [name for name, _ in network.named_parameters()]
+        ['state.inputs.weight', 'state.inputs.bias']
+    """
+
+    def __init__(
+        self,
+        state: Net | None = None,
+        output: Net | None = None,
+        h0: Any = None,
+        transition: Literal["rate", "next"] = "rate",
+    ) -> None:
+        super().__init__()
+        if state is None and output is None:
+            raise ConfigError("a Network needs a state net, an output net, or both; got neither")
+        if transition not in ("rate", "next"):
+            raise ConfigError(f"transition={transition!r} must be 'rate' (returns ḣ) or 'next' (returns ĥ)")
+        if state is None and h0 is not None:
+            raise ConfigError("h0 was given but there is no state net: drop h0, or give state=")
+        self.state = state
+        self.output = output
+        self.transition = transition
+        self._state_reads: Reads = "uh"
+        self._output_reads: Reads = "uh"
+        self._start: Callable[[Any], Any] | None = None
+        if callable(h0) and not isinstance(h0, Tensor):
+            self._start = h0
+        elif h0 is not None:
+            leaves, spec = _tree.flatten(h0)
+            for index, leaf in enumerate(leaves):
+                self.register_buffer(f"h0_{index}", leaf.detach().clone())
+            self._h0_names = _tree.unflatten([f"h0_{index}" for index in range(len(leaves))], spec)
+            self._start = self._given_start
+        elif state is not None:
+            raise ConfigError(
+                "the state net needs a first state: pass h0=, a tensor or a function of the input u"
+            )
+
+    @classmethod
+    def feedforward(
+        cls,
+        module: nn.Module,
+        role: Literal["output", "state"] = "output",
+        readout: nn.Module | None = None,
+    ) -> Network:
+        """A net without memory, `module(u)`, as output net or as state net.
+
+        As `"state"` net its output is the next state, ĥ = module(u), and `readout(h)`, if given, is the output
+        net: a feed-forward net split over both. A learner clears h before each sample with
+        `reset_h="sample"`.
+
+        Example:
+            >>> import torch
+            >>> network = Network.feedforward(torch.nn.Linear(2, 3), role="state")
+            >>> network.transition
+            'next'
+        """
+        if role == "output":
+            if readout is not None:
+                raise ConfigError(
+                    "readout is for role='state'; with role='output' make it part of the module"
+                )
+            network = cls(output=module)
+            network._output_reads = "u"
+            return network
+        if role != "state":
+            raise ConfigError(f"role={role!r} must be 'output' or 'state'")
+        network = cls(state=module, output=readout, h0=_ZerosLikeOutput(module), transition="next")
+        network._state_reads = "u"
+        network._output_reads = "h"
+        return network
+
+    @classmethod
+    def recurrent(cls, cell: nn.Module, readout: nn.Module | None = None, h0: Any = None) -> Network:
+        """A recurrent cell, `cell(u, h)`, that returns the next state, and `readout(h)` as output net.
+
+        `nn.RNNCell`, `nn.GRUCell` and `nn.LSTMCell` fit as they are; of an LSTM's state (h, c) the readout
+        sees h. A cell of your own that has a `hidden_size` starts at zeros; any other needs `h0`.
+
+        Example:
+            >>> import torch
+            >>> cell, readout = torch.nn.LSTMCell(2, 5), torch.nn.Linear(5, 1)
+            >>> network = Network.recurrent(cell, readout)
+            >>> h, c = network.initial_state(torch.zeros(7, 2))
+            >>> h.shape
+            torch.Size([7, 5])
+        """
+        if h0 is None:
+            if not isinstance(getattr(cell, "hidden_size", None), int):
+                raise ConfigError(
+                    f"{type(cell).__name__} has no hidden_size to size the first state by: pass h0, "
+                    "a tensor or a function of the input"
+                )
+            h0 = _ZerosForCell(cell)
+        network = cls(state=cell, output=readout, h0=h0, transition="next")
+        network._output_reads = "h[0]" if isinstance(cell, nn.LSTMCell) else "h"
+        return network
+
+    @property
+    def memoryless(self) -> bool:
+        """Whether the next state depends on the input alone."""
+        return self.transition == "next" and self._state_reads == "u"
+
+    def initial_state(self, u: Any) -> Any:
+        """h0 for the input `u`; `None` where there is no state net."""
+        return None if self._start is None else _tree.detach(self._start(u))
+
+    def state_net(self, u: Any, h: Any) -> Any:
+        """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
+        return self._call("state", self.state, self._state_reads, u, h)
+
+    def output_net(self, u: Any, h: Any) -> Any:
+        """y = f_y(u, h); the identity on h where there is no output net."""
+        if self.output is None:
+            return h[0] if self._output_reads == "h[0]" else h
+        return self._call("output", self.output, self._output_reads, u, h)
+
+    def forward(self, u: Any, h: Any, net: Literal["state", "output"]) -> Any:
+        """One of the two nets, so that `torch.func.functional_call` can evaluate it at other weights."""
+        return self.state_net(u, h) if net == "state" else self.output_net(u, h)
+
+    def _call(self, name: str, net: Net | None, reads: Reads, u: Any, h: Any) -> Any:
+        assert net is not None
+        try:
+            if reads == "u":
+                return net(u)
+            if reads == "uh":
+                return net(u, h)
+            return net(h[0] if reads == "h[0]" else h)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            given = {"u": "u={u}", "uh": "u={u} and h={h}"}.get(reads, "h={h}")
+            shapes = given.format(u=_tree.describe(u), h=_tree.describe(h))
+            raise SampleError(
+                f"the {name} net could not take {shapes}: {error}. Check the sample's shape and dtype; if the "
+                "batch size changed in mid-sequence, end the sequence with boundary=True"
+            ) from error
+
+    def _given_start(self, u: Any) -> Any:
+        return tree_map(self.get_buffer, self._h0_names)
+
+
+class _ZerosForCell:
+    """Zeros in the shape of a recurrent cell's state, sized by the batch of u."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        self.cell = cell
+
+    def __call__(self, u: Tensor) -> Any:
+        weight = next(self.cell.parameters(), u)
+        size = self.cell.hidden_size
+        h = weight.new_zeros(*u.shape[:-1], size) if isinstance(size, int) else None
+        return (h, h) if isinstance(self.cell, nn.LSTMCell) else h
+
+
+class _ZerosLikeOutput:
+    """Zeros in the shape of a feed-forward net's output, found once per shape of input."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.shapes: dict[str, Any] = {}
+
+    def __call__(self, u: Any) -> Any:
+        weight = next(self.module.parameters(), torch.empty(0))
+        key = f"{_tree.describe(u)} {weight.dtype} {weight.device}"
+        if key not in self.shapes:
+            # A probe that leaves no trace: evaluation mode draws no random numbers and moves no statistics.
+            modes = [(child, child.training) for child in self.module.modules()]
+            self.module.eval()
+            try:
+                with torch.no_grad():
+                    self.shapes[key] = self.module(u)
+            finally:
+                for child, training in modes:
+                    child.training = training
+        leaves, spec = _tree.flatten(self.shapes[key])
+        return _tree.unflatten([torch.zeros_like(leaf) for leaf in leaves], spec)

@@ -1,0 +1,114 @@
+"""Parallel order (Algorithm alg:hlz): every right-hand side at time t, then every update. Fully local in time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from hamlearn import _tree
+from hamlearn.credit import Credit
+from hamlearn.hamiltonian import check_same_shapes, coupling, instantaneous_loss, vjp
+from hamlearn.hyper import Rates
+from hamlearn.integrators import Euler, Integrator
+from hamlearn.state import Sample
+from hamlearn.system import Carry, Outcome, System
+
+
+def parallel(
+    system: System,
+    carry: Carry,
+    sample: Sample,
+    t: float,
+    rates: Rates,
+    first: bool,
+    credit: Credit,
+    integrator: Integrator,
+) -> Outcome:
+    """All right-hand sides at time t, then all four updates (Algorithm alg:hlz); y is read before h moves.
+
+    ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω. The input is held within the step;
+    integrators with several stages see the schedules at each stage's own time.
+    """
+    n, m, tau = len(carry.h), len(system.theta), rates.tau
+    z0 = carry.z if credit.carries else [torch.zeros_like(leaf) for leaf in carry.z]
+    x0 = [*carry.h, *system.theta, *z0, *carry.omega]
+    seen: list[Outcome] = []
+    stages = _Stages(system, several=not isinstance(integrator, Euler))
+
+    def derivative(time: float, x: list[Tensor]) -> list[Tensor]:
+        h, theta, z, omega = x[:n], x[n : n + m], x[n + m : n + m + n], x[2 * n + m :]
+        now = rates if x is x0 else system.hyper.at(time, tau, first=first)
+        with torch.enable_grad(), stages.at(theta, start=x is x0) as (net, weights):
+            h_in = [leaf.detach().requires_grad_() for leaf in h]
+            tree = _tree.unflatten(h_in, carry.spec) if h_in else None
+            dh: list[Tensor] = []
+            if h_in:
+                result, _ = _tree.flatten(net(sample.u, tree, "state"))
+                check_same_shapes("the state net", result, h_in)
+                is_next = system.network.transition == "next"
+                dh = [(r - a) / tau for a, r in zip(h_in, result, strict=True)] if is_next else result
+            y = net(sample.u, tree, "output")
+            L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
+            loss_term = [] if L is None else [L]
+            scale = [] if L is None else [torch.full_like(L, now.phi)]
+            dH = vjp([*loss_term, *dh], [*scale, *z], [*h_in, *weights])
+        if not seen:
+            coupled = coupling(z, dh) if dh else None
+            seen.append(
+                Outcome([], [], [], _tree.detach(y), None if L is None else L.detach(), coupled, carry.spec)
+            )
+        dz = [-now.s * g - now.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
+        domega = list(torch._foreach_mul(dH[n:], -now.s))
+        torch._foreach_add_(domega, omega, alpha=-now.eta)
+        return [*(leaf.detach() for leaf in dh), *system.velocity.rates(omega, time), *dz, *domega]
+
+    with torch.no_grad():
+        slope = integrator.slope(derivative, t, x0, tau)
+        moved = torch._foreach_add([*carry.h, *z0, *carry.omega], [*slope[:n], *slope[n + m :]], alpha=tau)
+    outcome = seen[0]
+    outcome.h, outcome.z, outcome.omega = list(moved[:n]), list(moved[n : 2 * n]), list(moved[2 * n :])
+    outcome.dtheta = slope[n : n + m]
+    return outcome
+
+
+class _Stages:
+    """Evaluates the nets at the weights of each stage of an integrator.
+
+    The first stage runs the network as it is. Later ones run at other weights, on copies of the buffers and
+    with the random numbers of the first, so that dropout masks are one function within a step and running
+    statistics move once.
+    """
+
+    def __init__(self, system: System, *, several: bool) -> None:
+        self.system = system
+        cuda = {weight.device for weight in system.theta if weight.is_cuda}
+        self.devices = sorted(device.index or 0 for device in cuda)
+        self.random = None
+        if several:
+            self.random = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in self.devices)]
+            self.buffers = {name: buffer.clone() for name, buffer in system.network.named_buffers()}
+
+    @contextmanager
+    def at(self, theta: list[Tensor], *, start: bool) -> Iterator[tuple[Any, list[Tensor]]]:
+        """The nets as one callable `net(u, h, which)`, and the weights to differentiate by."""
+        if start:
+            yield self.system.network.forward, self.system.theta
+            return
+        assert self.random is not None
+        weights = [weight.detach().requires_grad_() for weight in theta]
+        swapped = dict(zip(self.system.names, weights, strict=True))
+        swapped |= {name: buffer.clone() for name, buffer in self.buffers.items()}
+
+        def net(u: Any, h: Any, which: str) -> Any:
+            return functional_call(self.system.network, swapped, (u, h, which))
+
+        with torch.random.fork_rng(self.devices):
+            torch.set_rng_state(self.random[0])
+            for device, state in zip(self.devices, self.random[1:], strict=True):
+                torch.cuda.set_rng_state(state, device)
+            yield net, weights

@@ -1,0 +1,137 @@
+"""A chain of midpoint steps: what is evaluated at each step, with which weights, under which conditions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn.reversible._drive import Drive
+from hamlearn.reversible._grid import Watch
+from hamlearn.reversible._replay import Replay, checksum
+from hamlearn.reversible._rule import Rule
+
+Field = Callable[[Any, Tensor], Tensor]
+"""f(u, h): the rate of change of h. An `nn.Module`, so that its weights are known."""
+
+
+class Weights:
+    """θ of several modules, each tensor once, and which of them belong to which module."""
+
+    def __init__(self, modules: Iterable[object]) -> None:
+        self.tensors: list[Tensor] = []
+        self._of: dict[int, tuple[list[Tensor], list[int]]] = {}
+        place_of: dict[int, int] = {}
+        for module in modules:
+            if id(module) in self._of:
+                continue
+            found = module.parameters() if isinstance(module, nn.Module) else ()
+            theta = [p for p in found if p.requires_grad]
+            places = []
+            for p in theta:
+                place = place_of.setdefault(id(p), len(self.tensors))
+                if place == len(self.tensors):
+                    self.tensors.append(p)
+                places.append(place)
+            self._of[id(module)] = theta, places
+
+    def of(self, module: object) -> tuple[list[Tensor], list[int]]:
+        """The weights of `module` that require a gradient, and their places in `tensors`."""
+        return self._of[id(module)]
+
+
+class Chain:
+    """N midpoint steps from h_0, one call of a module.
+
+    Args:
+        rule: one step of the integration.
+        fields: one field for all steps, or one per step.
+        readout: y_k = readout(u_k, h_{k+1}), or None.
+        steps: N.
+        drive: u.
+        replay: the conditions of this call.
+        watch: sees that the states stay on the grid; None without a grid.
+        verify: whether to keep a checksum of every state.
+    """
+
+    def __init__(
+        self,
+        rule: Rule,
+        fields: Sequence[Field],
+        readout: Field | None,
+        steps: int,
+        drive: Drive,
+        replay: Replay,
+        watch: Watch | None,
+        verify: bool,
+    ) -> None:
+        self.rule, self.fields, self.readout, self.steps = rule, fields, readout, steps
+        self.drive, self.replay, self.watch = drive, replay, watch
+        self.weights = Weights([*fields, readout])
+        self.sums: list[Tensor] | None = [] if verify else None
+
+    def field(self, k: int) -> Field:
+        """The field of step k."""
+        return self.fields[k % len(self.fields)]
+
+    def rate(self, k: int, u: Any, h: Tensor) -> Tensor:
+        """v_k = f_k(u_k, h_k)."""
+        return self.replay.evaluate(2 * k, self.field(k), u, h)
+
+    def output(self, k: int, u: Any, h_next: Tensor) -> Tensor:
+        """y_k = readout(u_k, h_{k+1})."""
+        assert self.readout is not None
+        return self.replay.evaluate(2 * k + 1, self.readout, u, h_next)
+
+    def leaf(self, h: Tensor) -> Tensor:
+        """The state as the field is given it, at the root of a graph of one step."""
+        return h.to(self.rule.shown).detach().requires_grad_()
+
+    def start(self, h0: Tensor) -> Tensor:
+        """h_0 on the grid, checked."""
+        h = self.rule.start(h0)
+        self._note(0, h)
+        return h
+
+    def taped(self, h_prev: Tensor, h: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+        """Steps `first` to `last` - 1 recorded by autograd: the last two states, and the outputs."""
+        ys = []
+        for k in range(first, last):
+            u, shown = self.drive.at(k), h.to(self.rule.shown)
+            h_prev, h = h, h_prev + self.rule.increment(k, h, self.rate(k, u, shown))
+            self._note(k + 1, h)
+            if self.readout is not None:
+                ys.append(self.output(k, u, h.to(self.rule.shown)))
+        if self.watch is not None:
+            self.watch.check()
+        return h_prev, h, ys
+
+    def untaped(self, h0: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """All steps, keeping only the last two states, and the outputs.
+
+        Each evaluation builds the graph of its own step and drops it: the rebuild needs that graph, and
+        kernels may return other bits when no graph is asked for (fused inference paths, compiled fields).
+        """
+        h_prev = h = self.start(h0.detach())
+        y: Tensor | None = None
+        drive = self.drive.detached()
+        for k in range(self.steps):
+            u, _ = drive.at(k)
+            v = self.rate(k, u, self.leaf(h)).detach()
+            h_prev, h = h, self.rule.increment(k, h, v).add_(h_prev)
+            self._note(k + 1, h)
+            if self.readout is not None:
+                y_k = self.output(k, u, self.leaf(h)).detach()
+                y = y_k.new_empty(self.steps, *y_k.shape) if y is None else y
+                y[k] = y_k
+        if self.watch is not None:
+            self.watch.check()
+        return h_prev, h, y
+
+    def _note(self, k: int, h: Tensor) -> None:
+        if self.watch is not None:
+            self.watch.see(k, h)
+        if self.sums is not None:
+            self.sums.append(checksum(h))

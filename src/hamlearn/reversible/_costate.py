@@ -1,0 +1,105 @@
+"""Backpropagation as Hamiltonian Learning: the states are rebuilt and the costates integrated along the way."""
+
+from __future__ import annotations
+
+import math
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from hamlearn.reversible._chain import Chain
+from hamlearn.reversible._errors import RebuildError
+from hamlearn.reversible._omega import Omega
+
+Output = tuple[Tensor, Tensor | None]
+
+
+def run(chain: Chain, h0: Tensor, memory: str) -> Output:
+    """h_N, and y where the chain has a readout, with the backward run that `memory` names."""
+    inputs = [*chain.drive.tensors, *chain.weights.tensors]
+    with chain.replay.own_random_numbers():
+        if not torch.is_grad_enabled() or not any(x.requires_grad for x in (h0, *inputs)):
+            with torch.no_grad():
+                _, h, y = chain.untaped(h0)
+            return h.to(h0.dtype), y
+        if memory == "reversible":
+            out = _Rebuilt.apply(chain, h0, *inputs)
+            return out if isinstance(out, tuple) else (out, None)
+        h_prev = h = chain.start(h0)
+        ys: list[Tensor] = []
+        if memory == "stored":
+            h_prev, h, ys = chain.taped(h_prev, h, 0, chain.steps)
+        else:
+            span = math.isqrt(chain.steps - 1) + 1
+            for first in range(0, chain.steps, span):
+                last = min(first + span, chain.steps)
+                h_prev, h, y_span = _checkpointed(chain, h_prev, h, first, last)
+                ys += y_span
+            chain.replay.note_buffers()
+        return h.to(h0.dtype), torch.stack(ys) if ys else None
+
+
+def _checkpointed(chain: Chain, h_prev: Tensor, h: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, list[Tensor]]:
+    def recompute_quietly() -> tuple[Any, Any]:
+        return nullcontext(), chain.replay.quietly()
+
+    return checkpoint(
+        chain.taped, h_prev, h, first, last,
+        use_reentrant=False, preserve_rng_state=False, context_fn=recompute_quietly,
+    )  # fmt: skip
+
+
+class _Rebuilt(torch.autograd.Function):
+    """h_N (and y) from h_0, u and θ; keeps the states h_{N-1} and h_N alone."""
+
+    @staticmethod
+    def forward(ctx: Any, chain: Chain, h0: Tensor, *inputs: Tensor) -> Any:
+        with torch.enable_grad():
+            h, h_next, y = chain.untaped(h0)
+        chain.replay.note_buffers()
+        ctx.save_for_backward(h, h_next, *inputs)  # u and θ too: a change in place before the backward is an error
+        ctx.chain = chain
+        h_out = h_next.to(h0.dtype)
+        return h_out if y is None else (h_out, y)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, dL_dh: Tensor, dL_dy: Tensor | None = None) -> Any:
+        h, h_next, *_ = ctx.saved_tensors
+        with ctx.chain.replay.again():
+            return None, *_echo(ctx.chain, h, h_next, dL_dh, dL_dy)
+
+
+def _echo(chain: Chain, h: Tensor, h_next: Tensor, dL_dh: Tensor, dL_dy: Tensor | None) -> list[Tensor | None]:
+    """Run the steps in reverse order; returns the derivatives with respect to h_0, u and θ."""
+    rule, drive = chain.rule, chain.drive.detached()
+    omega = Omega(chain)
+    z_next, z = dL_dh.to(rule.dtype), torch.zeros_like(h)
+    for k in reversed(range(chain.steps)):
+        u, u_leaves = drive.at(k)
+        if dL_dy is not None:
+            with torch.enable_grad():
+                y = chain.output(k, u, x := chain.leaf(h_next))
+            leaves = omega.leaves(chain.readout, y, x, u_leaves)
+            dL_dx, *dL = rule.pullback(y, leaves, dL_dy[k])
+            z_next = z_next if dL_dx is None else z_next + dL_dx
+            omega.add(k, chain.readout, dL)
+        with torch.enable_grad():
+            v = chain.rate(k, u, x := chain.leaf(h))
+        leaves = omega.leaves(chain.field(k), v, x, u_leaves)
+        h_prev = h_next - rule.increment(k, h, v.detach())
+        dH_dh, *dH = rule.pullback(v, leaves, z_next * rule.tau)
+        z = z if dH_dh is None else z + dH_dh
+        omega.add(k, chain.field(k), dH)
+        h, h_next, z, z_next = h_prev, h, z_next, z
+        chain.require_same(k, h)
+    if rule.grid is not None and not torch.equal(h, h_next):  # h_{-1} = h_0
+        raise RebuildError(
+            "the rebuilt states do not lead back to the start: a field gave other bits when it was evaluated again "
+            "(an operation that is not deterministic, or a module that changes itself when called). "
+            "verify=True names the step; memory='stored' or 'checkpoint' work with such a field."
+        )
+    return [(z + z_next).to(rule.shown), *omega.along_u, *omega.along_theta]

@@ -1,0 +1,104 @@
+"""What goes in, what is carried along, and what comes out: `Sample`, `State`, `StepReport`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+Tree = Any
+"""A tensor, or tuples, lists and dicts of tensors."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """What a stream yields at one instant: an input and, now and then, a target.
+
+    Args:
+        u: The input, a tensor or a pytree of tensors, in the form the network takes.
+        target: What the output should have been (ŷ); `None` where nobody knows. The step is still
+            integrated then: the state moves and the costates dissipate and propagate.
+        tau: Time since the previous sample (τ); `None` takes `Hyper.tau`.
+        boundary: Whether this is the last token of a sequence. Afterwards the state returns to `h0`
+            and its costate to zero; the costate of the weights stays.
+
+    Example:
+        >>> import torch
+        >>> Sample(torch.tensor([0.5]), target=torch.tensor([1.0]), tau=0.1).boundary
+        False
+    """
+
+    u: Tree
+    target: Tree | None = None
+    tau: float | None = None
+    boundary: bool = False
+
+
+@dataclass(slots=True)
+class State:
+    """A snapshot of all that a learner carries from one step to the next, but for the weights.
+
+    The weights θ live in the network's parameters. `omega` maps each parameter's name to its costate.
+    The tensors are the learner's own, not copies.
+
+    Attributes:
+        t: Time, the sum of all τ so far.
+        h: State of the neurons; `None` where the network has no state net or has not seen input yet.
+        z: Costate of `h`, in the same structure.
+        omega: Costate of the weights (ω), by parameter name.
+        updates: Number of weight updates that a loss has entered.
+    """
+
+    t: float
+    h: Tree | None
+    z: Tree | None
+    omega: dict[str, Tensor]
+    updates: int
+
+
+class StepReport:
+    """What one step yields.
+
+    Attributes:
+        t: Time at which the sample was taken, before the step advanced it.
+        y: The output, detached from any graph.
+        loss: L(y, target), a detached scalar tensor; `None` without target.
+        sample: The sample that `y` and `loss` belong to.
+        skipped: Whether the step was undone because a value was not finite (`on_nonfinite="skip"`).
+    """
+
+    __slots__ = ("_coupling", "_phi", "loss", "sample", "skipped", "t", "y")
+
+    def __init__(
+        self,
+        t: float,
+        y: Tree,
+        loss: Tensor | None,
+        sample: Sample,
+        *,
+        phi: float = 1.0,
+        coupling: Tensor | None = None,
+        skipped: bool = False,
+    ) -> None:
+        self.t = t
+        self.y = y
+        self.loss = loss
+        self.sample = sample
+        self.skipped = skipped
+        self._phi = phi
+        self._coupling = coupling
+
+    @property
+    def hamiltonian(self) -> Tensor | float:
+        """H = φ·L + ⟨z, f_h⟩ (eq:hrestricted), with the costate z that the step began with."""
+        H: Tensor | float = 0.0
+        if self.loss is not None:
+            H = self._phi * self.loss
+        if self._coupling is not None:
+            H = H + self._coupling
+        return H
+
+    def __repr__(self) -> str:
+        loss = None if self.loss is None else f"{float(self.loss):.6g}"
+        return f"StepReport(t={self.t:g}, loss={loss}, hamiltonian={float(self.hamiltonian):.6g})"

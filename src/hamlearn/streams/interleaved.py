@@ -1,0 +1,126 @@
+"""Several streams as one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from hamlearn.errors import ConfigError
+from hamlearn.state import Sample
+from hamlearn.streams.base import Spec, Stream, mix_seed
+from hamlearn.streams.iterables import from_iterable
+
+_BLOCK = 256
+
+
+def interleave(
+    *streams: Iterable[Any],
+    weights: Sequence[float] | None = None,
+    by: Literal["sample", "sequence"] = "sample",
+    stop: Literal["first", "last"] = "last",
+    seed: int = 0,
+) -> Stream:
+    """Several streams as one: in turn, or drawn at random.
+
+    Args:
+        *streams: What to interleave.
+        weights: `None` takes them in turn; otherwise each turn is drawn with these weights from `seed`.
+        by: `"sample"` changes the stream after each sample, `"sequence"` only after a `boundary`, so that
+            sequences stay whole.
+        stop: Whether all ends with the `"first"` stream that ends, or goes on with the others until the
+            `"last"` has ended.
+        seed: Of the draws.
+
+    Example:
+        >>> mixed = interleave([[1.0], [2.0]], [[10.0], [20.0], [30.0]])
+        >>> [sample.u.item() for sample in mixed]
+        [1.0, 10.0, 2.0, 20.0, 30.0]
+    """
+    if not streams:
+        raise ConfigError("there is nothing to interleave. Give at least one stream.")
+    if weights is not None and (len(weights) != len(streams) or min(weights) < 0 or not sum(weights) > 0):
+        raise ConfigError(
+            f"weights={list(weights)} do not fit {len(streams)} streams. "
+            "Give one for each, none negative, and not all of them zero."
+        )
+    if by not in ("sample", "sequence"):
+        raise ConfigError(f'by={by!r} is not known. Give "sample" or "sequence".')
+    if stop not in ("first", "last"):
+        raise ConfigError(f'stop={stop!r} is not known. Give "first" or "last".')
+    return InterleavedStream([from_iterable(stream) for stream in streams], weights, by, stop, seed)
+
+
+class InterleavedStream(Stream):
+    """What `interleave` returns."""
+
+    def __init__(
+        self, streams: list[Stream], weights: Sequence[float] | None, by: str, stop: str, seed: int
+    ) -> None:
+        self._streams = streams
+        self._weights = None if weights is None else [float(weight) for weight in weights]
+        self._by, self._stop, self._seed = by, stop, seed
+        self._block, self._draws = -1, [0]
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """As the first stream; the length where all of them say theirs and all are gone through."""
+        first = self._streams[0].spec
+        lengths = [stream.length for stream in self._streams]
+        length: int | float | None = None
+        if all(n == math.inf for n in lengths) or (self._stop == "last" and math.inf in lengths):
+            length = math.inf
+        elif self._stop == "last" and None not in lengths:
+            length = sum(n for n in lengths if n is not None)
+        return Spec(first.u, first.target, length)
+
+    def _config(self) -> dict[str, Any]:
+        return {"weights": self._weights, "by": self._by, "stop": self._stop, "seed": self._seed}
+
+    def _rewind(self) -> None:
+        self._turn_no, self._inside = 0, False
+        self._done = [False] * len(self._streams)
+
+    def _cursor(self) -> dict[str, Any]:
+        inner = [stream.state_dict() for stream in self._streams]
+        return {"turn": self._turn_no, "inside": self._inside, "done": list(self._done), "inner": inner}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        for stream, state in zip(self._streams, cursor["inner"], strict=True):
+            stream.load_state_dict(state)
+        self._turn_no, self._inside = int(cursor["turn"]), bool(cursor["inside"])
+        self._done = [bool(done) for done in cursor["done"]]
+
+    def _samples(self) -> Iterator[Sample]:
+        iterators = [iter(stream) for stream in self._streams]
+        while not all(self._done):
+            i = self._draw(self._turn_no if not self._inside else self._turn_no - 1)
+            if not self._inside:
+                self._turn_no += 1
+            sample = None if self._done[i] else next(iterators[i], None)
+            if sample is None:
+                self._done[i], self._inside = True, False
+                if self._stop == "first" or self._starved():
+                    return
+                continue
+            self._inside = self._by == "sequence" and not sample.boundary
+            yield sample
+
+    def _starved(self) -> bool:
+        """Whether all streams that can still be drawn have ended."""
+        weights = self._weights or [1.0] * len(self._streams)
+        return all(done or weight == 0 for done, weight in zip(self._done, weights, strict=True))
+
+    def _draw(self, turn: int) -> int:
+        if self._weights is None:
+            return turn % len(self._streams)
+        block = turn // _BLOCK
+        if block != self._block:
+            generator = torch.Generator().manual_seed(mix_seed(self._seed, block))
+            weights = torch.tensor(self._weights, dtype=torch.float64)
+            self._draws = torch.multinomial(weights, _BLOCK, replacement=True, generator=generator).tolist()
+            self._block = block
+        return self._draws[turn % _BLOCK]

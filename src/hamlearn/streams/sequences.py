@@ -1,0 +1,161 @@
+"""Streams over sequences, token by token."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.state import Sample
+from hamlearn.streams.base import Spec, Stream, mix_seed, to_tensors
+
+
+def from_sequences(
+    sequences: Sequence[Any],
+    targets: Sequence[Any] | None = None,
+    per: Literal["token", "sequence"] = "token",
+    batch: bool = False,
+    shuffle: bool = False,
+    epochs: int | None = 1,
+    seed: int = 0,
+) -> Stream:
+    """A stream of the tokens of sequences of any lengths; the last token of each is a `boundary`.
+
+    Args:
+        sequences: Each of shape (tokens, ...): a list of tensors or arrays, or anything with
+            `__getitem__` and `__len__` that loads them when asked. A batch of equally long sequences is
+            one sequence of shape (tokens, batch, ...).
+        targets: One entry a sequence, `None` where there is no target.
+        per: `"token"`: an entry holds one target for each token (`None` in a list: no target there);
+            `"sequence"`: an entry is one target, given with the last token.
+        batch: Whether each token and target gets a leading batch dimension of one.
+        shuffle: Whether each epoch goes through the sequences in a new order, drawn from `seed`.
+        epochs: Passes over the data; `None` never ends.
+        seed: Of the shuffles.
+
+    Example:
+        >>> stream = from_sequences([torch.zeros(2, 3), torch.ones(1, 3)], [0, 1], per="sequence")
+        >>> [(sample.target, sample.boundary) for sample in stream]
+        [(None, False), (tensor(0), True), (tensor(1), True)]
+    """
+    if per not in ("token", "sequence"):
+        raise ConfigError(f'per={per!r} is not known. Give "token" or "sequence".')
+    if epochs is not None and epochs < 1:
+        raise ConfigError(
+            f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream."
+        )
+    if len(sequences) == 0:
+        raise ConfigError("there are no sequences. Give at least one.")
+    if targets is not None and len(targets) != len(sequences):
+        raise ConfigError(
+            f"there are {len(sequences)} sequences but {len(targets)} targets. Give one entry for each "
+            "sequence."
+        )
+    return SequenceStream(sequences, targets, per, batch, shuffle, epochs, seed)
+
+
+class SequenceStream(Stream):
+    """What `from_sequences` returns."""
+
+    def __init__(
+        self,
+        sequences: Sequence[Any],
+        targets: Sequence[Any] | None,
+        per: str,
+        batch: bool,
+        shuffle: bool,
+        epochs: int | None,
+        seed: int,
+    ) -> None:
+        self._sequences = sequences
+        self._targets = targets
+        self._per = per
+        self._batch = batch
+        self._shuffle = shuffle
+        self._epochs = epochs
+        self._seed = seed
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """As the first token with a target looks; the length is known once all sequences are tensors."""
+        first = None
+        for i in range(len(self._sequences)):
+            tokens, targets = self._load(i)
+            for k in range(len(tokens)):
+                sample = self._sample(tokens, targets, k)
+                if first is None or sample.target is not None:
+                    first = sample
+                if sample.target is not None or self._targets is None:
+                    return Spec.of(first, self._length())
+        assert first is not None
+        return Spec.of(first, self._length())
+
+    def _length(self) -> int | float | None:
+        if self._epochs is None:
+            return math.inf
+        # Asking a lazy collection for all its sequences would load them all.
+        if not isinstance(self._sequences, list | tuple | torch.Tensor):
+            return None
+        return sum(len(sequence) for sequence in self._sequences) * self._epochs
+
+    def _config(self) -> dict[str, Any]:
+        return {
+            "sequences": len(self._sequences),
+            "per": self._per,
+            "batch": self._batch,
+            "shuffle": self._shuffle,
+            "seed": self._seed,
+        }
+
+    def _rewind(self) -> None:
+        self._epoch = self._i = self._k = 0
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"epoch": self._epoch, "sequence": self._i, "token": self._k}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        self._epoch, self._i, self._k = (int(cursor[key]) for key in ("epoch", "sequence", "token"))
+
+    def _samples(self) -> Iterator[Sample]:
+        n = len(self._sequences)
+        while self._epochs is None or self._epoch < self._epochs:
+            order: Any = range(n)
+            if self._shuffle:
+                generator = torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
+                order = torch.randperm(n, generator=generator)
+            while self._i < n:
+                tokens, targets = self._load(int(order[self._i]))
+                while self._k < len(tokens):
+                    self._k += 1
+                    yield self._sample(tokens, targets, self._k - 1)
+                self._i, self._k = self._i + 1, 0
+            self._epoch, self._i = self._epoch + 1, 0
+
+    def _load(self, i: int) -> tuple[Any, Any]:
+        tokens = self._sequences[i]
+        targets = None if self._targets is None else self._targets[i]
+        if len(tokens) == 0:
+            raise SampleError(f"sequence {i} is empty: it has no last token to be a boundary. Leave it out.")
+        if self._per == "token" and targets is not None and len(targets) != len(tokens):
+            raise SampleError(
+                f"sequence {i} has {len(tokens)} tokens but {len(targets)} targets. Give one target a token "
+                '(None where there is none), or one a sequence with per="sequence".'
+            )
+        return tokens, targets
+
+    def _sample(self, tokens: Any, targets: Any, k: int) -> Sample:
+        last = k == len(tokens) - 1
+        target = None
+        if targets is not None:
+            if self._per == "token":
+                target = to_tensors(targets[k])
+            elif last:
+                target = to_tensors(targets)
+        u = to_tensors(tokens[k])
+        if self._batch:
+            u, target = u.unsqueeze(0), None if target is None else target.unsqueeze(0)
+        return Sample(u, target, boundary=last)

@@ -1,0 +1,97 @@
+"""Signals are made block by block: one call for many samples, and only the state between blocks is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn.errors import ConfigError
+from hamlearn.state import Sample
+from hamlearn.streams.base import Spec, Stream, TensorSpec
+
+BLOCK = 256
+"""Samples made at once: enough to make the cost of a call small, few enough to hold."""
+
+Advance = Callable[[Any, int], tuple[Tensor, Any]]
+"""(state, n) to the next n values, shape (n, channels), and the state after them. States are JSON-able."""
+
+Block = Callable[[Any], tuple[Tensor, Tensor, Any]]
+"""State to the next `BLOCK` inputs and targets, and the state after them."""
+
+
+class SignalStream(Stream):
+    """An endless stream of the inputs and targets that a block function makes."""
+
+    def __init__(
+        self,
+        block: Block,
+        start: Any,
+        sizes: tuple[int, int],
+        tau: float | None,
+        dtype: torch.dtype | None,
+        config: dict[str, Any],
+    ) -> None:
+        if tau is not None and not (tau > 0 and math.isfinite(tau)):
+            raise ConfigError(f"tau={tau} is no time step. Give a positive, finite number.")
+        self._block, self._start = block, start
+        self._sizes, self._tau = sizes, tau
+        self._dtype = dtype or torch.get_default_dtype()
+        self._settings = config
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """Vectors, without end."""
+        u, target = (TensorSpec((size,), self._dtype) for size in self._sizes)
+        return Spec(u, target, math.inf)
+
+    def _config(self) -> dict[str, Any]:
+        return {**self._settings, "tau": self._tau}
+
+    def _rewind(self) -> None:
+        self._state, self._k = self._start, 0
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"state": self._state, "k": self._k}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        self._state, self._k = cursor["state"], int(cursor["k"])
+
+    def _samples(self) -> Iterator[Sample]:
+        tau = self._tau
+        while True:
+            u, target, after = self._block(self._state)
+            pairs = zip(u.to(self._dtype).unbind(), target.to(self._dtype).unbind(), strict=True)
+            for k, (u_k, target_k) in enumerate(pairs):
+                if k < self._k:
+                    continue
+                self._k = k + 1
+                if self._k == BLOCK:
+                    self._state, self._k = after, 0
+                yield Sample(u_k, target_k, tau)
+
+
+def forecast(
+    advance: Advance,
+    start: Any,
+    channels: int,
+    ahead: int,
+    tau: float | None,
+    dtype: torch.dtype | None,
+    config: dict[str, Any],
+) -> SignalStream:
+    """The task of predicting a signal `ahead` samples ahead."""
+    if ahead < 0:
+        raise ConfigError(f"ahead={ahead} looks into the past. Give 0 (the value itself) or more samples.")
+
+    def block(state: Any) -> tuple[Tensor, Tensor, Any]:
+        x, after = advance(state, BLOCK)
+        if ahead:
+            x = torch.cat([x, advance(after, ahead)[0]])
+        return x[:BLOCK], x[ahead : ahead + BLOCK], after
+
+    return SignalStream(block, start, (channels, channels), tau, dtype, {**config, "ahead": ahead})

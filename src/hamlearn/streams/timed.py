@@ -1,0 +1,194 @@
+"""Streams with time stamps: uneven spacing becomes the `tau` of each sample."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.state import Sample
+from hamlearn.streams.base import Spec, Stream, to_tensors
+
+Stamp = Any
+"""A number, a `datetime`, a `date`, a `numpy.datetime64`, or a text in ISO format."""
+
+
+def timed(
+    times: Iterable[Stamp],
+    u: Iterable[Any],
+    target: Iterable[Any] | None = None,
+    unit: float | timedelta = 1.0,
+    first: float | None = None,
+    backwards: Literal["raise", "skip"] = "raise",
+) -> Stream:
+    """A stream whose samples carry the true time since the one before, τ_k = (t_k − t_{k−1}) / unit.
+
+    Args:
+        times: Time stamps: numbers, datetimes, or texts in ISO format.
+        u: Inputs, one for each time stamp.
+        target: Targets, `None` in it where there is none.
+        unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`.
+        first: `tau` of the first sample; `None` takes `Hyper.tau`.
+        backwards: What happens where time stands still or runs backwards: `"raise"`, or `"skip"` the sample.
+
+    Example:
+        >>> from datetime import datetime, timedelta
+        >>> days = [datetime(2024, 1, 1), datetime(2024, 1, 2), datetime(2024, 1, 5)]
+        >>> [sample.tau for sample in timed(days, [[0.1], [0.2], [0.3]], unit=timedelta(days=1))]
+        [None, 1.0, 3.0]
+    """
+    seconds = to_unit(unit)
+    if backwards not in ("raise", "skip"):
+        raise ConfigError(f'backwards={backwards!r} is not known. Give "raise" or "skip".')
+    columns = {"times": times, "u": u, "target": target}
+    sizes = {name: len(column) for name, column in columns.items() if isinstance(column, _INDEXED)}
+    if len(set(sizes.values())) > 1:
+        raise ConfigError(f"the columns differ in length: {sizes}. Give one entry for each time stamp.")
+    return TimedStream(times, u, target, seconds, first, backwards)
+
+
+class TimedStream(Stream):
+    """What `timed` returns. `skipped` counts samples left out because time ran backwards."""
+
+    def __init__(
+        self,
+        times: Iterable[Stamp],
+        u: Iterable[Any],
+        target: Iterable[Any] | None,
+        unit: float,
+        first: float | None,
+        backwards: str,
+    ) -> None:
+        self._columns: tuple[Iterable[Any], ...] = (times, u) if target is None else (times, u, target)
+        self._clock = Clock(unit, first)
+        self._backwards = backwards
+        self._seen: Sample | None = None
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """As the first sample looks; the length where all columns have one and nothing is skipped."""
+        indexed = all(isinstance(column, _INDEXED) for column in self._columns)
+        if self._seen is None and indexed:
+            row = next(zip(*self._columns, strict=False), None)
+            self._seen = None if row is None else _sample(row, None)
+        known = indexed and self._backwards == "raise"
+        length = len(self._columns[0]) if known else None  # type: ignore[arg-type]
+        return Spec(None, None, length) if self._seen is None else Spec.of(self._seen, length)
+
+    def _rewind(self) -> None:
+        self._n = 0
+        self.skipped = 0
+        self._clock.last = None
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"n": self._n, "skipped": self.skipped, "last": self._clock.last}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        self._n, self.skipped = int(cursor["n"]), int(cursor["skipped"])
+        self._clock.last = None if cursor["last"] is None else float(cursor["last"])
+
+    def _samples(self) -> Iterator[Sample]:
+        columns = [itertools.islice(column, self._n, None) for column in self._columns]
+        for row in _zip(columns, self._n):
+            self._n += 1
+            tau, ok = self._clock.advance(row[0], f"sample {self._n - 1}", self._backwards == "skip")
+            if not ok:
+                self.skipped += 1
+                continue
+            sample = _sample(row, tau)
+            if self._seen is None:
+                self._seen = sample
+            yield sample
+
+
+class Clock:
+    """Turns time stamps into time steps."""
+
+    def __init__(self, unit: float, first: float | None) -> None:
+        self.unit = unit
+        self.first = first
+        self.last: float | None = None
+
+    def advance(self, stamp: Stamp, where: str, skip: bool) -> tuple[float | None, bool]:
+        """The time since the last stamp, and whether it is a step forward.
+
+        Raises:
+            SampleError: Time does not move forward and `skip` is not set, or the stamp is no time.
+        """
+        now = to_seconds(stamp, where)
+        if self.last is None:
+            self.last = now
+            return self.first, True
+        if not now > self.last:
+            if skip:
+                return None, False
+            how = "stands still" if now == self.last else "runs backwards"
+            raise SampleError(
+                f"time {how} at {where}: {stamp!r} comes {self.last - now:g} before its predecessor. "
+                'Sort the data by time, or leave such samples out with backwards="skip".'
+            )
+        tau = (now - self.last) / self.unit
+        self.last = now
+        return tau, True
+
+
+def to_unit(unit: float | timedelta) -> float:
+    """A unit of time as a number of seconds."""
+    seconds = unit.total_seconds() if isinstance(unit, timedelta) else float(unit)
+    if not (seconds > 0 and math.isfinite(seconds)):
+        raise ConfigError(f"unit={unit!r} is no unit of time. Give a positive, finite number or timedelta.")
+    return seconds
+
+
+def to_seconds(stamp: Stamp, where: str) -> float:
+    """A time stamp as a number; datetimes count in seconds."""
+    try:
+        if isinstance(stamp, str):
+            try:
+                stamp = float(stamp)
+            except ValueError:
+                stamp = datetime.fromisoformat(stamp.strip())
+        if isinstance(stamp, datetime):
+            # Without a time zone, UTC: local time would jump where clocks are put back.
+            aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
+            return (aware - _EPOCH) / timedelta(seconds=1)
+        if isinstance(stamp, date):
+            return float((stamp - _EPOCH.date()).days * 86_400)
+        if isinstance(stamp, np.datetime64):
+            return int(stamp.astype("datetime64[ns]").astype(np.int64)) / 1e9
+        seconds = float(stamp)
+    except (TypeError, ValueError) as error:
+        raise SampleError(
+            f"{stamp!r} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format."
+        ) from error
+    if not math.isfinite(seconds):
+        raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")
+    return seconds
+
+
+def _sample(row: Sequence[Any], tau: float | None) -> Sample:
+    return Sample(to_tensors(row[1]), to_tensors(row[2]) if len(row) > 2 else None, tau)
+
+
+def _zip(columns: Sequence[Iterator[Any]], n: int) -> Iterator[tuple[Any, ...]]:
+    for k, row in enumerate(itertools.zip_longest(*columns, fillvalue=_ENDED)):
+        if any(entry is _ENDED for entry in row):
+            raise StreamError(
+                f"times, u and target do not end together: at sample {n + k} some have ended and some "
+                "have not. "
+                "Give one entry for each time stamp."
+            )
+        yield row
+
+
+_ENDED = object()
+_INDEXED = (list, tuple, np.ndarray, torch.Tensor, range)
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_UTC = _EPOCH.tzinfo

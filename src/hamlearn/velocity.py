@@ -1,0 +1,103 @@
+"""The weight velocity θ̇ = −β⊙ω (eq:hesb), with β as one number, a schedule, a tensor, or by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+import torch
+from torch import Tensor
+
+from hamlearn.errors import ConfigError
+from hamlearn.hyper import Beta, Schedule, check_beta
+
+Value = float | Schedule | Tensor
+
+
+class Velocity:
+    """β resolved for a list of named weights, grouped so that equal values share one foreach call.
+
+    Args:
+        beta: As in `Hyper`.
+        names: Parameter names, in the order of the lists given later.
+        theta: The weights, to check shapes against.
+
+    Example:
+        >>> import torch
+        >>> velocity = Velocity({"a": 2.0, "*": 0.0}, ["a", "b"], [torch.zeros(1), torch.zeros(1)])
+        >>> velocity.rates([torch.ones(1), torch.ones(1)], t=0.0)
+        [tensor([-2.]), tensor([-0.])]
+    """
+
+    def __init__(self, beta: Beta, names: list[str], theta: list[Tensor]) -> None:
+        values = _resolve(beta, names)
+        for name, value, weight in zip(names, values, theta, strict=True):
+            if isinstance(value, Tensor) and not _broadcasts(value, weight):
+                raise ConfigError(
+                    f"beta of shape {tuple(value.shape)} does not fit {name} of shape {tuple(weight.shape)}: "
+                    "give a number, or a mapping from names to tensors of their shapes"
+                )
+        groups: dict[object, tuple[list[int], Value]] = {}
+        for index, value in enumerate(values):
+            key = value if isinstance(value, float | int) else id(value)
+            groups.setdefault(key, ([], value))[0].append(index)
+        self._groups = list(groups.values())
+        uniform = len(groups) == 1 and not isinstance(values[0], Tensor)
+        self._uniform = values[0] if uniform else None
+        self._scheduled = [value for value in values if callable(value) and not isinstance(value, Tensor)]
+
+    def rates(self, omega: list[Tensor], t: float) -> list[Tensor]:
+        """θ̇ = −β⊙ω at time `t`."""
+        dtheta: list[Tensor] = list(omega)
+        for indices, value in self._groups:
+            beta = _at(value, t)
+            for index in indices:
+                dtheta[index] = omega[index] * -beta
+        return dtheta
+
+    def move_(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: float) -> None:
+        """θ ← θ − τβ⊙ω, in place."""
+        if self._uniform is not None:
+            torch._foreach_add_(theta, omega, alpha=-(tau * _at(self._uniform, t)))
+            return
+        for indices, value in self._groups:
+            beta = _at(value, t)
+            weights = [theta[i] for i in indices]
+            costates = [omega[i] for i in indices]
+            if isinstance(beta, Tensor):
+                torch._foreach_addcmul_(weights, costates, [beta] * len(indices), value=-tau)
+            elif beta:
+                torch._foreach_add_(weights, costates, alpha=-(tau * beta))
+
+    def check(self, t: float) -> None:
+        """Raise if a scheduled β is not one at time `t`, before anything has moved."""
+        for value in self._scheduled:
+            check_beta(value(t))
+
+
+def _at(value: Value, t: float) -> float | Tensor:
+    return float(value(t)) if not isinstance(value, Tensor) and callable(value) else value
+
+
+def _broadcasts(value: Tensor, weight: Tensor) -> bool:
+    try:
+        return torch.broadcast_shapes(value.shape, weight.shape) == weight.shape
+    except RuntimeError:
+        return False
+
+
+def _resolve(beta: Beta, names: list[str]) -> list[Value]:
+    if not isinstance(beta, Mapping):
+        return [beta] * len(names)
+    for pattern in beta:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigError(f"beta names {pattern!r}, which matches no learnable parameter of {names}")
+    resolved: list[Value] = []
+    for name in names:
+        match = next((pattern for pattern in beta if fnmatchcase(name, pattern)), None)
+        if match is None:
+            raise ConfigError(
+                f"beta says nothing of {name!r} (it names {list(beta)}): add the pattern '*' for all others"
+            )
+        resolved.append(beta[match])
+    return resolved
