@@ -3,6 +3,7 @@
 The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
 """
 
+from hamlearn import optim, reference
 from hamlearn.credit import Cleared, Forward
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import RK4, Euler, Heun
@@ -24,4 +25,6 @@ __all__ = [
     "Sample",
     "State",
     "StepReport",
+    "optim",
+    "reference",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -75,8 +76,14 @@ def all_finite(tensors: list[Tensor]) -> bool:
     try:
         # The check that gradient scalers make: one call for the whole list. It also multiplies by the
         # given scale, 1 here, which leaves every bit as it is.
-        found = torch.zeros(1, device=tensors[0].device)
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, torch.ones_like(found))
+        device = tensors[0].device
+        found = torch.zeros(1, device=device)
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, _one(device))
         return not found.item()
     except (RuntimeError, NotImplementedError):
         return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+
+
+@functools.cache
+def _one(device: torch.device) -> Tensor:
+    return torch.ones(1, device=device)

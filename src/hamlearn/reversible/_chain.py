@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.reversible._drive import Drive
+from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._grid import Watch
 from hamlearn.reversible._replay import Replay, checksum
 from hamlearn.reversible._rule import Rule
@@ -54,6 +55,7 @@ class Chain:
         replay: the conditions of this call.
         watch: sees that the states stay on the grid; None without a grid.
         verify: whether to keep a checksum of every state.
+        trusted: ids of fields known to depend on no weights but their own; the echo adds to it.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class Chain:
         replay: Replay,
         watch: Watch | None,
         verify: bool,
+        trusted: set[int],
     ) -> None:
         self.rule, self.fields, self.readout, self.steps = rule, fields, readout, steps
-        self.drive, self.replay, self.watch = drive, replay, watch
+        self.drive, self.replay, self.watch, self.trusted = drive, replay, watch, trusted
         self.weights = Weights([*fields, readout])
         self.sums: list[Tensor] | None = [] if verify else None
 
@@ -135,3 +138,12 @@ class Chain:
             self.watch.see(k, h)
         if self.sums is not None:
             self.sums.append(checksum(h))
+
+    def require_same(self, k: int, rebuilt: Tensor) -> None:
+        """Refuse a rebuilt h_{k-1} whose checksum is not that of the forward run."""
+        if self.sums is not None and not torch.equal(checksum(rebuilt), self.sums[max(k - 1, 0)]):
+            raise RebuildError(
+                f"step {k} was not rebuilt: its field, {type(self.field(k)).__name__}, gave other bits when it was "
+                "evaluated again. The cause is an operation that is not deterministic, or a module that changes itself "
+                "when called; make it deterministic, or use memory='stored' or 'checkpoint'."
+            )

@@ -102,4 +102,4 @@ def _echo(chain: Chain, h: Tensor, h_next: Tensor, dL_dh: Tensor, dL_dy: Tensor 
             "(an operation that is not deterministic, or a module that changes itself when called). "
             "verify=True names the step; memory='stored' or 'checkpoint' work with such a field."
         )
-    return [(z + z_next).to(rule.shown), *omega.along_u, *omega.along_theta]
+    return [(z + z_next).to(rule.shown), *omega.u.values, *omega.theta.values]

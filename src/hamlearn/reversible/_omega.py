@@ -11,45 +11,83 @@ from hamlearn.errors import ConfigError
 from hamlearn.reversible._chain import Chain
 
 
-class Omega:
-    """One sum per weight, and per tensor of u, in memory that does not grow with the number of terms.
+class Sums:
+    """One running sum per place."""
 
-    Attributes:
-        along_u: the sums for the tensors of u (None where no gradient is wanted).
-        along_theta: the sums for the weights, in the order of `chain.weights.tensors`.
-    """
+    def __init__(self, size: int) -> None:
+        self.values: list[Tensor | None] = [None] * size
+        self.owned = [False] * size
+
+    def add(self, places: Sequence[int], terms: Sequence[Tensor | None]) -> None:
+        """Add one term at each place; None adds nothing."""
+        if all(self.owned[i] for i in places) and all(term is not None for term in terms):
+            if places:
+                torch._foreach_add_([self.values[i] for i in places], list(terms))  # type: ignore[arg-type]
+            return
+        for i, term in zip(places, terms, strict=True):
+            value = self.values[i]
+            if term is None:
+                continue
+            if value is None:
+                self.values[i] = term
+            elif self.owned[i]:
+                value.add_(term)
+            else:
+                # Autograd may hand out one tensor twice, or an expanded one: a first term is not ours to change.
+                self.values[i], self.owned[i] = value + term, True
+
+
+class Omega:
+    """The sums along one echo of a chain."""
 
     def __init__(self, chain: Chain) -> None:
-        self.chain = chain
         drive = chain.drive
-        self.along_u: list[Tensor | None] = [None] * len(drive.places)
+        self.chain, self.sequence = chain, drive.sequence
+        self.u = Sums(len(drive.places))
+        self.theta = Sums(len(chain.weights.tensors))
         self.u_places = [drive.places.index(i) for i in drive.wanted]
-        if drive.sequence:
-            for place, i in zip(self.u_places, drive.wanted, strict=True):
-                self.along_u[place] = torch.zeros_like(drive.leaves[i])
-        self.along_theta: list[Tensor | None] = [None] * len(chain.weights.tensors)
-        self.owned: set[int] = set()
-        self.first = True
+        if self.sequence:
+            for place in self.u_places:
+                self.u.values[place] = torch.zeros_like(drive.tensors[place])
+        self.looked = False
 
     def leaves(self, module: object, v: Tensor, h: Tensor, u_leaves: Sequence[Tensor]) -> list[Tensor]:
         """What v = module(u, h) is to be differentiated by: h, then u, then the weights of `module`."""
         leaves = [h, *u_leaves, *self.chain.weights.of(module)[0]]
-        # One look at each field for good, and at the last one in every backward run, in case its weights
-        # were exchanged after the forward run (torch.func.functional_call).
-        if self.first or id(module) not in self.chain.trusted:
+        # Each field is looked at once for good, and the first of every echo again, in case the weights were
+        # exchanged after the forward run (torch.func.functional_call).
+        if not self.looked or id(module) not in self.chain.trusted:
             _require_known(module, v, leaves)
             self.chain.trusted.add(id(module))
-            self.first = False
+            self.looked = True
         return leaves
 
     def add(self, k: int, module: object, terms: Sequence[Tensor | None]) -> None:
-        """Add the terms of step k, in the order of `leaves` without h."""
+        """Add the terms of step k, in the order of `leaves` after h."""
         n_u = len(self.u_places)
-        if n_u and self.chain.drive.sequence:
+        if self.sequence:
             for place, term in zip(self.u_places, terms[:n_u], strict=True):
-                if term is not None:
-                    self.along_u[place][k].add_(term)  # type: ignore[index]
-        elif n_u:
-            _accumulate(self.along_u, self.u_places, terms[:n_u], self.owned)
-        places = self.chain.weights.of(module)[1]
-        _accumulate(self.along_theta, places, terms[n_u:], self.owned)
+                total = self.u.values[place]
+                if term is not None and total is not None:
+                    total[k].add_(term)
+        else:
+            self.u.add(self.u_places, terms[:n_u])
+        self.theta.add(self.chain.weights.of(module)[1], terms[n_u:])
+
+
+def _require_known(module: object, v: Tensor, leaves: Sequence[Tensor]) -> None:
+    """Refuse a field that depends on tensors that would be left without their gradient."""
+    known = {id(x) for x in leaves}
+    stack, seen = [v.grad_fn], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node.name() == "torch::autograd::AccumulateGrad" and id(node.variable) not in known:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"{type(module).__name__} uses a tensor of shape {tuple(node.variable.shape)} that requires a "  # type: ignore[attr-defined]
+                "gradient but is not among its parameters() during the backward run, so it would get none. "
+                "Make the field an nn.Module that owns it, hand it in through u, or use memory='stored'."
+            )
+        stack.extend(after for after, _ in node.next_functions)

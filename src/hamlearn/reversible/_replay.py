@@ -54,11 +54,12 @@ class Replay:
         self.buffers = [(b, 0) for b, version in self.buffers if b._version != version]
 
     @contextmanager
-    def unchanged_buffers(self) -> Iterator[None]:
-        """Undo what the block does to the buffers that the forward run had already updated."""
+    def quietly(self) -> Iterator[None]:
+        """Evaluate fields again inside: neither the generators nor the running statistics move."""
         kept = [(b, b.clone()) for b, _ in self.buffers]
         try:
-            yield
+            with self.own_random_numbers():
+                yield
         finally:
             with torch.no_grad():
                 for b, value in kept:
@@ -66,10 +67,9 @@ class Replay:
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Replay steps inside: nothing that the field does shows outside."""
+        """Evaluate fields again inside, quietly, with the autocast of the forward run."""
         with ExitStack() as stack:
-            stack.enter_context(self.own_random_numbers())
-            stack.enter_context(self.unchanged_buffers())
+            stack.enter_context(self.quietly())
             for kind, (enabled, dtype) in self.casts.items():
                 if enabled or torch.is_autocast_enabled(kind):
                     # Derivatives are taken outside autocast; this outer level also keeps the cache of cast

@@ -6,6 +6,7 @@ from hamlearn.streams.combine import finite, hold, map, take
 from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.interleaved import interleave
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.live import live
 from hamlearn.streams.sequences import from_sequences
 from hamlearn.streams.tables import csv
 from hamlearn.streams.timed import timed
@@ -21,6 +22,7 @@ __all__ = [
     "from_sequences",
     "hold",
     "interleave",
+    "live",
     "map",
     "signals",
     "take",

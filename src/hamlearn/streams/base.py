@@ -150,10 +150,9 @@ class Stream(ABC):
         self._resumed = True
 
     def __iter__(self) -> Iterator[Sample]:
-        if self._resumed:
-            self._resumed = False
-        else:
+        if not self._resumed:
             self._rewind()
+        self._resumed = False
         self._turn += 1
         return self._pass(self._turn)
 
@@ -234,8 +233,8 @@ def mix_seed(seed: int, *keys: int) -> int:
 
     Drawing each epoch or block from a generator of its own makes the position alone enough to resume.
     """
-    x = seed & (2**64 - 1)
-    for key in keys:
+    x = 0
+    for key in (seed, *keys):
         # The finaliser of splitmix64: every bit of the key reaches every bit of the seed.
         x = (x + 0x9E3779B97F4A7C15 * (key + 1)) & (2**64 - 1)
         x = ((x ^ (x >> 30)) * 0xBF58476D1CE4E5B9) & (2**64 - 1)

@@ -102,7 +102,8 @@ class Wrapper(Stream):
             close()
 
     def _rewind(self) -> None:
-        return
+        # Now, not when the first sample is asked for: a state taken in between must be that of the beginning.
+        self.inner._rewind()
 
     def _cursor(self) -> dict[str, Any]:
         return {"inner": self.inner.state_dict()}
@@ -127,6 +128,7 @@ class TakeStream(Wrapper):
         return Spec(spec.u, spec.target, length)
 
     def _rewind(self) -> None:
+        super()._rewind()
         self._n = 0
 
     def _config(self) -> dict[str, Any]:
@@ -192,6 +194,7 @@ class HoldStream(Wrapper):
         return Spec(spec.u, spec.target, None if spec.length is None else spec.length * self._k)
 
     def _rewind(self) -> None:
+        super()._rewind()
         self._shown, self._before = 0, None
 
     def _config(self) -> dict[str, Any]:
@@ -241,6 +244,7 @@ class FiniteStream(Wrapper):
         return Spec(spec.u, spec.target, spec.length if known else None)
 
     def _rewind(self) -> None:
+        super()._rewind()
         self._n = self.skipped = self.filled = 0
         self._waited = 0.0
         self._last: torch.Tensor | None = None

@@ -67,20 +67,24 @@ class InterleavedStream(Stream):
 
     @property
     def spec(self) -> Spec:
-        """As the first stream; the length where all of them say theirs and all are gone through."""
-        first = self._streams[0].spec
-        lengths = [stream.length for stream in self._streams]
+        """As the first stream that knows; the length where all say theirs and all are gone through."""
+        specs = [stream.spec for stream in self._streams]
+        u = next((spec.u for spec in specs if spec.u is not None), None)
+        target = next((spec.target for spec in specs if spec.target is not None), None)
+        lengths = [spec.length for spec in specs]
         length: int | float | None = None
         if all(n == math.inf for n in lengths) or (self._stop == "last" and math.inf in lengths):
             length = math.inf
         elif self._stop == "last" and None not in lengths:
             length = sum(n for n in lengths if n is not None)
-        return Spec(first.u, first.target, length)
+        return Spec(u, target, length)
 
     def _config(self) -> dict[str, Any]:
         return {"weights": self._weights, "by": self._by, "stop": self._stop, "seed": self._seed}
 
     def _rewind(self) -> None:
+        for stream in self._streams:
+            stream._rewind()
         self._turn_no, self._inside = 0, False
         self._done = [False] * len(self._streams)
 

@@ -1,0 +1,118 @@
+"""Threads that read a source into a buffer: an iterator, an asynchronous generator, a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from typing import Any
+
+from hamlearn.errors import StreamError
+from hamlearn.state import Sample
+from hamlearn.streams.live.buffer import Arrival, Buffer
+from hamlearn.streams.live.sockets import JsonLines
+from hamlearn.streams.timed import to_seconds
+
+
+class Feeder:
+    """Reads a source in a thread of its own until it ends, fails, or nobody listens."""
+
+    def __init__(self, source: Any, buffer: Buffer, clock: Callable[[], float]) -> None:
+        self._source, self._buffer, self._clock = source, buffer, clock
+        self._read = 0
+        self._task: asyncio.Task[None] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # A daemon: a source that hangs for ever must not keep the program from ending.
+        self._thread = threading.Thread(target=self._work, name="hamlearn-live", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> bool:
+        """Stop reading and wait for the thread; `False` says that the source hangs and was left alone."""
+        self._buffer.close()
+        if isinstance(self._source, JsonLines):
+            self._source.stop()
+        loop, task = self._loop, self._task
+        if loop is not None and task is not None and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(task.cancel)
+            except RuntimeError:
+                # The loop was closed between the question and the call: it has ended by itself.
+                return self._wait(timeout)
+        return self._wait(timeout)
+
+    def _wait(self, timeout: float) -> bool:
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _work(self) -> None:
+        try:
+            if isinstance(self._source, AsyncIterable):
+                asyncio.run(self._follow_async(self._source))
+            else:
+                self._follow(self._source)
+        except asyncio.CancelledError:
+            self._buffer.end()
+        except BaseException as error:
+            self._buffer.end(_explained(error, self._read))
+        else:
+            self._buffer.end()
+
+    def _follow(self, source: Iterable[Any]) -> None:
+        iterator = iter(source)
+        try:
+            for item in iterator:
+                if not self._buffer.put(self._arrival(item)):
+                    return
+        finally:
+            # A generator's own clean-up runs here, in the thread that it lives in.
+            close = getattr(iterator, "close", None)
+            if close is not None:
+                close()
+
+    async def _follow_async(self, source: AsyncIterable[Any]) -> None:
+        self._task, self._loop = asyncio.current_task(), asyncio.get_running_loop()
+        iterator = aiter(source)
+        try:
+            async for item in iterator:
+                arrival = self._arrival(item)
+                # Waiting for the learner must not stop whatever else the source's loop runs.
+                wait = self._buffer.full
+                taken = (
+                    await asyncio.to_thread(self._buffer.put, arrival) if wait else self._buffer.put(arrival)
+                )
+                if not taken:
+                    return
+        finally:
+            close = getattr(iterator, "aclose", None)
+            if close is not None:
+                await close()
+
+    def _arrival(self, item: Any) -> Arrival:
+        self._read += 1
+        stamp, tau, boundary = None, None, False
+        place = (
+            self._source.place if isinstance(self._source, JsonLines) else f"item {self._read} of the feed"
+        )
+        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Sample):
+            stamp, item = item
+        elif isinstance(item, Mapping):
+            stamp, tau, boundary = item.get("t"), item.get("tau"), bool(item.get("boundary", False))
+        if isinstance(item, Sample):
+            tau, boundary = item.tau, item.boundary
+        seconds = None if stamp is None else to_seconds(stamp, place)
+        return Arrival(item, place, self._clock(), seconds, None if tau is None else float(tau), boundary)
+
+
+def _explained(error: BaseException, read: int) -> BaseException:
+    if isinstance(error, StreamError):
+        return error
+    explained = StreamError(
+        f"the live source failed after {read} items with {type(error).__name__}: {error}. "
+        "What it had given before was read; the learner is as it was after the last of them."
+    )
+    explained.__cause__ = error
+    return explained
