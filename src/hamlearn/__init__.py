@@ -3,8 +3,8 @@
 The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
 """
 
-from hamlearn import optim, reference
-from hamlearn.credit import Cleared, Forward
+from hamlearn import cells, errors, optim, reference
+from hamlearn.credit import Cleared, Echo, Forward
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import RK4, Euler, Heun
 from hamlearn.learner import Learner
@@ -16,6 +16,7 @@ __version__ = "0.1.0"
 __all__ = [
     "RK4",
     "Cleared",
+    "Echo",
     "Euler",
     "Forward",
     "Heun",
@@ -25,6 +26,8 @@ __all__ = [
     "Sample",
     "State",
     "StepReport",
+    "cells",
+    "errors",
     "optim",
     "reference",
 ]

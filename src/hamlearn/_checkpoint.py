@@ -55,9 +55,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     try:
         header = json.loads(metadata["hamlearn"])
     except (KeyError, json.JSONDecodeError) as error:
-        raise CheckpointError(
-            f"{path} is a safetensors file but not one that learner.save() wrote"
-        ) from error
+        raise CheckpointError(f"{path} is a safetensors file but not one that learner.save() wrote") from error
     if header.get("format") != FORMAT:
         raise CheckpointError(f"{path} has format {header.get('format')!r}; this version reads {FORMAT!r}")
     return tensors, header

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
+
+from hamlearn.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -33,8 +35,8 @@ class Forward(Credit):
 class Cleared(Credit):
     """z is 0 at the start of each step, so that credit reaches the present step alone.
 
-    In sequential order, with the state of a feed-forward net cleared too (`reset_h="sample"`), this is exactly
-    BackPropagation (eq:figliobottom).
+    In sequential order, with the state of a feed-forward net cleared too (`reset_h="sample"`), this is
+    exactly BackPropagation (eq:figliobottom).
 
     Example:
         >>> Cleared().carries
@@ -42,3 +44,36 @@ class Cleared(Credit):
     """
 
     carries = False
+
+
+@dataclass(frozen=True)
+class Echo(Credit):
+    """Tokens run forward with frozen weights; then they echo in reverse, and the costates follow the echo.
+
+    For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
+    ωy ← ωy + τφ ∂L_k/∂θy; θ moves once, at the end (eq:hescbptt, eq:hesdbptt). With φ = 1/τ and η = 0 this is
+    BackPropagation Through Time.
+
+    Args:
+        truncate: How many tokens echo (r), counted from the end; `None` for all. Truncated BPTT.
+        every: Echo after this many tokens too, for streams that never end; `None` for boundaries only.
+        dissipate: `"sequence"`: ω dissipates once per echo, so that η = (1 − μ)/τ is ordinary momentum.
+            `"token"`: at each step of the echo, as the paper writes it.
+
+    Example:
+        >>> Echo(truncate=5, every=5)
+        Echo(truncate=5, every=5, dissipate='sequence')
+    """
+
+    truncate: int | None = None
+    every: int | None = None
+    dissipate: Literal["sequence", "token"] = "sequence"
+    carries = False
+
+    def __post_init__(self) -> None:
+        for name in ("truncate", "every"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}={value!r} must be a whole number of tokens, at least 1, or None")
+        if self.dissipate not in ("sequence", "token"):
+            raise ConfigError(f"dissipate={self.dissipate!r} must be 'sequence' or 'token'")

@@ -37,7 +37,8 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
         ) from error
     if not isinstance(L, Tensor) or L.dim() or not L.is_floating_point():
         raise ConfigError(
-            f"the loss returned {_tree.describe(L)}, not one floating-point number: reduce it, for example by mean()"
+            f"the loss returned {_tree.describe(L)}, not one floating-point number: reduce it, for example by "
+            "its mean"
         )
     return L
 
@@ -45,15 +46,6 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
 def _may_broadcast(y: Tensor, target: Tensor) -> bool:
     # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs.
     return y.shape != target.shape and target.is_floating_point()
-
-
-def check_same_shapes(net: str, got: Sequence[Tensor], h: Sequence[Tensor]) -> None:
-    """Raise unless the state net's result has the state's structure and shapes."""
-    if len(got) != len(h) or any(a.shape != b.shape for a, b in zip(got, h, strict=True)):
-        raise SampleError(
-            f"{net} returned {_tree.describe(list(got))} for a state h of {_tree.describe(list(h))}: "
-            "both must have the same structure and shapes; check h0 and the batch size"
-        )
 
 
 def coupling(z: Sequence[Tensor], dh: Sequence[Tensor]) -> Tensor:
@@ -82,12 +74,8 @@ def vjp(
         >>> vjp([x * x], [None], [x])
         [tensor(6.)]
     """
-    if len(outputs) == 1:
-        roots = (outputs[0],) if outputs[0].requires_grad else ()
-        seeds = (cotangents[0],)
-    else:
-        live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
-        roots, seeds = tuple(o for o, _ in live), tuple(c for _, c in live)
+    live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    roots, seeds = tuple(o for o, _ in live), tuple(c for _, c in live)
     if not roots or not inputs:
         return [torch.zeros_like(x) for x in inputs]
     grads = _differentiate(roots, seeds, inputs, keep)
@@ -102,7 +90,24 @@ def _differentiate(
     # arguments are ours, so it is called directly; anything else goes through the front door.
     if all(type(root) is Tensor and root.device.type == "cpu" for root in roots):
         ones = tuple(torch.ones_like(r) if c is None else c for r, c in zip(roots, seeds, strict=True))
-        return torch.autograd.Variable._execution_engine.run_backward(  # type: ignore[attr-defined]
+        return torch.autograd.Variable._execution_engine.run_backward(
             roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
         )
     return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
+
+
+def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: float, gain: float) -> list[Tensor]:
+    """ω⁺ = decay·ω + gain·∂H/∂θ: Euler's step of eq:hesd, rounded exactly as PyTorch's momentum buffer is.
+
+    Args:
+        omega: Costates before the step.
+        dH: Derivatives; `None` where there are none, and ω only dissipates.
+        decay: 1 − τη.
+        gain: −sτ, times whatever scale the derivatives still lack.
+    """
+    if decay == 0.0 and dH is not None:
+        return dH if gain == 1.0 else list(torch._foreach_mul(dH, gain))
+    new = list(torch._foreach_mul(omega, decay))
+    if dH is not None:
+        torch._foreach_add_(new, dH, alpha=gain)
+    return new

@@ -7,14 +7,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from hamlearn import _tree
 from hamlearn.errors import ConfigError, SampleError
 
 Net = Callable[..., Any]
-Reads = Literal["uh", "u", "h", "h[0]"]
-"""What a net is called with: input and state, one of them, or the first part of the state."""
+Reads = Literal["uh", "u", "h"]
+"""What a net is called with: input and state, or one of them."""
 
 
 class Network(nn.Module):
@@ -26,7 +26,9 @@ class Network(nn.Module):
         state: f_h, called as `state(u, h)`; `None` for a net without state.
         output: f_y, called as `output(u, h)`; `None` for the identity on h.
         h0: State at the start and after each boundary: a tensor or a pytree of tensors, used as it is, or a
-            function of the input u that returns one (to size it by the batch).
+            function of the input u that returns one (to size it by the batch); `None` where the state net has
+            a method `initial_state(u)`. A `nn.Parameter` is learned with `Echo` credit; other credits do not
+            reach back to it.
         transition: `"rate"`: the state net returns ḣ. `"next"`: it returns the next state ĥ, and
             f_h = (−h + ĥ)/τ (eq:euleraa).
 
@@ -63,19 +65,24 @@ class Network(nn.Module):
         self.transition = transition
         self._state_reads: Reads = "uh"
         self._output_reads: Reads = "uh"
+        self._visible: Callable[[Any], Any] | None = None
+        self._sized_by_batch = False
         self._start: Callable[[Any], Any] | None = None
         if callable(h0) and not isinstance(h0, Tensor):
             self._start = h0
         elif h0 is not None:
-            leaves, spec = _tree.flatten(h0)
+            leaves, spec = tree_flatten(h0)
             for index, leaf in enumerate(leaves):
-                self.register_buffer(f"h0_{index}", leaf.detach().clone())
-            self._h0_names = _tree.unflatten([f"h0_{index}" for index in range(len(leaves))], spec)
+                if isinstance(leaf, nn.Parameter):
+                    self.register_parameter(f"h0_{index}", leaf)
+                else:
+                    self.register_buffer(f"h0_{index}", leaf.detach().clone())
+            self._h0_names = tree_unflatten([f"h0_{index}" for index in range(len(leaves))], spec)
             self._start = self._given_start
+        elif hasattr(state, "initial_state"):
+            self._start = state.initial_state
         elif state is not None:
-            raise ConfigError(
-                "the state net needs a first state: pass h0=, a tensor or a function of the input u"
-            )
+            raise ConfigError("the state net needs a first state: pass h0=, a tensor or a function of the input u")
 
     @classmethod
     def feedforward(
@@ -98,9 +105,7 @@ class Network(nn.Module):
         """
         if role == "output":
             if readout is not None:
-                raise ConfigError(
-                    "readout is for role='state'; with role='output' make it part of the module"
-                )
+                raise ConfigError("readout is for role='state'; with role='output' make it part of the module")
             network = cls(output=module)
             network._output_reads = "u"
             return network
@@ -116,7 +121,9 @@ class Network(nn.Module):
         """A recurrent cell, `cell(u, h)`, that returns the next state, and `readout(h)` as output net.
 
         `nn.RNNCell`, `nn.GRUCell` and `nn.LSTMCell` fit as they are; of an LSTM's state (h, c) the readout
-        sees h. A cell of your own that has a `hidden_size` starts at zeros; any other needs `h0`.
+        sees h. A cell of your own starts at `cell.initial_state(u)` if it has that method, at zeros if it has a
+        `hidden_size`, and else needs `h0`; its readout sees `cell.visible(h)` if it has that method, and else h.
+        An `h0` without batch dimension is repeated over the batch.
 
         Example:
             >>> import torch
@@ -126,7 +133,7 @@ class Network(nn.Module):
             >>> h.shape
             torch.Size([7, 5])
         """
-        if h0 is None:
+        if h0 is None and not hasattr(cell, "initial_state"):
             if not isinstance(getattr(cell, "hidden_size", None), int):
                 raise ConfigError(
                     f"{type(cell).__name__} has no hidden_size to size the first state by: pass h0, "
@@ -134,7 +141,9 @@ class Network(nn.Module):
                 )
             h0 = _ZerosForCell(cell)
         network = cls(state=cell, output=readout, h0=h0, transition="next")
-        network._output_reads = "h[0]" if isinstance(cell, nn.LSTMCell) else "h"
+        network._output_reads = "h"
+        network._visible = _first if isinstance(cell, nn.LSTMCell) else getattr(cell, "visible", None)
+        network._sized_by_batch = True
         return network
 
     @property
@@ -143,17 +152,23 @@ class Network(nn.Module):
         return self.transition == "next" and self._state_reads == "u"
 
     def initial_state(self, u: Any) -> Any:
-        """h0 for the input `u`; `None` where there is no state net."""
+        """h0 for the input `u`, cut from any graph; `None` where there is no state net."""
         return None if self._start is None else _tree.detach(self._start(u))
+
+    def start(self, u: Any) -> Any:
+        """h0 for the input `u`, as part of the graph where it is learned."""
+        return None if self._start is None else self._start(u)
 
     def state_net(self, u: Any, h: Any) -> Any:
         """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
         return self._call("state", self.state, self._state_reads, u, h)
 
     def output_net(self, u: Any, h: Any) -> Any:
-        """y = f_y(u, h); the identity on h where there is no output net."""
+        """Y = f_y(u, h); the identity on h where there is no output net."""
+        if self._visible is not None:
+            h = self._visible(h)
         if self.output is None:
-            return h[0] if self._output_reads == "h[0]" else h
+            return h
         return self._call("output", self.output, self._output_reads, u, h)
 
     def forward(self, u: Any, h: Any, net: Literal["state", "output"]) -> Any:
@@ -167,7 +182,7 @@ class Network(nn.Module):
                 return net(u)
             if reads == "uh":
                 return net(u, h)
-            return net(h[0] if reads == "h[0]" else h)
+            return net(h)
         except torch.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -179,7 +194,14 @@ class Network(nn.Module):
             ) from error
 
     def _given_start(self, u: Any) -> Any:
-        return tree_map(self.get_buffer, self._h0_names)
+        h0 = tree_map(self.__getattr__, self._h0_names)
+        if not self._sized_by_batch:
+            return h0
+        return tree_map(lambda leaf: leaf.expand(*u.shape[:-1], *leaf.shape[-1:]), h0)
+
+
+def _first(h: tuple[Tensor, Tensor]) -> Tensor:
+    return h[0]
 
 
 class _ZerosForCell:

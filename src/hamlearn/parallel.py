@@ -12,66 +12,68 @@ from torch.func import functional_call
 
 from hamlearn import _tree
 from hamlearn.credit import Credit
-from hamlearn.hamiltonian import check_same_shapes, coupling, instantaneous_loss, vjp
-from hamlearn.hyper import Rates
+from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
-from hamlearn.state import Sample
-from hamlearn.system import Carry, Outcome, System
+from hamlearn.system import Carry, Instant, Order, Outcome, System
+from hamlearn.transition import rate
 
 
-def parallel(
-    system: System,
-    carry: Carry,
-    sample: Sample,
-    t: float,
-    rates: Rates,
-    first: bool,
-    credit: Credit,
-    integrator: Integrator,
-) -> Outcome:
-    """All right-hand sides at time t, then all four updates (Algorithm alg:hlz); y is read before h moves.
+class Parallel(Order):
+    """All right-hand sides at time t, then all four updates; y is read before h moves (Algorithm alg:hlz).
 
     ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω. The input is held within the step;
     integrators with several stages see the schedules at each stage's own time.
     """
+
+    def __init__(self, system: System, credit: Credit, integrator: Integrator) -> None:
+        super().__init__(system)
+        self.carries = credit.carries
+        self.integrator = integrator
+
+    def propose(self, carry: Carry, now: Instant) -> Outcome:
+        """One step of the integrator over [h, θ, z, ω]."""
+        z0 = carry.z if self.carries else [torch.zeros_like(leaf) for leaf in carry.z]
+        return _step(self.system, carry, z0, now, self.integrator)
+
+
+def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrator: Integrator) -> Outcome:
+    sample, rates = now.sample, now.rates
     n, m, tau = len(carry.h), len(system.theta), rates.tau
-    z0 = carry.z if credit.carries else [torch.zeros_like(leaf) for leaf in carry.z]
     x0 = [*carry.h, *system.theta, *z0, *carry.omega]
     seen: list[Outcome] = []
     stages = _Stages(system, several=not isinstance(integrator, Euler))
 
     def derivative(time: float, x: list[Tensor]) -> list[Tensor]:
         h, theta, z, omega = x[:n], x[n : n + m], x[n + m : n + m + n], x[2 * n + m :]
-        now = rates if x is x0 else system.hyper.at(time, tau, first=first)
+        at = rates if x is x0 else system.hyper.at(time, tau, first=now.first)
         with torch.enable_grad(), stages.at(theta, start=x is x0) as (net, weights):
             h_in = [leaf.detach().requires_grad_() for leaf in h]
             tree = _tree.unflatten(h_in, carry.spec) if h_in else None
             dh: list[Tensor] = []
             if h_in:
                 result, _ = _tree.flatten(net(sample.u, tree, "state"))
-                check_same_shapes("the state net", result, h_in)
-                is_next = system.network.transition == "next"
-                dh = [(r - a) / tau for a, r in zip(h_in, result, strict=True)] if is_next else result
+                dh = rate(system.network, h_in, result, tau)
             y = net(sample.u, tree, "output")
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
             loss_term = [] if L is None else [L]
-            scale = [] if L is None else [torch.full_like(L, now.phi)]
+            scale = [] if L is None else [torch.full_like(L, at.phi)]
             dH = vjp([*loss_term, *dh], [*scale, *z], [*h_in, *weights])
         if not seen:
             coupled = coupling(z, dh) if dh else None
             seen.append(
                 Outcome([], [], [], _tree.detach(y), None if L is None else L.detach(), coupled, carry.spec)
             )
-        dz = [-now.s * g - now.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
-        domega = list(torch._foreach_mul(dH[n:], -now.s))
-        torch._foreach_add_(domega, omega, alpha=-now.eta)
+        dz = [-at.s * g - at.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
+        domega = list(torch._foreach_mul(dH[n:], -at.s))
+        torch._foreach_add_(domega, omega, alpha=-at.eta)
         return [*(leaf.detach() for leaf in dh), *system.velocity.rates(omega, time), *dz, *domega]
 
     with torch.no_grad():
-        slope = integrator.slope(derivative, t, x0, tau)
+        slope = integrator.slope(derivative, now.t, x0, tau)
         moved = torch._foreach_add([*carry.h, *z0, *carry.omega], [*slope[:n], *slope[n + m :]], alpha=tau)
     outcome = seen[0]
     outcome.h, outcome.z, outcome.omega = list(moved[:n]), list(moved[n : 2 * n]), list(moved[2 * n :])
+    outcome.learned = sample.target is not None
     outcome.dtheta = slope[n : n + m]
     return outcome
 

@@ -1,11 +1,8 @@
-"""The system that is integrated: a network, a loss, hyper-parameters, and what a step takes and proposes.
-
-Orders are pure functions from (carry, sample) to an `Outcome`; nothing is written until the learner has looked at
-the outcome and accepts it.
-"""
+"""The system that is integrated: a network, a loss, hyper-parameters, and what a step takes and proposes."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,8 +12,9 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss
-from hamlearn.hyper import Hyper
+from hamlearn.hyper import Hyper, Rates
 from hamlearn.networks import Network
+from hamlearn.state import Sample
 from hamlearn.velocity import Velocity
 
 
@@ -26,7 +24,10 @@ class System:
     def __init__(self, network: Network, loss: Loss, hyper: Hyper) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
         if not named:
-            raise ConfigError("the network has no parameter that requires grad: there is nothing to learn")
+            raise ConfigError(
+                "the network has no parameter that requires grad, so there is nothing to learn: "
+                "call requires_grad_() on those that should"
+            )
         self.network = network
         self.loss = loss
         self.hyper = hyper
@@ -54,7 +55,20 @@ class Carry:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a step proposes: new h, z and ω, and the slope of θ where it is not −β⊙ω of the new ω."""
+    """What a step proposes.
+
+    Attributes:
+        h: New state.
+        z: New costate of the state.
+        omega: New costate of the weights.
+        y: Output.
+        loss: L(y, target), if there was a target.
+        coupling: ⟨z, f_h⟩ with the costate that the step began with; `None` stands for 0.
+        spec: Structure of h and z.
+        dtheta: θ̇; `None` where it is −β⊙ω of the new ω.
+        moves: Whether the weights move at this step.
+        learned: Whether a loss enters the move.
+    """
 
     h: list[Tensor]
     z: list[Tensor]
@@ -64,3 +78,49 @@ class Outcome:
     coupling: Tensor | None
     spec: _tree.Spec = None
     dtheta: list[Tensor] | None = None
+    moves: bool = True
+    learned: bool = True
+
+
+@dataclass(slots=True)
+class Instant:
+    """When a step happens: its sample, time, rates, and whether no loss has entered the weights yet."""
+
+    sample: Sample
+    t: float
+    rates: Rates
+    first: bool
+    fresh: bool
+
+
+class Order(ABC):
+    """An order of the updates: from (carry, instant) to an `Outcome`, with nothing written.
+
+    The learner looks at the outcome and, if it accepts it, moves the weights and calls `accept`.
+    """
+
+    needs_h = True
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+
+    @abstractmethod
+    def propose(self, carry: Carry, now: Instant) -> Outcome:
+        """What the step would change."""
+
+    def accept(self) -> None:
+        """Keep what the last proposal adds to the order's own memory, if it has one."""
+
+    def forget(self) -> None:
+        """Drop the order's own memory, if it has one."""
+
+    def pending(self) -> int:
+        """How many tokens wait for the end of their sequence before anything is learned from them."""
+        return 0
+
+    def state(self) -> tuple[dict[str, Tensor], Any]:
+        """The order's own memory as tensors and JSON."""
+        return {}, None
+
+    def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
+        """Take back what `state` told; `spec` is the structure of h."""

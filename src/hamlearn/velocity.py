@@ -42,8 +42,8 @@ class Velocity:
             key = value if isinstance(value, float | int) else id(value)
             groups.setdefault(key, ([], value))[0].append(index)
         self._groups = list(groups.values())
-        uniform = len(groups) == 1 and not isinstance(values[0], Tensor)
-        self._uniform = values[0] if uniform else None
+        only = values[0] if len(groups) == 1 else None
+        self._uniform = None if isinstance(only, Tensor) else only
         self._scheduled = [value for value in values if callable(value) and not isinstance(value, Tensor)]
 
     def rates(self, omega: list[Tensor], t: float) -> list[Tensor]:
@@ -58,7 +58,8 @@ class Velocity:
     def move_(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: float) -> None:
         """θ ← θ − τβ⊙ω, in place."""
         if self._uniform is not None:
-            torch._foreach_add_(theta, omega, alpha=-(tau * _at(self._uniform, t)))
+            rate = self._uniform(t) if callable(self._uniform) else self._uniform
+            torch._foreach_add_(theta, omega, alpha=-(tau * float(rate)))
             return
         for indices, value in self._groups:
             beta = _at(value, t)

@@ -1,0 +1,159 @@
+"""Test-then-train: predict, score, and only then learn."""
+
+from __future__ import annotations
+
+import heapq
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol
+
+from hamlearn._scores import Prepare, Scores
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.state import Sample
+
+Delay = float | Callable[[int, Sample], float | None]
+"""How long after its input a target comes: a number, or a function of index and sample (`None`: never)."""
+
+
+class Learns(Protocol):
+    """What can be evaluated: anything that predicts, and takes a step on a sample."""
+
+    def predict(self, u: Any) -> Any:
+        """The output for `u`; nothing moves."""
+
+    def step(self, sample: Sample) -> Any:
+        """Learn from one sample."""
+
+
+@dataclass(slots=True)
+class Evaluation:
+    """What `evaluate` yields for each sample, once it was learned.
+
+    Attributes:
+        k: Number of the sample in the stream, from 0.
+        moment: When its target came: the number of the sample, or the time, that was then reached.
+        sample: The sample, with its target if that ever came.
+        y: The prediction, made before the target came.
+        report: What `learner.step` returned.
+        scores: Each metric over all predictions whose target has come so far; empty before the first.
+        window: The same over the last `window` of them.
+    """
+
+    k: int
+    moment: float
+    sample: Sample
+    y: Any
+    report: Any
+    scores: dict[str, float]
+    window: dict[str, float]
+
+
+def evaluate(
+    learner: Learns,
+    stream: Iterable[Sample],
+    metrics: Any,
+    window: int | None = None,
+    delay: Delay = 0,
+    unit: Literal["steps", "time"] = "steps",
+    prepare: Prepare | None = None,
+) -> Iterator[Evaluation]:
+    """Score each prediction on a target that the learner has not seen, then let it learn; yield as it goes.
+
+    Args:
+        learner: Anything with `predict(u)` and `step(sample)`. Where `predict` takes `tau` it is given.
+        stream: Samples; those without target are learned but not scored.
+        metrics: A metric of torchmetrics or of River, a list of them, or a mapping from names to them.
+            River's are made for one sample at a time and much the faster here.
+        window: Also score the last so many predictions.
+        delay: How long after its input a target comes: a number, or a function of the sample's number and
+            the sample that returns one, or `None` where it never comes.
+        unit: What `delay` counts: `"steps"`, or `"time"`, the sum of the samples' `tau`.
+        prepare: Turns (y, target) into the (prediction, truth) that the metrics see. By default torchmetrics
+            see tensors as they are; River's see numbers for regression, and for classification the class
+            of the largest output (or the sign of a single one), or probabilities where they ask for them.
+
+    The prediction for a sample is made when its input comes, by a learner that has learned whatever was due
+    by then and nothing else. With a delay, a sample waits, to be scored and learned when its target has come:
+    the learner's state is then that far behind the stream. What still waits at the end is learned last.
+
+    Example:
+        >>> import torch
+        >>> from river import metrics
+        >>> class Last:
+        ...     y = torch.zeros(1)
+        ...     def predict(self, u):
+        ...         return self.y
+        ...     def step(self, sample):
+        ...         self.y = sample.target
+        >>> stream = [Sample(torch.zeros(1), torch.tensor([x])) for x in (1.0, 2.0, 4.0)]
+        >>> [e.scores["MAE"] for e in evaluate(Last(), stream, metrics.MAE(), window=2)][-1]
+        1.3333333333333333
+    """
+    if unit not in ("steps", "time"):
+        raise ConfigError(f'unit={unit!r} is not known. Give "steps" or "time".')
+    if not callable(delay) and not delay >= 0:
+        raise ConfigError(f"delay={delay} would have a target come before its input. Give 0 or more.")
+    for name in ("predict", "step"):
+        if not callable(getattr(learner, name, None)):
+            raise ConfigError(
+                f"a {type(learner).__name__} has no method {name}(), which test-then-train calls. "
+                "Give a learner, or wrap yours in an object with predict(u) and step(sample)."
+            )
+    return _evaluate(learner, stream, Scores(metrics, window, prepare), delay, unit)
+
+
+def _evaluate(
+    learner: Learns, stream: Iterable[Sample], scores: Scores, delay: Delay, unit: str
+) -> Iterator[Evaluation]:
+    predict = _predictor(learner)
+    waiting: list[tuple[float, int, Sample, Any]] = []
+    read: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    moment = 0.0
+
+    def learn(k: int, sample: Sample, y: Any, now: float) -> Evaluation:
+        nonlocal read
+        if sample.target is not None:
+            scores.update(y, sample.target)
+            read = scores.read()
+        return Evaluation(k, now, sample, y, learner.step(sample), *read)
+
+    for k, sample in enumerate(stream):
+        if k:
+            moment += 1.0 if unit == "steps" else _tau(learner, sample, k)
+        while waiting and waiting[0][0] <= moment:
+            _, earlier, old, y = heapq.heappop(waiting)
+            yield learn(earlier, old, y, moment)
+        y = predict(sample)
+        late = delay(k, sample) if callable(delay) else delay
+        if late is None:
+            sample, late = replace(sample, target=None), 0.0
+        if late > 0:
+            heapq.heappush(waiting, (moment + late, k, sample, y))
+        else:
+            yield learn(k, sample, y, moment)
+    while waiting:
+        due, earlier, old, y = heapq.heappop(waiting)
+        yield learn(earlier, old, y, due)
+
+
+def _predictor(learner: Any) -> Callable[[Sample], Any]:
+    try:
+        takes_tau = "tau" in inspect.signature(learner.predict).parameters
+    except (TypeError, ValueError):
+        takes_tau = False
+    if takes_tau:
+        return lambda sample: learner.predict(sample.u, tau=sample.tau)
+    return lambda sample: learner.predict(sample.u)
+
+
+def _tau(learner: Any, sample: Sample, k: int) -> float:
+    tau = sample.tau
+    if tau is None:
+        tau = getattr(getattr(learner, "hyper", None), "tau", None)
+    if not isinstance(tau, int | float):
+        raise SampleError(
+            f'sample {k} does not say how much time has passed, which a delay in "time" needs. '
+            'Use a stream with times, or unit="steps".'
+        )
+    return float(tau)

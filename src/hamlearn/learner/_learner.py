@@ -1,0 +1,250 @@
+"""The learner: takes one sample at a time, moves state, costates and weights, and reports."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+
+from hamlearn import _tree
+from hamlearn.credit import Credit, Forward
+from hamlearn.errors import ConfigError, NonFiniteError, SampleError
+from hamlearn.hamiltonian import Loss
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import Euler, Integrator
+from hamlearn.learner import _snapshot
+from hamlearn.learner._running import Reader
+from hamlearn.learner._setting import check_choices, check_parts, make_order
+from hamlearn.networks import Network
+from hamlearn.state import Sample, State, StepReport
+from hamlearn.system import Carry, Instant, Outcome, System
+from hamlearn.transition import next_state
+
+
+class Learner:
+    """Hamiltonian Learning of one network from one stream, forward only.
+
+    Args:
+        network: State net and output net.
+        loss: L(y, target), any function that returns a scalar.
+        hyper: τ, η, β, φ and s.
+        order: `"parallel"`: all four updates from values at time t (Algorithm alg:hlz).
+            `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
+        credit: What z carries between steps: `Forward()`, `Cleared()` or `Echo()`.
+        reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
+            each sample, as feed-forward state nets need.
+        integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
+        on_nonfinite: What to do where a loss or costate is not finite: `"raise"`, or `"skip"` the sample;
+            the last good state is kept either way. `"ignore"` saves the check.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        >>> loss = torch.nn.functional.mse_loss
+        >>> learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.1), order="sequential")
+        >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
+        >>> report.loss.shape, learner.state.t
+        (torch.Size([]), 1.0)
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        loss: Loss,
+        hyper: Hyper,
+        order: Literal["parallel", "sequential"] = "parallel",
+        credit: Credit = Forward(),  # noqa: B008 (frozen)
+        reset_h: Literal["boundary", "sample"] = "boundary",
+        integrator: Integrator = Euler(),  # noqa: B008 (stateless)
+        on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+    ) -> None:
+        check_parts(network, hyper, credit, integrator)
+        check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
+        self.network = network
+        self.hyper = hyper
+        self.order = order
+        self.credit = credit
+        self.reset_h = reset_h
+        self.integrator = integrator
+        self.on_nonfinite = on_nonfinite
+        self._system = System(network, loss, hyper)
+        self._order = make_order(self._system, order, credit, integrator, reset_h)
+        omega = [torch.zeros_like(weight, requires_grad=False) for weight in self._system.theta]
+        self._carry = Carry([], [], omega, None)
+        self._t = 0.0
+        self._updates = 0
+        self._fresh = True
+        self._reader = Reader()
+        self._buffers = [b for name, b in network.named_buffers() if not name.startswith("h0_")]
+        self._backup = [buffer.clone() for buffer in self._buffers]
+
+    @property
+    def state(self) -> State:
+        """Time, h, z and ω as they are now."""
+        carry = self._carry
+        h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
+        z = _tree.unflatten(carry.z, carry.spec) if carry.z else None
+        omega = dict(zip(self._system.names, carry.omega, strict=True))
+        return State(self._t, h, z, omega, self._updates)
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        return self._reader.position
+
+    def step(self, sample: Sample) -> StepReport:
+        """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
+        if not isinstance(sample, Sample):
+            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+        if self._buffers:
+            torch._foreach_copy_(self._backup, self._buffers)
+        try:
+            now = self._instant(sample)
+            outcome = self._order.propose(self._carry_for(now), now)
+            finite = self.on_nonfinite == "ignore" or _is_finite(outcome)
+            if not finite and self.on_nonfinite == "raise":
+                raise NonFiniteError(_nonfinite_message(outcome, self._system.names, self._t))
+        except BaseException:
+            self._restore_buffers()
+            raise
+        if finite:
+            self._commit(now, outcome)
+        else:
+            self._restore_buffers()
+        return StepReport(
+            now.t,
+            outcome.y,
+            outcome.loss,
+            sample,
+            phi=now.rates.phi,
+            coupling=outcome.coupling,
+            skipped=not finite,
+        )
+
+    def run(
+        self,
+        stream: Iterable[Sample],
+        max_steps: int | None = None,
+        engine: Literal["eager"] = "eager",
+        *,
+        resume: bool = False,
+    ) -> Iterator[StepReport]:
+        """Take samples from `stream` and yield a report for each, until it ends or `max_steps` are done.
+
+        Args:
+            stream: Any iterable of samples, endless or not.
+            max_steps: How many samples to take at most.
+            engine: `"eager"`, one sample at a time.
+            resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
+                `load_state_dict` if it has one, else the samples already taken are passed over.
+        """
+        if engine != "eager":
+            raise ConfigError(f"engine={engine!r} is not known: use 'eager'")
+        return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
+
+    @torch.no_grad()
+    def predict(self, u: Any, tau: float | None = None) -> Any:
+        """The output for `u` at the present state and weights. Nothing moves, no random number is drawn.
+
+        The network is in evaluation mode meanwhile. In sequential order the output is read from the state
+        that a step of length `tau` (`None`: `Hyper.tau`) would lead to; in parallel order, from the present
+        one.
+        """
+        network = self.network
+        modes = [module for module in network.modules() if module.training]
+        network.eval()
+        try:
+            if network.state is None:
+                return network.output_net(u, None)
+            h, spec = self._carry.h, self._carry.spec
+            if self._starts_anew():
+                h, spec = _tree.flatten(network.initial_state(u))
+            if self.order == "sequential":
+                h, spec = next_state(network, h, spec, u, self.hyper.at(self._t, tau).tau)
+            return network.output_net(u, _tree.unflatten(h, spec))
+        finally:
+            for module in modes:
+                module.training = True
+
+    def reset(self) -> None:
+        """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
+        self._fresh = True
+        self._carry = Carry([], [], self._carry.omega, None)
+        self._order.forget()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file: θ, buffers, h, z, ω, time, random state, the stream's position.
+
+        The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
+        """
+        _snapshot.save(path, self)
+
+    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
+        """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
+
+        Args:
+            path: The checkpoint.
+            new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
+        """
+        _snapshot.load(path, self, new_hyper=new_hyper)
+
+    def _starts_anew(self) -> bool:
+        return self._fresh or self.reset_h == "sample"
+
+    def _instant(self, sample: Sample) -> Instant:
+        first = self._updates == 0
+        rates = self.hyper.at(self._t, sample.tau, first=first)
+        self._system.velocity.check(self._t)
+        return Instant(sample, self._t, rates, first, self._fresh)
+
+    def _carry_for(self, now: Instant) -> Carry:
+        carry = self._carry
+        if self.network.state is None or not self._starts_anew():
+            return carry
+        if not self._order.needs_h:
+            return Carry([], [], carry.omega, None)
+        h, spec = _tree.flatten(self.network.initial_state(now.sample.u))
+        z = carry.z if not self._fresh else [torch.zeros_like(leaf) for leaf in h]
+        return Carry(h, z, carry.omega, spec)
+
+    def _commit(self, now: Instant, outcome: Outcome) -> None:
+        system, rates = self._system, now.rates
+        if outcome.moves:
+            with torch.no_grad():
+                if outcome.dtheta is None:
+                    system.velocity.move_(system.theta, outcome.omega, now.t, rates.tau)
+                else:
+                    torch._foreach_add_(system.theta, outcome.dtheta, alpha=rates.tau)
+            self._updates += outcome.learned
+        self._carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)
+        self._t = now.t + rates.tau
+        self._order.accept()
+        self._fresh = now.sample.boundary
+        if self._fresh and self.network.state is not None:
+            h, spec = _tree.flatten(self.network.initial_state(now.sample.u))
+            self._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
+
+    def _restore_buffers(self) -> None:
+        if self._buffers:
+            torch._foreach_copy_(self._buffers, self._backup)
+
+
+def _is_finite(outcome: Outcome) -> bool:
+    values = [*outcome.z, *outcome.omega] if outcome.moves else []
+    if outcome.loss is not None:
+        values.append(outcome.loss)
+    return _tree.all_finite(values)
+
+
+def _nonfinite_message(outcome: Outcome, names: list[str], t: float) -> str:
+    if outcome.loss is not None and not bool(outcome.loss.isfinite()):
+        what = f"the loss is {outcome.loss.item()}"
+    else:
+        bad = [f"omega of {n}" for n, o in zip(names, outcome.omega, strict=True) if not o.isfinite().all()]
+        what = f"the costate is not finite ({', '.join(bad) or 'z'})"
+    return (
+        f"{what} at t={t:g}: this sample was not learned and the last good state is kept. "
+        "Lower beta or tau, raise eta, look at the sample, or pass on_nonfinite='skip'"
+    )

@@ -1,0 +1,63 @@
+"""Whether a learner was put together in a way that works, and which order it then integrates by."""
+
+from __future__ import annotations
+
+from hamlearn.credit import Credit, Echo
+from hamlearn.echo import Echoed
+from hamlearn.errors import ConfigError
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import Euler, Integrator
+from hamlearn.networks import Network
+from hamlearn.parallel import Parallel
+from hamlearn.sequential import Sequential
+from hamlearn.system import Order, System
+
+ALLOWED = {
+    "order": ("parallel", "sequential"),
+    "reset_h": ("boundary", "sample"),
+    "on_nonfinite": ("raise", "skip", "ignore"),
+}
+
+
+def check_parts(network: object, hyper: object, credit: object, integrator: object) -> None:
+    """Raise where an argument is not of the kind that a learner is made of."""
+    if not isinstance(network, Network):
+        raise ConfigError(f"network is a {type(network).__name__}: wrap it, as in hl.Network.feedforward(module)")
+    if not isinstance(hyper, Hyper):
+        raise ConfigError(f"hyper is a {type(hyper).__name__}: give hl.Hyper(...) or hl.Hyper.from_sgd(...)")
+    if not isinstance(credit, Credit):
+        raise ConfigError(f"credit={credit!r} must be hl.Forward(), hl.Cleared() or hl.Echo()")
+    if not isinstance(integrator, Integrator):
+        raise ConfigError(f"integrator={integrator!r} must be hl.Euler(), hl.Heun() or hl.RK4()")
+
+
+def check_choices(**choices: str) -> None:
+    """Raise where a choice is not one of those allowed."""
+    for name, value in choices.items():
+        if value not in ALLOWED[name]:
+            raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
+
+
+def make_order(system: System, order: str, credit: Credit, integrator: Integrator, reset_h: str) -> Order:
+    """The order of the updates that these choices ask for."""
+    if order == "parallel":
+        if isinstance(credit, Echo):
+            raise ConfigError(
+                "hl.Echo() replays whole sequences and needs order='sequential'; "
+                "parallel order takes hl.Forward() or hl.Cleared()"
+            )
+        return Parallel(system, credit, integrator)
+    if not isinstance(integrator, Euler):
+        raise ConfigError(
+            f"sequential order is defined for hl.Euler() only, not {integrator!r}: "
+            "use order='parallel' for other integrators"
+        )
+    if not isinstance(credit, Echo):
+        return Sequential(system, credit)
+    if system.network.state is None:
+        raise ConfigError("hl.Echo() follows a state and this network has none: use hl.Cleared()")
+    if system.hyper.s != -1:
+        raise ConfigError(f"hl.Echo() is defined for s=-1 only, not s={system.hyper.s:+d}: leave s at -1")
+    if reset_h == "sample":
+        raise ConfigError("hl.Echo() needs a state that lasts from token to token: use reset_h='boundary'")
+    return Echoed(system, credit)

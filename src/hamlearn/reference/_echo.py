@@ -1,0 +1,89 @@
+"""The echo, token by token: eq:hescbptt and eq:hesdbptt as they stand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map
+
+from hamlearn.hyper import Hyper
+from hamlearn.networks import Network
+from hamlearn.reference._equations import (
+    Loss,
+    ReferenceReport,
+    ReferenceState,
+    add,
+    detach,
+    f_h,
+    f_y,
+    gradient,
+    hyper_at,
+    inner,
+    leaf,
+    tau_of,
+)
+from hamlearn.state import Sample
+
+
+def echo_sequence(
+    network: Network,
+    loss: Loss,
+    hyper: Hyper,
+    state: ReferenceState,
+    samples: list[Sample],
+    truncate: int | None = None,
+    dissipate: str = "sequence",
+) -> tuple[ReferenceState, list[ReferenceReport]]:
+    """Run tokens forward with frozen weights, let the last `truncate` of them echo, move the weights once.
+
+    For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
+    ωy ← ωy + τφ ∂L_k/∂θy. Each net is evaluated anew wherever a derivative of it is needed.
+    """
+    theta = state.theta
+    h, t, reports = [state.h], [state.t], []
+    for sample in samples:
+        now = replace(state, t=t[-1])
+        tau = tau_of(hyper, now, sample)
+        dh = f_h(network, theta, sample.u, h[-1], tau)
+        h.append(detach(add(h[-1], tau, dh)))  # eq:eulera
+        y = f_y(network, theta, sample.u, h[-1])
+        L = loss(y, sample.target) if sample.target is not None else None
+        phi = hyper_at(hyper, now)[1]
+        H = torch.zeros(()) if L is None else phi * L
+        reports.append(ReferenceReport(t[-1], detach(y), detach(L), detach(H)))
+        t.append(t[-1] + tau)
+
+    def transition(k: int, weights: Any, h_k: Any) -> Any:
+        """h_{k+1} as a function of the weights and of h_k."""
+        tau = tau_of(hyper, replace(state, t=t[k]), samples[k])
+        return add(h_k, tau, f_h(network, weights, samples[k].u, h_k, tau))
+
+    omega = dict(state.omega)
+    n, last = len(samples), len(samples) - 1
+    z = tree_map(torch.zeros_like, h[0])
+    for k in range(last, max(n - (truncate or n), 0) - 1, -1):
+        now = replace(state, t=t[k])
+        tau = tau_of(hyper, now, samples[k])
+        _, phi, eta, eta_z, _ = hyper_at(hyper, now)
+        weights, h1 = leaf(theta), leaf(h[k + 1])
+        target = samples[k].target
+        L = loss(f_y(network, weights, samples[k].u, h1), target) if target is not None else None
+        dL_dh1, dL_dtheta = gradient(L, h1), gradient(L, weights)
+        back = tree_map(torch.zeros_like, z)
+        if k < last:
+            point = leaf(h[k + 1])
+            back = gradient(inner(z, transition(k + 1, theta, point)), point)
+        z = tree_map(lambda l, b, a: tau * phi * l + b - tau * eta_z * a, dL_dh1, back, z)  # eq:hescbptt  # noqa: B023
+        dz_dtheta = gradient(inner(z, transition(k, weights, h[k])), weights)
+        decay = 1 - tau * eta if dissipate == "token" or k == last else 1.0
+        omega = {  # eq:hesdbptt; the second term is ωh's, the third ωy's
+            name: decay * omega[name] + dz_dtheta[name] + tau * phi * dL_dtheta[name] for name in theta
+        }
+    now = replace(state, t=t[last])
+    tau, beta = tau_of(hyper, now, samples[last]), hyper_at(hyper, now)[4]
+    moved = {name: theta[name] - tau * (beta(name) * omega[name]) for name in theta}  # eq:hesb
+    updates = state.updates + any(sample.target is not None for sample in samples[-(truncate or n) :])
+    zeros = tree_map(torch.zeros_like, h[-1])
+    return ReferenceState(t[-1], h[-1], zeros, moved, omega, updates), reports

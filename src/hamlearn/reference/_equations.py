@@ -1,0 +1,126 @@
+"""What the orders share: f_h, f_y, the hyper-parameters at an instant, and derivatives leaf by leaf."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.utils._pytree import tree_leaves, tree_map
+
+from hamlearn.hyper import Hyper
+from hamlearn.networks import Network
+from hamlearn.state import Sample
+
+Weights = dict[str, Tensor]
+Loss = Callable[[Any, Any], Tensor]
+
+
+@dataclass(frozen=True)
+class ReferenceState:
+    """All that is carried from step to step: t, h, z, θ, ω, and how many updates a loss has entered."""
+
+    t: float
+    h: Any
+    z: Any
+    theta: Weights
+    omega: Weights
+    updates: int = 0
+
+
+@dataclass(frozen=True)
+class ReferenceReport:
+    """Output, loss and Hamiltonian of one step."""
+
+    t: float
+    y: Any
+    loss: Tensor | None
+    hamiltonian: Tensor
+
+
+def start(network: Network) -> ReferenceState:
+    """Zero costates, weights as the network has them; h is set by the first sample."""
+    theta = {n: p.detach().clone() for n, p in network.named_parameters() if p.requires_grad}
+    return ReferenceState(0.0, (), (), theta, {n: torch.zeros_like(p) for n, p in theta.items()})
+
+
+def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
+    """ḣ = f_h(u, h, θh) (eq:netsplita); (−h + ĥ)/τ where the net returns the next state (eq:euleraa)."""
+    if network.state is None:
+        return ()
+    result = functional_call(network, theta, (u, h, "state"))
+    if network.transition == "rate":
+        return result
+    return tree_map(lambda a, b: (-a + b) / tau, h, result)
+
+
+def f_y(network: Network, theta: Weights, u: Any, h: Any) -> Any:
+    """Output y = f_y(u, h, θy) (eq:netsplitc)."""
+    return functional_call(network, theta, (u, None if network.state is None else h, "output"))
+
+
+def h0_for(network: Network, u: Any) -> Any:
+    """The first state; an empty tree where there is no state net."""
+    return () if network.state is None else network.initial_state(u)
+
+
+def tau_of(hyper: Hyper, state: ReferenceState, sample: Sample) -> float:
+    """Time step of a sample."""
+    return sample.tau if sample.tau is not None else _value(hyper.tau, state.t)
+
+
+def hyper_at(hyper: Hyper, state: ReferenceState) -> tuple[int, float, float, float, Callable[[str], Any]]:
+    """s, φ, η, η_z at the state's time, and β as a function of the parameter's name."""
+    t = state.t
+    phi = _value(hyper.phi, t)
+    if state.updates == 0 and hyper.phi_first is not None:
+        phi = hyper.phi_first
+    eta = _value(hyper.eta, t)
+    eta_z = eta if hyper.eta_z is None else _value(hyper.eta_z, t)
+
+    def beta(name: str) -> Any:
+        if isinstance(hyper.beta, Mapping):
+            return _value(next(b for pattern, b in hyper.beta.items() if fnmatchcase(name, pattern)), t)
+        return _value(hyper.beta, t)
+
+    return hyper.s, phi, eta, eta_z, beta
+
+
+def _value(rate: Any, t: float) -> Any:
+    return rate(t) if callable(rate) and not isinstance(rate, Tensor) else rate
+
+
+def leaf(tree: Any) -> Any:
+    """The tree as new things to differentiate by."""
+    return tree_map(lambda x: x.detach().requires_grad_(), tree)
+
+
+def detach(tree: Any) -> Any:
+    """The tree, cut from its graph."""
+    return tree_map(lambda x: x.detach() if isinstance(x, Tensor) else x, tree)
+
+
+def add(x: Any, tau: float, dx: Any) -> Any:
+    """Sum x + τ·ẋ (eq:eulera)."""
+    return tree_map(lambda a, b: a + tau * b, x, dx)
+
+
+def inner(z: Any, dh: Any) -> Tensor:
+    """⟨z, f_h⟩."""
+    terms = [(a * b).sum() for a, b in zip(tree_leaves(z), tree_leaves(dh), strict=True)]
+    return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def gradient(scalar: Tensor | None, tree: Any) -> Any:
+    """∂scalar/∂leaf for each leaf; zeros where there is no scalar or no dependence."""
+
+    def one(x: Tensor) -> Tensor:
+        if scalar is None or not scalar.requires_grad:
+            return torch.zeros_like(x)
+        return torch.autograd.grad(scalar, x, retain_graph=True, materialize_grads=True)[0]
+
+    return tree_map(one, tree)
