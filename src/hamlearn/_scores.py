@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import CheckpointError, ConfigError
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(y, target) to the pair (prediction, truth) that the metrics are to see."""
@@ -36,6 +36,24 @@ class Scores:
         """The scores over everything, and over the window."""
         return ({n: a.value() for n, a in self._all.items()}, {n: a.value() for n, a in self._last.items()})
 
+    def state_dict(self) -> dict[str, Any]:
+        """What the metrics have counted, JSON-able; resuming from it is exact."""
+        return {
+            "all": {name: adapter.state() for name, adapter in self._all.items()},
+            "window": {name: adapter.state() for name, adapter in self._last.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`, which the same metrics gave."""
+        for adapters, saved in ((self._all, state["all"]), (self._last, state["window"])):
+            if set(adapters) != set(saved):
+                raise CheckpointError(
+                    f"the checkpoint has the metrics {sorted(saved)}, but these are {sorted(adapters)}. "
+                    "Resume with the same metrics."
+                )
+            for name, adapter in adapters.items():
+                adapter.restore(saved[name])
+
 
 class _Torch:
     """A torchmetrics metric: update(prediction, truth), compute()."""
@@ -58,6 +76,14 @@ class _Torch:
 
     def value(self) -> float:
         return float(self._metric.compute())
+
+    def state(self) -> Any:
+        raise ConfigError(
+            f"{type(self._metric).__name__} of torchmetrics cannot be resumed here. Use a metric of River."
+        )
+
+    def restore(self, state: Any) -> None:
+        self.state()
 
 
 class _River:
@@ -87,6 +113,14 @@ class _River:
     def value(self) -> float:
         return float(self._metric.get())
 
+    def state(self) -> Any:
+        held = [[truth, _dump(prediction)] for truth, prediction in self._held]
+        return {"metric": _dump(self._metric), "held": held}
+
+    def restore(self, state: Any) -> None:
+        _restore(self._metric, state["metric"])
+        self._held = deque((truth, _load(prediction)) for truth, prediction in state["held"])
+
     def _pairs(self, y: Tensor, target: Tensor) -> Iterable[tuple[Any, Any]]:
         if not hasattr(self._metric, "requires_labels"):
             yield from zip(y.flatten().tolist(), target.flatten().tolist(), strict=True)
@@ -102,6 +136,40 @@ class _River:
         p = torch.cat([1 - p, p], 1) if one_logit else p
         for row, truth in zip(p.tolist(), truths, strict=True):
             yield dict(enumerate(row)), truth
+
+
+def _dump(value: Any) -> Any:
+    """Numbers out of nested objects and dictionaries, in JSON's terms."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {"pairs": [[key, _dump(item)] for key, item in value.items()]}
+    if isinstance(value, set | frozenset | list | tuple):
+        return {"list": [_dump(item) for item in value]}
+    return {"object": {name: _dump(item) for name, item in vars(value).items()}}
+
+
+def _load(state: Any) -> Any:
+    if isinstance(state, dict):
+        return {key: _load(item) for key, item in state["pairs"]}
+    return state
+
+
+def _restore(thing: Any, state: Mapping[str, Any]) -> None:
+    """Put numbers back into an object of the same make. It is changed in place, since metrics share their parts."""
+    if isinstance(thing, dict):
+        thing.clear()
+        for key, item in state["pairs"]:
+            if isinstance(item, dict):
+                _restore(thing[key], item)
+            else:
+                thing[key] = item
+        return
+    for name, item in state["object"].items():
+        if not isinstance(item, dict):
+            setattr(thing, name, item)
+        elif "list" not in item:
+            _restore(getattr(thing, name), item)
 
 
 def _named(metrics: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import torch
@@ -73,6 +74,8 @@ def all_finite(tensors: list[Tensor]) -> bool:
     """Whether every entry of every tensor is finite, in one kernel call where PyTorch has one."""
     if not tensors:
         return True
+    if len(tensors) == 1 and tensors[0].numel() == 1:
+        return math.isfinite(tensors[0].item())
     try:
         # The check that gradient scalers make: one call for the whole list. It also multiplies by the
         # given scale, 1 here, which leaves every bit as it is.

@@ -166,9 +166,13 @@ class Echoed(Order):
                 # Adds nothing to h⁺ and −τη_z z to the costate that comes back through it.
                 h_next = [b - leak * (a - a.detach()) for a, b in zip(h, h_next, strict=True)]
             h_next = end_points(h_next)
-            with torch.set_grad_enabled(sample.target is not None):
-                y = network.output_net(sample.u, _tree.unflatten(h_next, spec))
-                L = None if sample.target is None else instantaneous_loss(self.system.loss, y, sample.target)
+            tree, L = _tree.unflatten(h_next, spec), None
+            if sample.target is None:
+                with torch.no_grad():
+                    y = network.output_net(sample.u, tree)
+            else:
+                y = network.output_net(sample.u, tree)
+                L = instantaneous_loss(self.system.loss, y, sample.target)
         return Token(sample, rates, h, h_next, L, _tree.detach(y), fresh), spec
 
     def _refreshed(self, tokens: list[Token], spec: _tree.Spec) -> list[Token]:

@@ -39,13 +39,17 @@ def end_points(h: list[Tensor]) -> list[Tensor]:
 
     An LSTM's h, for example, is made of its c; as parts of the state they are independent.
     """
+    if len(h) == 1 and h[0].requires_grad:
+        return h
     if not all(leaf.requires_grad for leaf in h):
         return [leaf if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
-    return h if len(h) == 1 else [leaf.view_as(leaf) for leaf in h]
+    return [leaf.view_as(leaf) for leaf in h]
 
 
 def check_same_shapes(result: Sequence[Tensor], h: Sequence[Tensor]) -> None:
     """Raise unless the state net's result has the state's structure and shapes."""
+    if len(result) == 1 and len(h) == 1 and result[0].shape == h[0].shape:
+        return
     if len(result) != len(h) or any(a.shape != b.shape for a, b in zip(result, h, strict=True)):
         raise SampleError(
             f"the state net returned {_tree.describe(list(result))} for a state h of {_tree.describe(list(h))}: "

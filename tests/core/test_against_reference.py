@@ -17,9 +17,7 @@ def relative(a: torch.Tensor, b: torch.Tensor) -> float:
 
 def compare(problem, tolerance, still=False, **kwargs):
     learner = problem.learner(**kwargs)
-    judge = reference.run(
-        copy.deepcopy(problem.network), problem.loss, problem.hyper, problem.samples, **kwargs
-    )
+    judge = reference.run(copy.deepcopy(problem.network), problem.loss, problem.hyper, problem.samples, **kwargs)
     moved = False
     for sample, (expected, seen) in zip(problem.samples, judge, strict=True):
         report = learner.step(sample)

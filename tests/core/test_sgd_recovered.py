@@ -74,9 +74,7 @@ def test_output_state_and_split_nets_follow_sgd_in_float64(model, scenario, role
     torch.manual_seed(2)
     module = MODELS[model]().double()
     if role == "split":
-        parts = (
-            module if isinstance(module, nn.Sequential) else nn.Sequential(module, nn.Linear(3, 3).double())
-        )
+        parts = module if isinstance(module, nn.Sequential) else nn.Sequential(module, nn.Linear(3, 3).double())
         module = parts
     start = copy.deepcopy(module)
     x, y = iris(torch.float64)

@@ -12,7 +12,7 @@ from hamlearn import _tree
 from hamlearn.credit import Credit, Forward
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hamiltonian import Loss
-from hamlearn.hyper import Hyper
+from hamlearn.hyper import Hyper, Rates
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
 from hamlearn.learner._running import Reader
@@ -77,6 +77,9 @@ class Learner:
         self._updates = 0
         self._fresh = True
         self._reader = Reader()
+        self._stateful = network.state is not None
+        self._constant = hyper.constant()
+        self._usual: tuple[bool, Rates] | None = None
         self._buffers = [b for name, b in network.named_buffers() if not name.startswith("h0_")]
         self._backup = [buffer.clone() for buffer in self._buffers]
 
@@ -195,13 +198,18 @@ class Learner:
 
     def _instant(self, sample: Sample) -> Instant:
         first = self._updates == 0
-        rates = self.hyper.at(self._t, sample.tau, first=first)
+        if self._constant and sample.tau is None and self._usual is not None and self._usual[0] == first:
+            rates = self._usual[1]
+        else:
+            rates = self.hyper.at(self._t, sample.tau, first=first)
+            if sample.tau is None:
+                self._usual = first, rates
         self._system.velocity.check(self._t)
         return Instant(sample, self._t, rates, first, self._fresh)
 
     def _carry_for(self, now: Instant) -> Carry:
         carry = self._carry
-        if self.network.state is None or not self._starts_anew():
+        if not self._stateful or not self._starts_anew():
             return carry
         if not self._order.needs_h:
             return Carry([], [], carry.omega, None)
@@ -222,7 +230,7 @@ class Learner:
         self._t = now.t + rates.tau
         self._order.accept()
         self._fresh = now.sample.boundary
-        if self._fresh and self.network.state is not None:
+        if self._fresh and self._stateful:
             h, spec = _tree.flatten(self.network.initial_state(now.sample.u))
             self._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
 
@@ -232,7 +240,7 @@ class Learner:
 
 
 def _is_finite(outcome: Outcome) -> bool:
-    values = [*outcome.z, *outcome.omega] if outcome.moves else []
+    values = [*outcome.h, *outcome.z, *outcome.omega] if outcome.moves else list(outcome.h)
     if outcome.loss is not None:
         values.append(outcome.loss)
     return _tree.all_finite(values)
@@ -241,9 +249,11 @@ def _is_finite(outcome: Outcome) -> bool:
 def _nonfinite_message(outcome: Outcome, names: list[str], t: float) -> str:
     if outcome.loss is not None and not bool(outcome.loss.isfinite()):
         what = f"the loss is {outcome.loss.item()}"
-    else:
+    elif not _tree.all_finite([*outcome.z, *outcome.omega]):
         bad = [f"omega of {n}" for n, o in zip(names, outcome.omega, strict=True) if not o.isfinite().all()]
         what = f"the costate is not finite ({', '.join(bad) or 'z'})"
+    else:
+        what = "the state h is not finite"
     return (
         f"{what} at t={t:g}: this sample was not learned and the last good state is kept. "
         "Lower beta or tau, raise eta, look at the sample, or pass on_nonfinite='skip'"

@@ -1,0 +1,266 @@
+"""What bad input gets: an error that names the value and the remedy, and a learner that is exactly as it was."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+
+
+def snapshot(learner):
+    tensors = [p.detach().clone() for p in learner.network.parameters()]
+    tensors += [b.clone() for b in learner.network.buffers()]
+    tensors += [o.clone() for o in learner._carry.omega]
+    tensors += [x.clone() for x in (*learner._carry.h, *learner._carry.z)]
+    return tensors, (learner.state.t, learner.state.updates, learner.position, learner._fresh)
+
+
+def unchanged(before, learner):
+    tensors, numbers = snapshot(learner)
+    same = all(torch.equal(a, b) for a, b in zip(before[0], tensors, strict=True))
+    return same and before[1] == numbers
+
+
+class Cell(nn.Module):
+    """A cell with running statistics, so that a failed step could leave a trace."""
+
+    hidden_size = 4
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.cell = nn.RNNCell(3, 4)
+
+    def forward(self, u, h):
+        return self.cell(self.norm(u), h)
+
+
+def classifier(order="sequential", **kwargs):
+    torch.manual_seed(0)
+    network = hl.Network.recurrent(Cell(), nn.Linear(4, 3))
+    learner = hl.Learner(network, nn.functional.cross_entropy, hl.Hyper(beta=0.1), order=order, **kwargs)
+    learner.step(hl.Sample(torch.randn(2, 3), torch.tensor([0, 1])))
+    return learner
+
+
+def u(*shape):
+    return torch.randn(*shape or (2, 3))
+
+
+BAD_SAMPLES = {
+    "an input of the wrong size": (hl.Sample(u(2, 5), torch.tensor([0, 1])), r"u=float32\[2, 5\].*shape"),
+    "a batch that changes in mid-sequence": (
+        hl.Sample(u(3, 3), torch.tensor([0, 1, 2])),
+        r"u=float32\[3, 3\].*boundary=True",
+    ),
+    "an input of the wrong dtype": (hl.Sample(u().double(), torch.tensor([0, 1])), r"float64\[2, 3\].*dtype"),
+    "a target of the wrong kind": (
+        hl.Sample(u(), torch.tensor([0.5, 1.0])),
+        r"target=float32\[2\].*shape and dtype",
+    ),
+    "a target out of range": (hl.Sample(u(), torch.tensor([0, 7])), r"Target 7 is out of bounds.*target"),
+    "a target of the wrong length": (hl.Sample(u(), torch.tensor([0])), r"target=int64\[1\].*shape"),
+    "tau of zero": (hl.Sample(u(), tau=0.0), r"tau=0.0.*above 0"),
+    "tau below zero": (hl.Sample(u(), tau=-0.5), r"tau=-0.5.*time since the previous"),
+    "tau that is not a number": (hl.Sample(u(), tau=math.nan), r"tau=nan.*finite"),
+    "tau without end": (hl.Sample(u(), tau=math.inf), r"tau=inf.*finite"),
+    "tau of another kind": (hl.Sample(u(), tau="soon"), r"tau='soon'.*finite number"),
+    "no sample at all": (u(), r"not Tensor: use hl.Sample"),
+}
+
+
+@pytest.mark.parametrize("order", ["sequential", "parallel"])
+@pytest.mark.parametrize("case", BAD_SAMPLES)
+def test_a_bad_sample_is_named_and_leaves_the_learner_as_it_was(case, order):
+    sample, message = BAD_SAMPLES[case]
+    learner = classifier(order)
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.SampleError, match=f"(?s){message}"):
+        learner.step(sample)
+    assert unchanged(before, learner)
+
+
+def test_a_target_that_would_be_broadcast_is_refused():
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hl.Hyper())
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.SampleError, match=r"(?s)y=float32\[4, 1\] with target=float32\[4\].*shape"):
+        learner.step(hl.Sample(torch.randn(4, 2), torch.randn(4)))
+    assert unchanged(before, learner)
+
+
+@pytest.mark.parametrize(
+    ("order", "what"), [("sequential", "the loss is nan"), ("parallel", "the costate is not finite")]
+)
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_non_finite_loss_or_costate_raises_and_keeps_the_last_good_state(order, what, bad):
+    learner = classifier(order)
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.NonFiniteError, match=rf"{what}.* at t=1.*on_nonfinite='skip'"):
+        learner.step(hl.Sample(torch.full((2, 3), bad), torch.tensor([0, 1])))
+    assert unchanged(before, learner)
+
+
+def test_a_non_finite_sample_can_be_skipped_and_says_so():
+    learner = classifier(on_nonfinite="skip")
+    before = snapshot(learner)
+    report = learner.step(hl.Sample(torch.full((2, 3), math.nan), torch.tensor([0, 1])))
+    assert report.skipped
+    assert unchanged(before, learner)
+    assert not learner.step(hl.Sample(u(), torch.tensor([0, 1]))).skipped
+
+
+def test_a_costate_that_overflows_while_the_loss_is_finite_is_caught_and_named():
+    network = hl.Network.feedforward(nn.Linear(1, 1, bias=False))
+    nn.init.zeros_(network.output.weight)
+    learner = hl.Learner(network, lambda y, target: (1e30 * y).sum(), hl.Hyper(), order="sequential")
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.NonFiniteError, match=r"omega of output.weight.*Lower beta or tau"):
+        learner.step(hl.Sample(torch.tensor([[1e20]]), torch.zeros(1)))
+    assert unchanged(before, learner)
+
+
+def test_a_state_that_overflows_without_any_target_is_caught():
+    network = hl.Network(lambda u, h: 1e30 * h, nn.Bilinear(1, 1, 1), h0=torch.ones(1, 1))
+    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper())
+    learner.step(hl.Sample(torch.ones(1, 1)))
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.NonFiniteError, match="the state h is not finite"):
+        learner.step(hl.Sample(torch.ones(1, 1)))
+    assert unchanged(before, learner)
+
+
+def test_checks_can_be_turned_off():
+    learner = classifier(on_nonfinite="ignore")
+    report = learner.step(hl.Sample(torch.full((2, 3), math.nan), torch.tensor([0, 1])))
+    assert report.loss.isnan()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"tau": 0.0}, "tau=0.0"),
+        ({"tau": -1}, "tau=-1"),
+        ({"tau": math.inf}, "tau=inf"),
+        ({"beta": -0.1}, "beta=-0.1 must be"),
+        ({"beta": torch.tensor([0.1, -2.0])}, "beta holds -2"),
+        ({"beta": {"*": -3.0}}, "beta=-3.0"),
+        ({"beta": "fast"}, "beta='fast'"),
+        ({"eta": -1.0}, "eta=-1.0"),
+        ({"eta_z": math.nan}, "eta_z=nan"),
+        ({"phi": -0.5}, "phi=-0.5"),
+        ({"s": 0}, "s=0 must be -1"),
+    ],
+)
+def test_hyper_parameters_that_cannot_be_are_named(settings, message):
+    with pytest.raises(hl.errors.ConfigError, match=message):
+        hl.Hyper(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [({"lr": -1.0}, "lr=-1.0"), ({"lr": 0.1, "momentum": 1.2}, "momentum=1.2"), ({"lr": 0.1, "tau": 0}, "tau=0")],
+)
+def test_sgd_settings_that_cannot_be_are_named(settings, message):
+    with pytest.raises(hl.errors.ConfigError, match=message):
+        hl.Hyper.from_sgd(**settings)
+
+
+@pytest.mark.parametrize(
+    ("hyper", "message"),
+    [
+        (hl.Hyper(beta=lambda t: 0.1 - t), "beta=-0.9"),
+        (hl.Hyper(eta=lambda t: -t), "eta=-1.0 at t=1"),
+        (hl.Hyper(phi=lambda t: 1 - 2 * t), "phi=-1.0 at t=1"),
+    ],
+)
+def test_a_schedule_that_leaves_its_range_is_named_with_the_time(hyper, message):
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hyper)
+    sample = hl.Sample(torch.randn(1, 2), torch.randn(1, 1))
+    learner.step(sample)
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.ConfigError, match=message):
+        learner.step(sample)
+    assert unchanged(before, learner)
+
+
+def test_a_schedule_of_tau_that_stops_is_named():
+    learner = hl.Learner(
+        hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hl.Hyper(tau=lambda t: 1 - t)
+    )
+    learner.step(hl.Sample(torch.randn(1, 2)))
+    with pytest.raises(hl.errors.SampleError, match=r"tau=0\.0"):
+        learner.step(hl.Sample(torch.randn(1, 2)))
+
+
+NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: hl.Learner(nn.Linear(1, 1), print, hl.Hyper()), r"Linear: wrap it.*feedforward"),
+        (lambda: hl.Learner(NET, print, {"lr": 1}), r"hyper is a dict.*hl.Hyper"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(), order="backward"), r"order='backward'.*'parallel'"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(), credit=hl.Cleared), r"credit=.*hl.Cleared\(\)"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(), reset_h="never"), r"reset_h='never'.*'boundary'"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(), integrator="euler"), r"integrator='euler'.*hl.Euler"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(), on_nonfinite="warn"), r"on_nonfinite='warn'.*'skip'"),
+        (
+            lambda: hl.Learner(NET, print, hl.Hyper(), order="sequential", integrator=hl.RK4()),
+            r"hl.Euler\(\) only, not RK4\(\).*order='parallel'",
+        ),
+        (lambda: hl.Learner(NET, print, hl.Hyper(beta={"output.7.*": 1, "*": 0})), r"'output.7.\*'.*no learnable"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(beta={"output.0.*": 1})), r"nothing of 'output.1.weight'.*'\*'"),
+        (lambda: hl.Learner(NET, print, hl.Hyper(beta=torch.ones(7))), r"beta of shape \(7,\).*output.0.weight"),
+        (lambda: hl.Network(), "got neither"),
+        (lambda: hl.Network(nn.Linear(1, 1)), "pass h0="),
+        (lambda: hl.Network(None, nn.Linear(1, 1), h0=torch.zeros(1)), "drop h0"),
+        (lambda: hl.Network(nn.Linear(1, 1), h0=torch.zeros(1), transition="jump"), "transition='jump'.*'next'"),
+        (lambda: hl.Network.feedforward(nn.Linear(1, 1), role="both"), "role='both'"),
+        (lambda: hl.Network.feedforward(nn.Linear(1, 1), readout=nn.Linear(1, 1)), "role='state'"),
+        (lambda: hl.Network.recurrent(nn.Linear(1, 1)), "Linear has no hidden_size.*pass h0"),
+        (lambda: hl.Learner(hl.Network.feedforward(nn.Flatten()), print, hl.Hyper()), "nothing to learn"),
+        (lambda: hl.cells.Stack(nn.GRUCell(1, 2), nn.GRUCell(3, 2)), "hidden size 2 cannot feed.*3"),
+        (lambda: hl.cells.Stack(nn.Linear(1, 2)), "Stack takes nn.RNNCell"),
+        (lambda: hl.cells.Antisymmetric(1, 2, gamma=-1), "gamma=-1"),
+        (lambda: hl.cells.Diagonal(1, 2, decay=(0.0, 1.0)), "decay="),
+    ],
+)
+def test_what_cannot_be_put_together_is_named_with_a_remedy(build, message):
+    with pytest.raises(hl.errors.ConfigError, match=f"(?s){message}"):
+        build()
+
+
+def test_an_unknown_engine_is_named():
+    with pytest.raises(hl.errors.ConfigError, match="engine='warp'"):
+        classifier().run([], engine="warp")
+
+
+def test_a_loss_that_is_not_reduced_is_named():
+    learner = hl.Learner(NET, lambda y, target: (y - target) ** 2, hl.Hyper())
+    with pytest.raises(hl.errors.ConfigError, match=r"float32\[1, 1\].*mean"):
+        learner.step(hl.Sample(torch.zeros(1, 2), torch.zeros(1, 1)))
+
+
+def test_a_state_net_that_returns_another_shape_is_named():
+    network = hl.Network(lambda u, h: torch.cat([h, h], -1), nn.Bilinear(2, 3, 1), h0=torch.zeros(1, 3))
+    for order in ("parallel", "sequential"):
+        learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(), order=order)
+        with pytest.raises(hl.errors.SampleError, match=r"\[1, 6\].*\[1, 3\].*h0"):
+            learner.step(hl.Sample(torch.zeros(1, 2), torch.zeros(1, 1)))
+
+
+def test_a_stream_that_ends_in_mid_sequence_is_an_error_after_its_tokens_were_learned():
+    learner = classifier()
+    learner.reset()
+    tokens = [hl.Sample(u(), torch.tensor([0, 1]), boundary=k == 2) for k in range(5)]
+    seen = []
+    with pytest.raises(hl.errors.StreamError, match=r"2 tokens into a sequence.*boundary=True"):
+        seen.extend(learner.run(tokens))
+    assert len(seen) == 5
+
+
+def test_a_stream_without_boundaries_may_end_anywhere():
+    assert len(list(classifier().run([hl.Sample(u(), torch.tensor([0, 1]))] * 3))) == 3
