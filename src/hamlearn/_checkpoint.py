@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
 import tempfile
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,8 @@ FORMAT = "hamlearn-checkpoint-1"
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write to a temporary file beside `path`, force it to disk, and rename: a crash leaves old or new, whole."""
     path = Path(path)
+    if not path.parent.is_dir():
+        raise CheckpointError(f"cannot save {path}: there is no folder {path.parent}. Create it first")
     text = json.dumps({"format": FORMAT, **header})
     flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
@@ -46,7 +50,8 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            # Copies, because the file's own memory is not aligned, and kernels round by alignment.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({error}): it is truncated or of another kind. "
@@ -84,17 +89,34 @@ def identity(value: Any) -> Any:
         return value
     if isinstance(value, Tensor):
         data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        return f"tensor {value.dtype}{list(value.shape)} {hashlib.sha256(data).hexdigest()[:16]}"
+        return f"tensor {value.dtype}{list(value.shape)} {_digest(data)}"
     if isinstance(value, Mapping):
         return {str(key): identity(item) for key, item in value.items()}
-    code = getattr(value, "__code__", None)
-    if code is not None:
-        constants = repr([c for c in code.co_consts if not hasattr(c, "co_code")])
-        closed = [identity(cell.cell_contents) for cell in value.__closure__ or ()]
-        digest = hashlib.sha256(code.co_code + constants.encode() + repr(closed).encode()).hexdigest()[:16]
-        return f"function {value.__module__}.{value.__qualname__} {digest}"
-    fields = getattr(value, "__dict__", {})
-    return {"type": f"{type(value).__module__}.{type(value).__qualname__}", **identity(fields)}
+    if isinstance(value, tuple | list):
+        return [identity(item) for item in value]
+    if isinstance(value, functools.partial):
+        return {"partial": identity([value.func, value.args, value.keywords])}
+    if isinstance(value, types.MethodType):
+        return {"method": identity([value.__func__, value.__self__])}
+    if isinstance(value, types.FunctionType):
+        closed = [cell.cell_contents for cell in value.__closure__ or ()]
+        parts = repr([_code(value.__code__), identity([closed, value.__defaults__, value.__kwdefaults__])])
+        return f"function {value.__module__}.{value.__qualname__} {_digest(parts.encode())}"
+    if isinstance(value, types.BuiltinFunctionType):
+        return f"builtin {value.__module__}.{value.__qualname__}"
+    kind = f"{type(value).__module__}.{type(value).__qualname__}"
+    if not hasattr(value, "__dict__"):
+        return {"type": kind, "repr": repr(value)}
+    return {"type": kind, **identity(vars(value))}
+
+
+def _code(code: types.CodeType) -> list[Any]:
+    inner = [_code(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
+    return [code.co_code, code.co_names, inner]
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def random_state() -> dict[str, Tensor]:

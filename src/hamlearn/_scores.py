@@ -22,6 +22,7 @@ class Scores:
         if window is not None and window < 1:
             raise ConfigError(f"window={window} holds no sample. Give 1 or more, or None for no window.")
         named = _named(metrics)
+        self._counted = 0
         self._all = {name: _adapt(name, metric, prepare) for name, metric in named.items()}
         self._last = {}
         if window is not None:
@@ -29,16 +30,20 @@ class Scores:
 
     def update(self, y: Any, target: Any) -> None:
         """Count one prediction."""
+        self._counted += 1
         for adapter in (*self._all.values(), *self._last.values()):
             adapter.update(y, target)
 
     def read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """The scores over everything, and over the window."""
+        """The scores over everything, and over the window; empty before the first prediction was counted."""
+        if self._counted == 0:
+            return {}, {}
         return ({n: a.value() for n, a in self._all.items()}, {n: a.value() for n, a in self._last.items()})
 
     def state_dict(self) -> dict[str, Any]:
         """What the metrics have counted, JSON-able; resuming from it is exact."""
         return {
+            "counted": self._counted,
             "all": {name: adapter.state() for name, adapter in self._all.items()},
             "window": {name: adapter.state() for name, adapter in self._last.items()},
         }
@@ -53,6 +58,7 @@ class Scores:
                 )
             for name, adapter in adapters.items():
                 adapter.restore(saved[name])
+        self._counted = int(state["counted"])
 
 
 class _Torch:
@@ -156,7 +162,7 @@ def _load(state: Any) -> Any:
 
 
 def _restore(thing: Any, state: Mapping[str, Any]) -> None:
-    """Put numbers back into an object of the same make. It is changed in place, since metrics share their parts."""
+    """Put numbers back into an object of the same make, in place, since metrics share their parts."""
     if isinstance(thing, dict):
         thing.clear()
         for key, item in state["pairs"]:

@@ -102,6 +102,10 @@ class Echoed(Order):
         self.since = 0
         self._stale = False
 
+    def stored(self) -> int:
+        """How many tokens are kept, each with its state."""
+        return len(self.tokens)
+
     def pending(self) -> int:
         """How many tokens wait for their boundary; none where echoes come at a fixed interval too."""
         return 0 if self.credit.every is not None else len(self.tokens)

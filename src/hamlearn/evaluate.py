@@ -113,10 +113,12 @@ def scored(reports: Iterable[Any], scores: Scores) -> Iterator[Evaluation]:
         reports: What `Learner.run` yields.
         scores: The metrics.
     """
-    read: tuple[dict[str, float], dict[str, float]] = ({}, {})
+    read: tuple[dict[str, float], dict[str, float]] | None = None
     for k, report in enumerate(reports):
-        if report.sample.target is not None and not report.skipped:
+        counts = report.sample.target is not None and not report.skipped
+        if counts:
             scores.update(report.y, report.sample.target)
+        if counts or read is None:
             read = scores.read()
         yield Evaluation(k, float(k), report.sample, report.y, report, *read)
 

@@ -30,9 +30,10 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
             L = loss(y, target)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError, UserWarning) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, UserWarning) as error:
+        reason = str(error).rstrip(".")
         raise SampleError(
-            f"the loss could not compare y={_tree.describe(y)} with target={_tree.describe(target)}: {error}. "
+            f"the loss could not compare y={_tree.describe(y)} with target={_tree.describe(target)}: {reason}. "
             "Give a target of the shape and dtype that this loss takes"
         ) from error
     if not isinstance(L, Tensor) or L.dim() or not L.is_floating_point():
@@ -44,8 +45,12 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
 
 
 def _may_broadcast(y: Tensor, target: Tensor) -> bool:
-    # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs.
-    return y.shape != target.shape and target.is_floating_point()
+    # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs. Class indices
+    # differ from y by its class dimension alone.
+    if y.shape == target.shape:
+        return False
+    classes = y.dim() == 1 or y.shape[1:2] != (1,)
+    return target.is_floating_point() or not classes or target.shape != y.shape[:1] + y.shape[2:]
 
 
 def coupling(z: Sequence[Tensor], dh: Sequence[Tensor]) -> Tensor:

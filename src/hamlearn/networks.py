@@ -133,6 +133,11 @@ class Network(nn.Module):
             >>> h.shape
             torch.Size([7, 5])
         """
+        if isinstance(cell, nn.RNNBase):
+            raise ConfigError(
+                f"nn.{type(cell).__name__} takes whole sequences: give nn.{type(cell).__name__}Cell to stream "
+                "tokens, or use hl.Network.feedforward for a sequence per sample"
+            )
         if h0 is None and not hasattr(cell, "initial_state"):
             if not isinstance(getattr(cell, "hidden_size", None), int):
                 raise ConfigError(
@@ -164,7 +169,7 @@ class Network(nn.Module):
         return self._call("state", self.state, self._state_reads, u, h)
 
     def output_net(self, u: Any, h: Any) -> Any:
-        """Y = f_y(u, h); the identity on h where there is no output net."""
+        """Output y = f_y(u, h); the identity on h where there is no output net."""
         if self._visible is not None:
             h = self._visible(h)
         if self.output is None:
@@ -185,13 +190,19 @@ class Network(nn.Module):
             return net(h)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             given = {"u": "u={u}", "uh": "u={u} and h={h}"}.get(reads, "h={h}")
             shapes = given.format(u=_tree.describe(u), h=_tree.describe(h))
-            raise SampleError(
-                f"the {name} net could not take {shapes}: {error}. Check the sample's shape and dtype; if the "
-                "batch size changed in mid-sequence, end the sequence with boundary=True"
-            ) from error
+            remedy = (
+                "Check the sample's shape and dtype; if the batch size changed in mid-sequence, end the sequence "
+                "with boundary=True"
+            )
+            if reads == "uh" and isinstance(error, TypeError):
+                remedy = (
+                    f"It is called as {name}(u, h); for a module of u alone use hl.Network.feedforward(module)"
+                )
+            reason = str(error).rstrip(".")
+            raise SampleError(f"the {name} net could not take {shapes}: {reason}. {remedy}") from error
 
     def _given_start(self, u: Any) -> Any:
         h0 = tree_map(self.__getattr__, self._h0_names)

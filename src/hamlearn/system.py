@@ -114,6 +114,10 @@ class Order(ABC):
     def forget(self) -> None:
         """Drop the order's own memory, if it has one."""
 
+    def stored(self) -> int:
+        """How many tokens the order's own memory holds."""
+        return 0
+
     def pending(self) -> int:
         """How many tokens wait for the end of their sequence before anything is learned from them."""
         return 0

@@ -67,6 +67,7 @@ BAD_SAMPLES = {
     "tau that is not a number": (hl.Sample(u(), tau=math.nan), r"tau=nan.*finite"),
     "tau without end": (hl.Sample(u(), tau=math.inf), r"tau=inf.*finite"),
     "tau of another kind": (hl.Sample(u(), tau="soon"), r"tau='soon'.*finite number"),
+    "a target that is no tensor": (hl.Sample(u(), "yes"), r"target=str.*shape and dtype"),
     "no sample at all": (u(), r"not Tensor: use hl.Sample"),
 }
 
@@ -82,12 +83,26 @@ def test_a_bad_sample_is_named_and_leaves_the_learner_as_it_was(case, order):
     assert unchanged(before, learner)
 
 
-def test_a_target_that_would_be_broadcast_is_refused():
+@pytest.mark.parametrize("target", [torch.randn(4), torch.arange(4), torch.randn(1, 4)])
+def test_a_target_that_would_be_broadcast_is_refused(target):
     learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hl.Hyper())
     before = snapshot(learner)
-    with pytest.raises(hl.errors.SampleError, match=r"(?s)y=float32\[4, 1\] with target=float32\[4\].*shape"):
-        learner.step(hl.Sample(torch.randn(4, 2), torch.randn(4)))
+    with pytest.raises(hl.errors.SampleError, match=r"(?s)y=float32\[4, 1\] with target=.*shape and dtype"):
+        learner.step(hl.Sample(torch.randn(4, 2), target))
     assert unchanged(before, learner)
+
+
+def test_a_module_of_the_input_alone_is_pointed_to_feedforward():
+    learner = hl.Learner(hl.Network(output=nn.Linear(2, 1)), nn.functional.mse_loss, hl.Hyper())
+    with pytest.raises(hl.errors.SampleError, match=r"output\(u, h\).*hl.Network.feedforward"):
+        learner.step(hl.Sample(torch.randn(4, 2), torch.randn(4, 1)))
+
+
+def test_a_network_converted_after_the_learner_was_made_is_refused():
+    learner = classifier()
+    learner.network.double()
+    with pytest.raises(hl.errors.ConfigError, match=r"became torch.float64.*convert the network first"):
+        learner.step(hl.Sample(u().double(), torch.tensor([0, 1])))
 
 
 @pytest.mark.parametrize(
@@ -221,6 +236,13 @@ NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
         (lambda: hl.Network.feedforward(nn.Linear(1, 1), role="both"), "role='both'"),
         (lambda: hl.Network.feedforward(nn.Linear(1, 1), readout=nn.Linear(1, 1)), "role='state'"),
         (lambda: hl.Network.recurrent(nn.Linear(1, 1)), "Linear has no hidden_size.*pass h0"),
+        (lambda: hl.Network.recurrent(nn.GRU(1, 1)), "nn.GRU takes whole sequences.*nn.GRUCell"),
+        (
+            lambda: hl.Learner(
+                hl.Network.feedforward(nn.Linear(1, 1), role="state"), print, hl.Hyper(), reset_h="sample"
+            ),
+            "never show its input.*order='sequential'",
+        ),
         (lambda: hl.Learner(hl.Network.feedforward(nn.Flatten()), print, hl.Hyper()), "nothing to learn"),
         (lambda: hl.cells.Stack(nn.GRUCell(1, 2), nn.GRUCell(3, 2)), "hidden size 2 cannot feed.*3"),
         (lambda: hl.cells.Stack(nn.Linear(1, 2)), "Stack takes nn.RNNCell"),

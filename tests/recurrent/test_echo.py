@@ -209,7 +209,7 @@ def test_echo_agrees_with_the_literal_equations(kind, truncate, dissipate):
 def test_stored_states_never_exceed_the_truncation_on_an_endless_stream():
     learner = echo_learner(make("rnn"), truncate=4, every=3)
     stream = (hl.Sample(torch.randn(1, 3).double(), torch.zeros(1, 2).double()) for _ in itertools.count())
-    counts = [len(learner._order.tokens) for _ in learner.run(stream, max_steps=50)]
+    counts = [learner.stored_tokens for _ in learner.run(stream, max_steps=50)]
     assert max(counts) == 4
 
 
@@ -219,7 +219,7 @@ def test_stored_states_are_as_many_as_the_tokens_of_the_sequence_and_none_after_
     counts = []
     for token in tokens:
         learner.step(token)
-        counts.append(len(learner._order.tokens))
+        counts.append(learner.stored_tokens)
     assert counts == [*range(1, len(tokens)), 0]
 
 

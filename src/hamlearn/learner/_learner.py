@@ -97,6 +97,11 @@ class Learner:
         """How many samples of the present stream have been taken."""
         return self._reader.position
 
+    @property
+    def stored_tokens(self) -> int:
+        """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
+        return self._order.stored()
+
     def step(self, sample: Sample) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
@@ -197,6 +202,11 @@ class Learner:
         return self._fresh or self.reset_h == "sample"
 
     def _instant(self, sample: Sample) -> Instant:
+        if self._system.theta[0].dtype is not self._carry.omega[0].dtype:
+            raise ConfigError(
+                f"the network became {self._system.theta[0].dtype} after the learner was made with "
+                f"{self._carry.omega[0].dtype}: convert the network first, then make the learner"
+            )
         first = self._updates == 0
         if self._constant and sample.tau is None and self._usual is not None and self._usual[0] == first:
             rates = self._usual[1]

@@ -8,6 +8,8 @@ from typing import Any
 from hamlearn.errors import StreamError
 from hamlearn.state import Sample, StepReport
 
+END: Any = object()
+
 
 class Reader:
     """Feeds a stream to a step function and keeps count, so that reading can be taken up again.
@@ -33,13 +35,14 @@ class Reader:
         iterator = self._open(stream, resume)
         done, tokens, sequences = 0, 0, False
         while max_steps is None or done < max_steps:
-            sample = next(iterator, None)
-            if sample is None:
+            sample = next(iterator, END)
+            if sample is END:
                 waiting = pending() or (tokens if sequences else 0)
                 if waiting:
+                    counted = f"{waiting} token{'s' * (waiting > 1)}"
                     raise StreamError(
-                        f"the stream ended {waiting} tokens into a sequence: mark the last token of each "
-                        "sequence with boundary=True"
+                        f"the stream ended {counted} into a sequence: mark the last token of each sequence "
+                        "with boundary=True"
                     )
                 return
             report = step(sample)
@@ -68,7 +71,7 @@ class Reader:
             return iter(stream)
         iterator = iter(stream)
         for passed in range(self.position):
-            if next(iterator, None) is None:
+            if next(iterator, END) is END:
                 raise StreamError(
                     f"the stream ended after {passed} samples, but the checkpoint was saved after "
                     f"{self.position}: resume with the stream that the learner was reading"

@@ -46,6 +46,11 @@ def make_order(system: System, order: str, credit: Credit, integrator: Integrato
                 "hl.Echo() replays whole sequences and needs order='sequential'; "
                 "parallel order takes hl.Forward() or hl.Cleared()"
             )
+        if reset_h == "sample" and system.network.memoryless:
+            raise ConfigError(
+                "in parallel order the output is read before the state moves, so a feed-forward state net with "
+                "reset_h='sample' would never show its input: use order='sequential'"
+            )
         return Parallel(system, credit, integrator)
     if not isinstance(integrator, Euler):
         raise ConfigError(

@@ -1,0 +1,49 @@
+"""Makes pytest run the Python blocks of README.md and of the documentation pages.
+
+The blocks of a page share one namespace and run in order, in a folder of their own that is gone afterwards.
+"""
+
+from contextlib import ExitStack, chdir
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+import torch
+from sybil import Sybil
+from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
+from xdist.scheduler import LoadGroupScheduling
+
+ROOT = Path(__file__).parent
+_open_page = ExitStack()
+
+
+def _enter_page(namespace: dict[str, object]) -> None:
+    namespace["ROOT"] = ROOT
+    folder = _open_page.enter_context(TemporaryDirectory())
+    _open_page.enter_context(chdir(folder))
+    torch.manual_seed(0)
+
+
+def _leave_page(namespace: dict[str, object]) -> None:
+    _open_page.close()
+
+
+pytest_collect_file = Sybil(
+    parsers=[PythonCodeBlockParser(), SkipParser()],
+    patterns=["README.md", "docs/*.md", "docs/*/*.md"],
+    setup=_enter_page,
+    teardown=_leave_page,
+).pytest()
+
+
+class _WholePages(LoadGroupScheduling):
+    """Gives all blocks of a page to one process, since a block needs the names of those above it."""
+
+    # By node id and not by the mark `xdist_group`, which pytest-xdist 3.8 writes where pytest 9.2 does not look.
+    def _split_scope(self, nodeid: str) -> str:
+        page, is_block, _ = nodeid.partition(".md::")
+        return page if is_block else super()._split_scope(nodeid)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroupScheduling | None:
+    return _WholePages(config, log) if config.getvalue("dist") == "loadgroup" else None

@@ -1,0 +1,1 @@
+"""Benchmarks: frozen, seeded workloads whose dated reports are kept."""

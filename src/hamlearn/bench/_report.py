@@ -1,0 +1,72 @@
+"""What every benchmark shares: interleaved medians, and dated reports that name machine and versions."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+def interleaved_medians(
+    work: Mapping[str, Callable[[], object]], rounds: int, repeat: int = 1
+) -> dict[str, float]:
+    """Median seconds of each piece of work, taken in turn so that a noisy machine disturbs all alike.
+
+    Example:
+        >>> medians = interleaved_medians({"a": lambda: None, "b": lambda: None}, rounds=3)
+        >>> sorted(medians)
+        ['a', 'b']
+    """
+    times: dict[str, list[float]] = {name: [] for name in work}
+    for step in work.values():
+        step()
+    for _ in range(rounds):
+        for name, step in work.items():
+            begin = time.perf_counter()
+            for _ in range(repeat):
+                step()
+            times[name].append((time.perf_counter() - begin) / repeat)
+    return {name: statistics.median(values) for name, values in times.items()}
+
+
+def environment() -> dict[str, Any]:
+    """Machine and versions, for the report."""
+    return {
+        "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "machine": platform.machine(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "hamlearn": metadata.version("hamlearn"),
+    }
+
+
+def write(out: Path, name: str, results: Mapping[str, Any]) -> Path:
+    """Write a dated JSON report into `out`, with what is needed to read it later."""
+    out.mkdir(parents=True, exist_ok=True)
+    about = environment()
+    path = out / f"{about['date'][:10]}-{name}.json"
+    report = {"benchmark": name, "rerun": f"hamlearn bench {name}", "environment": about, "results": results}
+    path.write_text(json.dumps(report, indent=2) + "\n")
+    return path
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()

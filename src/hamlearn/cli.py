@@ -1,0 +1,71 @@
+"""The command `hamlearn`."""
+
+from __future__ import annotations
+
+import importlib
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from hamlearn.errors import HamlearnError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Hamiltonian Learning: networks that compute and learn over time, forward only.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class DType(StrEnum):
+    """Floating-point types to compute in."""
+
+    float32 = "float32"
+    float64 = "float64"
+
+
+class Benchmark(StrEnum):
+    """What can be measured."""
+
+    step = "step"
+    endless = "endless"
+    echo = "echo"
+    memory = "memory"
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for figure and curves.")] = Path("out/demo"),
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over Iris; the paper's is 40.")] = 40,
+    dtype: Annotated[DType, typer.Option(help="Floating-point type.")] = DType.float32,
+    seed: Annotated[int, typer.Option(help="Seed of the start and of the order of samples.")] = 0,
+) -> None:
+    """Learn Iris by SGD and by Hamiltonian Learning, as output net and as state net, and compare the weights.
+
+    Exits with 1 if a difference is larger than its bound: exactly 0 for output nets in float32.
+    """
+    experiment = importlib.import_module("hamlearn.experiments.demo")
+    if not experiment.run(out, epochs=epochs, dtype=getattr(torch, dtype.value), seed=seed):
+        raise typer.Exit(1)
+
+
+@app.command()
+def bench(
+    names: Annotated[list[Benchmark] | None, typer.Argument(help="Which; all of them if none is named.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
+    quick: Annotated[bool, typer.Option(help="Small sizes: whether it works, not how fast.")] = False,
+) -> None:
+    """Measure speed and memory, print tables, and write dated JSON reports."""
+    for name in names or list(Benchmark):
+        importlib.import_module(f"hamlearn.bench.{name.value}").run(out, quick=quick)
+
+
+def main() -> None:
+    """Entry point: errors that hamlearn raises on purpose are shown as one message, with exit code 2."""
+    try:
+        app()
+    except HamlearnError as error:
+        typer.secho(f"hamlearn: {error}", fg=typer.colors.RED, err=True)
+        raise SystemExit(2) from error
