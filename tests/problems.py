@@ -97,7 +97,7 @@ def make_network(kind: str, inputs: int, size: int, outputs: int, batch: tuple[i
     raise ValueError(kind)
 
 
-class lambda_readout(nn.Module):  # noqa: N801
+class lambda_readout(nn.Module):
     """Calls a module of h alone as f_y(u, h)."""
 
     def __init__(self, module: nn.Module) -> None:
@@ -126,8 +126,7 @@ def random_hyper(network: hl.Network, generator: torch.Generator, *, small: floa
         s=-1 if uniform(0, 1) < 0.7 else 1,
         phi_first=None if uniform(0, 1) < 0.5 else 2 * d,
         beta={
-            first: small
-            * torch.rand(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype),
+            first: small * torch.rand(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype),
             "state.*": rate,
             "output.*": lambda t: small / (1 + t),
         }

@@ -3,8 +3,9 @@
 The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
 """
 
-from hamlearn import cells, errors, optim, reference
+from hamlearn import cells, checks, errors, optim, record, reference, reversible, streams
 from hamlearn.credit import Cleared, Echo, Forward
+from hamlearn.evaluate import evaluate
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import RK4, Euler, Heun
 from hamlearn.learner import Learner
@@ -27,7 +28,12 @@ __all__ = [
     "State",
     "StepReport",
     "cells",
+    "checks",
     "errors",
+    "evaluate",
     "optim",
+    "record",
     "reference",
+    "reversible",
+    "streams",
 ]

@@ -32,6 +32,7 @@ class Benchmark(StrEnum):
     step = "step"
     endless = "endless"
     echo = "echo"
+    credit = "credit"
     memory = "memory"
 
 
@@ -62,10 +63,30 @@ def bench(
         importlib.import_module(f"hamlearn.bench.{name.value}").run(out, quick=quick)
 
 
+@app.command()
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file: stream, network, learner, records, checkpoints.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
+    progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
+) -> None:
+    """Run a stream, a network and a learner from one file; stopped at any moment, it resumes to the bit."""
+    result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress)
+    typer.echo(f"{result.steps} samples, {result.scores}, in {result.folder}")
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that `hamlearn run` wrote.")],
+) -> None:
+    """Write the HTML report of a run's records anew."""
+    typer.echo(importlib.import_module("hamlearn.experiments.run").report(folder))
+
+
 def main() -> None:
     """Entry point: errors that hamlearn raises on purpose are shown as one message, with exit code 2."""
     try:
         app()
-    except HamlearnError as error:
+    except (HamlearnError, OSError) as error:
         typer.secho(f"hamlearn: {error}", fg=typer.colors.RED, err=True)
         raise SystemExit(2) from error

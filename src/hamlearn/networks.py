@@ -79,7 +79,7 @@ class Network(nn.Module):
                     self.register_buffer(f"h0_{index}", leaf.detach().clone())
             self._h0_names = tree_unflatten([f"h0_{index}" for index in range(len(leaves))], spec)
             self._start = self._given_start
-        elif hasattr(state, "initial_state"):
+        elif state is not None and hasattr(state, "initial_state"):
             self._start = state.initial_state
         elif state is not None:
             raise ConfigError("the state net needs a first state: pass h0=, a tensor or a function of the input u")

@@ -68,6 +68,44 @@ def test_finite_holds_each_entry_raises_and_drops_bad_targets():
         streams.finite([], "mend")
 
 
+def test_standardize_gives_what_mean_and_deviation_of_all_inputs_so_far_give():
+    u = torch.randn(50, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 7 + 100
+    got = [s.u for s in streams.standardize(list(u))]
+    for k in range(1, 50):
+        so_far = u[: k + 1]
+        exact = (u[k] - so_far.mean(0)) / so_far.std(0, correction=0)
+        assert torch.allclose(got[k], exact, rtol=1e-9, atol=1e-9)
+    assert max(s.u.abs().max().item() for s in streams.standardize(list(u), clip=0.5)) == 0.5
+    with pytest.raises(ConfigError, match="clip=0"):
+        streams.standardize([], clip=0)
+    with pytest.raises(SampleError, match="not tuple"):
+        list(streams.standardize([Sample((u[0], u[1]))]))
+
+
+def test_clip_tau_shortens_and_counts_long_steps_only():
+    stream = streams.clip_tau([Sample(torch.zeros(1), tau=t) for t in (None, 0.5, 3.0, 1.0)], 1.0)
+    assert [s.tau for s in stream] == [None, 0.5, 1.0, 1.0]
+    assert stream.clipped == 1
+    with pytest.raises(ConfigError, match="longest=0"):
+        streams.clip_tau([], 0)
+
+
+def test_autoregress_shows_only_targets_of_the_past_and_bridges_missing_ones():
+    data = [([9.0], [1.0]), ([9.0], None), ([9.0], [4.0]), ([9.0], [5.0])]
+    samples = list(streams.autoregress(data, 2))
+    assert [s.u.tolist() for s in samples] == [[9, 0, 0], [9, 1, 0], [9, 1, 1], [9, 4, 1]]
+    assert [s.target if s.target is None else s.target.item() for s in samples] == [1.0, None, 4.0, 5.0]
+    relative = list(streams.autoregress(data, 2, relative=True))
+    assert [s.target if s.target is None else s.target.item() for s in relative] == [None, None, 3.0, 1.0]
+    assert relative[3].u.tolist() == [9, 0, -3]
+    with pytest.raises(ConfigError, match="lags=0"):
+        streams.autoregress(data, 0)
+    with pytest.raises(SampleError, match="vectors"):
+        list(streams.autoregress([(torch.zeros(1, 1), torch.zeros(1))], 1))
+    with pytest.raises(SampleError, match="the first sample has no target"):
+        list(streams.autoregress([([1.0], None)], 1))
+
+
 def test_interleave_by_sequence_keeps_sequences_whole():
     first = streams.from_sequences([torch.full((2, 1), 1.0), torch.full((3, 1), 2.0)])
     second = streams.from_sequences([torch.full((1, 1), 10.0)])

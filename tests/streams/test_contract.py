@@ -1,7 +1,6 @@
 """Every stream keeps the same promises."""
 
 import itertools
-import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -38,9 +37,7 @@ def pairs() -> list[Sample]:
 
 
 def with_gaps() -> list[Sample]:
-    return [
-        replace(s, u=s.u if k % 4 != 1 else s.u * math.nan, boundary=False) for k, s in enumerate(pairs())
-    ]
+    return [replace(s, u=s.u if k % 4 != 1 else s.u * math.nan, boundary=False) for k, s in enumerate(pairs())]
 
 
 def table(folder: Path) -> Path:
@@ -52,14 +49,10 @@ def table(folder: Path) -> Path:
 
 KINDS: dict[str, Callable[[Path], Stream]] = {
     "dataset": lambda _: streams.from_dataset(dataset(), batch_size=4, epochs=2),
-    "dataset, shuffled, endless": lambda _: streams.from_dataset(
-        dataset(), shuffle=True, epochs=None, seed=3
-    ),
+    "dataset, shuffled, endless": lambda _: streams.from_dataset(dataset(), shuffle=True, epochs=None, seed=3),
     "iterable dataset": lambda _: streams.from_dataset(Counted(), batch_size=3, epochs=3),
     "iterable dataset, buffer": lambda _: streams.from_dataset(Counted(), None, shuffle=4, epochs=2),
-    "sequences": lambda _: streams.from_sequences(
-        sequences(), [[k] * len(s) for k, s in enumerate(sequences())]
-    ),
+    "sequences": lambda _: streams.from_sequences(sequences(), [[k] * len(s) for k, s in enumerate(sequences())]),
     "sequences, shuffled": lambda _: streams.from_sequences(
         sequences(), range(5), per="sequence", batch=True, shuffle=True, epochs=None
     ),
@@ -75,10 +68,13 @@ KINDS: dict[str, Callable[[Path], Stream]] = {
     "hold of a signal": lambda _: streams.hold(signals.sinusoids(), 2),
     "finite, skipping": lambda _: streams.finite(with_gaps(), "skip"),
     "finite, holding": lambda _: streams.finite(with_gaps(), "hold"),
-    "interleave": lambda _: streams.interleave(pairs(), streams.take(signals.henon(), 20)),
-    "interleave, drawn": lambda _: streams.interleave(
-        signals.henon(), signals.squares(), weights=[1, 3], seed=5
+    "clip_tau": lambda _: streams.clip_tau(pairs(), 0.35),
+    "standardize": lambda _: streams.standardize(signals.lorenz(), clip=3.0),
+    "autoregress": lambda _: streams.autoregress(
+        [([0.5], [0.1 * k * k] if k % 4 != 2 else None) for k in range(12)], 3, relative=True
     ),
+    "interleave": lambda _: streams.interleave(pairs(), streams.take(signals.henon(), 20)),
+    "interleave, drawn": lambda _: streams.interleave(signals.henon(), signals.squares(), weights=[1, 3], seed=5),
     "interleave, sequences": lambda _: streams.interleave(
         streams.from_sequences(sequences()), streams.from_sequences(sequences()[::-1]), by="sequence"
     ),
@@ -103,67 +99,66 @@ def make(request, tmp_path):
     return build
 
 
-def equal(a, b) -> bool:
-    if a is None or b is None:
-        return a is b
-    return a.dtype == b.dtype and torch.equal(a, b)
+def test_the_stream_keeps_every_promise(make):
+    length = len(list(itertools.islice(make(), LOOK)))
+    places = range(min(length, 30)) if length < LOOK else [0, 1, 5, 255, 256, 257, 511, 512, 513]
+    streams.check(make, LOOK, places)
+    assert str(make().spec) in repr(make())
 
 
-def same(first: list[Sample], second: list[Sample]) -> bool:
-    return len(first) == len(second) and all(
-        equal(a.u, b.u) and equal(a.target, b.target) and a.tau == b.tau and a.boundary == b.boundary
-        for a, b in zip(first, second, strict=True)
-    )
-
-
-def look(stream, n: int = LOOK) -> list[Sample]:
-    return list(itertools.islice(stream, n))
-
-
-def test_two_equal_streams_and_two_passes_yield_the_same(make):
+def test_len_is_the_length_or_says_why_there_is_none(make):
     stream = make()
-    first = look(stream)
-    assert first
-    assert same(first, look(stream))
-    assert same(first, look(make()))
-
-
-def test_a_resumed_stream_goes_on_bit_for_bit_from_any_place(make):
-    whole = look(make())
-    places = range(min(len(whole), 30)) if len(whole) < LOOK else [0, 1, 5, 255, 256, 257, 511, 512, 513]
-    stream = make()
-    for n in places:
-        looked = iter(stream)
-        for _ in range(n):
-            next(looked)
-        state = json.loads(json.dumps(stream.state_dict(), allow_nan=False))
-        later = make()
-        later.load_state_dict(state)
-        assert same(look(later, LOOK - n), whole[n:]), f"resumed at {n}"
-        assert same(look(stream), whole), "a new pass starts from the beginning"
-
-
-def test_the_spec_tells_shapes_types_and_length(make):
-    stream = make()
-    samples = look(stream)
-    spec = stream.spec
-    assert spec.u is not None
-    for sample in samples:
-        for tensor, said in ((sample.u, spec.u), (sample.target, spec.target)):
-            if tensor is not None:
-                assert tensor.dtype == said.dtype
-                assert len(tensor.shape) == len(said.shape)
-                assert all(m in (None, n) for n, m in zip(tensor.shape, said.shape, strict=True))
     if isinstance(stream.length, int):
-        assert len(stream) == len(samples)
-    elif stream.length == math.inf:
-        assert len(samples) == LOOK
-        with pytest.raises(TypeError, match="endless"):
-            len(stream)
-    else:
-        with pytest.raises(TypeError, match="does not know"):
-            len(stream)
-    assert str(spec) in repr(stream)
+        assert len(stream) == len(list(stream))
+        return
+    with pytest.raises(TypeError, match="endless" if stream.length == math.inf else "does not know"):
+        len(stream)
+
+
+def broken(change):
+    """A stream that keeps all promises but one."""
+
+    class Broken(type(signals.henon())):
+        pass
+
+    stream = signals.henon()
+    stream.__class__ = Broken
+    for name, value in change.items():
+        setattr(Broken, name, value)
+    return stream
+
+
+class Passes:
+    count = 0
+
+
+def shifted(self):
+    Passes.count += 1
+    yield from signals.henon(seed=Passes.count)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"_samples": shifted}, "second pass differs"),
+        ({"_seek": lambda self, cursor: self._rewind()}, "resumed after 1 samples"),
+        ({"spec": property(lambda self: streams.Spec(None, None, 10))}, "says that its length is 10, but gave 50"),
+        (
+            {"spec": property(lambda self: streams.Spec(streams.TensorSpec((2,), torch.float32), None, None))},
+            r"u of sample 0 is torch.float32\[1\], but the spec says float32\[2\]",
+        ),
+        (
+            {
+                "_samples": lambda self: iter([Sample(torch.zeros(1))]),
+                "spec": property(lambda self: streams.Spec(None, None, math.inf)),
+            },
+            "says that it is endless, but ended after 1",
+        ),
+    ],
+)
+def test_a_broken_promise_is_found(change, message):
+    with pytest.raises(StreamError, match=message):
+        streams.check(lambda: broken(change), 50)
 
 
 def test_a_pass_that_was_overtaken_raises(make):

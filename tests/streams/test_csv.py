@@ -42,9 +42,7 @@ def test_a_time_format_is_followed(write):
     path = write("t,x\n31.12.2023 23:00,1\n01.01.2024 01:00,2\n")
     stream = streams.csv(path, "x", time="t", time_format="%d.%m.%Y %H:%M", unit=timedelta(hours=1))
     assert [s.tau for s in stream] == [None, 2.0]
-    with pytest.raises(
-        SampleError, match=r"line 2: column 't' holds '31.12.2023 23:00', which does not follow"
-    ):
+    with pytest.raises(SampleError, match=r"line 2: column 't' holds '31.12.2023 23:00', which does not follow"):
         list(streams.csv(path, "x", time="t", time_format="%Y"))
 
 

@@ -29,7 +29,7 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
     """Time both, print the ratios, and write a dated report."""
     u, target = torch.randn(1, 4), torch.tensor([1])
     table = Table("model", "scenario", "SGD µs", "output µs", "ratio", "state µs", "ratio", title="Eager step")
-    results = []
+    results, cells = [], []
     for model, make in IRIS_MODELS.items():
         for scenario in SCENARIOS.values():
             torch.manual_seed(0)
@@ -38,6 +38,7 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
             work |= {role: _hl(copy.deepcopy(module), scenario, role, u, target) for role in REACH}
             medians = _report.interleaved_medians(work, rounds=5 if quick else 101, repeat=20 if quick else 100)
             ratios = {role: medians[role] / medians["sgd"] for role in REACH}
+            cells.append(ratios)
             micro = {name: round(1e6 * seconds, 1) for name, seconds in medians.items()}
             results.append({"model": model, "scenario": scenario.name, "microseconds": micro, "ratios": ratios})
             row = [model, scenario.name, f"{micro['sgd']:.0f}"]
@@ -45,14 +46,14 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
                 row += [f"{micro[role]:.0f}", f"{ratios[role]:.2f}"]
             table.add_row(*row)
     Console().print(table)
-    worst = {role: max(result["ratios"][role] for result in results) for role in REACH}
+    worst = {role: max(cell[role] for cell in cells) for role in REACH}
     found = {"reach": REACH, "worst": worst, "cells": results}
     _report.write(out, "step", found)
     return found
 
 
 def _sgd(module: nn.Module, scenario: Scenario, u: Tensor, target: Tensor) -> Callable[[], object]:
-    optimizer = torch.optim.SGD(module.parameters(), **scenario.sgd)
+    optimizer = scenario.optimizer(module)
 
     def step() -> object:
         optimizer.zero_grad()

@@ -53,7 +53,7 @@ class Difference:
 def train_sgd(module: nn.Module, data: Data, epochs: int, scenario: Scenario) -> Run:
     """An ordinary training loop, one sample at a time."""
     module = copy.deepcopy(module)
-    optimizer = torch.optim.SGD(module.parameters(), **scenario.sgd)
+    optimizer = scenario.optimizer(module)
     losses, correct = [], []
     for _ in range(epochs):
         for u, target in data:
@@ -81,6 +81,7 @@ def train_hl(module: nn.Module, data: Data, epochs: int, scenario: Scenario, rol
     losses, correct = [], []
     for _ in range(epochs):
         for report in learner.run(Sample(u, target) for u, target in data):
+            assert report.loss is not None
             losses.append(report.loss)
             correct.append(report.y.argmax(-1) == report.sample.target)
     return Run(torch.stack(losses), torch.cat(correct), [p.detach() for p in network.parameters()])

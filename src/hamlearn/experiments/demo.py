@@ -12,11 +12,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.comparison import Data, Difference, Run, compare
+from hamlearn.experiments.comparison import Data, Difference, Role, Run, compare
 from hamlearn.experiments.models import IRIS_MODELS
 from hamlearn.experiments.scenarios import SCENARIOS
 
-ROLES = ("output", "state")
+ROLES: tuple[Role, ...] = ("output", "state")
 EPOCHS = 40
 TOLERANCE = {("output", torch.float32): 0.0, ("state", torch.float32): 1e-5}
 TOLERANCE |= {(role, torch.float64): 1e-10 for role in ROLES}
@@ -43,7 +43,7 @@ def run(
     seed: int = 0,
     console: Console | None = None,
 ) -> bool:
-    """Train, print the table of |Δθ|, write figure and curves; answers whether all differences are small enough."""
+    """Train, print the table of |Δθ|, write figure and curves; answers whether every difference is in bounds."""
     console = console or Console()
     out.mkdir(parents=True, exist_ok=True)
     data = iris(dtype, seed)
@@ -162,9 +162,10 @@ def figure(path: Path, results: Results, samples: int) -> None:
                         markevery=max(1, len(loss) // 10),
                         **hollow,
                     )
-            axis.set(title=f"Iris, {model}", xlabel="epoch", ylim=(0, None))
+            axis.set(title=f"Iris, {model}", xlabel="epoch")
             axis.grid(alpha=0.25, linewidth=0.6)
         axes[0].set_ylabel("cross-entropy")
+        axes[0].set_ylim(bottom=0)
         handles = [Line2D([], [], color=color, label=name) for name, color in palette.items()]
         for learner, (marker, size) in markers.items():
             fill = "none" if learner == "SGD" else "0.3"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+from torch import nn
+
 
 @dataclass(frozen=True)
 class Scenario:
@@ -24,6 +27,10 @@ class Scenario:
     def sgd(self) -> dict[str, float]:
         """Arguments for `torch.optim.SGD` and for `Hyper.from_sgd`."""
         return {"lr": self.lr, "momentum": self.momentum, "dampening": self.dampening}
+
+    def optimizer(self, module: nn.Module) -> torch.optim.SGD:
+        """PyTorch's optimizer with this setting."""
+        return torch.optim.SGD(module.parameters(), lr=self.lr, momentum=self.momentum, dampening=self.dampening)
 
 
 SCENARIOS = {

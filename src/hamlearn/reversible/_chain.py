@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn.errors import SampleError
 from hamlearn.reversible._drive import Drive
 from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._grid import Watch
@@ -29,7 +30,7 @@ class Weights:
             if id(module) in self._of:
                 continue
             found = module.parameters() if isinstance(module, nn.Module) else ()
-            theta = [p for p in found if p.requires_grad]
+            theta: list[Tensor] = [p for p in found if p.requires_grad]
             places = []
             for p in theta:
                 place = place_of.setdefault(id(p), len(self.tensors))
@@ -73,7 +74,7 @@ class Chain:
         self.rule, self.fields, self.readout, self.steps = rule, fields, readout, steps
         self.drive, self.replay, self.watch, self.trusted = drive, replay, watch, trusted
         self.weights = Weights([*fields, readout])
-        self.sums: list[Tensor] | None = [] if verify else None
+        self.verify, self.sums = verify, torch.empty(0, dtype=torch.int64)
 
     def field(self, k: int) -> Field:
         """The field of step k."""
@@ -128,6 +129,11 @@ class Chain:
             if self.readout is not None:
                 y_k = self.output(k, u, self.leaf(h)).detach()
                 y = y_k.new_empty(self.steps, *y_k.shape) if y is None else y
+                if y_k.shape != y.shape[1:]:
+                    raise SampleError(
+                        f"the readout of step {k} returned shape {tuple(y_k.shape)}, those before it "
+                        f"{tuple(y.shape[1:])}: outputs are stacked, so give all of them one shape."
+                    )
                 y[k] = y_k
         if self.watch is not None:
             self.watch.check()
@@ -136,14 +142,16 @@ class Chain:
     def _note(self, k: int, h: Tensor) -> None:
         if self.watch is not None:
             self.watch.see(k, h)
-        if self.sums is not None:
-            self.sums.append(checksum(h))
+        if self.verify:
+            if k == 0:
+                self.sums = torch.empty(self.steps + 1, dtype=torch.int64, device=h.device)
+            self.sums[k] = checksum(h)
 
     def require_same(self, k: int, rebuilt: Tensor) -> None:
         """Refuse a rebuilt h_{k-1} whose checksum is not that of the forward run."""
-        if self.sums is not None and not torch.equal(checksum(rebuilt), self.sums[max(k - 1, 0)]):
+        if self.verify and not torch.equal(checksum(rebuilt), self.sums[max(k - 1, 0)]):
             raise RebuildError(
-                f"step {k} was not rebuilt: its field, {type(self.field(k)).__name__}, gave other bits when it was "
-                "evaluated again. The cause is an operation that is not deterministic, or a module that changes itself "
-                "when called; make it deterministic, or use memory='stored' or 'checkpoint'."
+                f"step {k} was not rebuilt: its field, {type(self.field(k)).__name__}, gave other bits when it "
+                "was evaluated again. The cause is an operation that is not deterministic, or a module that "
+                "changes itself when called; make it deterministic, or use memory='stored' or 'checkpoint'."
             )

@@ -1,4 +1,4 @@
-"""Backpropagation as Hamiltonian Learning: the states are rebuilt and the costates integrated along the way."""
+"""Backpropagation as Hamiltonian Learning: states are rebuilt and costates integrated along the way."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from hamlearn.errors import ConfigError
 from hamlearn.reversible._chain import Chain
 from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._omega import Omega
+from hamlearn.reversible._replay import Replay
 
 Output = tuple[Tensor, Tensor | None]
 
@@ -38,18 +40,36 @@ def run(chain: Chain, h0: Tensor, memory: str) -> Output:
                 last = min(first + span, chain.steps)
                 h_prev, h, y_span = _checkpointed(chain, h_prev, h, first, last)
                 ys += y_span
-            chain.replay.note_buffers()
         return h.to(h0.dtype), torch.stack(ys) if ys else None
 
 
-def _checkpointed(chain: Chain, h_prev: Tensor, h: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, list[Tensor]]:
-    def recompute_quietly() -> tuple[Any, Any]:
-        return nullcontext(), chain.replay.quietly()
-
+def _checkpointed(
+    chain: Chain, h_prev: Tensor, h: Tensor, first: int, last: int
+) -> tuple[Tensor, Tensor, list[Tensor]]:
     return checkpoint(
-        chain.taped, h_prev, h, first, last,
-        use_reentrant=False, preserve_rng_state=False, context_fn=recompute_quietly,
-    )  # fmt: skip
+        chain.taped,
+        h_prev,
+        h,
+        first,
+        last,
+        use_reentrant=False,
+        preserve_rng_state=False,
+        context_fn=lambda: (nullcontext(), _Quietly(chain.replay)),
+    )
+
+
+class _Quietly:
+    """`replay.quietly()` that can be entered again, as every backward run on a retained graph does."""
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    def __enter__(self) -> None:
+        self.context = self.replay.quietly()
+        self.context.__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        self.context.__exit__(*error)
 
 
 class _Rebuilt(torch.autograd.Function):
@@ -59,25 +79,33 @@ class _Rebuilt(torch.autograd.Function):
     def forward(ctx: Any, chain: Chain, h0: Tensor, *inputs: Tensor) -> Any:
         with torch.enable_grad():
             h, h_next, y = chain.untaped(h0)
-        chain.replay.note_buffers()
+        ctx.set_materialize_grads(False)
         ctx.save_for_backward(h, h_next, *inputs)  # u and θ too: a change in place before the backward is an error
         ctx.chain = chain
         h_out = h_next.to(h0.dtype)
         return h_out if y is None else (h_out, y)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, dL_dh: Tensor, dL_dy: Tensor | None = None) -> Any:
+    def backward(ctx: Any, dL_dh: Tensor | None, dL_dy: Tensor | None = None) -> Any:
+        if torch.is_grad_enabled():
+            raise ConfigError(
+                "create_graph=True asks for a graph of the backward run, which a reversible chain does not keep: "
+                "second derivatives need memory='stored'."
+            )
         h, h_next, *_ = ctx.saved_tensors
         with ctx.chain.replay.again():
             return None, *_echo(ctx.chain, h, h_next, dL_dh, dL_dy)
 
 
-def _echo(chain: Chain, h: Tensor, h_next: Tensor, dL_dh: Tensor, dL_dy: Tensor | None) -> list[Tensor | None]:
+def _echo(
+    chain: Chain, h: Tensor, h_next: Tensor, dL_dh: Tensor | None, dL_dy: Tensor | None
+) -> list[Tensor | None]:
     """Run the steps in reverse order; returns the derivatives with respect to h_0, u and θ."""
     rule, drive = chain.rule, chain.drive.detached()
     omega = Omega(chain)
-    z_next, z = dL_dh.to(rule.dtype), torch.zeros_like(h)
+    z, z_next = torch.zeros_like(h), torch.zeros_like(h)
+    if dL_dh is not None:
+        z_next.add_(dL_dh)
     for k in reversed(range(chain.steps)):
         u, u_leaves = drive.at(k)
         if dL_dy is not None:
@@ -85,21 +113,22 @@ def _echo(chain: Chain, h: Tensor, h_next: Tensor, dL_dh: Tensor, dL_dy: Tensor 
                 y = chain.output(k, u, x := chain.leaf(h_next))
             leaves = omega.leaves(chain.readout, y, x, u_leaves)
             dL_dx, *dL = rule.pullback(y, leaves, dL_dy[k])
-            z_next = z_next if dL_dx is None else z_next + dL_dx
+            z_next = z_next if dL_dx is None else z_next.add_(dL_dx)
             omega.add(k, chain.readout, dL)
         with torch.enable_grad():
             v = chain.rate(k, u, x := chain.leaf(h))
         leaves = omega.leaves(chain.field(k), v, x, u_leaves)
-        h_prev = h_next - rule.increment(k, h, v.detach())
+        increment = rule.increment(k, h, v.detach())
+        h_prev = torch.sub(h_next, increment, out=increment)
         dH_dh, *dH = rule.pullback(v, leaves, z_next * rule.tau)
-        z = z if dH_dh is None else z + dH_dh
+        z = z if dH_dh is None else z.add_(dH_dh)
         omega.add(k, chain.field(k), dH)
         h, h_next, z, z_next = h_prev, h, z_next, z
         chain.require_same(k, h)
     if rule.grid is not None and not torch.equal(h, h_next):  # h_{-1} = h_0
         raise RebuildError(
-            "the rebuilt states do not lead back to the start: a field gave other bits when it was evaluated again "
-            "(an operation that is not deterministic, or a module that changes itself when called). "
+            "the rebuilt states do not lead back to the start: a field gave other bits when it was evaluated "
+            "again (an operation that is not deterministic, or a module that changes itself when called). "
             "verify=True names the step; memory='stored' or 'checkpoint' work with such a field."
         )
     return [(z + z_next).to(rule.shown), *omega.u.values, *omega.theta.values]

@@ -1,4 +1,4 @@
-"""The driving signal u of a chain: one value for all steps, or one per step; a tensor or a tree of tensors."""
+"""The driving signal u of a chain, a tensor or a tree of tensors: one value for all steps, or one per step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hamlearn.errors import SampleError
 
 
 class Drive:
-    """u as the field sees it at step k.
+    """What the field sees of u at step k.
 
     Args:
         u: a tensor, or lists, tuples and mappings of tensors and other values.
@@ -23,6 +23,7 @@ class Drive:
         leaves, self.spec = tree_flatten(u)
         self.leaves: list[Any] = leaves
         self.places = [i for i, x in enumerate(leaves) if isinstance(x, Tensor)]
+        self._unbound: list[Any] | None = None
         self.wanted = [i for i in self.places if leaves[i].requires_grad]
 
     @property
@@ -35,16 +36,19 @@ class Drive:
         lengths = {x.shape[0] if x.ndim else 0 for x in self.tensors}
         if len(lengths) != 1 or 0 in lengths:
             raise SampleError(
-                f"u has tensors of {sorted(lengths)} steps: every tensor in u needs the same number of steps, at least "
-                "one, along its first dimension (time first)."
+                f"u has tensors of {sorted(lengths)} steps: every tensor in u needs the same number of steps, "
+                "at least one, along its first dimension (time first)."
             )
         return lengths.pop()
 
     def at(self, k: int) -> Any:
-        """u at step k, attached to the graph of u."""
+        """The value of step k, attached to the graph of u."""
         if not self.sequence:
             return self.u
-        return self._pack([x[k] if isinstance(x, Tensor) else x for x in self.leaves])
+        if self._unbound is None:
+            # One node for all steps: the derivative of every single x[k] would be as large as x.
+            self._unbound = [x.unbind() if isinstance(x, Tensor) else x for x in self.leaves]
+        return self._pack([x[k] if i in self.places else x for i, x in enumerate(self._unbound)])
 
     def detached(self) -> _Leaves:
         """The same values as leaves of a graph of their own."""
@@ -63,7 +67,7 @@ class _Leaves:
         self.constant: tuple[Any, list[Tensor]] | None = None if drive.sequence else self._at(None)
 
     def at(self, k: int) -> tuple[Any, list[Tensor]]:
-        """u at step k, and those of its tensors that a derivative is wanted for."""
+        """The value of step k, and those of its tensors that a derivative is wanted for."""
         return self.constant or self._at(k)
 
     def _at(self, k: int | None) -> tuple[Any, list[Tensor]]:

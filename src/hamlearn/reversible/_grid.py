@@ -46,7 +46,7 @@ class Grid:
         self.quantum = 2.0 ** (math.ceil(math.log2(bound)) - digits)
 
     def snap(self, x: Tensor, scale: float = 1.0) -> Tensor:
-        """Round `scale * x` to the grid; scaling by a power of two is exact, so only one rounding is added."""
+        """Round `scale * x` to the grid; the scaling by the quantum, a power of two, is exact."""
         return x.mul(scale / self.quantum).round_().mul_(self.quantum)
 
     def straight_through(self, x: Tensor) -> Tensor:
@@ -90,13 +90,14 @@ class Watch:
         for k, peak in zip(seen, peaks, strict=True):
             if not math.isfinite(peak):
                 raise NonFiniteError(
-                    f"the state of step {k} is {peak}: the field diverged or returned a non-finite value. "
-                    "Lower tau, or use a field that oscillates; hamlearn.reversible.stability tells whether it does."
+                    f"the state of step {k} is {peak}: the field diverged, or its weights or u are not finite. "
+                    "Lower tau, or use a field that oscillates; hamlearn.reversible.stability tells whether it "
+                    "does."
                 )
             if not peak < self.grid.bound:
                 raise GridOverflowError(
                     f"the state of step {k} reached {peak:.6g}, outside the fixed-point range "
-                    f"|h| < {self.grid.bound:g} (grid of {self.grid.quantum:.3g}). Give a larger bound, a float64 "
-                    "state (state_dtype=torch.float64, which keeps the grid fine), or a smaller tau; "
+                    f"|h| < {self.grid.bound:g} (grid of {self.grid.quantum:.3g}). Give a larger bound "
+                    "(state_dtype=torch.float64 keeps the grid fine with it) or a smaller tau; "
                     "hamlearn.reversible.stability tells whether the field is stable at this tau."
                 )

@@ -39,8 +39,8 @@ class Reversible(nn.Module):
             raise ConfigError(f"memory={memory!r} is unknown: choose one of {', '.join(map(repr, MEMORY))}.")
         if verify and not (exact and memory == "reversible"):
             raise ConfigError(
-                f"verify=True with exact={exact}, memory={memory!r}: only states that are rebuilt exactly can be "
-                "verified. Set exact=True and memory='reversible', or leave verify out."
+                f"verify=True with exact={exact}, memory={memory!r}: only states that are rebuilt exactly can "
+                "be verified. Set exact=True and memory='reversible', or leave verify out."
             )
         if state_dtype not in (None, torch.float32, torch.float64):
             raise ConfigError(f"state_dtype={state_dtype}: states are held in torch.float32 or torch.float64.")
@@ -58,7 +58,9 @@ class Reversible(nn.Module):
     @torch.compiler.disable
     def _run(self, fields: Sequence[Field], readout: Field | None, steps: int, h: Tensor, drive: Drive) -> Output:
         if not h.is_floating_point():
-            raise SampleError(f"the state h is {h.dtype}: the midpoint rule moves states of a floating-point type.")
+            raise SampleError(
+                f"the state h is {h.dtype}: the midpoint rule moves states of a floating-point type."
+            )
         half = h.dtype in (torch.float16, torch.bfloat16)
         dtype = self.state_dtype or (torch.float32 if half else h.dtype)
         grid = Grid(self.bound, dtype) if self.exact else None

@@ -20,9 +20,11 @@ class Sums:
 
     def add(self, places: Sequence[int], terms: Sequence[Tensor | None]) -> None:
         """Add one term at each place; None adds nothing."""
-        if all(self.owned[i] for i in places) and all(term is not None for term in terms):
+        kept = [value for i in places if self.owned[i] and (value := self.values[i]) is not None]
+        given = [term for term in terms if term is not None]
+        if len(kept) == len(given) == len(places):
             if places:
-                torch._foreach_add_([self.values[i] for i in places], list(terms))  # type: ignore[arg-type]
+                torch._foreach_add_(kept, given)
             return
         for i, term in zip(places, terms, strict=True):
             value = self.values[i]
@@ -33,7 +35,7 @@ class Sums:
             elif self.owned[i]:
                 value.add_(term)
             else:
-                # Autograd may hand out one tensor twice, or an expanded one: a first term is not ours to change.
+                # Autograd may hand out one tensor twice, or an expanded one: the first is not ours to change.
                 self.values[i], self.owned[i] = value + term, True
 
 
@@ -49,17 +51,17 @@ class Omega:
         if self.sequence:
             for place in self.u_places:
                 self.u.values[place] = torch.zeros_like(drive.tensors[place])
-        self.looked = False
+        self.looked: set[int] = set()
 
     def leaves(self, module: object, v: Tensor, h: Tensor, u_leaves: Sequence[Tensor]) -> list[Tensor]:
         """What v = module(u, h) is to be differentiated by: h, then u, then the weights of `module`."""
         leaves = [h, *u_leaves, *self.chain.weights.of(module)[0]]
-        # Each field is looked at once for good, and the first of every echo again, in case the weights were
-        # exchanged after the forward run (torch.func.functional_call).
-        if not self.looked or id(module) not in self.chain.trusted:
+        # Each module is looked at once for good, and the first two of every echo (readout and field) again, in
+        # case the weights were exchanged after the forward run (torch.func.functional_call).
+        if id(module) not in self.looked and (len(self.looked) < 2 or id(module) not in self.chain.trusted):
             _require_known(module, v, leaves)
             self.chain.trusted.add(id(module))
-            self.looked = True
+            self.looked.add(id(module))
         return leaves
 
     def add(self, k: int, module: object, terms: Sequence[Tensor | None]) -> None:
@@ -84,9 +86,10 @@ def _require_known(module: object, v: Tensor, leaves: Sequence[Tensor]) -> None:
         if node is None or node in seen:
             continue
         seen.add(node)
-        if node.name() == "torch::autograd::AccumulateGrad" and id(node.variable) not in known:  # type: ignore[attr-defined]
+        leaf: Tensor | None = getattr(node, "variable", None)  # of the nodes that accumulate into a leaf
+        if leaf is not None and id(leaf) not in known:
             raise ConfigError(
-                f"{type(module).__name__} uses a tensor of shape {tuple(node.variable.shape)} that requires a "  # type: ignore[attr-defined]
+                f"{type(module).__name__} uses a tensor of shape {tuple(leaf.shape)} that requires a "
                 "gradient but is not among its parameters() during the backward run, so it would get none. "
                 "Make the field an nn.Module that owns it, hand it in through u, or use memory='stored'."
             )

@@ -13,23 +13,21 @@ from torch import Tensor, nn
 class Replay:
     """The conditions under which a chain was run forward, and how to set them again.
 
-    Random numbers: step k draws from generators seeded by (one number drawn per forward run) + k. Any step
-    can then be replayed in any order, and nothing is kept per step; a saved generator state would cost 5 kB each.
+    Random numbers: draw k comes from generators seeded by (one number drawn per forward run) + k. Any step can
+    then be replayed in any order, and nothing is kept per step; a saved generator state would cost 5 kB each.
     """
 
     def __init__(self, device: torch.device, preserve_rng: bool, modules: Iterable[object]) -> None:
         self.generators = _generators(device) if preserve_rng else []
-        self.base = int(torch.randint(2**62, ()).item()) if preserve_rng else 0
+        self.base = int(torch.randint(2**62, (), device="cpu").item()) if preserve_rng else 0
         kinds = {"cpu", device.type}
         self.casts = {kind: _autocast_state(kind) for kind in kinds if torch.amp.is_autocast_available(kind)}
         self.cache = torch.is_autocast_cache_enabled()
-        self.buffers = [
-            (b, b._version) for m in modules if isinstance(m, nn.Module) for b in m.buffers() if not b.is_inference()
-        ]
+        self.modules = [m for m in modules if isinstance(m, nn.Module)]
         self.contexts: list[torch.autocast] = []
 
     def evaluate(self, k: int, call: Callable[[Any, Tensor], Tensor], u: Any, h: Tensor) -> Tensor:
-        """`call(u, h)` with the random numbers of draw `k` and, inside `again`, the autocast of the forward run."""
+        """`call(u, h)` with the random numbers of draw `k`; inside `again`, with the autocast of the first run."""
         for generator in self.generators:
             generator.manual_seed(self.base + k)
         if not self.contexts:
@@ -49,21 +47,18 @@ class Replay:
             for generator, state in zip(self.generators, states, strict=True):
                 generator.set_state(state)
 
-    def note_buffers(self) -> None:
-        """After the forward run: keep in mind the buffers that it has changed (running statistics)."""
-        self.buffers = [(b, 0) for b, version in self.buffers if b._version != version]
-
     @contextmanager
     def quietly(self) -> Iterator[None]:
         """Evaluate fields again inside: neither the generators nor the running statistics move."""
-        kept = [(b, b.clone()) for b, _ in self.buffers]
+        training = {sub for m in self.modules for sub in m.modules() if sub.training}
+        kept = [(b, b.clone()) for sub in training for b in sub.buffers(recurse=False)]
         try:
             with self.own_random_numbers():
                 yield
         finally:
-            with torch.no_grad():
-                for b, value in kept:
-                    b.copy_(value)
+            for b, value in kept:
+                # Through .data: other graphs that have saved a buffer which did not change stay valid.
+                b.data.copy_(value)
 
     @contextmanager
     def again(self) -> Iterator[None]:

@@ -4,7 +4,7 @@ With h_{-1} = h_0 the Euler start is a step like any other, so one rule covers t
 
     state       h_{k+1} = h_{k-1} + [τ f(u_k, h_k, θ)]          [·] rounds to the grid, if there is one
     rebuilt     h_{k-1} = h_{k+1} − [τ f(u_k, h_k, θ)]          f is evaluated at the same point both ways
-    costates    z_k ← z_k + τ ∂H/∂h_k,    z_{k-1} = z_{k+1},    ω ← ω + τ ∂H/∂θ,    H = ⟨z_{k+1}, f(u_k, h_k, θ)⟩
+    costates    z_k ← z_k + τ ∂H/∂h_k,   z_{k-1} = z_{k+1},   ω ← ω + τ ∂H/∂θ,   H = ⟨z_{k+1}, f(u_k, h_k, θ)⟩
 
 Along the echo (k falling) z_k is the derivative of the loss with respect to h_k: the sign s of the costate
 equations and the reversed direction of time cancel.
@@ -49,8 +49,9 @@ class Rule:
         """[τ v] for the rate v = f(u_k, h_k, θ), differentiable if v is."""
         if v.shape != h.shape:
             raise SampleError(
-                f"the field of step {k} returned shape {tuple(v.shape)} for a state of shape {tuple(h.shape)}: a field "
-                "returns the rate of change of the state, so the shapes must agree. Change sizes outside the chain."
+                f"the field of step {k} returned shape {tuple(v.shape)} for a state of shape {tuple(h.shape)}: "
+                "a field returns the rate of change of the state, so the shapes must agree. Change sizes outside "
+                "of the chain."
             )
         v = v.to(self.dtype)
         if self.grid is None:

@@ -18,23 +18,23 @@ class Midpoint(Reversible):
 
     h_{k+1} = h_{k-1} + τ f(u, h_k, θ),   k = 1 … N−1,   started by one Euler step h_1 = h_0 + τ f(u, h_0, θ).
 
-    The backward run rebuilds h_{k-1} = h_{k+1} − τ f(u, h_k, θ) and integrates the costates z (of h) and ω (of θ)
-    on the way; the gradients are those of the discrete forward run. With `exact=True` states lie on a
-    fixed-point grid, increments are rounded to it (straight through in the gradients), and the rebuilt states equal
-    the forward ones bit for bit, whatever N. Paper: eq:mid.
+    The backward run rebuilds h_{k-1} = h_{k+1} − τ f(u, h_k, θ) and integrates the costates z (of h) and ω
+    (of θ) on the way; the gradients are those of the discrete forward run. With `exact=True` states lie on a
+    fixed-point grid, increments are rounded to it (straight through in the gradients), and the rebuilt states
+    equal the forward ones bit for bit, whatever N. Paper: eq:mid.
 
     Args:
         field: f, called as `field(u, h)`, returns the rate of change of h, of the shape of h.
         steps: N.
         tau: τ.
         exact: hold the states on a fixed-point grid; False lets rounding errors of the rebuild grow with N.
-        memory: "reversible" rebuilds the states, "stored" lets autograd keep everything, "checkpoint" keeps √N
-            states; the three run the same forward and give the same gradients.
-        bound: range of the grid, |h| < bound; a state outside raises `GridOverflowError`. The grid is as fine as
-            the range allows: 2^⌈log2 bound⌉/2^24 in float32, 2^⌈log2 bound⌉/2^53 in float64.
+        memory: "reversible" rebuilds the states, "stored" lets autograd keep everything, "checkpoint" keeps
+            √N states; the three run the same forward and give the same gradients.
+        bound: range of the grid, |h| < bound; a state outside raises `GridOverflowError`. The grid is as fine
+            as the range allows: 2^⌈log2 bound⌉/2^24 in float32, 2^⌈log2 bound⌉/2^53 in float64.
         state_dtype: what the states are held in; None: the type of h, float32 if h is of half precision.
         verify: keep a checksum of every state (8 bytes a step) and name the step that was not rebuilt.
-        preserve_rng: replay the random numbers of each step (dropout); costs one draw of the global generator per run.
+        preserve_rng: replay the random numbers of each step (dropout); takes one draw of the global generator.
 
     Example:
         >>> import torch
@@ -77,8 +77,8 @@ class MidpointSequential(Reversible):
     r"""One field per step: a reversible deep network of N layers.
 
     h_{k+1} = h_{k-1} + τ f_k(u, h_k, θ_k), started by one Euler step. Two consecutive steps are a block of a
-    reversible residual network: with x_1, x_2 = h_{k-1}, h_k they are y_1 = x_1 + τ f_k(x_2), y_2 = x_2 + τ f_{k+1}(y_1).
-    A field given several times shares its weights. Paper: eq:mid, eq:ffasd.
+    reversible residual network: with x_1, x_2 = h_{k-1}, h_k they are y_1 = x_1 + τ f_k(x_2) and
+    y_2 = x_2 + τ f_{k+1}(y_1). A field given several times shares its weights. Paper: eq:mid, eq:ffasd.
 
     Args:
         *fields: f_0 … f_{N-1}, each called as `field(u, h)`.
@@ -113,8 +113,8 @@ class MidpointSequential(Reversible):
         plain = [type(f).__name__ for f in fields if not isinstance(f, nn.Module)]
         if not fields or plain:
             raise ConfigError(
-                f"MidpointSequential got {len(fields)} fields, of which {plain} are not nn.Modules: give at least one, "
-                "each an nn.Module called as field(u, h)."
+                f"MidpointSequential got {len(fields)} fields, of which {plain} are not nn.Modules: give at "
+                "least one, each an nn.Module called as field(u, h)."
             )
         self.fields = nn.ModuleList(cast("tuple[nn.Module, ...]", fields))
 

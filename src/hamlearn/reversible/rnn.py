@@ -17,8 +17,8 @@ class MidpointRNN(Reversible):
 
     h_{k+1} = h_{k-1} + τ f_h(u_k, h_k, θ_h), started by one Euler step;   y_k = f_y(u_k, h_{k+1}, θ_y).
 
-    The backward run is BPTT: z collects ∂y_k/∂h_{k+1} and the product with ∂f_h/∂h_k along the rebuilt states. What
-    grows with the length of the sequence is the sequence itself and the outputs; let `readout` return the
+    The backward run is BPTT: z collects ∂y_k/∂h_{k+1} and the product with ∂f_h/∂h_k along the rebuilt states.
+    What grows with the length of the sequence is the sequence itself and the outputs; let `readout` return the
     loss of a token (its target a part of u) to keep one number per token. Paper: eq:mid, eq:hescbptt.
 
     Args:

@@ -40,8 +40,8 @@ def stability(
     are wᵏ with w² − τλ w − 1 = 0. Both roots have modulus 1 exactly when τλ is imaginary with τ|λ| ≤ 2 (at 2
     the roots meet and growth is linear, so stay below). Real parts of either sign make one root grow.
 
-    Eigenvalues are Ritz values of the Arnoldi process with products by the transposed Jacobian: all of them if
-    the state has at most `krylov` entries, the outer ones otherwise. The answer is local, for this h and u.
+    Eigenvalues are Ritz values of the Arnoldi process with products by the transposed Jacobian: all of them
+    if the state has at most `krylov` entries, the outer ones otherwise. The answer is local, for this h and u.
 
     Args:
         field: f, called as `field(u, h)`.
@@ -78,7 +78,7 @@ def _ritz(v: Tensor, x: Tensor, krylov: int, seed: int) -> Tensor:
     """Eigenvalues of the Arnoldi matrix of the transposed Jacobian ∂v/∂x, in float64."""
     n = x.numel()
     steps = min(krylov, n)
-    start = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    start = torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64, device="cpu")
     Q = [(start / start.norm()).to(x.device)]
     H = torch.zeros(steps + 1, steps, dtype=torch.float64, device=x.device)
     for j in range(steps):

@@ -1,20 +1,27 @@
 """Where samples come from: data sets, sequences, files, signals, and feeds that never stop."""
 
 from hamlearn.streams import signals
-from hamlearn.streams.base import Spec, Stream, TensorSpec
-from hamlearn.streams.combine import finite, hold, map, take
+from hamlearn.streams.base import Stream
+from hamlearn.streams.combine import hold, map, take
+from hamlearn.streams.conformance import check
 from hamlearn.streams.datasets import from_dataset
+from hamlearn.streams.guards import clip_tau, finite
 from hamlearn.streams.interleaved import interleave
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.live import live
+from hamlearn.streams.prepare import autoregress, standardize
 from hamlearn.streams.sequences import from_sequences
 from hamlearn.streams.tables import csv
 from hamlearn.streams.timed import timed
+from hamlearn.streams.values import Spec, TensorSpec
 
 __all__ = [
     "Spec",
     "Stream",
     "TensorSpec",
+    "autoregress",
+    "check",
+    "clip_tau",
     "csv",
     "finite",
     "from_dataset",
@@ -25,6 +32,7 @@ __all__ = [
     "live",
     "map",
     "signals",
+    "standardize",
     "take",
     "timed",
 ]

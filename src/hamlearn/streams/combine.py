@@ -1,18 +1,16 @@
-"""Streams made of streams: `take`, `map`, `hold`, `finite`."""
+"""Streams made of streams: `take`, `map`, `hold`."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
-
-import torch
+from typing import Any
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, tree_map
+from hamlearn.streams.base import Stream
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.values import Spec
 
 
 def take(stream: Iterable[Any], n: int) -> Stream:
@@ -56,27 +54,6 @@ def hold(stream: Iterable[Any], k: int, split: bool = False) -> Stream:
     if k < 1:
         raise ConfigError(f"k={k} shows no sample. Give 1 or more steps.")
     return HoldStream(from_iterable(stream), k, split)
-
-
-def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "raise") -> Stream:
-    """A guard against inputs that hold NaN or infinity; a target that does is taken as missing.
-
-    Args:
-        stream: The samples.
-        policy: `"raise"` an error; `"skip"` the sample, whose `tau` is added to the next one's, so that
-            time stays true; `"hold"` the last good value of each entry (samples before there is one are
-            skipped).
-
-    `skipped` counts what was left out, `filled` the samples that were mended.
-
-    Example:
-        >>> guarded = finite([[1.0], [float("nan")], [3.0]], policy="hold")
-        >>> [sample.u.item() for sample in guarded]
-        [1.0, 1.0, 3.0]
-    """
-    if policy not in ("raise", "skip", "hold"):
-        raise ConfigError(f'policy={policy!r} is not known. Give "raise", "skip" or "hold".')
-    return FiniteStream(from_iterable(stream), policy)
 
 
 class Wrapper(Stream):
@@ -226,94 +203,3 @@ class HoldStream(Wrapper):
             for shown in range(self._shown + 1, self._k + 1):
                 self._shown = shown % self._k
                 yield replace(sample, tau=tau, boundary=sample.boundary and shown == self._k)
-
-
-class FiniteStream(Wrapper):
-    """What `finite` returns. `skipped` and `filled` count what it did."""
-
-    def __init__(self, inner: Stream, policy: str) -> None:
-        super().__init__(inner)
-        self._policy = policy
-        self._rewind()
-
-    @property
-    def spec(self) -> Spec:
-        """As the stream inside; how many samples are left out cannot be known before."""
-        spec = self.inner.spec
-        known = self._policy == "raise" or spec.length == math.inf
-        return Spec(spec.u, spec.target, spec.length if known else None)
-
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._n = self.skipped = self.filled = 0
-        self._waited = 0.0
-        self._last: torch.Tensor | None = None
-
-    def _cursor(self) -> dict[str, Any]:
-        last = None
-        if self._last is not None:
-            last = {
-                "dtype": str(self._last.dtype),
-                "shape": list(self._last.shape),
-                "u": self._last.flatten().tolist(),
-            }
-        counts = {"n": self._n, "skipped": self.skipped, "filled": self.filled, "waited": self._waited}
-        return {**counts, "last": last, **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._n, self.skipped, self.filled = (int(cursor[key]) for key in ("n", "skipped", "filled"))
-        self._waited = float(cursor["waited"])
-        last = cursor["last"]
-        if last is not None:
-            dtype = getattr(torch, last["dtype"].removeprefix("torch."))
-            last = torch.tensor(last["u"], dtype=dtype).reshape(last["shape"])
-        self._last = last
-
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            self._n += 1
-            if sample.target is not None and not _is_finite(sample.target):
-                sample = replace(sample, target=None)
-            if not _is_finite(sample.u):
-                mended = self._mend(sample)
-                if mended is None:
-                    self.skipped += 1
-                    self._waited += sample.tau or 0.0
-                    continue
-                sample = mended
-            if self._policy == "hold":
-                self._last = sample.u
-            if self._waited and sample.tau is not None:
-                sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
-            yield sample
-
-    def _mend(self, sample: Sample) -> Sample | None:
-        if self._policy == "raise":
-            raise SampleError(
-                f"the input of sample {self._n - 1} is not finite: {sample.u}. "
-                'Mend the source, or use finite(stream, policy="skip") or "hold".'
-            )
-        if self._policy == "skip" or self._last is None:
-            if sample.boundary:
-                raise SampleError(
-                    f"the input of sample {self._n - 1} is not finite, and it ends a sequence, so that "
-                    "leaving it "
-                    "out would join two sequences. Mend the source."
-                )
-            return None
-        if not isinstance(sample.u, torch.Tensor):
-            raise SampleError('policy="hold" mends tensors, not pytrees. Use policy="skip".')
-        self.filled += 1
-        return replace(sample, u=torch.where(sample.u.isfinite(), sample.u, self._last))
-
-
-def _is_finite(tree: Any) -> bool:
-    good = True
-
-    def look(leaf: Any) -> None:
-        nonlocal good
-        good = good and bool(torch.isfinite(torch.as_tensor(leaf)).all())
-
-    tree_map(look, tree)
-    return good

@@ -11,7 +11,8 @@ from torch.utils.data import default_collate
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, TensorSpec, mix_seed, to_sample, tree_map
+from hamlearn.streams.base import Stream
+from hamlearn.streams.values import Spec, TensorSpec, mix_seed, to_sample, tree_map
 
 
 def from_dataset(
@@ -47,9 +48,7 @@ def from_dataset(
             f"batch_size={batch_size} holds no item. Give 1 or more, or None for no batch dimension."
         )
     if epochs is not None and epochs < 1:
-        raise ConfigError(
-            f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream."
-        )
+        raise ConfigError(f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream.")
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         if len(dataset) == 0:
             raise ConfigError("the dataset has no items. Give one with at least one item.")

@@ -10,8 +10,9 @@ import torch
 
 from hamlearn.errors import ConfigError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, mix_seed
+from hamlearn.streams.base import Stream
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.values import Spec, mix_seed
 
 _BLOCK = 256
 
@@ -78,6 +79,18 @@ class InterleavedStream(Stream):
         elif self._stop == "last" and None not in lengths:
             length = sum(n for n in lengths if n is not None)
         return Spec(u, target, length)
+
+    @property
+    def dropped(self) -> int:
+        """Samples that live feeds among the streams have dropped."""
+        return sum(int(getattr(stream, "dropped", 0)) for stream in self._streams)
+
+    def close(self) -> None:
+        """Close those of the streams that can be closed."""
+        for stream in self._streams:
+            close = getattr(stream, "close", None)
+            if close is not None:
+                close()
 
     def _config(self) -> dict[str, Any]:
         return {"weights": self._weights, "by": self._by, "stop": self._stop, "seed": self._seed}

@@ -10,7 +10,8 @@ import torch
 
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, to_sample
+from hamlearn.streams.base import Stream
+from hamlearn.streams.values import Spec, to_sample
 
 
 def from_iterable(

@@ -10,7 +10,8 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, mix_seed, to_tensors
+from hamlearn.streams.base import Stream
+from hamlearn.streams.values import Spec, mix_seed, to_tensors
 
 
 def from_sequences(
@@ -44,15 +45,12 @@ def from_sequences(
     if per not in ("token", "sequence"):
         raise ConfigError(f'per={per!r} is not known. Give "token" or "sequence".')
     if epochs is not None and epochs < 1:
-        raise ConfigError(
-            f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream."
-        )
+        raise ConfigError(f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream.")
     if len(sequences) == 0:
         raise ConfigError("there are no sequences. Give at least one.")
     if targets is not None and len(targets) != len(sequences):
         raise ConfigError(
-            f"there are {len(sequences)} sequences but {len(targets)} targets. Give one entry for each "
-            "sequence."
+            f"there are {len(sequences)} sequences but {len(targets)} targets. Give one entry for each sequence."
         )
     return SequenceStream(sequences, targets, per, batch, shuffle, epochs, seed)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv as _csv
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -14,10 +13,10 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, TensorSpec
+from hamlearn.streams.base import Stream
+from hamlearn.streams.cells import Lines, is_missing, number
 from hamlearn.streams.timed import Clock, to_unit
-
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+from hamlearn.streams.values import Spec, TensorSpec
 
 
 def csv(
@@ -117,7 +116,7 @@ class CsvStream(Stream):
         self._delimiter, self._encoding = delimiter, encoding
         self._dtype = dtype or torch.get_default_dtype()
         with path.open("rb") as file:
-            self._header = next(self._rows(_Lines(file, encoding)), [])
+            self._header = next(self._rows(Lines(file, encoding)), [])
             self._start = file.tell()
         for name in (*u, *target, *([] if time is None else [time])):
             if name not in self._header:
@@ -165,7 +164,7 @@ class CsvStream(Stream):
     def _samples(self) -> Iterator[Sample]:
         with self._path.open("rb") as file:
             file.seek(self._offset)
-            lines = _Lines(file, self._encoding, self._line)
+            lines = Lines(file, self._encoding, self._line)
             rows = self._rows(lines)
             while True:
                 where = f"{self._path.name}, line {lines.line + 1}"
@@ -197,7 +196,7 @@ class CsvStream(Stream):
             )
         u, held = [], list(self._held)
         for i, name in enumerate(self._u):
-            value = self._number(row, name, where)
+            value = number(row[self._index[name]], name, where)
             if value is None:
                 value = self._fill(i, name, where)
             if value is None:
@@ -216,27 +215,11 @@ class CsvStream(Stream):
     def _fill(self, i: int, name: str, where: str) -> float | None:
         if self._missing == "raise":
             raise SampleError(
-                f'{where}: column {name!r} is missing. Mend the cell, or use missing="skip", "hold" or a '
-                "number."
+                f'{where}: column {name!r} is missing. Mend the cell, or use missing="skip", "hold" or a number.'
             )
         if self._missing == "hold":
             return self._held[i]
         return None if self._missing == "skip" else float(self._missing)
-
-    def _number(self, row: list[str], name: str, where: str) -> float | None:
-        text = row[self._index[name]].strip()
-        if text.lower() in _MISSING:
-            return None
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value):
-            raise SampleError(
-                f"{where}: column {name!r} holds {text!r}, which is not a finite number. "
-                'Mend the cell, or leave such rows out with bad="skip".'
-            )
-        return value
 
     def _read_target(self, row: list[str], where: str) -> torch.Tensor | None:
         if not self._target:
@@ -245,13 +228,13 @@ class CsvStream(Stream):
             text = row[self._index[self._target[0]]].strip()
             if text in self._classes:
                 return torch.tensor(self._classes[text])
-            if text.lower() in _MISSING:
+            if is_missing(text):
                 return None
             raise SampleError(
                 f"{where}: column {self._target[0]!r} holds {text!r}, which is none of the classes "
                 f'{", ".join(self._classes)}. Add it to classes, or leave such rows out with bad="skip".'
             )
-        values = [self._number(row, name, where) for name in self._target]
+        values = [number(row[self._index[name]], name, where) for name in self._target]
         if None in values:
             return None
         return torch.tensor(values, dtype=self._dtype)
@@ -263,28 +246,6 @@ class CsvStream(Stream):
                 stamp = datetime.strptime(text, self._time_format)
             except ValueError as error:
                 raise SampleError(
-                    f"{where}: column {self._time!r} holds {text!r}, which does not follow "
-                    f"{self._time_format!r}."
+                    f"{where}: column {self._time!r} holds {text!r}, which does not follow {self._time_format!r}."
                 ) from error
         return self._clock.advance(stamp, where, skip=False)[0]
-
-
-class _Lines:
-    """Lines of a binary file as text, so that `file.tell()` is the start of the next line to be read."""
-
-    def __init__(self, file: Any, encoding: str, line: int = 0) -> None:
-        self._file = file
-        self._encoding = encoding
-        self.line = line
-
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        data = self._file.readline()
-        if not data:
-            raise StopIteration
-        self.line += 1
-        text: str = data.decode(self._encoding)
-        # A byte-order mark would become part of the first column's name.
-        return text.removeprefix("\ufeff") if self.line == 1 else text

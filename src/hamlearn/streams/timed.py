@@ -13,7 +13,8 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, to_tensors
+from hamlearn.streams.base import Stream
+from hamlearn.streams.values import Spec, to_tensors
 
 Stamp = Any
 """A number, a `datetime`, a `date`, a `numpy.datetime64`, or a text in ISO format."""

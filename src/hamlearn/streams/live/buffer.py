@@ -83,7 +83,7 @@ class Buffer:
             self._change.notify_all()
 
     def get(self) -> Arrival | None:
-        """The next item, waiting for it; `None` at the end. Raises what ended the source, once all is read."""
+        """The next item, waited for; `None` at the end. Raises what ended the source, once all is read."""
         with self._change:
             while not (self._items or self._ended or self.closed):
                 self._change.wait()

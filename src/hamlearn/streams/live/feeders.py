@@ -81,9 +81,7 @@ class Feeder:
                 arrival = self._arrival(item)
                 # Waiting for the learner must not stop whatever else the source's loop runs.
                 wait = self._buffer.full
-                taken = (
-                    await asyncio.to_thread(self._buffer.put, arrival) if wait else self._buffer.put(arrival)
-                )
+                taken = await asyncio.to_thread(self._buffer.put, arrival) if wait else self._buffer.put(arrival)
                 if not taken:
                     return
         finally:
@@ -94,9 +92,7 @@ class Feeder:
     def _arrival(self, item: Any) -> Arrival:
         self._read += 1
         stamp, tau, boundary = None, None, False
-        place = (
-            self._source.place if isinstance(self._source, JsonLines) else f"item {self._read} of the feed"
-        )
+        place = self._source.place if isinstance(self._source, JsonLines) else f"item {self._read} of the feed"
         if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Sample):
             stamp, item = item
         elif isinstance(item, Mapping):

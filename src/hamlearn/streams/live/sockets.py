@@ -67,8 +67,7 @@ class JsonLines:
                 self.line += 1
                 if len(data) > MAX_LINE:
                     raise StreamError(
-                        f"{self.place} is longer than {MAX_LINE} bytes. End each JSON object with a line "
-                        "feed."
+                        f"{self.place} is longer than {MAX_LINE} bytes. End each JSON object with a line feed."
                     )
                 if data.isspace():
                     continue

@@ -16,11 +16,12 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, to_sample
+from hamlearn.streams.base import Stream
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.feeders import Feeder
 from hamlearn.streams.live.sockets import JsonLines, connect, is_address
 from hamlearn.streams.timed import to_unit
+from hamlearn.streams.values import Spec, to_sample
 
 
 def live(
@@ -54,13 +55,14 @@ def live(
         clock: Seconds, for items that do not say their time.
         timeout: Seconds that connecting, and closing a source that hangs, may take.
 
-    `tau` is the true time since the last sample that was processed: the difference of their time stamps `t`; else
-    the sum of their own `tau`, those of dropped samples included; else the time between their arrivals. The
-    first sample has the `tau` that it came with.
+    `tau` is the true time since the last sample that was processed: the difference of their time stamps `t`;
+    else the sum of their own `tau`, those of dropped samples included; else the time between their arrivals.
+    The first sample has the `tau` that it came with.
 
     `dropped` counts what was discarded. A source that fails raises `StreamError` in the learner, with the
-    cause, once everything it had given before was read. Reading begins with the first sample asked for; `close()`,
-    or leaving a `with` block, stops it. A feed cannot be wound back: a second pass, and a resumed one, goes on.
+    cause, once everything it had given before was read. Reading begins with the first sample asked for;
+    `close()`, or leaving a `with` block, stops it. A feed cannot be wound back: a second pass, and a resumed
+    one, goes on.
 
     Example:
         >>> def sensor():
@@ -116,6 +118,7 @@ class LiveStream(Stream):
         self._last_stamp: float | None = None
         self._seen: Sample | None = None
         self.taken = self._bad = self._before = 0
+        self._owed = 0.0
 
     @property
     def spec(self) -> Spec:
@@ -170,6 +173,7 @@ class LiveStream(Stream):
                 if not self._skip_bad:
                     raise
                 self._bad += 1
+                self._owed += arrival.tau or 0.0
                 continue
             self.taken += 1
             if self._seen is None:
@@ -192,7 +196,7 @@ class LiveStream(Stream):
             )
         self._lines = source if isinstance(source, JsonLines) else None
         feeder = Feeder(source, self._buffer, self._clock)
-        # The feeder knows the buffer but not the stream, so a stream that nobody holds any more closes itself.
+        # The feeder does not know the stream, so that a stream which nobody holds any more closes itself.
         self._close = weakref.finalize(self, feeder.stop, self._timeout)
         feeder.start()
 
@@ -222,7 +226,8 @@ class LiveStream(Stream):
                 )
             return passed / self._unit
         if arrival.tau is not None or self._last is None or arrival.stamp is not None:
-            return arrival.tau
+            owed, self._owed = self._owed, 0.0
+            return arrival.tau if arrival.tau is None else arrival.tau + owed
         # Two arrivals within one tick of the clock are still one after the other.
         return max(arrival.arrived - self._last.arrived, 1e-9) / self._unit
 

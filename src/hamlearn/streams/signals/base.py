@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError
 from hamlearn.state import Sample
-from hamlearn.streams.base import Spec, Stream, TensorSpec
+from hamlearn.streams.base import Stream
+from hamlearn.streams.values import Spec, TensorSpec
 
 BLOCK = 256
 """Samples made at once: enough to make the cost of a call small, few enough to hold."""

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError
-from hamlearn.streams.base import Stream, mix_seed
+from hamlearn.streams.base import Stream
 from hamlearn.streams.signals.base import forecast
+from hamlearn.streams.values import mix_seed
 
 
 def henon(
@@ -151,8 +152,7 @@ def mackey_glass(
     lag = round(delay / dt)
     if lag < 1 or abs(lag * dt - delay) > 1e-9 * delay:
         raise ConfigError(
-            f"delay={delay} is not a whole number of steps of tau/substeps={dt:g}. Change substeps so "
-            "that it is."
+            f"delay={delay} is not a whole number of steps of tau/substeps={dt:g}. Change substeps so that it is."
         )
 
     def source(past: float) -> float:
@@ -161,12 +161,11 @@ def mackey_glass(
     def advance(state: list[float], count: int) -> tuple[Tensor, list[float]]:
         # The line holds x(t − d), …, x(t): the oldest is the delayed value, the newest the signal.
         line = deque(state, maxlen=lag + 1)
-        out = []
+        out, g2 = [], source(state[0])
         for _ in range(count):
             out.append(line[-1])
             for _ in range(substeps):
-                x, g0, g2 = line[-1], source(line[0]), source(line[1])
-                g1 = source(0.5 * (line[0] + line[1]))
+                x, g0, g1, g2 = line[-1], g2, source(0.5 * (line[0] + line[1])), source(line[1])
                 k1 = g0 - gamma * x
                 k2 = g1 - gamma * (x + 0.5 * dt * k1)
                 k3 = g1 - gamma * (x + 0.5 * dt * k2)

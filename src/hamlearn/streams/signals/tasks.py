@@ -6,8 +6,9 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError
-from hamlearn.streams.base import Stream, mix_seed
+from hamlearn.streams.base import Stream
 from hamlearn.streams.signals.base import BLOCK, SignalStream
+from hamlearn.streams.values import mix_seed
 
 
 def delayed_add(
@@ -36,9 +37,7 @@ def delayed_add(
         True
     """
     if min(t1, t2) < 0:
-        raise ConfigError(
-            f"t1={t1} and t2={t2} must not be negative: a target cannot depend on what is to come."
-        )
+        raise ConfigError(f"t1={t1} and t2={t2} must not be negative: a target cannot depend on what is to come.")
 
     def tosses(start: int, stop: int) -> Tensor:
         # Each block has a generator of its own, so that the past can be made again from its place alone.

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError
-from hamlearn.streams.base import Stream, mix_seed
+from hamlearn.streams.base import Stream
 from hamlearn.streams.signals.base import forecast
+from hamlearn.streams.values import mix_seed
 
 
 def sinusoids(

@@ -1,0 +1,210 @@
+"""A conformance kit: put any learner, network or integrator through it, ours or your own.
+
+Each function raises `CheckFailedError`, with what was expected and what was found, or returns quietly.
+"""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from hamlearn import _tree, reference
+from hamlearn.errors import HamlearnError
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import Integrator
+from hamlearn.learner import Learner
+from hamlearn.networks import Network
+from hamlearn.state import Sample, StepReport
+
+
+class CheckFailedError(AssertionError):
+    """The object under test does not keep a promise that users rely on."""
+
+
+class AnyLearner(Protocol):
+    """What a learner must offer to be checked."""
+
+    def step(self, sample: Sample) -> StepReport:
+        """Learn one sample."""
+
+    def run(self, stream: Iterable[Sample], max_steps: int | None = None) -> Iterable[StepReport]:
+        """Learn a stream."""
+
+    def predict(self, u: Any) -> Any:
+        """Answer, and move nothing."""
+
+    def save(self, path: Path) -> None:
+        """Write everything to a file."""
+
+    def load(self, path: Path) -> None:
+        """Read it back."""
+
+
+def check_learner(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
+    """Check that a learner is reproducible, pure in `predict`, resumable to the bit, and safe from bad samples.
+
+    Args:
+        make: Builds the learner, the same each time (seed what is random in it).
+        samples: At least four samples that it can take; some should have targets.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> def make():
+        ...     torch.manual_seed(0)
+        ...     network = hl.Network.recurrent(torch.nn.GRUCell(2, 3), torch.nn.Linear(3, 1))
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper(beta=0.1))
+        >>> samples = [hl.Sample(torch.randn(1, 2), torch.randn(1, 1)) for _ in range(6)]
+        >>> hl.checks.check_learner(make, samples)
+    """
+    if len(samples) < 4:
+        raise CheckFailedError(f"check_learner needs at least 4 samples, got {len(samples)}")
+    whole = _contents_after(make, samples)
+    _compare(whole, _contents_after(make, samples), "two runs from the same start")
+    _check_predict(make, samples, whole)
+    _check_resume(make, samples, whole)
+    _check_bad_tau(make, samples)
+    _check_reports(make, samples)
+
+
+def check_network(network: Network, u: Any, target: Any, loss: Callable[..., Tensor] | None = None) -> None:
+    """Check that a network's state keeps its shape and that both orders agree with the reference on it.
+
+    Args:
+        network: The network; it is copied and not changed.
+        u: An input for it.
+        target: A target for `loss`.
+        loss: L(y, target); mean squared error if not given.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> network = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> hl.checks.check_network(network, torch.randn(5, 2), torch.randn(5, 1))
+    """
+    loss = loss or nn.functional.mse_loss
+    named = [name for name, _ in network.named_parameters()]
+    strange = [name for name in named if not name.startswith(("state.", "output.", "h0_"))]
+    if strange:
+        raise CheckFailedError(f"parameters must be named state.… or output.…, found {strange}")
+    hyper = Hyper(tau=0.25, eta=0.1, beta=1e-3)
+    samples = [Sample(u, target), Sample(u), Sample(u, target, tau=0.5, boundary=True), Sample(u, target)]
+    for order in ("parallel", "sequential"):
+        learner = Learner(copy.deepcopy(network).eval(), loss, hyper, order=order)
+        judge = reference.run(copy.deepcopy(network).eval(), loss, hyper, samples, order=order)
+        for sample, (state, _) in zip(samples, judge, strict=True):
+            learner.step(sample)
+            theta = dict(learner.network.named_parameters())
+            for name, weight in state.theta.items():
+                _check_close(theta[name].detach(), weight, f"weight {name} in {order} order")
+
+
+def check_integrator(integrator: Integrator) -> float:
+    """Measure the order of convergence on ẋ = cos(t)·x, whose solution is exp(sin t); returns it.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> round(hl.checks.check_integrator(hl.Heun()))
+        2
+    """
+    counts, errors = [20, 40, 80, 160], []
+    for count in counts:
+        x, tau = [torch.ones(1, dtype=torch.float64)], 2.0 / count
+        for k in range(count):
+            slope = integrator.slope(lambda t, x: [np.cos(t) * x[0]], k * tau, x, tau)
+            x = [x[0] + tau * slope[0]]
+        errors.append(abs(x[0].item() - np.exp(np.sin(2.0))))
+    order = float(-np.polyfit(np.log(counts), np.log(errors), 1)[0])
+    if abs(order - integrator.order) > 0.2:
+        raise CheckFailedError(
+            f"{integrator!r} says order {integrator.order} but its error falls with order {order:.2f}"
+        )
+    return order
+
+
+def _check_predict(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: dict[str, Tensor]) -> None:
+    torch.manual_seed(0)
+    learner = make()
+    for sample in samples:
+        first, again = learner.predict(sample.u), learner.predict(sample.u)
+        for a, b in zip(_tree.flatten(first)[0], _tree.flatten(again)[0], strict=True):
+            if not torch.equal(a, b):
+                raise CheckFailedError(
+                    "predict() gave two answers to one input: it moved something or drew at random"
+                )
+        learner.step(sample)
+    _compare(whole, _contents(learner), "runs with and without predict() before each step")
+
+
+def _check_resume(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: dict[str, Tensor]) -> None:
+    for cut in (1, len(samples) // 2, len(samples) - 1):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "checkpoint"
+            torch.manual_seed(0)
+            learner = make()
+            for sample in samples[:cut]:
+                learner.step(sample)
+            learner.save(path)
+            resumed = make()
+            resumed.load(path)
+            for sample in samples[cut:]:
+                resumed.step(sample)
+            _compare(whole, _contents(resumed), f"a run that was saved and loaded after {cut} samples")
+
+
+def _check_bad_tau(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
+    torch.manual_seed(0)
+    learner = make()
+    learner.step(samples[0])
+    before = _contents(learner)
+    for tau in (0.0, -1.0, float("nan"), float("inf")):
+        try:
+            learner.step(Sample(samples[0].u, samples[0].target, tau=tau))
+        except HamlearnError:
+            pass
+        else:
+            raise CheckFailedError(f"a sample with tau={tau} was accepted: raise SampleError")
+    _compare(before, _contents(learner), "before and after samples with a bad tau")
+
+
+def _check_reports(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
+    for report in make().run(samples, max_steps=len(samples)):
+        for tensor in (*_tree.flatten(report.y)[0], report.loss):
+            if isinstance(tensor, Tensor) and tensor.requires_grad:
+                raise CheckFailedError("a report holds a graph: detach y and loss, or memory grows without bound")
+
+
+def _contents_after(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> dict[str, Tensor]:
+    torch.manual_seed(0)
+    learner = make()
+    for sample in samples:
+        learner.step(sample)
+    return _contents(learner)
+
+
+def _contents(learner: AnyLearner) -> dict[str, Tensor]:
+    """All that the learner would save: its whole state, whatever it is made of."""
+    with tempfile.TemporaryDirectory() as folder:
+        learner.save(Path(folder) / "checkpoint")
+        return load_file(Path(folder) / "checkpoint")
+
+
+def _compare(one: dict[str, Tensor], other: dict[str, Tensor], what: str) -> None:
+    if one.keys() != other.keys():
+        raise CheckFailedError(f"{what} hold different things: {sorted(one.keys() ^ other.keys())}")
+    for name, tensor in one.items():
+        if not torch.equal(tensor, other[name]):
+            raise CheckFailedError(f"{what} differ in {name}")
+
+
+def _check_close(got: Tensor, want: Tensor, what: str) -> None:
+    bound = 1e-12 if got.dtype == torch.float64 else 1e-5
+    gap = ((got - want).abs().max() / (1 + want.abs().max())).item()
+    if not gap <= bound:
+        raise CheckFailedError(f"{what} is off the reference by {gap:.1e}, more than {bound:.0e}")

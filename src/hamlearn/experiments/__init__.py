@@ -1,0 +1,1 @@
+"""Experiments: the paper's own, and studies of what it leaves open."""

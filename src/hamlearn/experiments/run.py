@@ -1,0 +1,212 @@
+"""`hamlearn run CONFIG.toml`: a stream, a network, a learner, records and checkpoints from one file."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hamlearn import record
+from hamlearn._scores import Scores
+from hamlearn.errors import ConfigError
+from hamlearn.evaluate import scored
+from hamlearn.experiments.run_build import build_learner, build_network, build_stream
+from hamlearn.experiments.run_config import Config, load, unknown
+from hamlearn.state import Sample
+from hamlearn.streams import Stream
+
+FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta")
+"""Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
+
+CHECKPOINT, RECORD, SPEED, REPORT, RESULT = (
+    "checkpoint.safetensors",
+    "record.jsonl",
+    "speed.jsonl",
+    "report.html",
+    "result.json",
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a run came to.
+
+    Attributes:
+        folder: Where its files are.
+        steps: Samples that were learned from, in all.
+        scores: Metrics over all of them.
+        window: Metrics over the last `records.metric_window`.
+    """
+
+    folder: Path
+    steps: int
+    scores: dict[str, float] = field(default_factory=dict)
+    window: dict[str, float] = field(default_factory=dict)
+
+
+def run(path: str | Path, resume: bool = False, out: str | Path | None = None, progress: bool = True) -> Result:
+    """Run a configuration to its end.
+
+    Args:
+        path: The TOML file; paths in it are relative to its folder, but for `run.out`.
+        resume: Go on from the last checkpoint in the output folder, or from the start if there is none.
+            The result is, to the bit, that of a run which was never stopped.
+        out: The output folder, instead of `run.out`.
+        progress: Whether to draw a progress bar.
+
+    Raises:
+        ConfigError: For a mistake in the file, or a folder that has a run already while `resume` is not set.
+    """
+    path = Path(path)
+    config = load(path)
+    settings = config["run"]
+    folder = Path(settings["out"] if out is None else out)
+    _prepare(folder, path, resume)
+    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
+    try:
+        torch.set_default_dtype(getattr(torch, settings["dtype"]))
+        if settings["threads"]:
+            torch.set_num_threads(settings["threads"])
+        return _run(config, path.parent, folder, progress)
+    finally:
+        torch.set_default_dtype(dtype)
+        torch.set_num_threads(threads)
+
+
+def _prepare(folder: Path, path: Path, resume: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / name for name in (CHECKPOINT, RECORD, SPEED)]
+    if not resume and any(file.exists() for file in files):
+        raise ConfigError(
+            f"{folder} has a run already. Go on with it by --resume, or give another folder by --out or run.out."
+        )
+    if not files[0].exists():
+        # Stopped before its first checkpoint: what it wrote is written again from the start.
+        for file in files[1:]:
+            file.unlink(missing_ok=True)
+    shutil.copyfile(path, folder / "config.toml")
+
+
+def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
+    torch.manual_seed(config["run"]["seed"])
+    stream, classes = build_stream(config, base)
+    learner = build_learner(config, build_network(config, stream, classes))
+    scores = Scores(_metrics(config["records"]["metrics"]), config["records"]["metric_window"], None)
+    steps = config["run"]["steps"]
+    if steps is None and stream.length == math.inf:
+        raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
+    resumed = (folder / CHECKPOINT).exists()
+    if resumed:
+        learner.load(folder / CHECKPOINT)
+    total = steps if steps is not None else stream.length
+    sinks = _sinks(config["records"], folder, int(total) if progress and total is not None else None, progress)
+    every, result = config["checkpoint"]["every"], Result(folder, learner.position)
+    with record.Recorder(learner, *sinks, stream=stream) as recorder:
+        bundle = _Bundle(stream, recorder, scores)
+        left = None if steps is None else max(steps - learner.position, 0)
+        try:
+            reports = learner.run(bundle, max_steps=left, resume=resumed)
+            for evaluation in recorder(scored(reports, scores)):
+                result = Result(folder, recorder.step, evaluation.scores, evaluation.window)
+                if recorder.step % every == 0:
+                    learner.save(folder / CHECKPOINT)
+            learner.save(folder / CHECKPOINT)
+        finally:
+            bundle.close()
+    return _finish(config, result, scores)
+
+
+def _finish(config: Config, result: Result, scores: Scores) -> Result:
+    folder = result.folder
+    if not result.scores:
+        # A finished run that was resumed takes no step, but its scores are in the checkpoint.
+        result = Result(folder, result.steps, *scores.read())
+    text = json.dumps({"steps": result.steps, "scores": result.scores, "window": result.window}, indent=1)
+    (folder / RESULT).write_text(text + "\n", "utf-8")
+    if config["records"]["report"] and (folder / RECORD).stat().st_size:
+        _write_report(config, folder)
+    return result
+
+
+def report(folder: str | Path) -> Path:
+    """Write the HTML report of a folder's records anew, also of a run that is still going on; answers its path."""
+    folder = Path(folder)
+    for name in ("config.toml", RECORD):
+        if not (folder / name).is_file():
+            raise ConfigError(f"{folder} has no {name}: give a folder that hamlearn run wrote")
+    _write_report(load(folder / "config.toml"), folder)
+    return folder / REPORT
+
+
+def _write_report(config: Config, folder: Path) -> None:
+    facts = {
+        f"{section}.{name}": value
+        for section, keys in config.items()
+        for name, value in keys.items()
+        if value is not None and section != "records"
+    }
+    record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts, speed=folder / SPEED)
+
+
+def _metrics(names: list[str]) -> dict[str, Any]:
+    if not names:
+        return {}
+    try:
+        from river import metrics
+    except ImportError as error:
+        raise ConfigError(f"records.metrics = {names} needs River. Install hamlearn[river].") from error
+    for name in names:
+        if name not in metrics.__all__:
+            raise ConfigError(unknown(f"metric {name!r} in records.metrics", name, metrics.__all__))
+    return {name: getattr(metrics, name)() for name in names}
+
+
+def _sinks(settings: Mapping[str, Any], folder: Path, total: int | None, progress: bool) -> list[record.Sink]:
+    n = settings["windows"]
+    policy: record.Policy = record.Every(settings["every"]) if n is None else record.Windows(n)
+    pace = record.Every(n or settings["every"])
+    sinks: list[record.Sink] = [
+        record.JsonLines(folder / RECORD, policy, FIELDS, append=True),
+        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped"), append=True),
+    ]
+    if settings["tensorboard"]:
+        sinks.append(record.TensorBoard(folder / "tensorboard", pace, FIELDS))
+    if progress:
+        sinks.append(record.Progress(total))
+    return sinks
+
+
+class _Bundle:
+    """The stream as the learner sees it.
+
+    Its state carries the recorder's and the metrics', so that one file, written at once, holds them all.
+    """
+
+    def __init__(self, stream: Stream, recorder: record.Recorder, scores: Scores) -> None:
+        self._stream, self._recorder, self._scores = stream, recorder, scores
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self._stream)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "stream": self._stream.state_dict(),
+            "records": self._recorder.state_dict(),
+            "scores": self._scores.state_dict(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._stream.load_state_dict(state["stream"])
+        self._recorder.load_state_dict(state["records"])
+        self._scores.load_state_dict(state["scores"])
+
+    def close(self) -> None:
+        close = getattr(self._stream, "close", None)
+        if close is not None:
+            close()

@@ -1,0 +1,1 @@
+"""Hamiltonian Learning in the terms of other libraries."""

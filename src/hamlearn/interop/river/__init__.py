@@ -1,0 +1,7 @@
+"""Hamiltonian Learning as River estimators, and River's data sets as streams (extra `river`)."""
+
+from hamlearn.interop.river.estimators import HLClassifier, HLRegressor
+from hamlearn.interop.river.forecaster import HLForecaster
+from hamlearn.interop.river.stream import from_river
+
+__all__ = ["HLClassifier", "HLForecaster", "HLRegressor", "from_river"]

@@ -1,0 +1,7 @@
+"""Local learning: every node, layer or neuron computes and learns in every tick, from its neighbours alone."""
+
+from hamlearn.local.graph import Graph
+from hamlearn.local.learner import LocalLearner
+from hamlearn.local.neurons import Neurons
+
+__all__ = ["Graph", "LocalLearner", "Neurons"]

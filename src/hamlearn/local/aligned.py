@@ -1,0 +1,229 @@
+"""Aligned learning: every node at work on another sample, each costate met by the input of its own sample."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.hyper import Rates
+from hamlearn.local.cells import Cell
+from hamlearn.local.flights import Flight, Line, Pipe, Tick
+from hamlearn.local.saved_flights import dump, restore
+from hamlearn.local.schedule import Schedule, schedule
+from hamlearn.local.stacked import Stack
+from hamlearn.local.system import Done, Proposal, System, add_at
+from hamlearn.state import Sample
+
+
+class Aligned:
+    """A pipeline over an acyclic graph that takes a new sample at every tick.
+
+    Samples in flight carry their own states and costates from node to node, which is what delay lines at the
+    nodes and registers on skip edges hold. A costate loses τη_z of itself with every edge that it passes.
+    """
+
+    ticks = 1
+
+    def __init__(self, system: System) -> None:
+        if system.hyper.s != -1:
+            raise ConfigError("s=+1 lets costates grow forward in time: an aligned learner takes s=-1 only")
+        self.system = system
+        self.schedule: Schedule = schedule(system)
+        self.number = 0
+        self.flights: dict[int, Flight] = {}
+        self.pipes: dict[str, Pipe] = {}
+        self._trials: dict[str, dict[str, Tensor]] = {}
+        self._fits: str | None = None
+
+    def begin(self, u: Any) -> bool:
+        """A trial pass for each new shape of input, so that what does not fit is known before it enters.
+
+        Answers whether no sample is in flight.
+        """
+        key = _tree.describe(u)
+        if key not in self._trials:
+            trial = self.system.wiring.start(u)
+            for name, pipe in self.pipes.items() if self.flights else ():
+                if trial[name].shape != pipe.h.shape[1:]:
+                    raise SampleError(
+                        f"u={key} leads to {list(trial[name].shape)} in node {name!r}, where samples of "
+                        f"{list(pipe.h.shape[1:])} are in flight: flush() before the batch size changes, or pass "
+                        "stacked=False"
+                    )
+            self._trials = {key: trial}
+        if self.flights:
+            return False
+        for cell in self.system.cells:
+            if isinstance(cell, Stack):
+                self._lay(cell, cell.start(self._trials[key]))
+        return True
+
+    def _lay(self, stack: Stack, h: Tensor) -> None:
+        # A stack that leads to no output never learns, and needs no past.
+        known = stack.name in self.schedule.backward
+        delays = self.schedule.delays(stack.name) if known else [0] * stack.length
+        self.pipes[stack.name] = Pipe(h, torch.zeros_like(h[1:]), Line(stack, h, delays))
+
+    def end(self) -> None:
+        """Nothing: in a graph without cycles samples do not see each other."""
+
+    def reset(self) -> None:
+        """Drop all samples in flight."""
+        self.flights, self.pipes = {}, {}
+
+    def tick(self, sample: Sample | None, t: float, rates: Rates, *, reported: bool = True) -> Proposal:
+        """One tick of all nodes, each with a sample of its own; `None` lets those in flight move on."""
+        flights = dict(self.flights)
+        if sample is not None:
+            self._check_target(sample)
+            flights[self.number] = Flight(sample, t, rates.tau, reported, self.system.wiring.values(sample.u))
+        tick = Tick(self.number, flights, rates, [None] * len(self.system.theta))
+        for cell in self.system.cells:
+            self._forward(tick, cell)
+        loss = self._losses(tick)
+        for cell in self.system.cells:
+            if cell.name in self.schedule.backward:
+                self._backward(tick, cell)
+        done = self._done(tick)
+        z = [*tick.z.values(), *(pipe.z for pipe in tick.pipes.values())]
+        return Proposal(tick.grads, z, loss, loss is not None, lambda: self._commit(tick), done)
+
+    def _check_target(self, sample: Sample) -> None:
+        """Try the loss on a blank output: a target that does not fit must not enter and fail many ticks later."""
+        targets = self.system.targets(sample.target)
+        key = f"{_tree.describe(sample.u)} {_tree.describe(targets)}"
+        if targets and key != self._fits:
+            blank = self._trials[_tree.describe(sample.u)]
+            with torch.no_grad():
+                self.system.compare({name: blank[name] for name in targets}, targets)
+            # Real numbers of a shape that fits always fit; classes may be out of range.
+            real = all(isinstance(x, Tensor) and x.is_floating_point() for x in targets.values())
+            self._fits = key if real else None
+
+    def _forward(self, tick: Tick, cell: Cell | Stack) -> None:
+        entry, flight = tick.at(self.schedule.forward[cell.name])
+        if isinstance(cell, Cell):
+            if flight is not None:
+                draws = cell.draws()
+                if draws is not None:
+                    tick.draws[entry, cell.name] = draws
+                tick.h[entry, cell.name] = cell.forward([flight.h[source] for source in cell.sources])
+            return
+        pipe = self.pipes[cell.name]
+        incoming = torch.zeros_like(pipe.h[0]) if flight is None else flight.h[cell.sources[0]]
+        x = cell.gather(pipe.h, [incoming])
+        pipe.line.write(tick.number, x[0])
+        h = cell.forward(x)
+        tick.pipes[cell.name] = replace(pipe, h=h)
+        entry, flight = tick.at(self.schedule.shown(cell.name))
+        if flight is not None:
+            tick.h[entry, cell.name] = h[-1]
+
+    def _losses(self, tick: Tick) -> Tensor | None:
+        total = None
+        for name in self.system.wiring.outputs:
+            entry, flight = tick.at(self.schedule.shown(name) + self.schedule.lag)
+            if flight is None:
+                continue
+            h = tick.h[entry, name] if self.schedule.lag == 0 else flight.h[name]
+            L, dL = self.system.losses({name: h}, flight.sample.target)
+            if L is not None:
+                tick.send(entry, name, (flight.tau * tick.rates.phi) * dL[name])
+                tick.losses[entry] = tick.losses[entry] + L if entry in tick.losses else L
+                total = L if total is None else total + L
+        return total
+
+    def _backward(self, tick: Tick, cell: Cell | Stack) -> None:
+        entry, flight = tick.at(self.schedule.backward[cell.name])
+        z = None if flight is None else tick.z.get((entry, cell.name), flight.z.get(cell.name))
+        keep = 1 - tick.rates.tau * tick.rates.eta_z
+        if isinstance(cell, Cell):
+            if flight is None or z is None:
+                return
+            inputs = [flight.h[source] for source in cell.sources]
+            draws = flight.draws.get(cell.name, tick.draws.get((entry, cell.name)))
+            messages, increments = cell.again(inputs, draws, z)
+        else:
+            pipe = tick.pipes[cell.name]
+            arrived = torch.zeros_like(pipe.h[0]) if z is None else z
+            trace = cell.trace([pipe.line.read(tick.number)])
+            messages, increments = trace.both(cell.join(self.pipes[cell.name].z, arrived))
+            inside, messages = cell.scatter(messages)
+            assert inside is not None
+            tick.pipes[cell.name] = replace(pipe, z=inside if keep == 1.0 else keep * inside)
+            entry = tick.number - self.schedule.first(cell.name)
+        add_at(tick.grads, cell.slots, increments)
+        if entry in tick.flights:
+            for parent, message in zip(cell.parents, messages, strict=True):
+                tick.send(entry, parent, message if keep == 1.0 else keep * message)
+
+    def _done(self, tick: Tick) -> Done | None:
+        outputs = self.system.wiring.outputs
+        entry, flight = tick.at(max(map(self.schedule.shown, outputs)) + self.schedule.lag)
+        if flight is None or not flight.reported:
+            return None
+        h = {name: tick.h.get((entry, name), flight.h.get(name)) for name in outputs}
+        losses = [x for x in (flight.loss, tick.losses.get(entry)) if x is not None]
+        loss = losses[0] + losses[1] if len(losses) == 2 else (losses[0] if losses else None)
+        return Done(flight.sample, flight.t, self.system.read(h), loss)  # type: ignore[arg-type]
+
+    def _commit(self, tick: Tick) -> None:
+        self.flights = tick.flights
+        self.flights.pop(tick.number + 1 - self.schedule.horizon, None)
+        for written, place in ((tick.h, "h"), (tick.z, "z"), (tick.draws, "draws")):
+            for (entry, name), value in written.items():
+                if entry in self.flights:
+                    getattr(self.flights[entry], place)[name] = value
+        for entry, loss in tick.losses.items():
+            if entry in self.flights:
+                before = self.flights[entry].loss
+                self.flights[entry].loss = loss if before is None else before + loss
+        self.pipes = self.pipes | tick.pipes
+        self.number += 1
+
+    def snapshot(self) -> Any:
+        """What `restore` takes: samples in flight and lines are written to, hence copies."""
+        pipes = {n: replace(p, line=p.line.copy()) for n, p in self.pipes.items()}
+        return self.number, {entry: flight.copy() for entry, flight in self.flights.items()}, pipes
+
+    def restore(self, snapshot: Any) -> None:
+        """Return to an earlier moment."""
+        self.number, self.flights, self.pipes = snapshot
+
+    def by_node(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """States and costates by node, of the samples that the nodes are at; nodes without one are missing."""
+        h: dict[str, Tensor] = {}
+        z: dict[str, Tensor] = {}
+        for cell in self.system.cells:
+            if isinstance(cell, Stack) and cell.name in self.pipes:
+                h |= dict(zip(cell.names, self.pipes[cell.name].h, strict=True))
+                z |= dict(zip(cell.names[:-1], self.pipes[cell.name].z, strict=True))
+            shown = self.flights.get(self.number - 1 - self.schedule.shown(cell.name))
+            if shown is not None and cell.name in shown.h:
+                h[cell.name] = shown.h[cell.name]
+            due = self.flights.get(self.number - self.schedule.backward.get(cell.name, 0))
+            if due is not None and cell.name in due.z:
+                z[cell.name] = due.z[cell.name]
+        return h, z
+
+    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a checkpoint has to hold: tensors, and the rest."""
+        tensors, flights = dump(self.flights, self.system.wiring.inputs)
+        for name, pipe in self.pipes.items():
+            tensors |= {f"pipe/{name}/h": pipe.h, f"pipe/{name}/z": pipe.z, f"pipe/{name}/line": pipe.line.slots}
+        return tensors, {"number": self.number, "flights": flights}
+
+    def load(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Take what a checkpoint held."""
+        self.number, self.pipes = header["number"], {}
+        for cell in self.system.cells:
+            if f"pipe/{cell.name}/h" in tensors and isinstance(cell, Stack):
+                self._lay(cell, tensors[f"pipe/{cell.name}/h"])
+                self.pipes[cell.name].z = tensors[f"pipe/{cell.name}/z"]
+                self.pipes[cell.name].line.slots = tensors[f"pipe/{cell.name}/line"]
+        self.flights = restore(tensors, header["flights"], self.system.wiring.values)

@@ -1,0 +1,133 @@
+"""Nodes as the engines compute them: forward, and the vector-Jacobian product of one node at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn.hamiltonian import vjp
+from hamlearn.local.wiring import Merged, Node
+
+# Modules of these types draw no random numbers; a node of any other kind is taken to, to be safe.
+_STEADY = (
+    nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.LayerNorm,
+    nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.Sequential, nn.ModuleList, nn.Tanh, nn.ReLU,
+    nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d,
+    nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Embedding,
+)  # fmt: skip
+
+
+class Trace:
+    """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ."""
+
+    def __init__(self, out: Tensor, inputs: list[Tensor], theta: list[Tensor]) -> None:
+        self.out = out
+        self.inputs = inputs
+        self.theta = theta
+
+    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Messages to the nodes that were read, and the increments of ω before their sign."""
+        grads = vjp([self.out], [z], [*self.inputs, *self.theta])
+        return grads[: len(self.inputs)], grads[len(self.inputs) :]
+
+    def messages(self, z: Tensor) -> list[Tensor]:
+        """z·∂ĥ/∂inputs; the graph is kept."""
+        return vjp([self.out], [z], self.inputs, keep=True)
+
+    def gradients(self, z: Tensor) -> list[Tensor]:
+        """z·∂ĥ/∂θ."""
+        return vjp([self.out], [z], self.theta)
+
+
+class Cell:
+    """One node, computed by itself.
+
+    Args:
+        node: What it computes.
+        slots: Positions of its weights among all that are learned.
+        theta: Those weights.
+        nodes: Names of all nodes, to tell what it reads of others from external input.
+    """
+
+    def __init__(self, node: Node, slots: list[int], theta: list[Tensor], nodes: Sequence[str]) -> None:
+        self.node = node
+        self.name = node.name
+        self.names = (node.name,)
+        self.sources = node.sources
+        self.slots = slots
+        self.theta = theta
+        self.length = 1
+        self.from_nodes = [i for i, source in enumerate(node.sources) if source in nodes]
+        self.parents = [node.sources[i] for i in self.from_nodes]
+        self.buffers = list(node.module.buffers())
+        modules = list(node.module.modules())
+        self.random = not all(isinstance(m, (*_STEADY, Merged)) for m in modules)
+        self.inplace = any(getattr(m, "inplace", False) for m in modules)
+        self.devices = sorted({p.device.index or 0 for p in node.module.parameters() if p.is_cuda})
+
+    def start(self, h0: dict[str, Tensor]) -> Tensor:
+        """First state."""
+        return h0[self.name]
+
+    def last(self, h: Tensor) -> Tensor:
+        """What other nodes see."""
+        return h
+
+    def gather(self, h: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+        """What this cell computes from: its own state is not among it unless an edge says so."""
+        return inputs
+
+    def scatter(self, messages: list[Tensor]) -> tuple[Tensor | None, list[Tensor]]:
+        """Messages to inside and to outside."""
+        return None, messages
+
+    def join(self, inner: Tensor | None, incoming: Tensor) -> Tensor:
+        """Messages from inside and from outside, in the shape of z."""
+        return incoming
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """One tensor per node."""
+        return [x]
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """ĥ, without a graph."""
+        with torch.no_grad():
+            return self._evaluate(inputs)
+
+    def trace(self, inputs: list[Tensor]) -> Trace:
+        """ĥ with a graph from the nodes that were read and from θ."""
+        inputs = list(inputs)
+        for i in self.from_nodes:
+            inputs[i] = inputs[i].detach().requires_grad_()
+        with torch.enable_grad():
+            return Trace(self._evaluate(inputs), [inputs[i] for i in self.from_nodes], self.theta)
+
+    def again(
+        self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Both products of a second evaluation, with the draws of the first; statistics do not move again."""
+        kept = [buffer.clone() for buffer in self.buffers]
+        if draws is None:
+            trace = self.trace(inputs)
+        else:
+            with torch.random.fork_rng(self.devices):
+                torch.set_rng_state(draws[0])
+                for device, state in zip(self.devices, draws[1:], strict=True):
+                    torch.cuda.set_rng_state(state, device)
+                trace = self.trace(inputs)
+        result = trace.both(z)
+        for buffer, value in zip(self.buffers, kept, strict=True):
+            buffer.copy_(value)
+        return result
+
+    def draws(self) -> list[Tensor] | None:
+        """State of the random number generators, for `again`; `None` for a node that draws none."""
+        if not self.random:
+            return None
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self.devices)]
+
+    def _evaluate(self, inputs: list[Tensor]) -> Tensor:
+        # The inputs are other nodes' states: a module that works in place gets copies.
+        return self.node(*(x.clone() for x in inputs)) if self.inplace else self.node(*inputs)

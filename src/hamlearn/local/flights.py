@@ -1,0 +1,106 @@
+"""Samples in flight through an aligned graph, and what nodes and stacks keep for them."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn.hyper import Rates
+from hamlearn.local.stacked import Stack
+from hamlearn.state import Sample
+
+
+@dataclass
+class Flight:
+    """A sample on its way, with the states it has given to nodes and the costates it has waiting there.
+
+    Attributes:
+        sample: As the stream gave it.
+        t: Time at which it was taken.
+        tau: Its time step, which weighs its loss.
+        reported: Whether its output is to be reported.
+        h: External inputs and outputs of nodes, by name.
+        z: Costates that have arrived at nodes.
+        draws: Random state before each node that draws, for the second evaluation.
+        loss: Sum of the losses taken so far.
+    """
+
+    sample: Sample
+    t: float
+    tau: float
+    reported: bool
+    h: dict[str, Any]
+    z: dict[str, Tensor] = field(default_factory=dict)
+    draws: dict[str, list[Tensor]] = field(default_factory=dict)
+    loss: Tensor | None = None
+
+    def copy(self) -> Flight:
+        """The same, safe from later writes."""
+        return replace(self, h=dict(self.h), z=dict(self.z), draws=dict(self.draws))
+
+
+class Line:
+    """Past inputs of the layers of a stack, each read back after a delay of its own.
+
+    A slot is written in place. That is safe before a tick is accepted, because the slot held what no layer will
+    ask for again, and a tick that is refused writes it anew.
+    """
+
+    def __init__(self, stack: Stack, h: Tensor, delays: list[int]) -> None:
+        self.size = max(delays) + 1
+        self.slots = h.new_zeros(self.size, *h.shape)
+        layer = torch.arange(stack.length)
+        ages = torch.tensor(delays)
+        now = torch.arange(self.size).unsqueeze(1)
+        self.index = (((now - ages) % self.size) * stack.length + layer).to(h.device)
+
+    def copy(self) -> Line:
+        """The same, safe from later writes."""
+        twin = copy.copy(self)
+        twin.slots = self.slots.clone()
+        return twin
+
+    def write(self, tick: int, x: Tensor) -> None:
+        """Keep the inputs of this tick."""
+        self.slots[tick % self.size] = x
+
+    def read(self, tick: int) -> Tensor:
+        """For each layer the input whose costate is due at this tick."""
+        return self.slots.flatten(0, 1).index_select(0, self.index[tick % self.size])
+
+
+@dataclass
+class Pipe:
+    """What a stack carries from tick to tick: outputs, costates of all layers but the last, past inputs."""
+
+    h: Tensor
+    z: Tensor
+    line: Line
+
+
+@dataclass
+class Tick:
+    """What one tick finds and writes; nothing reaches a sample in flight before the tick is accepted."""
+
+    number: int
+    flights: dict[int, Flight]
+    rates: Rates
+    grads: list[Tensor | None]
+    h: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    z: dict[tuple[int, str], Tensor] = field(default_factory=dict)
+    draws: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
+    losses: dict[int, Tensor] = field(default_factory=dict)
+    pipes: dict[str, Pipe] = field(default_factory=dict)
+
+    def at(self, age: int) -> tuple[int, Flight | None]:
+        """The sample that entered `age` ticks ago, if there was one."""
+        return self.number - age, self.flights.get(self.number - age)
+
+    def send(self, entry: int, name: str, message: Tensor) -> None:
+        """A costate for node `name` of the sample that entered at tick `entry`."""
+        before = self.z.get((entry, name), self.flights[entry].z.get(name))
+        self.z[entry, name] = message if before is None else before + message

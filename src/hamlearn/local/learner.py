@@ -1,0 +1,201 @@
+"""The local learner: all nodes compute and learn in every tick."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import nn
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.hyper import Hyper
+from hamlearn.learner._running import Reader
+from hamlearn.local import checkpoints
+from hamlearn.local.aligned import Aligned
+from hamlearn.local.delay_free import DelayFree
+from hamlearn.local.finite import check_input
+from hamlearn.local.progress import Progress
+from hamlearn.local.setting import check_setting
+from hamlearn.local.system import Losses, Order, System
+from hamlearn.local.unaligned import Unaligned
+from hamlearn.local.wiring import Groups, evaluating, wire
+from hamlearn.state import Sample, State, StepReport
+
+
+class LocalLearner:
+    """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
+
+    ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +
+    z_c·∂ĥ_c/∂θ_c; θ⁺ = θ − τβ⊙ω (parallel order with s = −1 and f_h = (−h + ĥ)/τ, eq:euleraa, Algorithm alg:hlz).
+
+    Args:
+        module: An `nn.Sequential` (one node per child), a `Graph` or `Neurons`.
+        loss: L(y, target), a scalar; with several outputs applied to each, or a mapping from outputs to losses.
+        hyper: τ, η, β, φ and s. Names in `beta` are those of `module.named_parameters()`.
+        groups: Consecutive nodes to compute at once, with delays only between groups: how many groups of about
+            equal size, or the indices of the first nodes of all groups but the first. `None`: each node is one.
+        hold: Ticks that each sample is shown for (passes over all layers, if `delay_free`).
+        align: Keep each node's past inputs, so that a costate meets the input of its own sample; a new sample may
+            then enter at every tick. For graphs without cycles.
+        delay_free: At step κ only layer κ mod ν moves (eq:ffasd). For graphs without cycles.
+        order: `"parallel"`; or `"sequential"`, where the loss is taken on the new state, ω moves with the new z
+            and θ with the new ω: one group is then plain BackPropagation.
+        stacked: Whether runs of equal layers are kept as one batched tensor, which changes speed alone.
+        on_nonfinite: As in `Learner`. Where aligned, `"skip"` also drops the samples in flight.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn.local import LocalLearner
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        >>> learner = LocalLearner(net, torch.nn.functional.mse_loss, hl.Hyper(beta=0.01), align=True)
+        >>> stream = [hl.Sample(torch.full((1, 2), k / 5), torch.ones(1, 1)) for k in range(5)]
+        >>> [report.sample is sample for report, sample in zip(learner.run(stream), stream)]
+        [True, True, True, True, True]
+        >>> learner.delays
+        {'0': 6, '1': 4, '2': 2}
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Losses,
+        hyper: Hyper,
+        groups: Groups = None,
+        hold: int = 1,
+        align: bool = False,
+        delay_free: bool = False,
+        order: Order = "parallel",
+        stacked: bool = True,
+        on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+    ) -> None:
+        check_setting(hyper, hold, align, delay_free, order, on_nonfinite)
+        wiring = wire(module, groups)
+        cycle = wiring.cycle() if delay_free else None
+        if cycle:
+            raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
+        self.module = module
+        self.hyper = hyper
+        self.hold = hold
+        self.align = align
+        self.delay_free = delay_free
+        self.on_nonfinite = on_nonfinite
+        self._system = System(wiring, loss, hyper, order, stacked and not delay_free)
+        engine = Aligned if align else DelayFree if delay_free else Unaligned
+        self._engine: Any = engine(self._system)
+        self._progress = Progress(self._system, self._engine, on_nonfinite)
+        self._reader = Reader()
+
+    @property
+    def state(self) -> State:
+        """Time, h and z by node, and ω by parameter name. Aligned, each node's are those of its own sample."""
+        h, z = self._engine.by_node()
+        now = self._progress
+        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the nodes in the order in which a signal passes; a group has the name of its last node."""
+        return [node.name for node in self._system.wiring.nodes]
+
+    @property
+    def stacks(self) -> list[tuple[str, ...]]:
+        """Runs of nodes that are kept as one batched tensor."""
+        return [cell.names for cell in self._system.cells if cell.length > 1]
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Aligned: ticks from a node's computing of a sample to its learning from it."""
+        if not self.align:
+            raise ConfigError(
+                "delays are defined for align=True: otherwise a costate meets whatever input is there"
+            )
+        schedule = self._engine.schedule
+        cells = [cell for cell in self._system.cells if cell.name in schedule.backward]
+        return {n: delay for c in cells for n, delay in zip(c.names, schedule.delays(c.name), strict=True)}
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        return self._reader.position
+
+    def step(self, sample: Sample) -> StepReport:
+        """Show one sample for `hold` ticks. If anything is wrong with it, the learner stays exactly as it was.
+
+        The report is of the last tick. Aligned, it is of the sample whose output became complete; while the first
+        samples are under way there is none, and `y`, `loss` and `sample` are `None`.
+        """
+        if not isinstance(sample, Sample):
+            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+        if self.align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
+            return StepReport(self._progress.t, None, None, sample, skipped=True)
+        report = self._progress.show(sample, self.hold * self._engine.ticks)
+        if sample.boundary and not (report is not None and report.skipped):
+            self._engine.end()
+        return report if report is not None else StepReport(self._progress.t, None, None, None)  # type: ignore[arg-type]
+
+    def flush(self) -> list[StepReport]:
+        """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
+        reports = []
+        while self.align and self._engine.flights:
+            report = self._progress.show(None, 1)
+            if report is not None:
+                reports.append(report)
+        return reports
+
+    def run(
+        self, stream: Iterable[Sample], max_steps: int | None = None, *, resume: bool = False
+    ) -> Iterator[StepReport]:
+        """Take samples from `stream` and yield a report for each, in order.
+
+        Aligned, reports come some ticks after their samples; at the end of a finite stream the samples in flight
+        are flushed. Where `max_steps` ends the run first they stay in flight: go on with another run, or
+        `flush()`.
+
+        Args:
+            stream: Any iterable of samples, endless or not.
+            max_steps: How many samples to take at most.
+            resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
+        """
+        taken = 0
+        for report in self._reader.reports(self.step, stream, max_steps, resume, pending=lambda: 0):
+            taken += 1
+            if report.y is not None or report.skipped:
+                yield report
+        if max_steps is None or taken < max_steps:
+            yield from self.flush()
+
+    @torch.no_grad()
+    def predict(self, u: Any) -> Any:
+        """The output for `u`, in evaluation mode. Nothing moves.
+
+        Without cycles: what the network settles at when `u` is held. With cycles: what it shows after `u` has
+        been held for `hold` ticks from the present state on.
+        """
+        wiring = self._system.wiring
+        with evaluating(self.module):
+            if wiring.cycle() is None:
+                return self._system.read(wiring.forward(u))
+            h = self.state.h or wiring.start(u)
+            for _ in range(self.hold):
+                values = wiring.values(u) | h
+                h = {node.name: node(*(values[s] for s in node.sources)) for node in wiring.nodes}
+            return self._system.read(h)
+
+    def reset(self) -> None:
+        """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
+        self._engine.reset()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write everything to one file, samples in flight and the stream's position too."""
+        checkpoints.save(self, path)
+
+    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
+        """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
+
+        Args:
+            path: The checkpoint.
+            new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
+        """
+        checkpoints.load(self, path, new_hyper=new_hyper)

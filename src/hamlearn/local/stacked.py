@@ -1,0 +1,198 @@
+"""Runs of layers of one shape kept as one batched tensor, so that a tick costs the same few calls at any depth."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.hamiltonian import vjp
+from hamlearn.local.wiring import Merged, Node, Wiring
+
+_ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
+
+
+class StackTrace:
+    """One evaluation of all layers: δ = z·σ′, messages δW and increments δᵀx, each one batched product."""
+
+    def __init__(self, out: Tensor, pre: Tensor, x: Tensor, theta: list[Tensor]) -> None:
+        self.out = out
+        self.pre = pre
+        self.x = x
+        self.theta = theta
+
+    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Messages to the layers' inputs, and the increments of ω before their sign."""
+        with torch.no_grad():
+            delta = _rows(vjp([self.out], [z], [self.pre])[0])
+            return self._messages(delta), self._gradients(delta)
+
+    def messages(self, z: Tensor) -> list[Tensor]:
+        """z·∂ĥ/∂x; the graph is kept."""
+        with torch.no_grad():
+            return self._messages(_rows(vjp([self.out], [z], [self.pre], keep=True)[0]))
+
+    def gradients(self, z: Tensor) -> list[Tensor]:
+        """z·∂ĥ/∂θ."""
+        with torch.no_grad():
+            return self._gradients(_rows(vjp([self.out], [z], [self.pre])[0]))
+
+    def _messages(self, delta: Tensor) -> list[Tensor]:
+        return [torch.bmm(delta, self.theta[0]).view(self.x.shape)]
+
+    def _gradients(self, delta: Tensor) -> list[Tensor]:
+        x, columns = _rows(self.x), delta.transpose(1, 2)
+        # For one row the product by broadcasting is several times faster than a batched matrix product.
+        weight = columns * x if x.shape[1] == 1 else torch.bmm(columns, x)
+        return [weight] if len(self.theta) == 1 else [weight, delta.sum(1)]
+
+
+class Stack:
+    """A chain of equal layers σ(W_l x_l + b_l) as one cell: state and costate are (layers, ..., n).
+
+    x_0 comes from outside and x_l = h_{l−1}; a message to x_l is one to h_{l−1}. The layers' parameters become
+    views of the stacked tensors, so that the module stays the owner of its weights.
+
+    Args:
+        nodes: The layers, each an `nn.Linear`, or one followed by elementwise functions.
+        slots: Positions of the stacked tensors among all that are learned.
+        nodes_all: Names of all nodes of the graph.
+    """
+
+    def __init__(self, nodes: Sequence[Node], slots: list[int], nodes_all: Sequence[str]) -> None:
+        self.names = tuple(node.name for node in nodes)
+        self.name = self.names[-1]
+        self.sources = nodes[0].sources
+        self.parents = [s for s in self.sources if s in nodes_all]
+        self.slots = slots
+        self.length = len(nodes)
+        self.activation = _parts(nodes[0].module)[1]
+        linear = [_parts(node.module)[0] for node in nodes]
+        self._first = linear[0]
+        self.theta = [_stack([layer.weight for layer in linear])]
+        if linear[0].bias is not None:
+            self.theta.append(_stack([cast(Tensor, layer.bias) for layer in linear]))
+
+    def start(self, h0: dict[str, Tensor]) -> Tensor:
+        """First state of all layers."""
+        return torch.stack([h0[name] for name in self.names])
+
+    def last(self, h: Tensor) -> Tensor:
+        """What other nodes see: the last layer."""
+        return h[-1]
+
+    def gather(self, h: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+        """The inputs of all layers: one from outside, the others from the layer before."""
+        if inputs[0].shape != h.shape[1:]:
+            raise SampleError(
+                f"node {self.names[0]!r} got {list(inputs[0].shape)} where its layers hold {list(h.shape[1:])}: "
+                "the shape of the input changed. Keep the batch size; or mark the last sample of a sequence with "
+                "boundary=True, or reset()"
+            )
+        return [torch.cat([inputs[0].unsqueeze(0), h[:-1]])]
+
+    def scatter(self, messages: list[Tensor]) -> tuple[Tensor | None, list[Tensor]]:
+        """Messages to inside (layer l's to l − 1) and to outside (the first layer's)."""
+        return messages[0][1:], [messages[0][0]] if self.parents else []
+
+    def join(self, inner: Tensor | None, incoming: Tensor) -> Tensor:
+        """Messages from inside and, for the last layer, from outside."""
+        assert inner is not None
+        return torch.cat([inner, incoming.unsqueeze(0)])
+
+    def split(self, x: Tensor) -> list[Tensor]:
+        """One tensor per layer."""
+        return list(x)
+
+    def forward(self, inputs: list[Tensor]) -> Tensor:
+        """ĥ of all layers, without a graph."""
+        with torch.no_grad():
+            return self.activation(self._linear(inputs[0]))
+
+    def trace(self, inputs: list[Tensor]) -> StackTrace:
+        """ĥ of all layers, ready to be differentiated."""
+        with torch.no_grad():
+            pre = self._linear(inputs[0])
+        with torch.enable_grad():
+            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta)
+
+    def _linear(self, x: Tensor) -> Tensor:
+        if self._first.weight.data_ptr() != self.theta[0].data_ptr():
+            raise ConfigError(
+                f"the weights of {self.names[0]!r} have got new storage since they were stacked (module.to(), "
+                "weight.data = ...): build the learner afterwards, or pass stacked=False"
+            )
+        weight = self.theta[0].transpose(1, 2)
+        if len(self.theta) == 1:
+            return torch.bmm(_rows(x), weight).view(x.shape)
+        return torch.baddbmm(self.theta[1].unsqueeze(1), _rows(x), weight).view(x.shape)
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.reshape(x.shape[0], -1, x.shape[-1])
+
+
+def _stack(weights: Sequence[Tensor]) -> Tensor:
+    stacked = torch.stack([weight.detach() for weight in weights])
+    for weight, layer in zip(weights, stacked, strict=True):
+        weight.data = layer
+    return stacked.requires_grad_()
+
+
+def _parts(module: nn.Module) -> tuple[nn.Linear, nn.Module]:
+    leaves = [m for m in module.modules() if not list(m.children())]
+    linear = leaves[0]
+    assert isinstance(linear, nn.Linear)
+    functions = [_out_of_place(function) for function in leaves[1:]]
+    return linear, functions[0] if len(functions) == 1 else nn.Sequential(*functions)
+
+
+def _out_of_place(function: nn.Module) -> nn.Module:
+    # The stack differentiates by the value that a function in place would destroy.
+    twin = copy.copy(function)
+    if getattr(twin, "inplace", False):
+        twin.inplace = False  # type: ignore[assignment]
+    return twin
+
+
+def runs(wiring: Wiring) -> list[list[Node]]:
+    """The nodes in order, neighbours that may be stacked in one list."""
+    read_by = Counter(source for node in wiring.nodes for source in node.sources)
+    uses = Counter(id(weight) for node in wiring.nodes for weight in node.module.parameters())
+    result: list[list[Node]] = []
+    shape = None
+    for node in wiring.nodes:
+        before, shape = shape, _shape(node, uses)
+        follows = result and node.sources == (result[-1][-1].name,)
+        alone = follows and read_by[node.sources[0]] == 1 and node.sources[0] not in wiring.outputs
+        if alone and shape is not None and shape == before:
+            result[-1].append(node)
+        else:
+            result.append([node])
+    return result
+
+
+def _shape(node: Node, uses: Counter[int]) -> str | None:
+    """What two layers must share to be stacked; `None` for a node that cannot be."""
+    modules = list(node.module.modules())
+    leaves = [m for m in modules if not list(m.children())]
+    plain = all(
+        type(m) in (nn.Sequential, nn.ModuleList) or (isinstance(m, Merged) and m.straight)
+        for m in modules
+        if m not in leaves
+    )
+    hooks = any(itertools.chain.from_iterable((m._forward_hooks, m._forward_pre_hooks) for m in modules))
+    linear = leaves[0]
+    if not plain or hooks or type(linear) is not nn.Linear or linear.in_features != linear.out_features:
+        return None
+    if not all(type(m) in _ELEMENTWISE for m in leaves[1:]):
+        return None
+    if not all(w.requires_grad and uses[id(w)] == 1 for w in linear.parameters()):
+        return None
+    return f"{[linear, *map(_out_of_place, leaves[1:])]} {linear.weight.dtype} {linear.weight.device}"

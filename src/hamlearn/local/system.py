@@ -1,0 +1,199 @@
+"""What is learned locally: cells, weights, costates, and what one tick proposes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
+from hamlearn.hyper import Hyper
+from hamlearn.local.cells import Cell
+from hamlearn.local.stacked import Stack, runs
+from hamlearn.local.wiring import Node, Wiring
+from hamlearn.state import Sample
+from hamlearn.velocity import Value, Velocity
+
+Order = Literal["parallel", "sequential"]
+Losses = Loss | Mapping[str, Loss]
+
+
+@dataclass(slots=True)
+class Done:
+    """A sample whose output is complete: when it was taken, y, L, and ⟨z, ḣ⟩ at that tick."""
+
+    sample: Sample
+    t: float
+    y: Any
+    loss: Tensor | None
+    coupling: Tensor | None = None
+
+
+@dataclass(slots=True)
+class Proposal:
+    """What a tick would change, before anybody has agreed to it.
+
+    Attributes:
+        grads: z·∂ĥ/∂θ by slot, `None` where nothing arrived.
+        z: New costates, to be looked at before they are taken.
+        loss: Loss that was computed in this tick.
+        entered: Whether a loss entered a costate.
+        commit: Takes the new states and costates.
+        done: What to report, if an output is complete with this tick.
+    """
+
+    grads: list[Tensor | None]
+    z: list[Tensor]
+    loss: Tensor | None
+    entered: bool
+    commit: Callable[[], None]
+    done: Done | None
+
+
+@dataclass
+class System:
+    """A wiring with its learnable weights laid out in slots: one per weight, or one per stack of weights."""
+
+    wiring: Wiring
+    loss: Losses
+    hyper: Hyper
+    order: Order
+    stacked: bool
+    cells: list[Cell | Stack] = field(init=False)
+    theta: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.names = {id(w): n for n, w in self.wiring.root.named_parameters() if w.requires_grad}
+        weights: list[Tensor] = [w for w in self.wiring.root.parameters() if w.requires_grad]
+        if not weights:
+            raise ConfigError("no parameter requires grad: there is nothing to learn")
+        if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
+            raise ConfigError(f"losses for {sorted(self.loss)}, but the outputs are {sorted(self.wiring.outputs)}")
+        Velocity(self.hyper.beta, list(self.names.values()), weights)
+        self.theta = []
+        self.slot_names: list[tuple[str, ...]] = []
+        self._betas: list[Value] = []
+        self._place: dict[int, int] = {}
+        nodes = [node.name for node in self.wiring.nodes]
+        self.cells = []
+        for run in runs(self.wiring) if self.stacked else [[node] for node in self.wiring.nodes]:
+            betas = self._stackable(run) if len(run) > 1 else None
+            if betas is None:
+                self.cells += [self._cell(node, nodes) for node in run]
+            else:
+                self.cells.append(self._stack(run, betas, nodes))
+        unused = set(self.names.values()).difference(*self.slot_names)
+        if unused:
+            raise ConfigError(f"parameters {sorted(unused)} belong to no node: freeze them or give them to a node")
+        slots = [f"slot {i}" for i in range(len(self.theta))]
+        beta: Any = dict(zip(slots, self._betas, strict=True))
+        if not isinstance(self.hyper.beta, Mapping | Tensor):
+            beta = self.hyper.beta
+        self.velocity = Velocity(beta, slots, self.theta)
+
+    def _cell(self, node: Node, nodes: list[str]) -> Cell:
+        weights: list[Tensor] = [w for w in node.module.parameters() if w.requires_grad]
+        for weight in weights:
+            if id(weight) not in self._place:
+                self._place[id(weight)] = len(self.theta)
+                self.theta.append(weight)
+                self.slot_names.append((self.names[id(weight)],))
+                self._betas.append(self._beta(self.names[id(weight)]))
+        return Cell(node, [self._place[id(w)] for w in weights], weights, nodes)
+
+    def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> Stack:
+        slots = list(range(len(self.theta), len(self.theta) + len(betas)))
+        stack = Stack(run, slots, nodes)
+        per_layer = [list(node.module.parameters()) for node in run]
+        self.theta += stack.theta
+        self.slot_names += [tuple(self.names[id(w)] for w in kind) for kind in zip(*per_layer, strict=True)]
+        self._betas += betas
+        return stack
+
+    def _stackable(self, run: list[Node]) -> list[Value] | None:
+        """β of each stacked tensor, or `None` where the layers' own cannot be put into one."""
+        kinds = zip(*(list(node.module.parameters()) for node in run), strict=True)
+        betas: list[Value] = []
+        for kind in kinds:
+            values = [self._beta(self.names[id(w)]) for w in kind]
+            if all(v is values[0] for v in values) and not (isinstance(values[0], Tensor) and values[0].dim()):
+                betas.append(values[0])
+            elif all(isinstance(v, float | int) for v in values):
+                scale = torch.tensor(values, dtype=kind[0].dtype, device=kind[0].device)
+                betas.append(scale.view(-1, *(1 for _ in kind[0].shape)))
+            else:
+                return None
+        return betas
+
+    def _beta(self, name: str) -> Value:
+        beta = self.hyper.beta
+        if not isinstance(beta, Mapping):
+            return beta
+        return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))
+
+    def by_name(self, slots: list[Tensor]) -> dict[str, Tensor]:
+        """Slots as the module names them, in the module's order."""
+        found: dict[str, Tensor] = {}
+        for names, tensor in zip(self.slot_names, slots, strict=True):
+            found |= {names[0]: tensor} if len(names) == 1 else dict(zip(names, tensor, strict=True))
+        return {name: found[name] for name in self.names.values()}
+
+    def read(self, h: dict[str, Tensor]) -> Any:
+        """Y from the states of the output nodes."""
+        read = self.wiring.read or (lambda x: x)
+        y = {name: read(h[name]) for name in self.wiring.outputs}
+        return y if len(y) > 1 else y[self.wiring.outputs[0]]
+
+    def losses(self, h: dict[str, Tensor], target: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
+        """L, and ∂L/∂h of each output node in `h` that has a target: each node has a loss of its own."""
+        targets = self.targets(target)
+        found = [name for name in self.wiring.outputs if name in targets and name in h]
+        if not found:
+            return None, {}
+        leaves = {name: h[name].detach().requires_grad_() for name in found}
+        with torch.enable_grad():
+            L = self.compare(leaves, targets)
+        return L.detach(), dict(zip(found, vjp([L], [None], list(leaves.values())), strict=True))
+
+    def compare(self, h: dict[str, Tensor], targets: dict[str, Any]) -> Tensor:
+        """The sum of the losses of the output nodes in `h`."""
+        read = self.wiring.read or (lambda x: x)
+        losses = self.loss if isinstance(self.loss, Mapping) else dict.fromkeys(h, self.loss)
+        first, *others = (instantaneous_loss(losses[name], read(x), targets[name]) for name, x in h.items())
+        return sum(others, first)
+
+    def targets(self, target: Any) -> dict[str, Any]:
+        """Targets by output node."""
+        outputs = self.wiring.outputs
+        if target is None:
+            return {}
+        if len(outputs) == 1 and not (isinstance(target, Mapping) and set(target) == set(outputs)):
+            return {outputs[0]: target}
+        if not isinstance(target, Mapping) or not set(target) <= set(outputs):
+            raise SampleError(
+                f"target must be a mapping from some of the outputs {list(outputs)} to their targets"
+            )
+        return {name: value for name, value in target.items() if value is not None}
+
+
+def costate(omega: list[Tensor], grads: list[Tensor | None], decay: float, gain: float) -> list[Tensor]:
+    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
+    if decay == 0.0 and gain == 1.0:
+        return [torch.zeros_like(w) if g is None else g for w, g in zip(omega, grads, strict=True)]
+    new = list(torch._foreach_mul(omega, decay))
+    moved = [(w, g) for w, g in zip(new, grads, strict=True) if g is not None]
+    if moved:
+        torch._foreach_add_([w for w, _ in moved], [g for _, g in moved], alpha=gain)
+    return new
+
+
+def add_at(total: list[Tensor | None], slots: list[int], grads: list[Tensor]) -> None:
+    """Sum gradients by slot; tied weights get several."""
+    for slot, grad in zip(slots, grads, strict=True):
+        before = total[slot]
+        total[slot] = grad if before is None else before + grad

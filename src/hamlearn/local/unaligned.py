@@ -1,0 +1,143 @@
+"""Plain HL over a whole graph: every node computes from its neighbours' states of the tick before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn.errors import SampleError
+from hamlearn.hyper import Rates
+from hamlearn.local.cells import Cell
+from hamlearn.local.stacked import Stack
+from hamlearn.local.system import Done, Proposal, System, add_at
+from hamlearn.state import Sample
+
+
+class Unaligned:
+    """Parallel (Algorithm alg:hlz) or sequential order over all nodes, with f_h = (−h + ĥ)/τ (eq:euleraa).
+
+    z_p⁺ = z_p − s(τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − z_p) − τη_z z_p and ω_c gets −s z_c·∂ĥ_c/∂θ_c: a node's
+    update takes its own state and costate and those of its neighbours, nothing else.
+    """
+
+    ticks = 1
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self.h: list[Tensor] = []
+        self.z: list[Tensor] = []
+
+    def begin(self, u: Any) -> bool:
+        """First states and zero costates, where there are none yet; answers whether there were none."""
+        if self.h:
+            return False
+        h0 = self.system.wiring.start(u)
+        self.h = [cell.start(h0) for cell in self.system.cells]
+        self.z = [torch.zeros_like(h) for h in self.h]
+        return True
+
+    def end(self) -> None:
+        """A sequence is over: forget states and costates."""
+        self.reset()
+
+    def reset(self) -> None:
+        """Start afresh with the next sample."""
+        self.h, self.z = [], []
+
+    def seen(self, h: list[Tensor]) -> dict[str, Tensor]:
+        """What the nodes show to each other."""
+        return {cell.name: cell.last(x) for cell, x in zip(self.system.cells, h, strict=True)}
+
+    def tick(self, sample: Sample, t: float, rates: Rates) -> Proposal:
+        """One tick of all nodes."""
+        system, cells = self.system, self.system.cells
+        sequential = system.order == "sequential"
+        values = system.wiring.values(sample.u) | self.seen(self.h)
+        traces = [
+            cell.trace(cell.gather(h, [values[s] for s in cell.sources]))
+            for cell, h in zip(cells, self.h, strict=True)
+        ]
+        h1 = [trace.out.detach() for trace in traces]
+        check_shapes(cells, h1, self.h)
+        shown = self.seen(h1 if sequential else self.h)
+        L, dL = system.losses(shown, sample.target)
+        incoming = {name: (rates.tau * rates.phi) * grad for name, grad in dL.items()}
+        grads: list[Tensor | None] = [None] * len(system.theta)
+        inner: list[Tensor | None] = []
+        for cell, trace, z in zip(cells, traces, self.z, strict=True):
+            if sequential:
+                messages = trace.messages(z)
+            else:
+                messages, increments = trace.both(z)
+                add_at(grads, cell.slots, increments)
+            inside, outside = cell.scatter(messages)
+            inner.append(inside)
+            for parent, message in zip(cell.parents, outside, strict=True):
+                incoming[parent] = incoming[parent] + message if parent in incoming else message
+        z1 = [
+            self._costate(cell, z, inside, incoming.get(cell.name), rates)
+            for cell, z, inside in zip(cells, self.z, inner, strict=True)
+        ]
+        if sequential:
+            for cell, trace, z in zip(cells, traces, z1, strict=True):
+                add_at(grads, cell.slots, trace.gradients(z))
+        done = Done(sample, t, system.read(shown), L, coupling(self.z, self.h, h1, rates.tau))
+
+        def commit() -> None:
+            self.h, self.z = h1, z1
+
+        return Proposal(grads, z1, L, L is not None, commit, done)
+
+    def _costate(
+        self, cell: Cell | Stack, z: Tensor, inner: Tensor | None, incoming: Tensor | None, rates: Rates
+    ) -> Tensor:
+        message = cell.join(inner, torch.zeros_like(cell.last(z)) if incoming is None else incoming)
+        keep = 1 + rates.s - rates.tau * rates.eta_z
+        return message * -rates.s + keep * z if keep else message * -rates.s
+
+    def snapshot(self) -> Any:
+        """What `restore` takes; states are replaced, never written to."""
+        return self.h, self.z
+
+    def restore(self, snapshot: Any) -> None:
+        """Return to an earlier moment."""
+        self.h, self.z = snapshot
+
+    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """All that a checkpoint has to hold: tensors, and the rest."""
+        tensors = {f"h/{i}": h for i, h in enumerate(self.h)} | {f"z/{i}": z for i, z in enumerate(self.z)}
+        return tensors, {"begun": bool(self.h)}
+
+    def load(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Take what a checkpoint held."""
+        count = len(self.system.cells) if header["begun"] else 0
+        self.h, self.z = ([tensors[f"{x}/{i}"] for i in range(count)] for x in "hz")
+
+    def by_node(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """States and costates by node."""
+        return named(self.system.cells, self.h), named(self.system.cells, self.z)
+
+
+def named(cells: list[Cell | Stack], values: list[Tensor]) -> dict[str, Tensor]:
+    """One tensor per node, by its name."""
+    pairs = zip(cells, values, strict=bool(values))
+    return {name: x for cell, value in pairs for name, x in zip(cell.names, cell.split(value), strict=True)}
+
+
+def coupling(z: list[Tensor], h: list[Tensor], h1: list[Tensor], tau: float) -> Tensor:
+    """⟨z, (−h + ĥ)/τ⟩ over all nodes."""
+    terms = [(a * (c - b)).sum() / tau for a, b, c in zip(z, h, h1, strict=True)]
+    return torch.stack(terms).sum()
+
+
+def check_shapes(cells: list[Cell | Stack], h1: list[Tensor], h: list[Tensor]) -> None:
+    """Raise where a node's output changed its shape from one tick to the next."""
+    for cell, new, old in zip(cells, h1, h, strict=True):
+        if new.shape != old.shape:
+            raise SampleError(
+                f"node {cell.name!r} gave {list(new.shape)} where its state has {list(old.shape)}: the shape of "
+                "the input changed. Keep the batch size; or mark the last sample of a sequence with "
+                "boundary=True, or reset()"
+            )

@@ -1,0 +1,156 @@
+"""Records as JSON lines: appended whole, never lost, never doubled."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hamlearn.errors import CheckpointError, ConfigError
+from hamlearn.record.moments import DEFAULT, Row
+from hamlearn.record.policies import Every, Policy
+from hamlearn.record.sinks import Sink
+
+
+class JsonLines(Sink):
+    r"""Rows as one JSON object a line, appended to a file.
+
+    Each row is handed to the system in one piece as soon as it is kept, so that a process which is killed
+    loses none. `state_dict` waits until the disk has them, and remembers where the file ends;
+    `load_state_dict` cuts the file there, so that a run which is resumed from a checkpoint writes each row
+    once. If a write fails (a full disk), the file is cut back to its last whole row, and the error says so.
+
+    Args:
+        path: The file; its folder must exist.
+        policy: What is written; `None` is every fiftieth moment.
+        fields: What is measured. Leave out `seconds` for a record that is the same in every run.
+        append: Whether to go on with a file that has rows already; a last line that a crash cut short is
+            removed. Otherwise such a file is refused.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> path = pathlib.Path(tempfile.mkdtemp()) / "run.jsonl"
+        >>> sink = JsonLines(path)
+        >>> sink.put({"step": 1, "loss": 0.5}, None)
+        >>> read(path)
+        [{'step': 1, 'loss': 0.5}]
+        >>> sink.close()
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        policy: Policy | None = None,
+        fields: Iterable[str] = DEFAULT,
+        append: bool = False,
+    ) -> None:
+        super().__init__(Every(50) if policy is None else policy, fields)
+        self._path = Path(path)
+        if not self.policy.appends:
+            raise ConfigError(f"{self.policy!r} would write every moment to the file. Use it with Memory instead.")
+        if not self._path.parent.is_dir():
+            raise ConfigError(
+                f"there is no folder {str(self._path.parent)!r} for {self._path.name}. Make it first."
+            )
+        if not append and self._path.exists() and self._path.stat().st_size:
+            raise ConfigError(
+                f"{self._path} has rows already. Give another path, remove it, or go on with it by append=True."
+            )
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._end = _whole(self._file)
+        os.ftruncate(self._file, self._end)
+
+    def put(self, row: Row, slot: int | None) -> None:
+        """Append a row."""
+        if slot is not None:
+            row = {**row, "slot": slot}
+        data = (json.dumps({name: _plain(value) for name, value in row.items()}) + "\n").encode()
+        written = 0
+        try:
+            while written < len(data):
+                written += os.pwrite(self._file, data[written:], self._end + written)
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            raise OSError(
+                error.errno,
+                f"cannot write to the record ({error.strerror}): it ends after its last whole row, and "
+                "nothing "
+                "before is lost. Make room on the disk, then resume from the last checkpoint",
+                str(self._path),
+            ) from error
+        self._end += written
+
+    def close(self) -> None:
+        """Force everything to the disk and close the file."""
+        if self._file >= 0:
+            os.fsync(self._file)
+            os.close(self._file)
+            self._file = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the file ends, once the disk has it."""
+        if self._file >= 0:
+            os.fsync(self._file)
+        return {**super().state_dict(), "bytes": self._end}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Cut the file to where it ended when the state was taken."""
+        end = int(state["bytes"])
+        if end > self._end:
+            raise CheckpointError(
+                f"{self._path} has {self._end} bytes of whole rows, but there were {end} when the "
+                "checkpoint was "
+                "saved: rows are missing. Restore the file, or start anew."
+            )
+        super().load_state_dict(state)
+        os.ftruncate(self._file, end)
+        self._end = end
+
+
+def read(path: str | os.PathLike[str]) -> list[Row]:
+    """The rows of a file of JSON lines, less a last one that was cut short; of a reservoir, what it holds."""
+    rows: list[Row] = []
+    slots: dict[int, Row] = {}
+    with Path(path).open("rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                row = {name: _back(value) for name, value in json.loads(line).items()}
+            except (ValueError, AttributeError) as error:
+                raise CheckpointError(
+                    f"line {number} of {os.fspath(path)} is no row of a record ({error}). "
+                    "Give a file that JsonLines wrote."
+                ) from error
+            slot = row.pop("slot", None)
+            if slot is None:
+                rows.append(row)
+            else:
+                slots[slot] = row
+    return rows + sorted(slots.values(), key=lambda row: row.get("step", 0))
+
+
+def _whole(file: int) -> int:
+    """Bytes up to the end of the last whole line."""
+    end = os.fstat(file).st_size
+    while end:
+        start = max(end - 4096, 0)
+        found = os.pread(file, end - start, start).rfind(b"\n")
+        if found >= 0:
+            return start + found + 1
+        end = start
+    return 0
+
+
+def _plain(value: Any) -> Any:
+    # JSON has no NaN: readers other than Python's would refuse the whole file.
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def _back(value: Any) -> Any:
+    return float(value) if value in ("nan", "inf", "-inf") else value

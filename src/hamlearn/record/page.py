@@ -1,0 +1,149 @@
+"""The report: one HTML file that needs nothing else."""
+
+from __future__ import annotations
+
+import html as _html
+import itertools
+import math
+import os
+import statistics
+from collections.abc import Iterable, Mapping
+from importlib import resources
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from hamlearn.errors import ConfigError
+from hamlearn.record.charts import Series, chart, short
+from hamlearn.record.jsonl import read
+from hamlearn.record.moments import Row
+
+_KNOWN = frozenset(("step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "dropped", "seconds"))
+
+
+def html(
+    record: str | os.PathLike[str] | Iterable[Row],
+    out: str | os.PathLike[str],
+    title: str = "Run",
+    facts: Mapping[str, Any] | None = None,
+    speed: str | os.PathLike[str] | Iterable[Row] | None = None,
+) -> Path:
+    """Write a report with plots of loss, metrics, norms of h, z, ω and θ, the Hamiltonian and the speed.
+
+    Args:
+        record: Rows, or a file of JSON lines.
+        out: The HTML file; it carries its plots, styles and script, and fetches nothing.
+        title: Its heading.
+        facts: What the run was: names and values for a table.
+        speed: Rows with `step` and `seconds`, where the record itself has none.
+
+    Returns:
+        The path of the file.
+
+    Example:
+        >>> import tempfile, pathlib
+        >>> rows = [{"step": k, "loss": 1 / k, "seconds": k / 1000} for k in range(1, 50)]
+        >>> path = html(rows, pathlib.Path(tempfile.mkdtemp()) / "report.html")
+        >>> "samples a second" in path.read_text()
+        True
+    """
+    rows = _rows(record)
+    if not rows or "step" not in rows[0]:
+        raise ConfigError("the record has no rows with a step. Record the field 'step', and at least one moment.")
+    timed = rows if speed is None else _rows(speed)
+    rates = _rates(timed)
+    own = [name for name in rows[-1] if name not in _KNOWN and not name.endswith(("_min", "_max"))]
+    pairs = [name for name in own if not name.endswith(" (window)")]
+    norms = [_series(rows, name) for name in ("h", "z", "omega", "theta")]
+    panels = [
+        ("Loss", "L(y, target) of each sample before it was learned", [_series(rows, "loss")]),
+        *(
+            (name, "Scored before the sample was learned", [_series(rows, n) for n in _both(name, own)])
+            for name in pairs
+        ),
+        ("Norms", "Euclidean norms of state, costates and weights", norms),
+        ("Hamiltonian", "H = φL + ⟨z, f_h⟩", [_series(rows, "hamiltonian")]),
+        ("Speed", "Samples a second, by the clock", [rates]),
+    ]
+    if rows[-1].get("dropped"):
+        panels.append(("Dropped", "Samples that the feed had to discard", [_series(rows, "dropped")]))
+    panels = [panel for panel in panels if any(series.x for series in panel[2])]
+    # Two columns: an odd one out is the first, which takes both.
+    charts = [chart(*panel, wide=k == 0 and len(panels) % 2 == 1) for k, panel in enumerate(panels)]
+    page = Template(resources.files("hamlearn.record").joinpath("report.html").read_text("utf-8"))
+    text = page.substitute(
+        title=_html.escape(title),
+        cards="".join(_cards(rows, rates, pairs)),
+        charts="".join(charts),
+        facts=_table(facts or {}),
+    )
+    path = Path(out)
+    path.write_text(text, "utf-8")
+    return path
+
+
+def _rows(source: str | os.PathLike[str] | Iterable[Row]) -> list[Row]:
+    return read(source) if isinstance(source, str | os.PathLike) else list(source)
+
+
+def _both(name: str, own: list[str]) -> list[str]:
+    window = f"{name} (window)"
+    return [window, name] if window in own else [name]
+
+
+def _series(rows: list[Row], name: str) -> Series:
+    def good(row: Row) -> bool:
+        value = row.get(name)
+        return isinstance(value, int | float) and math.isfinite(value)
+
+    kept = [row for row in rows if good(row)]
+    x, y = [float(row["step"]) for row in kept], [float(row[name]) for row in kept]
+    low, high = f"{name}_min", f"{name}_max"
+    if kept and all(isinstance(row.get(low), float) and isinstance(row.get(high), float) for row in kept):
+        return Series(name, x, y, [row[low] for row in kept], [row[high] for row in kept])
+    return Series(name, x, y)
+
+
+def _rates(rows: list[Row]) -> Series:
+    x, y = [], []
+    for before, row in itertools.pairwise(rows):
+        if "seconds" in row and "seconds" in before:
+            # After a resume the clock starts anew: that pair says nothing.
+            passed, done = row["seconds"] - before["seconds"], row["step"] - before["step"]
+            if passed > 0 and done > 0:
+                x.append(float(row["step"]))
+                y.append(done / passed)
+    return Series("samples a second", x, y)
+
+
+def _cards(rows: list[Row], rates: Series, metrics: list[str]) -> Iterable[str]:
+    losses = [row["loss"] for row in rows if isinstance(row.get("loss"), float) and math.isfinite(row["loss"])]
+    tenth = losses[-max(1, len(losses) // 10) :]
+    cards = [("samples", f"{rows[-1]['step']:,}", "seen")]
+    if losses:
+        first = statistics.fmean(losses[: max(1, len(losses) // 10)])
+        cards.append(("loss", short(statistics.fmean(tenth)), f"at first {short(first)}"))
+    cards.extend(
+        (name, short(rows[-1][name]), "over all samples") for name in metrics if rows[-1].get(name) is not None
+    )
+    if rates.y:
+        cards.append(("speed", short(statistics.median(rates.y)), "samples a second, median"))
+    if rows[-1].get("t") is not None:
+        cards.append(("time", short(rows[-1]["t"]), "of the stream"))
+    if rows[-1].get("dropped"):
+        cards.append(("dropped", f"{rows[-1]['dropped']:,}", "samples"))
+    for name, value, note in cards:
+        yield (
+            f'<div class="card"><span>{_html.escape(name)}</span><strong>{value}</strong>'
+            f"<small>{_html.escape(note)}</small></div>"
+        )
+
+
+def _table(facts: Mapping[str, Any]) -> str:
+    if not facts:
+        return ""
+    rows = "".join(
+        f"<tr><th>{_html.escape(str(name))}</th><td>{_html.escape(str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f'<section class="facts"><h2>What was run</h2><table>{rows}</table></section>'

@@ -1,0 +1,174 @@
+"""Streams made safe: inputs that are not finite, and time steps that are too long."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.state import Sample
+from hamlearn.streams.base import Stream
+from hamlearn.streams.combine import Wrapper
+from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.values import Spec, tree_map
+
+
+def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "raise") -> Stream:
+    """A guard against inputs that hold NaN or infinity; a target that does is taken as missing.
+
+    Args:
+        stream: The samples.
+        policy: `"raise"` an error; `"skip"` the sample, whose `tau` is added to the next one's, so that
+            time stays true; `"hold"` the last good value of each entry (samples before there is one are
+            skipped).
+
+    `skipped` counts what was left out, `filled` the samples that were mended.
+
+    Example:
+        >>> guarded = finite([[1.0], [float("nan")], [3.0]], policy="hold")
+        >>> [sample.u.item() for sample in guarded]
+        [1.0, 1.0, 3.0]
+    """
+    if policy not in ("raise", "skip", "hold"):
+        raise ConfigError(f'policy={policy!r} is not known. Give "raise", "skip" or "hold".')
+    return FiniteStream(from_iterable(stream), policy)
+
+
+def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
+    """No time step longer than `longest`: after a gap in a feed, the time that nobody saw is not integrated.
+
+    Euler's rule forgets by the factor 1 − τη, which overshoots where τη is above 1, and moves the weights in
+    proportion to τ: one long gap can undo much.
+
+    Example:
+        >>> [sample.tau for sample in clip_tau([Sample(torch.zeros(1), tau=t) for t in (0.5, 9.0)], 1.0)]
+        [0.5, 1.0]
+    """
+    if not longest > 0:
+        raise ConfigError(f"longest={longest} is no time step. Give a positive number.")
+    return ClippedTauStream(from_iterable(stream), longest)
+
+
+class FiniteStream(Wrapper):
+    """What `finite` returns. `skipped` and `filled` count what it did."""
+
+    def __init__(self, inner: Stream, policy: str) -> None:
+        super().__init__(inner)
+        self._policy = policy
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """As the stream inside; how many samples are left out cannot be known before."""
+        spec = self.inner.spec
+        known = self._policy == "raise" or spec.length == math.inf
+        return Spec(spec.u, spec.target, spec.length if known else None)
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        self._n = self.skipped = self.filled = 0
+        self._waited = 0.0
+        self._last: torch.Tensor | None = None
+
+    def _cursor(self) -> dict[str, Any]:
+        last = None
+        if self._last is not None:
+            last = {
+                "dtype": str(self._last.dtype),
+                "shape": list(self._last.shape),
+                "u": self._last.flatten().tolist(),
+            }
+        counts = {"n": self._n, "skipped": self.skipped, "filled": self.filled, "waited": self._waited}
+        return {**counts, "last": last, **super()._cursor()}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        super()._seek(cursor)
+        self._n, self.skipped, self.filled = (int(cursor[key]) for key in ("n", "skipped", "filled"))
+        self._waited = float(cursor["waited"])
+        last = cursor["last"]
+        if last is not None:
+            dtype = getattr(torch, last["dtype"].removeprefix("torch."))
+            last = torch.tensor(last["u"], dtype=dtype).reshape(last["shape"])
+        self._last = last
+
+    def _samples(self) -> Iterator[Sample]:
+        for sample in self.inner:
+            self._n += 1
+            if sample.target is not None and not _is_finite(sample.target):
+                sample = replace(sample, target=None)
+            if not _is_finite(sample.u):
+                mended = self._mend(sample)
+                if mended is None:
+                    self.skipped += 1
+                    self._waited += sample.tau or 0.0
+                    continue
+                sample = mended
+            if self._policy == "hold":
+                self._last = sample.u
+            if self._waited and sample.tau is not None:
+                sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
+            yield sample
+
+    def _mend(self, sample: Sample) -> Sample | None:
+        if self._policy == "raise":
+            raise SampleError(
+                f"the input of sample {self._n - 1} is not finite: {sample.u}. "
+                'Mend the source, or use finite(stream, policy="skip") or "hold".'
+            )
+        if self._policy == "skip" or self._last is None:
+            if sample.boundary:
+                raise SampleError(
+                    f"the input of sample {self._n - 1} is not finite, and it ends a sequence, so that "
+                    "leaving it "
+                    "out would join two sequences. Mend the source."
+                )
+            return None
+        if not isinstance(sample.u, torch.Tensor):
+            raise SampleError('policy="hold" mends tensors, not pytrees. Use policy="skip".')
+        self.filled += 1
+        return replace(sample, u=torch.where(sample.u.isfinite(), sample.u, self._last))
+
+
+def _is_finite(tree: Any) -> bool:
+    good = True
+
+    def look(leaf: Any) -> None:
+        nonlocal good
+        good = good and bool(torch.isfinite(torch.as_tensor(leaf)).all())
+
+    tree_map(look, tree)
+    return good
+
+
+class ClippedTauStream(Wrapper):
+    """What `clip_tau` returns. `clipped` counts the steps that were longer."""
+
+    def __init__(self, inner: Stream, longest: float) -> None:
+        super().__init__(inner)
+        self._longest = longest
+        self.clipped = 0
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        self.clipped = 0
+
+    def _config(self) -> dict[str, Any]:
+        return {"longest": self._longest}
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"clipped": self.clipped, **super()._cursor()}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        super()._seek(cursor)
+        self.clipped = int(cursor["clipped"])
+
+    def _samples(self) -> Iterator[Sample]:
+        for sample in self.inner:
+            if sample.tau is not None and sample.tau > self._longest:
+                self.clipped += 1
+                sample = replace(sample, tau=self._longest)
+            yield sample

@@ -1,0 +1,159 @@
+"""The stacked engine: chosen where layers are equal, and equal to the plain one."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError
+from hamlearn.local import Graph, LocalLearner
+from tests.local.cases import Two, chain, hyper, layer
+
+mse = nn.functional.mse_loss
+
+
+def relu_chain(bias=True, inplace=True):
+    def block(a, b):
+        return nn.Sequential(nn.Linear(a, b, bias=bias), nn.ReLU(inplace=inplace))
+
+    return nn.Sequential(block(3, 4), block(4, 4), block(4, 4), block(4, 4), nn.Linear(4, 2))
+
+
+def branches():
+    nodes = {
+        "a": layer(3, 4),
+        "b": layer(4, 4),
+        "c": layer(4, 4),
+        "d": layer(4, 4),
+        "e": layer(4, 4),
+        "out": Two(4, 4, 2),
+    }
+    edges = [("u", "a"), ("a", "b"), ("b", "c"), ("a", "d"), ("d", "e"), ("c", "out"), ("e", "out")]
+    return Graph(nodes, edges)
+
+
+CASES = {
+    "tanh": lambda: chain(3, 4, 4, 4, 4, 2),
+    "first and last": lambda: chain(3, 3, 3, 3),
+    "relu": relu_chain,
+    "no bias": lambda: relu_chain(bias=False),
+    "linear": lambda: nn.Sequential(*(nn.Linear(3, 3) for _ in range(5))),
+    "branches": branches,
+}
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"align": True, "hold": 3}, {"order": "sequential"}])
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
+@pytest.mark.parametrize("case", CASES)
+def test_the_stacked_engine_equals_the_plain_one(case, batch, setting):
+    module = CASES[case]()
+    outputs = module(torch.zeros(3)).shape[-1] if isinstance(module, nn.Sequential) else 2
+    names = [name for name, _ in module.named_parameters()]
+    given = replace(hyper(names), beta={names[0]: 0.02, "*": 0.05})
+    stacked = LocalLearner(copy.deepcopy(module), mse, given, **setting)
+    plain = LocalLearner(module, mse, given, stacked=False, **setting)
+    assert stacked.stacks
+    assert not plain.stacks
+    stream = [
+        hl.Sample(torch.randn(*batch, 3), torch.randn(*batch, outputs) if k % 4 else None, tau=0.5 + 0.1 * (k % 3))
+        for k in range(25)
+    ]
+    seen = list(zip(stacked.run(stream), plain.run(stream), strict=True))
+    assert len(seen) == 25
+    for a, b in seen:
+        assert a.sample is b.sample
+        assert (a.y - b.y).abs().max() < 1e-12
+    for (name, a), b in zip(stacked.module.named_parameters(), plain.module.parameters(), strict=True):
+        assert (a - b).abs().max() < 1e-12
+        assert (stacked.state.omega[name] - plain.state.omega[name]).abs().max() < 1e-12
+        assert plain.state.omega[name].any() or "weight" not in name
+    for name, h in plain.state.h.items() if plain.state.h else ():
+        assert (stacked.state.h[name] - h).abs().max() < 1e-12
+
+
+def test_each_layer_of_a_stack_has_a_beta_of_its_own():
+    module = chain(3, 4, 4, 4, 2)
+    beta = {"1.*": 0.0, "2.*": 0.3, "*": 0.1}
+    start = copy.deepcopy(module)
+    learner = LocalLearner(module, mse, hl.Hyper(beta=beta), align=True)
+    plain = LocalLearner(copy.deepcopy(start), mse, hl.Hyper(beta=beta), align=True, stacked=False)
+    assert learner.stacks == [("1", "2")]
+    stream = [hl.Sample(torch.randn(2, 3), torch.randn(2, 2)) for _ in range(20)]
+    list(learner.run(stream)), list(plain.run(stream))
+    for (name, a), b, first in zip(
+        module.named_parameters(), plain.module.parameters(), start.parameters(), strict=True
+    ):
+        assert (a - b).abs().max() < 1e-12
+        assert torch.equal(a, first) == name.startswith("1.")
+
+
+def test_betas_that_cannot_be_put_into_one_tensor_leave_the_layers_apart():
+    beta = {"1.*": lambda t: 0.1, "*": 0.1}
+    assert not LocalLearner(chain(3, 4, 4, 4, 2), mse, hl.Hyper(beta=beta)).stacks
+
+
+def test_layers_that_others_read_or_that_differ_are_not_stacked():
+    nodes = {"a": layer(3, 3), "b": layer(3, 3), "c": layer(3, 3), "out": Two(3, 3, 2)}
+    edges = [("u", "a"), ("a", "b"), ("b", "c"), ("c", "out"), ("b", "out")]
+    assert LocalLearner(Graph(nodes, edges), mse, hl.Hyper()).stacks == [("a", "b")]
+    assert not LocalLearner(nn.Sequential(layer(3, 3), nn.Linear(3, 3)), mse, hl.Hyper()).stacks
+    frozen = nn.Sequential(layer(3, 3), layer(3, 3))
+    frozen[0][0].weight.requires_grad_(False)
+    assert not LocalLearner(frozen, mse, hl.Hyper()).stacks
+    hooked = nn.Sequential(layer(3, 3), layer(3, 3))
+    hooked[1].register_forward_hook(lambda module, inputs, output: 2 * output)
+    assert not LocalLearner(hooked, mse, hl.Hyper()).stacks
+
+
+def test_groups_of_equal_layers_are_stacked():
+    module = nn.Sequential(*(m for _ in range(4) for m in (nn.Linear(3, 3), nn.Tanh())))
+    assert LocalLearner(module, mse, hl.Hyper(), groups=4).stacks == [("1", "3", "5", "7")]
+
+
+class Count(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.calls += 1
+        return func(*args, **(kwargs or {}))
+
+
+def calls_of_a_tick(depth, **setting):
+    learner = LocalLearner(chain(*[3] * (depth + 1)), mse, hl.Hyper(beta=0.1), **setting)
+    sample = hl.Sample(torch.randn(2, 3), torch.zeros(2, 3))
+    for _ in range(2 * depth + 1):
+        learner.step(sample)
+    with Count() as count:
+        learner.step(sample)
+    return count.calls
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"order": "sequential"}])
+def test_a_tick_costs_the_same_calls_at_any_depth(setting):
+    assert calls_of_a_tick(4, **setting) == calls_of_a_tick(32, **setting) < 100
+    assert calls_of_a_tick(32, stacked=False, **setting) > 300
+
+
+def test_weights_that_left_their_stack_are_noticed():
+    module = chain(3, 3, 3, 3)
+    learner = LocalLearner(module, mse, hl.Hyper(beta=0.1))
+    module.to(torch.float32)
+    with pytest.raises(ConfigError, match="new storage"):
+        learner.step(hl.Sample(torch.randn(2, 3).float(), torch.zeros(2, 3).float()))
+
+
+def test_the_module_stays_the_owner_of_stacked_weights():
+    module = chain(3, 3, 3, 3)
+    learner = LocalLearner(module, mse, hl.Hyper(beta=0.1), align=True)
+    other = chain(3, 3, 3, 3)
+    module.load_state_dict(other.state_dict())
+    u = torch.randn(2, 3)
+    reports = [*learner.run([hl.Sample(u, torch.zeros(2, 3))])]
+    assert (reports[0].y - other(u)).abs().max() < 1e-12
+    assert (learner.predict(u) - other(u)).abs().max() > 0

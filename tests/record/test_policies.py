@@ -1,0 +1,146 @@
+"""What is kept, and that nothing else is measured."""
+
+import collections
+import json
+import math
+
+import pytest
+import torch
+
+import hamlearn as hl
+from hamlearn import record
+from hamlearn.errors import CheckpointError, ConfigError
+from hamlearn.evaluate import Evaluation
+from hamlearn.state import Sample, StepReport
+
+
+def report(k, loss=True):
+    return StepReport(float(k), torch.zeros(1), torch.tensor(float(k)) if loss else None, Sample(torch.zeros(1)))
+
+
+def kept(policy, n, fields=("step", "loss"), loss=lambda k: True):
+    memory = record.Memory(policy, fields)
+    recorder = record.Recorder(None, memory)
+    for k in range(1, n + 1):
+        recorder.take(report(k, loss(k)))
+    return memory.rows
+
+
+def test_every_keeps_every_nth():
+    assert [row["step"] for row in kept(record.Every(7), 30)] == [7, 14, 21, 28]
+
+
+def test_last_keeps_the_last_n():
+    assert [row["step"] for row in kept(record.Last(4), 30)] == [27, 28, 29, 30]
+
+
+def test_windows_keep_mean_least_and_largest_and_skip_missing_losses():
+    rows = kept(record.Windows(5), 12, loss=lambda k: k % 5 != 0)
+    assert rows == [
+        {"step": 5, "loss": 2.5, "loss_min": 1.0, "loss_max": 4.0},
+        {"step": 10, "loss": 7.5, "loss_min": 6.0, "loss_max": 9.0},
+    ]
+    assert kept(record.Windows(3), 3, loss=lambda k: False)[0]["loss"] is None
+
+
+def test_a_reservoir_is_a_uniform_sample():
+    n, k, runs = 60, 12, 400
+    counts = collections.Counter()
+    for seed in range(runs):
+        rows = kept(record.Reservoir(k, seed), n, ("step",))
+        assert len({row["step"] for row in rows}) == k
+        counts.update(row["step"] for row in rows)
+    p = k / n
+    worst = max(abs(counts[step] - runs * p) for step in range(1, n + 1))
+    # Five standard deviations: one in half a million for each of 60 steps.
+    assert worst < 5 * math.sqrt(runs * p * (1 - p))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: record.Every(3), lambda: record.Windows(4), lambda: record.Reservoir(5, 1), lambda: record.Last(6)],
+)
+def test_a_resumed_recording_is_the_same_as_one_that_was_never_stopped(make):
+    whole = kept(make(), 50)
+    for stop in (0, 1, 7, 23):
+        first = record.Recorder(None, record.Memory(make(), ("step", "loss")))
+        for k in range(1, stop + 1):
+            first.take(report(k))
+        state = json.loads(json.dumps(first.state_dict()))
+        memory = record.Memory(make(), ("step", "loss"))
+        second = record.Recorder(None, memory)
+        second.load_state_dict(state)
+        for k in range(stop + 1, 51):
+            second.take(report(k))
+        assert memory.rows == whole
+
+
+def test_only_what_is_kept_is_measured():
+    measured = []
+    memory = record.Memory(record.Every(10), ("step", "mine"))
+    recorder = record.Recorder(None, memory, fields={"mine": lambda r, _: measured.append(r.t) or r.t})
+    for k in range(1, 31):
+        recorder.take(report(k))
+    assert measured == [10.0, 20.0, 30.0]
+    assert memory.column("mine") == measured
+
+
+def test_norms_are_those_of_the_learners_state(learner, stream):
+    memory = record.Memory()
+    with record.Recorder(learner, memory) as recorder:
+        for got in recorder(learner.run(stream)):
+            row, state = memory._rows[-1], learner.state
+            assert row["h"] == pytest.approx(float(state.h.norm()), rel=1e-6)
+            assert row["z"] == pytest.approx(float(state.z.norm()), rel=1e-6)
+            omega = torch.cat([x.flatten() for x in state.omega.values()])
+            theta = torch.cat([x.detach().flatten() for x in learner.network.parameters()])
+            assert row["omega"] == pytest.approx(float(omega.norm()), rel=1e-5)
+            assert row["theta"] == pytest.approx(float(theta.norm()), rel=1e-5)
+            assert row["loss"] == float(got.loss)
+            assert row["hamiltonian"] == float(got.hamiltonian)
+    assert memory.column("step") == list(range(1, 61))
+
+
+def test_recording_does_not_change_what_is_learned(learner, stream):
+    def weights():
+        torch.manual_seed(0)
+        return [p.clone() for p in learner.network.parameters()]
+
+    start = weights()
+    for _ in learner.run(stream):
+        pass
+    plain = weights()
+    with torch.no_grad():
+        for p, s in zip(learner.network.parameters(), start, strict=True):
+            p.copy_(s)
+    again = hl.Learner(learner.network, torch.nn.functional.mse_loss, learner.hyper, order="sequential")
+    recorder = record.Recorder(again, record.Memory(), record.Memory(record.Reservoir(3)))
+    for _ in recorder(again.run(stream)):
+        pass
+    assert all(torch.equal(a, b) for a, b in zip(plain, weights(), strict=True))
+
+
+def test_evaluations_bring_their_scores_along():
+    memory = record.Memory(fields=("step",))
+    recorder = record.Recorder(None, memory)
+    evaluation = Evaluation(0, 0.0, Sample(torch.zeros(1)), None, report(1), {"MAE": 0.5}, {"MAE": 0.25})
+    recorder.take(evaluation)
+    assert memory.rows == [{"step": 1, "MAE": 0.5, "MAE (window)": 0.25}]
+
+
+def test_what_cannot_be_recorded_is_refused():
+    for make in (
+        lambda: record.Every(0),
+        lambda: record.Windows(0),
+        lambda: record.Reservoir(0),
+        lambda: record.Last(0),
+    ):
+        with pytest.raises(ConfigError, match="keeps nothing"):
+            make()
+    with pytest.raises(ConfigError, match=r"field 'speed' is not known. Known are dropped, h"):
+        record.Recorder(None, record.Memory(fields=("speed",)))
+    with pytest.raises(ConfigError, match="field 'los' is not known"):
+        record.Recorder(None, record.Memory(record.Windows(3, over=["los"]), fields=()))
+    state = record.Recorder(None, record.Memory()).state_dict()
+    with pytest.raises(CheckpointError, match="of 1 sinks, but this recorder has 0"):
+        record.Recorder(None).load_state_dict(state)

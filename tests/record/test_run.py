@@ -1,0 +1,331 @@
+"""`hamlearn run`: one file in, results out; mistakes are named."""
+
+import json
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import socket
+import threading
+import time
+
+import pytest
+from safetensors import safe_open
+
+from hamlearn import record
+from hamlearn.errors import CheckpointError, ConfigError, StreamError
+from hamlearn.experiments import run_config
+from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, SPEED, run
+
+CONFIG = """
+[run]
+steps = 300
+seed = 3
+threads = 1
+[stream]
+kind = "signals.mackey_glass"
+substeps = 2
+[network]
+kind = "gru"
+hidden = 5
+[hyper]
+eta = 0.5
+beta = 0.02
+[records]
+every = 10
+metrics = ["MAE", "RMSE"]
+metric_window = 30
+[checkpoint]
+every = 40
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(text, name="config.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def sinks_of(header):
+    """The states of the sinks, wherever the checkpoint keeps what the stream gave it."""
+    if "sinks" in header:
+        return header["sinks"]
+    return next((found for part in header.values() if isinstance(part, dict) and (found := sinks_of(part))), None)
+
+
+def finished(folder):
+    """All that must be the same in two runs of one configuration."""
+    with safe_open(folder / CHECKPOINT, framework="pt") as file:
+        tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
+        header = json.loads(file.metadata()["hamlearn"])
+    # How many bytes the clock's figures take differs from run to run; nothing else may.
+    speed = sinks_of(header).pop(1)
+    assert speed["bytes"] == (folder / SPEED).stat().st_size
+    steps = [row["step"] for row in record.read(folder / SPEED)]
+    return tensors, header, (folder / RECORD).read_bytes(), (folder / RESULT).read_bytes(), steps
+
+
+def test_a_run_leaves_record_result_report_and_checkpoint(write, tmp_path):
+    result = run(write(CONFIG), out=tmp_path / "out", progress=False)
+    assert result.steps == 300
+    rows = record.read(tmp_path / "out" / RECORD)
+    assert [row["step"] for row in rows] == list(range(10, 301, 10))
+    assert rows[-1]["MAE"] == result.scores["MAE"]
+    assert rows[-1]["MAE (window)"] == result.window["MAE"] < result.scores["MAE"]
+    assert json.loads((tmp_path / "out" / RESULT).read_text())["scores"] == result.scores
+    assert "signals.mackey_glass" in (tmp_path / "out" / REPORT).read_text()
+
+
+def test_killed_at_twenty_random_moments_and_resumed_it_ends_bit_for_bit_the_same(write, tmp_path):
+    config = write(CONFIG.replace("steps = 300", "steps = 2500"))
+    run(config, out=tmp_path / "whole", progress=False)
+    draw = random.Random(os.getpid())
+    # A server that has loaded the library once: each child starts at once, from a process with a single thread.
+    server = multiprocessing.get_context("forkserver")
+    server.set_forkserver_preload(["hamlearn.experiments.run"])
+    rows = tmp_path / "killed" / RECORD
+    kills = 0
+    while kills < 20:
+        start = rows.stat().st_size if rows.exists() else 0
+        child = server.Process(target=run, args=(config, True, tmp_path / "killed", False))
+        child.start()
+        # By progress, not by the clock: twenty kills fit into the run on any machine.
+        enough = start + draw.randrange(1, 1800)
+        while child.is_alive() and (not rows.exists() or rows.stat().st_size < enough):
+            time.sleep(0.0002)
+        time.sleep(draw.random() * 0.02)
+        if child.is_alive():
+            os.kill(child.pid, signal.SIGKILL)
+        child.join()
+        assert child.exitcode == -signal.SIGKILL, "it ended before it could be killed twenty times"
+        kills += 1
+    run(config, resume=True, out=tmp_path / "killed", progress=False)
+    assert finished(tmp_path / "killed") == finished(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("every = 10", "windows = 7"),
+        ('kind = "gru"', 'kind = "lstm"'),
+        ("substeps = 2", "substeps = 2\nstandardize = true\nlags = 3\nrelative = true"),
+        ("substeps = 2", "substeps = 2\nhold = 3"),
+    ],
+)
+def test_a_run_that_was_stopped_and_resumed_is_the_same(write, tmp_path, change, monkeypatch):
+    text = CONFIG.replace(*change)
+    config = write(text)
+    run(config, out=tmp_path / "whole", progress=False)
+    original, taken = record.Recorder.take, []
+
+    def stop(self, report):
+        taken.append(1)
+        if len(taken) == 137:
+            raise KeyboardInterrupt
+        original(self, report)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(record.Recorder, "take", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, out=tmp_path / "cut", progress=False)
+    run(config, resume=True, out=tmp_path / "cut", progress=False)
+    assert finished(tmp_path / "cut") == finished(tmp_path / "whole")
+
+
+def test_a_disk_that_fills_up_loses_nothing_and_the_run_can_go_on_when_there_is_room(write, tmp_path):
+    config = write(CONFIG.replace("steps = 300", "steps = 1500"))
+    run(config, out=tmp_path / "whole", progress=False)
+    limit = 30_000
+    assert (tmp_path / "whole" / CHECKPOINT).stat().st_size < limit < (tmp_path / "whole" / RECORD).stat().st_size
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+        with pytest.raises(OSError, match="nothing before is lost"):
+            run(config, out=tmp_path / "full", progress=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    kept = (tmp_path / "full" / RECORD).read_bytes()
+    assert kept.endswith(b"\n")
+    assert (tmp_path / "whole" / RECORD).read_bytes().startswith(kept)
+    assert len(kept) > limit - 500
+    run(config, resume=True, out=tmp_path / "full", progress=False)
+    assert finished(tmp_path / "full") == finished(tmp_path / "whole")
+
+
+def test_a_finished_run_can_be_resumed_and_made_longer(write, tmp_path):
+    config, out = write(CONFIG), tmp_path / "out"
+    first = run(config, out=out, progress=False)
+    assert run(config, resume=True, out=out, progress=False) == first
+    longer = write(CONFIG.replace("steps = 300", "steps = 400"))
+    assert run(longer, resume=True, out=out, progress=False).steps == 400
+    run(longer, out=tmp_path / "whole", progress=False)
+    assert finished(out) == finished(tmp_path / "whole")
+    with pytest.raises(ConfigError, match="has a run already"):
+        run(config, out=out, progress=False)
+    with pytest.raises(CheckpointError, match="beta"):
+        run(write(CONFIG.replace("0.02", "0.03")), resume=True, out=out, progress=False)
+
+
+# River leaves the file of a data set open that was not read to its end.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_csv_river_and_mlp_runs_learn_classes_and_numbers(write, tmp_path):
+    (tmp_path / "data.csv").write_text(
+        "t,a,b,kind\n" + "".join(f"{k},{k % 7},{-(k % 3)},{'even' if k % 7 > 3 else 'odd'}\n" for k in range(400))
+    )
+    config = write(
+        """
+        [stream]
+        kind = "csv"
+        path = "data.csv"
+        u = ["a", "b"]
+        target = "kind"
+        classes = ["odd", "even"]
+        time = "t"
+        standardize = true
+        [network]
+        hidden = [8, 8]
+        [loss]
+        kind = "cross_entropy"
+        [hyper]
+        eta = 0.5
+        beta = 0.1
+        [records]
+        metrics = ["Accuracy"]
+        metric_window = 100
+        """
+    )
+    assert run(config, out=tmp_path / "csv", progress=False).window["Accuracy"] > 0.95
+    config = write(
+        """
+        [run]
+        steps = 200
+        [stream]
+        kind = "river.WaterFlow"
+        unit = "hours"
+        lags = 4
+        relative = true
+        [network]
+        kind = "linear"
+        zero_output = true
+        [loss]
+        kind = "huber"
+        [hyper]
+        eta = 0.02
+        beta = 2e-5
+        [records]
+        metrics = ["MAE"]
+        """
+    )
+    assert run(config, out=tmp_path / "river", progress=False).scores["MAE"] < 2
+
+
+def test_a_run_over_a_socket_counts_what_it_took(write, tmp_path):
+    server = socket.create_server(("127.0.0.1", 0))
+
+    def send():
+        link, _ = server.accept()
+        for k in range(50):
+            link.sendall(json.dumps({"u": [k % 5, 1], "target": [0.5], "t": k}).encode() + b"\n")
+        link.sendall(b'{"u": [1')
+        link.close()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    config = write(
+        f"""
+        [stream]
+        kind = "live"
+        source = "tcp://127.0.0.1:{server.getsockname()[1]}"
+        policy = "block"
+        [network]
+        kind = "linear"
+        inputs = 2
+        outputs = 1
+        [records]
+        every = 10
+        [checkpoint]
+        every = 20
+        """
+    )
+    with pytest.raises(StreamError, match="closed in the middle of line 51"):
+        run(config, out=tmp_path / "out", progress=False)
+    thread.join()
+    server.close()
+    assert [row["step"] for row in record.read(tmp_path / "out" / RECORD)] == [10, 20, 30, 40, 50]
+
+
+HENON = "[stream]\nkind = 'signals.henon'\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "[stream]\nkind = 'signals.hennon'",
+            r"stream.kind = 'signals.hennon' is not known. Allowed are csv, live",
+        ),
+        ("[steam]\nkind = 'csv'", r"section \[steam\] is not known. Did you mean 'stream'\?"),
+        ("[hyper]\neta = 1", "stream.kind is missing"),
+        ("stream = 3", "stream = 3 is no section"),
+        (
+            HENON + "ahaed = 3",
+            "key stream.ahaed of signals.henon .* Did you mean 'ahead'",
+        ),
+        ("[stream]\nkind = 'csv'\nu = ['a']", r"\[stream\] of kind 'csv' cannot be built: .*'path'"),
+        ("[stream]\nkind = 'river.WaterFlo'", "Did you mean 'WaterFlow'"),
+        (
+            "[stream]\nkind = 'river.WaterFlow'\nunit = 'hour'",
+            "stream.unit = 'hour' is not known. Allowed are a number",
+        ),
+        (HENON + "relative = true", "without stream.lags"),
+        (HENON + "lags = 'two'", "stream.lags = 'two' is not allowed"),
+        (HENON, "run.steps is missing, and the stream is endless"),
+        ("[stream]\nkind = 'live'\nsource = 'tcp://h:1'", "network.inputs is missing"),
+        (HENON + "[hyper]\neat = 1", "key hyper.eat is not known. Did you mean 'eta'"),
+        (
+            HENON + "[hyper]\ntau = 0",
+            "hyper.tau = 0 is not allowed. Allowed is a number above 0",
+        ),
+        (
+            HENON + "[hyper]\neta = 'x'",
+            "hyper.eta = 'x' is not allowed. Allowed is a number",
+        ),
+        (
+            HENON + "[network]\nkind = 'cnn'",
+            'network.kind = .cnn. .* one of "linear", "mlp"',
+        ),
+        (HENON + "[network]\nhidden = 0", "network.hidden = 0 is not allowed"),
+        (
+            HENON + "[network]\nkind = 'rnn'\nhidden = [3, 4]",
+            "Allowed is one whole number",
+        ),
+        (HENON + "[network]\nkind = 'rnn'\nrole = 'state'", "network.role = 'state'"),
+        (HENON + "[learner]\ntruncate = 3", 'It belongs to credit = "echo"'),
+        (HENON + "[run]\nsteps = true", "run.steps = True is not allowed"),
+        (
+            HENON + "[run]\nsteps = 3\n[records]\nmetrics = ['MEA']",
+            "metric 'MEA' in records.metrics",
+        ),
+        (HENON + "[records]\nmetric_window = 3", "records.metrics is empty"),
+        ("[stream", "is not TOML"),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_what_is_allowed(write, tmp_path, text, message):
+    with pytest.raises(ConfigError, match=message):
+        run(write(text), out=tmp_path / "out", progress=False)
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
+        run(tmp_path / "none.toml")
+
+
+def test_every_default_is_itself_allowed():
+    for section, keys in run_config.SECTIONS.items():
+        for name, key in keys.items():
+            assert key.default is None or key.test(key.default), f"{section}.{name}"

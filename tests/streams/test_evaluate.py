@@ -1,0 +1,278 @@
+"""Test-then-train against plain loops that are obviously right."""
+
+import itertools
+import json
+import math
+
+import pytest
+import torch
+import torchmetrics
+from river import metrics
+
+import hamlearn as hl
+from hamlearn import streams
+from hamlearn._scores import Scores
+from hamlearn.errors import CheckpointError, ConfigError, SampleError
+from hamlearn.evaluate import evaluate, scored
+
+
+class Line:
+    """A linear model learned by plain gradient descent, one sample at a time."""
+
+    def __init__(self, size=1, rate=0.05):
+        self.w = torch.zeros(size, dtype=torch.float64)
+        self.rate = rate
+        self.steps = []
+
+    def predict(self, u):
+        return (self.w * u).sum(-1, keepdim=True)
+
+    def step(self, sample):
+        self.steps.append(sample)
+        if sample.target is not None:
+            self.w = self.w + self.rate * float(sample.target - Line.predict(self, sample.u)) * sample.u
+
+
+def problem(n=300, gaps=True):
+    generator = torch.Generator().manual_seed(1)
+    u = torch.randn(n, 3, generator=generator, dtype=torch.float64)
+    y = u @ torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64) + 0.1 * torch.sin(torch.arange(n) / 20)
+    missing = torch.rand(n, generator=generator) < 0.3
+    taus = (0.1 + torch.rand(n, generator=generator)).tolist()
+    return [hl.Sample(u[k], None if gaps and missing[k] else y[k : k + 1], taus[k]) for k in range(n)]
+
+
+def close(a, b):
+    return abs(a - b) < 1e-12
+
+
+def test_without_delay_the_scores_are_those_of_predict_score_learn():
+    model, errors, expected = Line(3), [], []
+    for sample in problem():
+        y = model.predict(sample.u)
+        if sample.target is not None:
+            errors.append(abs(float(y - sample.target)))
+        expected.append((sum(errors) / len(errors), sum(errors[-20:]) / len(errors[-20:])) if errors else None)
+        model.step(sample)
+    got = list(evaluate(Line(3), problem(), metrics.MAE(), window=20))
+    assert [e.k for e in got] == list(range(300))
+    for evaluation, scores in zip(got, expected, strict=True):
+        if scores is None:
+            assert evaluation.scores == {}
+        else:
+            assert close(evaluation.scores["MAE"], scores[0])
+            assert close(evaluation.window["MAE"], scores[1])
+
+
+@pytest.mark.parametrize("d", [1, 2, 7, 1000])
+def test_targets_that_come_d_steps_late_are_scored_as_in_a_plain_loop(d):
+    data = problem()
+    model, predictions, errors = Line(3), [], []
+
+    def answer(k):
+        if data[k].target is not None:
+            errors.append(abs(float(predictions[k] - data[k].target)))
+        model.step(data[k])
+
+    for k, sample in enumerate(data):
+        if k >= d:
+            answer(k - d)
+        predictions.append(model.predict(sample.u))
+    for k in range(max(len(data) - d, 0), len(data)):
+        answer(k)
+
+    learner = Line(3)
+    got = list(evaluate(learner, data, metrics.MAE(), delay=d))
+    assert close(got[-1].scores["MAE"], sum(errors) / len(errors))
+    assert torch.equal(learner.w, model.w)
+    assert [e.k for e in got] == list(range(300))
+    assert all(torch.equal(e.y, predictions[e.k]) for e in got)
+
+
+def test_targets_that_come_some_time_late_are_scored_as_in_a_plain_loop():
+    data, late = problem(), 2.3
+    times = [0.0, *itertools.accumulate(s.tau for s in data[1:])]
+    model, predictions, errors, answered = Line(3), [], [], 0
+    for k, sample in enumerate(data):
+        while answered < k and times[answered] + late <= times[k]:
+            if data[answered].target is not None:
+                errors.append(abs(float(predictions[answered] - data[answered].target)))
+            model.step(data[answered])
+            answered += 1
+        predictions.append(model.predict(sample.u))
+    for k in range(answered, len(data)):
+        if data[k].target is not None:
+            errors.append(abs(float(predictions[k] - data[k].target)))
+        model.step(data[k])
+
+    learner = Line(3)
+    got = list(evaluate(learner, data, metrics.MAE(), delay=late, unit="time"))
+    assert close(got[-1].scores["MAE"], sum(errors) / len(errors))
+    assert torch.equal(learner.w, model.w)
+
+
+def test_delays_that_differ_answer_in_order_of_arrival_and_some_never():
+    data = problem(6, gaps=False)
+    delays = [5, 1, None, 0, 2, 1]
+    learner = Line(3)
+    got = list(evaluate(learner, data, metrics.MAE(), delay=lambda k, _: delays[k]))
+    assert [e.k for e in got] == [2, 1, 3, 0, 4, 5] or [e.k for e in got] == [1, 2, 3, 0, 4, 5]
+    assert [e.k for e in got if e.sample.target is None] == [2]
+
+
+def test_no_prediction_is_made_by_a_learner_that_has_seen_the_target():
+    class Spy(Line):
+        def predict(self, u):
+            assert not any(s.u is u for s in self.steps), "predicted after it was learned"
+            return super().predict(u)
+
+    for delay in (0, 1, 5, lambda k, _: (k * 7) % 5):
+        spy = Spy(3)
+        assert len(list(evaluate(spy, problem(60), metrics.MAE(), delay=delay))) == 60
+        assert len(spy.steps) == 60
+
+
+def test_waiting_samples_are_all_that_is_held():
+    held = []
+
+    class Count(Line):
+        def step(self, sample):
+            held.append(taken[0] - len(self.steps))
+            super().step(sample)
+
+    taken = [0]
+
+    def source():
+        for sample in problem(100):
+            taken[0] += 1
+            yield sample
+
+    list(evaluate(Count(3), source(), metrics.MAE(), delay=4))
+    assert max(held) == 5
+
+
+def test_a_learner_is_scored_as_by_its_own_predictions():
+    def learner():
+        torch.manual_seed(0)
+        net = hl.Network.recurrent(torch.nn.RNNCell(1, 8), torch.nn.Linear(8, 1))
+        return hl.Learner(
+            net, torch.nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.5, beta=0.02), order="sequential"
+        )
+
+    stream = streams.take(streams.signals.mackey_glass(), 80)
+    plain, total = learner(), []
+    for sample in stream:
+        y = plain.predict(sample.u, tau=sample.tau)
+        total.append(abs(float(y) - float(sample.target)))
+        report = plain.step(sample)
+        assert torch.equal(report.y, y)
+    got = list(evaluate(learner(), stream, metrics.MAE()))
+    assert close(got[-1].scores["MAE"], sum(total) / len(total))
+    assert torch.equal(got[-1].report.y, got[-1].y)
+
+
+def classes(n=200):
+    generator = torch.Generator().manual_seed(2)
+    for _ in range(n):
+        yield hl.Sample(torch.randn(4, generator=generator), torch.randint(4, (), generator=generator))
+
+
+class Guess:
+    def predict(self, u):
+        return u
+
+    def step(self, sample):
+        return None
+
+
+def test_both_libraries_give_the_plain_accuracy_whole_and_windowed():
+    right = [int(s.u.argmax()) == int(s.target) for s in classes()]
+    both = {
+        "river": metrics.Accuracy(),
+        "torch": torchmetrics.classification.MulticlassAccuracy(4, average="micro"),
+    }
+    *_, last = evaluate(Guess(), classes(), both, window=30)
+    for name in both:
+        assert abs(last.scores[name] - sum(right) / 200) < 1e-6
+        assert abs(last.window[name] - sum(right[-30:]) / 30) < 1e-6
+
+
+def test_probabilities_go_to_metrics_that_ask_for_them():
+    *_, last = evaluate(Guess(), classes(), metrics.CrossEntropy())
+    exact = [float(torch.nn.functional.cross_entropy(s.u, s.target)) for s in classes()]
+    assert abs(last.scores["CrossEntropy"] - sum(exact) / 200) < 1e-5
+
+
+def test_a_single_output_is_the_logit_of_class_one():
+    data = [hl.Sample(torch.tensor([x]), torch.tensor([t])) for x, t in ((2.0, 1), (-1.0, 1), (-3.0, 0))]
+    *_, last = evaluate(Guess(), data, [metrics.Accuracy(), metrics.LogLoss()])
+    exact = sum(math.log1p(math.exp(-x)) for x in (2.0, -1.0, 3.0)) / 3
+    assert close(last.scores["Accuracy"], 2 / 3)
+    assert abs(last.scores["LogLoss"] - exact) < 1e-6
+
+
+def test_batches_and_a_function_of_ones_own_are_scored():
+    batch = hl.Sample(torch.tensor([[1.0], [2.0]]), torch.tensor([[0.0], [4.0]]))
+    *_, last = evaluate(Guess(), [batch], metrics.MAE())
+    assert last.scores["MAE"] == 1.5
+    *_, last = evaluate(Guess(), [batch], metrics.MAE(), prepare=lambda y, t: (float(y.sum()), float(t.sum())))
+    assert last.scores["MAE"] == 1.0
+
+
+def test_what_cannot_be_evaluated_is_refused():
+    good = (Guess(), [], metrics.MAE())
+    for arguments, message in (
+        ((object(), [], metrics.MAE()), "has no method predict"),
+        ((Guess(), [], object()), "neither of torchmetrics"),
+        ((Guess(), [], [metrics.MAE(), metrics.MAE()]), "two metrics called MAE"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            evaluate(*arguments)
+    for settings, message in (
+        ({"unit": "days"}, "unit="),
+        ({"delay": -1}, "delay=-1"),
+        ({"window": 0}, "window=0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            evaluate(*good, **settings)
+    timeless = [hl.Sample(torch.zeros(1)), hl.Sample(torch.zeros(1))]
+    with pytest.raises(SampleError, match="sample 1 does not say how much time"):
+        list(evaluate(Guess(), timeless, metrics.MAE(), delay=1.0, unit="time"))
+
+
+def test_scoring_a_run_by_its_own_outputs_is_test_then_train():
+    def learner(order):
+        torch.manual_seed(0)
+        net = hl.Network.recurrent(torch.nn.RNNCell(1, 8), torch.nn.Linear(8, 1))
+        return hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.5, beta=0.02), order=order)
+
+    stream = streams.take(streams.signals.mackey_glass(), 60)
+    for order in ("sequential", "parallel"):
+        slow = [e.scores for e in evaluate(learner(order), stream, metrics.MAE())]
+        fast = [e.scores for e in scored(learner(order).run(stream), Scores(metrics.MAE(), None, None))]
+        assert slow == fast
+
+
+@pytest.mark.parametrize(
+    "make",
+    [metrics.MAE, metrics.RMSE, metrics.R2, metrics.Accuracy, metrics.MacroF1, metrics.F1, metrics.CrossEntropy],
+)
+def test_metrics_go_on_to_the_bit_after_a_resume(make):
+    numbers = make in (metrics.MAE, metrics.RMSE, metrics.R2)
+    generator = torch.Generator().manual_seed(0)
+    shape = (1,) if numbers else (2,)
+    y = torch.randn(90, *shape, generator=generator)
+    target = torch.randn(90, 1, generator=generator) if numbers else torch.randint(2, (90,), generator=generator)
+    whole, first = Scores(make(), 7, None), Scores(make(), 7, None)
+    for k in range(40):
+        whole.update(y[k], target[k])
+        first.update(y[k], target[k])
+    second = Scores(make(), 7, None)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    assert second.read() == whole.read()
+    for k in range(40, 90):
+        whole.update(y[k], target[k])
+        second.update(y[k], target[k])
+        assert second.read() == whole.read()
+    with pytest.raises(CheckpointError, match="Resume with the same metrics"):
+        Scores({"other": make()}, 7, None).load_state_dict(first.state_dict())

@@ -1,0 +1,395 @@
+"""Live feeds over real threads, event loops and sockets. Nothing here depends on how fast the machine is."""
+
+import asyncio
+import gc
+import itertools
+import json
+import socket
+import threading
+import time
+
+import pytest
+import torch
+
+import hamlearn as hl
+from hamlearn import streams
+from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.state import Sample
+from hamlearn.streams.live import sockets
+
+PATIENCE = 20.0
+"""Seconds after which a test that waits for a thread gives up."""
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.0005)
+
+
+def feeders():
+    return [thread for thread in threading.enumerate() if thread.name == "hamlearn-live"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left_behind():
+    yield
+    gc.collect()
+    until(lambda: not feeders())
+
+
+class Sender:
+    """The other end of a socket: sends lines when told, and counts them."""
+
+    def __init__(self, family, address):
+        self.server = socket.socket(family, socket.SOCK_STREAM)
+        self.server.bind(address)
+        self.server.listen(1)
+        self.link = None
+        self.sent = 0
+
+    def accept(self):
+        self.link, _ = self.server.accept()
+
+    def send(self, **line):
+        self.link.sendall(json.dumps(line).encode() + b"\n")
+        self.sent += 1
+
+    def close(self):
+        for end in (self.link, self.server):
+            if end is not None:
+                end.close()
+
+
+@pytest.fixture(params=["tcp", "unix"])
+def sender(request, tmp_path):
+    if request.param == "tcp":
+        end = Sender(socket.AF_INET, ("127.0.0.1", 0))
+        end.address = f"tcp://127.0.0.1:{end.server.getsockname()[1]}"
+    else:
+        end = Sender(socket.AF_UNIX, str(tmp_path / "s"))
+        end.address = f"unix://{tmp_path / 's'}"
+    yield end
+    end.close()
+
+
+def test_drop_at_three_times_the_learners_speed_keeps_the_newest_and_true_time(sender):
+    """The sender sends three lines while the learner is busy with one, 200 times."""
+    feed = streams.live(sender.address, policy="drop")
+    net = hl.Network.recurrent(torch.nn.RNNCell(1, 4), torch.nn.Linear(4, 1))
+    learner = hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper(tau=0.25, eta=0.1, beta=0.001))
+    reports = learner.run(feed)
+    with feed:
+        # The first line is sent before the reader asks, as connect() does not wait for accept().
+        starter = threading.Thread(target=lambda: (sender.accept(), sender.send(u=[0.0], t=0.0)))
+        starter.start()
+        assert next(reports).sample.tau is None
+        starter.join()
+        stamp = 0.0
+        for turn in range(200):
+            for k in range(3):
+                last = stamp + (k + 1) * 0.25 + 0.125 * (turn % 2)
+                sender.send(u=[last], target=[1.0], t=last)
+            until(lambda: feed.taken + feed.dropped + 1 == sender.sent)
+            sample = next(reports).sample
+            assert sample.u.item() == last, "the newest is kept"
+            assert sample.tau == last - stamp, "tau is the time since the last one that was processed"
+            stamp = last
+        assert (feed.taken, feed.dropped) == (201, 400)
+        assert learner.state.t == 0.25 + stamp
+        assert len(feed._buffer._items) <= 1
+
+
+def test_block_loses_nothing_however_slow_the_learner(sender):
+    count = 3000
+    feed = streams.live(sender.address, policy="block", n=4)
+
+    def send():
+        sender.accept()
+        for k in range(count):
+            sender.send(u=[k, -k], target=k % 3, tau=0.5)
+        sender.link.close()
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    most, got = 0, []
+    for sample in feed:
+        most = max(most, len(feed._buffer._items))
+        got.append(sample)
+    thread.join()
+    assert [int(s.u[0]) for s in got] == list(range(count))
+    assert [int(s.target) for s in got] == [k % 3 for k in range(count)]
+    assert got[0].u.dtype == torch.get_default_dtype()
+    assert got[0].target.dtype == torch.int64
+    assert {s.tau for s in got} == {0.5}
+    assert most <= 4
+    assert feed.dropped == 0
+
+
+def gated(items):
+    """An iterator that gives all its items as soon as the gate is opened, and then stays open."""
+    gate = threading.Event()
+
+    def source():
+        yield items[0]
+        gate.wait(PATIENCE)
+        yield from items[1:]
+
+    return source(), gate
+
+
+def test_latest_n_keeps_the_newest_n_and_adds_up_the_time_of_the_dropped():
+    items = [Sample(torch.tensor([float(k)]), tau=0.25) for k in range(10)]
+    source, gate = gated(items)
+    feed = streams.live(source, policy="latest-3")
+    samples = iter(feed)
+    assert next(samples).u.item() == 0.0
+    gate.set()
+    until(lambda: not feeders())
+    assert [(s.u.item(), s.tau) for s in samples] == [(7.0, 1.75), (8.0, 0.25), (9.0, 0.25)]
+    assert feed.dropped == 6
+    assert streams.live([], policy="latest-n", n=3)._buffer._n == 3
+
+
+def test_without_stamps_tau_is_the_time_between_arrivals():
+    ticks = iter([10.0, 11.0, 14.0, 18.0])
+    source, gate = gated([1.0, 2.0, 3.0, 4.0])
+    feed = streams.live(source, policy="drop", unit=2.0, clock=lambda: next(ticks))
+    samples = iter(feed)
+    assert next(samples).tau is None
+    gate.set()
+    until(lambda: not feeders())
+    assert [(float(s.u), s.tau) for s in samples] == [(4.0, 4.0)]
+
+
+def test_an_asynchronous_generator_is_run_in_a_loop_of_its_own():
+    closed = []
+
+    async def source():
+        try:
+            for k in range(50):
+                await asyncio.sleep(0)
+                yield k * 0.5, Sample(torch.tensor([float(k)]))
+        finally:
+            closed.append(True)
+
+    with streams.live(source(), policy="block") as feed:
+        assert [(s.u.item(), s.tau) for s in feed] == [(float(k), 0.5 if k else None) for k in range(50)]
+    assert closed == [True]
+
+
+def test_closing_cancels_an_asynchronous_generator_that_waits():
+    closed = threading.Event()
+
+    async def source():
+        try:
+            yield 1.0
+            await asyncio.sleep(3600)
+        finally:
+            closed.set()
+
+    with streams.live(source) as feed:
+        assert float(next(iter(feed)).u) == 1.0
+    assert closed.is_set()
+
+
+def test_a_blocked_asynchronous_source_does_not_stop_its_own_loop():
+    beats = []
+
+    async def source():
+        async def heart():
+            while True:
+                beats.append(1)
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(heart())
+        for k in range(4):
+            yield float(k)
+        task.cancel()
+
+    with streams.live(source(), policy="block") as feed:
+        samples = iter(feed)
+        next(samples)
+        until(lambda: feed._buffer.full)
+        before = len(beats)
+        until(lambda: len(beats) > before + 100)
+        assert len(list(samples)) == 3
+
+
+@pytest.mark.parametrize("kind", ["iterator", "async"])
+def test_a_source_that_dies_raises_in_the_learner_with_the_cause_after_all_it_gave(kind):
+    def dying():
+        yield 1.0
+        yield 2.0
+        raise ValueError("the sensor burnt")
+
+    async def dying_async():
+        for x in (1.0, 2.0):
+            yield x
+        raise ValueError("the sensor burnt")
+
+    feed = streams.live(dying if kind == "iterator" else dying_async, policy="block")
+    samples = iter(feed)
+    assert [float(next(samples).u) for _ in range(2)] == [1.0, 2.0]
+    with pytest.raises(StreamError, match="failed after 2 items with ValueError: the sensor burnt") as caught:
+        next(samples)
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_closing_lets_a_source_that_waits_go_and_runs_its_clean_up():
+    ended = threading.Event()
+
+    def source():
+        try:
+            yield from itertools.repeat(1.0)
+        finally:
+            ended.set()
+
+    feed = streams.live(source(), policy="block")
+    samples = iter(feed)
+    next(samples)
+    feed.close()
+    feed.close()
+    assert ended.is_set()
+    assert list(samples) == []
+    assert list(feed) == []
+
+
+def test_a_stream_that_nobody_holds_any_more_closes_itself():
+    ended = threading.Event()
+
+    def source():
+        try:
+            yield from itertools.repeat(1.0)
+        finally:
+            ended.set()
+
+    next(iter(streams.live(source(), policy="block")))
+    gc.collect()
+    assert ended.is_set()
+
+
+def test_a_source_that_hangs_is_left_alone_after_the_timeout():
+    gate = threading.Event()
+
+    def source():
+        yield 1.0
+        gate.wait(PATIENCE)
+
+    with streams.live(source(), timeout=0.01) as feed:
+        next(iter(feed))
+    assert feeders()
+    gate.set()
+
+
+def serve(text, **settings):
+    """Samples of a feed over a socket that sends `text` and closes."""
+    ours, theirs = socket.socketpair()
+    theirs.sendall(text)
+    theirs.close()
+    return streams.live(ours, policy="block", **settings)
+
+
+def test_a_socket_that_closes_in_mid_line_raises_after_the_whole_lines():
+    samples = iter(serve(b'{"u": [1]}\n{"u": [2]}\n{"u": [3'))
+    assert [s.u.item() for s in itertools.islice(samples, 2)] == [1.0, 2.0]
+    with pytest.raises(StreamError, match=r"closed in the middle of line 3, after '{\"u\": \[3'. The 2 lines"):
+        next(samples)
+
+
+def test_a_last_line_without_a_line_feed_is_read_if_it_is_whole():
+    assert [s.u.item() for s in serve(b'{"u": [1]}\n\n{"u": [2]}')] == [1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "message"),
+    [
+        (b"[1, 2]", StreamError, "it is a list, not an object"),
+        (b"hello", StreamError, "line 2 of the socket is no sample: Expecting value"),
+        (b'{"x": 1}', StreamError, "it has no u"),
+        (b'{"u": 1, "y": 2}', StreamError, "unknown key 'y'"),
+        (b'{"u": [[1], [2, 3]]}', SampleError, "u at line 2 of the socket is no tensor"),
+        (b'{"u": [1], "target": "cat"}', SampleError, "target at line 2 of the socket is no tensor"),
+        (b'{"u": [1], "t": -5}', SampleError, "time runs backwards at line 2 of the socket"),
+        (b'{"u": [1], "t": 0}', SampleError, "time stands still"),
+    ],
+)
+def test_a_bad_line_is_named_or_skipped(line, error, message):
+    text = b'{"u": [1], "t": 0}\n' + line + b'\n{"u": [3], "t": 2}\n'
+    samples = iter(serve(text))
+    assert next(samples).u.item() == 1.0
+    with pytest.raises(error, match=message):
+        next(samples)
+    feed = serve(text, bad="skip")
+    assert [(s.u.item(), s.tau) for s in feed] == [(1.0, None), (3.0, 2.0)]
+    assert feed.bad == 1
+
+
+def test_a_time_stamp_that_is_no_time_raises():
+    with pytest.raises(StreamError, match="'noon' at line 1 of the socket is no time stamp"):
+        list(serve(b'{"u": [1], "t": "noon"}\n'))
+
+
+def test_time_stays_true_where_a_bad_item_with_its_own_tau_is_skipped():
+    text = b'{"u": [1], "tau": 1}\n{"u": ["a"], "tau": 2}\n{"u": [3], "tau": 4}\n'
+    assert [s.tau for s in serve(text, bad="skip")] == [1.0, 6.0]
+
+
+def test_a_line_without_end_does_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(sockets, "MAX_LINE", 100)
+    with pytest.raises(StreamError, match="line 1 of the socket is longer than 100 bytes"):
+        list(serve(b"1" * 1000))
+
+
+def test_a_boundary_is_never_dropped_silently():
+    items = [Sample(torch.zeros(1), boundary=k == 1) for k in range(4)]
+    source, gate = gated(items)
+    feed = streams.live(source)
+    samples = iter(feed)
+    next(samples)
+    gate.set()
+    until(lambda: not feeders())
+    with pytest.raises(StreamError, match="item 2 of the feed ends a sequence"):
+        list(samples)
+
+
+def test_counts_and_time_go_on_after_a_resume():
+    feed = streams.live([(1.0, Sample(torch.zeros(1))), (3.0, Sample(torch.zeros(1)))], policy="block")
+    assert len(list(feed)) == 2
+    state = json.loads(json.dumps(feed.state_dict()))
+    later = streams.live([(7.0, Sample(torch.zeros(1)))], policy="block")
+    later.load_state_dict(state)
+    assert [s.tau for s in later] == [4.0]
+    assert later.taken == 3
+
+
+def test_wrappers_pass_on_what_was_dropped_and_the_closing():
+    feed = streams.live([1.0, 2.0], policy="block")
+    wrapped = streams.take(streams.map(feed, lambda s: s), 1)
+    assert len(list(wrapped)) == 1
+    feed._before = 5
+    assert wrapped.dropped == 5
+    mixed = streams.interleave(wrapped, [1.0], feed)
+    assert mixed.dropped == 10
+    mixed.close()
+    assert feed._buffer.closed
+
+
+def test_a_feed_that_cannot_be_is_refused(tmp_path):
+    for settings, message in (
+        ({"policy": "guess"}, "policy='guess'"),
+        ({"policy": "latest-0"}, "n=0"),
+        ({"bad": "mend"}, "bad='mend'"),
+        ({"unit": -1}, "unit=-1"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            streams.live([], **settings)
+    with pytest.raises(ConfigError, match="'localhost:80' is no address"):
+        streams.live("localhost:80")
+    with pytest.raises(ConfigError, match="names no host and port"):
+        next(iter(streams.live("tcp://localhost")))
+    with pytest.raises(StreamError, match="cannot connect to unix:"):
+        next(iter(streams.live(f"unix://{tmp_path / 'none'}")))
+    with pytest.raises(StreamError, match="the source is a int"):
+        next(iter(streams.live(3)))
