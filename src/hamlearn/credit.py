@@ -59,15 +59,19 @@ class Echo(Credit):
         every: Echo after this many tokens too, for streams that never end; `None` for boundaries only.
         dissipate: `"sequence"`: ω dissipates once per echo, so that η = (1 − μ)/τ is ordinary momentum.
             `"token"`: at each step of the echo, as the paper writes it.
+        memory: `"stored"`: each token keeps its state and graph until the echo. `"reversible"`: nothing but the
+            inputs is kept, and states are rebuilt on the way back, for state nets that can run backwards, such
+            as `hl.reversible.MidpointCell`.
 
     Example:
         >>> Echo(truncate=5, every=5)
-        Echo(truncate=5, every=5, dissipate='sequence')
+        Echo(truncate=5, every=5, dissipate='sequence', memory='stored')
     """
 
     truncate: int | None = None
     every: int | None = None
     dissipate: Literal["sequence", "token"] = "sequence"
+    memory: Literal["stored", "reversible"] = "stored"
     carries = False
 
     def __post_init__(self) -> None:
@@ -77,3 +81,10 @@ class Echo(Credit):
                 raise ConfigError(f"{name}={value!r} must be a whole number of tokens, at least 1, or None")
         if self.dissipate not in ("sequence", "token"):
             raise ConfigError(f"dissipate={self.dissipate!r} must be 'sequence' or 'token'")
+        if self.memory not in ("stored", "reversible"):
+            raise ConfigError(f"memory={self.memory!r} must be 'stored' or 'reversible'")
+        if self.memory == "reversible" and self.every is not None and self.truncate is not None:
+            raise ConfigError(
+                f"truncate={self.truncate} may reach back beyond every={self.every}, to states of earlier weights, "
+                "which cannot be rebuilt: give one of the two, or use memory='stored'"
+            )

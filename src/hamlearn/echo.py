@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -15,25 +16,8 @@ from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
+from hamlearn.tokens import Token, pack, unpack
 from hamlearn.transition import end_points, next_state
-
-
-@dataclass(slots=True)
-class Token:
-    """One token with the state it met, and the graph from that state to the next one and to the loss."""
-
-    sample: Sample
-    rates: Rates
-    h: list[Tensor]
-    h_next: list[Tensor]
-    loss: Tensor | None
-    y: Any
-    fresh: bool
-
-    @property
-    def gain(self) -> float:
-        """τφ."""
-        return self.rates.tau * self.rates.phi
 
 
 class Echoed(Order):
@@ -47,7 +31,8 @@ class Echoed(Order):
     def __init__(self, system: System, credit: Echo) -> None:
         super().__init__(system)
         self.credit = credit
-        self.joined = credit.truncate is None and credit.dissipate == "sequence"
+        self.rebuilds = credit.memory == "reversible"
+        self.joined = credit.truncate is None and credit.dissipate == "sequence" and not self.rebuilds
         self.tokens: deque[Token] = deque(maxlen=credit.truncate)
         self.since = 0
         self._stale = False
@@ -64,11 +49,11 @@ class Echoed(Order):
         omega, learned = carry.omega, False
         if due:
             tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
-            if self._stale:
-                tokens = self._refreshed(tokens, spec)
-            learned = any(token.loss is not None for token in tokens)
-            echo = self._echo_joined if self.joined else self._echo_by_token
-            omega = echo(tokens, carry.omega, now.rates)
+            learned = any(token.sample.target is not None for token in tokens)
+            if self.joined:
+                omega = self._echo_joined(tokens, carry.omega, now.rates)
+            else:
+                omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, now.rates)
         return Outcome(
             [leaf.detach() for leaf in token.h_next],
             carry.z,
@@ -85,7 +70,7 @@ class Echoed(Order):
         """Keep the proposed token; after an echo, keep only what a longer truncation reaches back to."""
         assert self._proposed is not None
         token, self._proposed = self._proposed, None
-        self.tokens.append(token)
+        self.tokens.append(replace(token, h=[], h_next=[], loss=None, y=None) if self.rebuilds else token)
         self.since += 1
         if token.sample.boundary:
             self.forget()
@@ -112,43 +97,29 @@ class Echoed(Order):
 
     def state(self) -> tuple[dict[str, Tensor], Any]:
         """Stored tokens: inputs, targets and the states they met."""
-        tensors: dict[str, Tensor] = {}
-        described = []
-        for index, token in enumerate(self.tokens):
-            specs = {}
-            for part, tree in (("u", token.sample.u), ("target", token.sample.target), ("h", token.h)):
-                leaves, spec = _tree.flatten(tree)
-                present = tree is not None
-                specs[part] = {"present": present, "count": len(leaves), "tree": _tree.dumps(spec)}
-                tensors |= {f"{index}/{part}/{i}": leaf for i, leaf in enumerate(leaves) if present}
-            described.append({"rates": list(token.rates), "fresh": token.fresh, **specs})
+        tensors, described = pack(self.tokens)
         return tensors, {"tokens": described, "since": self.since, "stale": self._stale}
 
     def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
-        """Run the stored tokens again, from the states they met, to have their graphs back."""
+        """Take the stored tokens back, and run them again to have their graphs."""
         self.forget()
-        for index, saved in enumerate(described["tokens"]):
-            parts: dict[str, Any] = {}
-            for part in ("u", "target", "h"):
-                about = saved[part]
-                leaves = [tensors[f"{index}/{part}/{i}"] for i in range(about["count"]) if about["present"]]
-                parts[part] = _tree.unflatten(leaves, _tree.loads(about["tree"])) if about["present"] else None
+        for token in unpack(tensors, described["tokens"]):
             before = self.tokens[-1] if self.tokens else None
-            sample = Sample(parts["u"], parts["target"])
-            h = before.h_next if self.joined and before is not None else parts["h"]
-            if saved["fresh"]:
-                h = _tree.flatten(self.system.network.start(sample.u))[0]
-            token, _ = self._run(sample, Rates(*saved["rates"]), h, before, spec, fresh=saved["fresh"])
+            if not self.rebuilds:
+                h = before.h_next if self.joined and before is not None else token.h
+                h = self._first_state(token.sample) if token.fresh else h
+                token, _ = self._run(token.sample, token.rates, h, before, spec, fresh=token.fresh)
             self.tokens.append(token)
         self.since, self._stale = described["since"], described["stale"]
 
     def _state_met(self, carry: Carry, now: Instant) -> list[Tensor]:
         if self.joined and self.tokens:
             return self.tokens[-1].h_next
-        if now.fresh:
-            # A learned h0 is part of the graph of the first token.
-            return _tree.flatten(self.system.network.start(now.sample.u))[0]
-        return carry.h
+        return self._first_state(now.sample) if now.fresh else carry.h
+
+    def _first_state(self, sample: Sample) -> list[Tensor]:
+        """h0, which is part of the graph of the first token where it is learned."""
+        return _tree.flatten(self.system.network.start(sample.u))[0]
 
     def _run(
         self,
@@ -179,9 +150,22 @@ class Echoed(Order):
                 L = instantaneous_loss(self.system.loss, y, sample.target)
         return Token(sample, rates, h, h_next, L, _tree.detach(y), fresh), spec
 
-    def _refreshed(self, tokens: list[Token], spec: _tree.Spec) -> list[Token]:
-        """The same tokens at the same states, with graphs at the present weights."""
-        return [self._run(t.sample, t.rates, [leaf.detach() for leaf in t.h], None, spec)[0] for t in tokens]
+    def _reversed(self, tokens: list[Token], spec: _tree.Spec) -> Iterator[Token]:
+        """The tokens as they echo, each with a graph at the present weights and the state it met."""
+        if not self.rebuilds and not self._stale:
+            yield from reversed(tokens)
+            return
+        after = tokens[-1].h_next
+        for token in reversed(tokens):
+            met = [leaf.detach() for leaf in token.h]
+            if self.rebuilds:
+                previous = self.system.network.state.previous  # type: ignore[union-attr]
+                with torch.no_grad():
+                    tree = previous(token.sample.u, _tree.unflatten([leaf.detach() for leaf in after], spec))
+                met = after = _tree.flatten(tree)[0]
+            if token.fresh and not self._stale:
+                met = self._first_state(token.sample)
+            yield self._run(token.sample, token.rates, met, None, spec, fresh=token.fresh)[0]
 
     def _echo_joined(self, tokens: list[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
         with_loss = [token for token in tokens if token.loss is not None]
@@ -196,13 +180,14 @@ class Echoed(Order):
         seeds = [torch.full_like(L, token.gain) for L, token in zip(losses, with_loss, strict=True)]
         return integrate_costate(omega, vjp(losses, seeds, self.system.theta, keep=True), decay, 1.0)
 
-    def _echo_by_token(self, tokens: list[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
-        n, theta = len(tokens[-1].h_next), self.system.theta
-        by_token = self.credit.dissipate == "token"
+    def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
+        theta, by_token = self.system.theta, self.credit.dissipate == "token"
         omega = list(torch._foreach_mul(omega, 1.0 if by_token else 1 - rates.tau * rates.eta))
-        z = flow = [torch.zeros_like(leaf) for leaf in tokens[-1].h_next]
-        for token in reversed(tokens):
-            tau, eta, eta_z, _, _ = token.rates
+        z: list[Tensor] = []
+        for token in tokens:
+            n, (tau, eta, eta_z, _, _) = len(token.h_next), token.rates
+            if not z:
+                z = flow = [torch.zeros_like(leaf) for leaf in token.h_next]
             seeds: list[Tensor | None] = [f - (tau * eta_z) * a for f, a in zip(flow, z, strict=True)]
             roots = list(token.h_next)
             if token.loss is not None:

@@ -87,7 +87,7 @@ def test_every_cell_learns_a_wave_from_uneven_samples_with_every_credit(make, be
     torch.manual_seed(4)
     cell = make()
     network = hl.Network(cell, Readout(cell.size))
-    hyper = hl.Hyper(tau=0.1, eta=2.0, beta=beta, phi=1.0)
+    hyper = hl.Hyper(tau=0.1, eta=2.0, eta_z=5.0, beta=beta)
     learner = hl.Learner(network, MSE, hyper, order="sequential", credit=credit)
     start = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     t, losses = 0.0, []

@@ -298,9 +298,84 @@ def test_whole_sequences_through_nn_rnn_follow_sgd_as_output_net_and_as_state_ne
             assert worst(learner.network, twin) < 1e-12
 
 
+def midpoint_network(tau=0.2, **kwargs):
+    torch.manual_seed(0)
+    field = hl.reversible.AntisymmetricLinear(6, inputs=3)
+    cell = hl.reversible.MidpointCell(field, size=6, tau=tau, **kwargs)
+    return hl.Network.recurrent(cell, nn.Linear(6, 2)).double()
+
+
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("dissipate", ["sequence", "token"])
+@pytest.mark.parametrize("window", [{}, {"truncate": 4}, {"every": 5}], ids=str)
+def test_rebuilt_states_give_the_same_weights_as_stored_ones(window, dissipate, exact):
+    learners = [
+        echo_learner(midpoint_network(exact=exact), 0.5, dissipate=dissipate, memory=memory, **window)
+        for memory in ("stored", "reversible")
+    ]
+    for tokens in sequences(12, seed=4, longest=20):
+        for learner in learners:
+            for token in tokens:
+                learner.step(token)
+        assert worst(learners[0].network, learners[1].network) < 1e-12
+    assert worst(learners[0].network, midpoint_network(exact=exact)) > 1e-3
+
+
+def test_a_reversible_echo_over_a_long_sequence_is_the_gradient_of_the_sequence_form():
+    network = midpoint_network()
+    generator = torch.Generator().manual_seed(2)
+    u = torch.randn(400, 2, 3, generator=generator, dtype=torch.float64)
+    target = torch.randn(2, 2, generator=generator, dtype=torch.float64)
+    hyper = hl.Hyper(beta=0.0)
+    learner = hl.Learner(
+        network, nn.functional.mse_loss, hyper, order="sequential", credit=hl.Echo(memory="reversible")
+    )
+    for k in range(400):
+        learner.step(hl.Sample(u[k], target if k == 399 else None, boundary=k == 399))
+        assert all(not token.h and not token.h_next for token in learner._order.tokens)
+    rnn = hl.reversible.MidpointRNN(network.state.field, tau=0.2)
+    _, h = rnn(u, torch.zeros(2, 6, dtype=torch.float64))
+    loss = nn.functional.mse_loss(network.output(h), target)
+    for name, weight in network.named_parameters():
+        (gradient,) = torch.autograd.grad(loss, weight, retain_graph=True)
+        assert (learner.state.omega[name] - gradient).abs().max() < 1e-12
+
+
+def test_a_reversible_echo_resumes_from_a_checkpoint_in_mid_sequence(tmp_path):
+    def build():
+        return echo_learner(midpoint_network(), 0.5, memory="reversible")
+
+    tokens = next(sequences(1, seed=5, longest=30))
+    assert len(tokens) > 8
+    whole, first, second = build(), build(), build()
+    for token in tokens:
+        whole.step(token)
+    for token in tokens[:6]:
+        first.step(token)
+    first.save(tmp_path / "checkpoint")
+    second.load(tmp_path / "checkpoint")
+    for token in tokens[6:]:
+        second.step(token)
+    assert worst(whole.network, second.network) == 0.0
+
+
+def test_a_state_that_leaves_the_grid_is_an_error_and_the_learner_stays_as_it_was():
+    learner = echo_learner(midpoint_network(tau=0.5, bound=1.0), memory="reversible")
+    push = hl.Sample(10 * torch.ones(1, 3).double(), torch.zeros(1, 2).double())
+    learner.step(hl.Sample(torch.zeros(1, 3).double()))
+    before = [leaf.clone() for leaf in learner.state.h]
+    with pytest.raises(hl.reversible.GridOverflowError, match=r"outside the fixed-point range \|h\| < 1"):
+        learner.step(push)
+    assert learner.stored_tokens == 1
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.state.h, strict=True))
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
+        (lambda: hl.Echo(memory="none"), "memory='none'"),
+        (lambda: hl.Echo(memory="reversible", every=2, truncate=3), "truncate=3 may reach back beyond every=2"),
+        (lambda: echo_learner(make("rnn"), memory="reversible"), "RNNCell cannot run backwards.*MidpointCell"),
         (lambda: hl.Echo(truncate=0), "truncate=0"),
         (lambda: hl.Echo(every=2.5), "every=2.5"),
         (lambda: hl.Echo(dissipate="never"), "dissipate='never'"),

@@ -49,7 +49,7 @@ def environment() -> dict[str, Any]:
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "hamlearn": metadata.version("hamlearn"),
+        "hamlearn": _own_version(),
     }
 
 
@@ -61,6 +61,13 @@ def write(out: Path, name: str, results: Mapping[str, Any]) -> Path:
     report = {"benchmark": name, "rerun": f"hamlearn bench {name}", "environment": about, "results": results}
     path.write_text(json.dumps(report, indent=2) + "\n")
     return path
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("hamlearn")
+    except metadata.PackageNotFoundError:
+        return "run from its sources"
 
 
 def _processor() -> str:

@@ -65,4 +65,9 @@ def make_order(system: System, order: str, credit: Credit, integrator: Integrato
         raise ConfigError(f"hl.Echo() is defined for s=-1 only, not s={system.hyper.s:+d}: leave s at -1")
     if reset_h == "sample":
         raise ConfigError("hl.Echo() needs a state that lasts from token to token: use reset_h='boundary'")
+    if credit.memory == "reversible" and not hasattr(system.network.state, "previous"):
+        raise ConfigError(
+            f"{type(system.network.state).__name__} cannot run backwards: hl.Echo(memory='reversible') needs a "
+            "state net with a method previous(u, h), such as hl.reversible.MidpointCell"
+        )
     return Echoed(system, credit)

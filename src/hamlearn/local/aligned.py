@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight, Line, Pipe, Tick
+from hamlearn.local.outer import Outer
 from hamlearn.local.saved_flights import dump, restore
 from hamlearn.local.schedule import Schedule, schedule
 from hamlearn.local.stacked import Stack
@@ -142,6 +144,7 @@ class Aligned:
         entry, flight = tick.at(self.schedule.backward[cell.name])
         z = None if flight is None else tick.z.get((entry, cell.name), flight.z.get(cell.name))
         keep = 1 - tick.rates.tau * tick.rates.eta_z
+        increments: Sequence[Tensor | Outer]
         if isinstance(cell, Cell):
             if flight is None or z is None:
                 return

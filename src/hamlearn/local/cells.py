@@ -92,9 +92,8 @@ class Cell:
         return [x]
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """ĥ, without a graph."""
-        with torch.no_grad():
-            return self._evaluate(inputs)
+        """ĥ; ticks run without a graph."""
+        return self._evaluate(inputs)
 
     def trace(self, inputs: list[Tensor]) -> Trace:
         """ĥ with a graph from the nodes that were read and from θ."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _checkpoint
+from hamlearn.local.outer import dense
 
 if TYPE_CHECKING:
     from hamlearn.local.learner import LocalLearner
@@ -18,7 +19,7 @@ def save(learner: LocalLearner, path: str | os.PathLike[str]) -> None:
     """Write everything to one file, whole or not at all."""
     tensors: dict[str, Tensor] = {f"theta/{n}": weight for n, weight in learner.module.named_parameters()}
     tensors |= {f"buffer/{name}": buffer for name, buffer in learner.module.named_buffers()}
-    tensors |= {f"omega/{i}": omega for i, omega in enumerate(learner._progress.omega)}
+    tensors |= {f"omega/{i}": dense(omega) for i, omega in enumerate(learner._progress.omega)}
     held, engine = learner._engine.saved()
     tensors |= {f"engine/{name}": tensor for name, tensor in held.items()}
     tensors |= _checkpoint.random_state()

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.hyper import Rates
+from hamlearn.local.outer import Outer
 from hamlearn.local.system import Done, Proposal, System, add_at
 from hamlearn.local.unaligned import Unaligned, check_shapes
 from hamlearn.state import Sample
@@ -39,7 +40,7 @@ class DelayFree(Unaligned):
         h1[active] = trace.out.detach()
         check_shapes(cells, h1, self.h)
         messages, increments = trace.both(self.z[active])
-        grads: list[Tensor | None] = [None] * len(system.theta)
+        grads: list[Tensor | Outer | None] = [None] * len(system.theta)
         add_at(grads, cell.slots, increments)
         flow = {name: (rates.tau * rates.phi) * grad for name, grad in self.pending.items()}
         for name, message in ((cell.name, -self.z[active]), *zip(cell.parents, messages, strict=True)):

@@ -10,18 +10,27 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.errors import NonFiniteError
-from hamlearn.local.system import Proposal
+from hamlearn.local.outer import Outer, dense
+from hamlearn.local.system import Omega, Proposal
 
 _LARGE = 1 << 14
 
 
-def is_finite(proposal: Proposal, omega: list[Tensor]) -> bool:
+def is_finite(proposal: Proposal, omega: list[Omega]) -> bool:
     """Whether loss, z and ω of a tick are all finite."""
-    loss = [] if proposal.loss is None else [proposal.loss]
-    small = [w for w in omega if w.numel() < _LARGE]
-    # A sum reads a large tensor once and writes nothing. It may overflow where no entry does: then look closer.
-    large = all(math.isfinite(w.sum().item()) or _tree.all_finite([w]) for w in omega if w.numel() >= _LARGE)
-    return large and _tree.all_finite([*proposal.z, *small, *loss])
+    small = list(proposal.z)
+    if proposal.loss is not None:
+        small.append(proposal.loss)
+    for w in omega:
+        if isinstance(w, Outer):
+            if not w.is_finite():
+                return False
+        elif w.numel() < _LARGE:
+            small.append(w)
+        # A sum reads a large tensor once and writes nothing; where it overflows, look closer.
+        elif not math.isfinite(w.sum().item()) and not _tree.all_finite([w]):
+            return False
+    return _tree.all_finite(small)
 
 
 def check_input(u: Any, policy: str) -> bool:
@@ -39,11 +48,11 @@ def check_input(u: Any, policy: str) -> bool:
     return False
 
 
-def nonfinite_message(proposal: Proposal, omega: list[Tensor], t: float, aligned: bool) -> str:
+def nonfinite_message(proposal: Proposal, omega: list[Omega], t: float, aligned: bool) -> str:
     """Says what is not finite, and what to do."""
     if proposal.loss is not None and not bool(proposal.loss.isfinite()):
         what = f"the loss is {proposal.loss.item()}"
-    elif all(bool(w.isfinite().all()) for w in omega):
+    elif all(bool(dense(w).isfinite().all()) for w in omega):
         what = "a node's costate z is not finite"
     else:
         what = "the costate omega of the weights is not finite"

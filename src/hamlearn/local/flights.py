@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.hyper import Rates
+from hamlearn.local.outer import Outer
 from hamlearn.local.stacked import Stack
 from hamlearn.state import Sample
 
@@ -89,7 +90,7 @@ class Tick:
     number: int
     flights: dict[int, Flight]
     rates: Rates
-    grads: list[Tensor | None]
+    grads: list[Tensor | Outer | None]
     h: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     z: dict[tuple[int, str], Tensor] = field(default_factory=dict)
     draws: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)

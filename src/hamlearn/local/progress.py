@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hamlearn.errors import NonFiniteError
+from hamlearn.hyper import Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import is_finite, nonfinite_message
-from hamlearn.local.system import Done, Proposal, System, costate
+from hamlearn.local.system import Done, Omega, Proposal, System, costate
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.state import Sample, StepReport
 
@@ -31,9 +31,11 @@ class Progress:
         self.engine: Any = engine
         self.aligned = isinstance(engine, Aligned)
         self.on_nonfinite = on_nonfinite
-        self.omega: list[Tensor] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
+        self.omega: list[Omega] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
         self.t = 0.0
         self.updates = 0
+        self._constant = system.hyper.constant()
+        self._rates: dict[tuple[float | None, bool], Rates] = {}
         self._buffers = list(system.wiring.root.buffers())
 
     def show(self, sample: Sample | None, ticks: int) -> StepReport | None:
@@ -43,7 +45,8 @@ class Progress:
         try:
             started = sample is not None and self.engine.begin(sample.u)
             for tick in range(ticks):
-                report = self._tick(sample, last=tick == ticks - 1)
+                with torch.no_grad():
+                    report = self._tick(sample, last=tick == ticks - 1)
                 if report is not None and report.skipped:
                     self._restore(undo, reset=started or self.aligned)
                     return report
@@ -55,20 +58,19 @@ class Progress:
 
     def _tick(self, sample: Sample | None, *, last: bool) -> StepReport | None:
         system, t = self.system, self.t
-        rates = system.hyper.at(t, None if sample is None else sample.tau, first=self.updates == 0)
+        rates = self._rates_at(None if sample is None else sample.tau)
         system.velocity.check(t)
         extra = {"reported": last} if self.aligned else {}
         proposal: Proposal = self.engine.tick(sample, t, rates, **extra)
         done = proposal.done
-        with torch.no_grad():
-            omega = costate(self.omega, proposal.grads, 1 - rates.tau * rates.eta, -float(rates.s))
-            if self.on_nonfinite != "ignore" and not is_finite(proposal, omega):
-                if self.on_nonfinite == "raise":
-                    raise NonFiniteError(nonfinite_message(proposal, omega, t, self.aligned))
-                told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
-                return StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
-            moving = omega if system.order == "sequential" else self.omega
-            system.velocity.move_(system.theta, moving, t, rates.tau)
+        omega = costate(self.omega, proposal.grads, 1 - rates.tau * rates.eta, -float(rates.s))
+        if self.on_nonfinite != "ignore" and not is_finite(proposal, omega):
+            if self.on_nonfinite == "raise":
+                raise NonFiniteError(nonfinite_message(proposal, omega, t, self.aligned))
+            told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
+            return StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
+        moving = omega if system.order == "sequential" else self.omega
+        system.move_(moving, t, rates.tau)
         proposal.commit()
         self.omega = omega
         self.t = t + rates.tau
@@ -76,6 +78,15 @@ class Progress:
         if done is None:
             return None
         return StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
+
+    def _rates_at(self, tau: float | None) -> Rates:
+        hyper, first = self.system.hyper, self.updates == 0
+        if not self._constant:
+            return hyper.at(self.t, tau, first=first)
+        key = tau, first
+        if key not in self._rates:
+            self._rates = {key: hyper.at(self.t, tau, first=first)}
+        return self._rates[key]
 
     def _snapshot(self, *, weights: bool) -> tuple[Any, ...]:
         buffers = [buffer.clone() for buffer in self._buffers]

@@ -13,43 +13,47 @@ from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import vjp
+from hamlearn.local.outer import Outer
 from hamlearn.local.wiring import Merged, Node, Wiring
 
 _ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 
 
 class StackTrace:
-    """One evaluation of all layers: δ = z·σ′, messages δW and increments δᵀx, each one batched product."""
+    """One evaluation of all layers: δ = z·σ′, messages δW and increments δᵀx, each one batched product.
 
-    def __init__(self, out: Tensor, pre: Tensor, x: Tensor, theta: list[Tensor]) -> None:
+    `pre` is what σ was applied to, with a graph to `out`; `None` for tanh, whose δ is z(1 − out²).
+    """
+
+    def __init__(self, out: Tensor, pre: Tensor | None, x: Tensor, theta: list[Tensor]) -> None:
         self.out = out
         self.pre = pre
         self.x = x
         self.theta = theta
 
-    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor | Outer]]:
         """Messages to the layers' inputs, and the increments of ω before their sign."""
-        with torch.no_grad():
-            delta = _rows(vjp([self.out], [z], [self.pre])[0])
-            return self._messages(delta), self._gradients(delta)
+        delta = self._delta(z)
+        return self._messages(delta), self._gradients(delta)
 
     def messages(self, z: Tensor) -> list[Tensor]:
         """z·∂ĥ/∂x; the graph is kept."""
-        with torch.no_grad():
-            return self._messages(_rows(vjp([self.out], [z], [self.pre], keep=True)[0]))
+        return self._messages(self._delta(z))
 
-    def gradients(self, z: Tensor) -> list[Tensor]:
+    def gradients(self, z: Tensor) -> list[Tensor | Outer]:
         """z·∂ĥ/∂θ."""
-        with torch.no_grad():
-            return self._gradients(_rows(vjp([self.out], [z], [self.pre])[0]))
+        return self._gradients(self._delta(z))
+
+    def _delta(self, z: Tensor) -> Tensor:
+        if self.pre is None:
+            return _rows(torch.ops.aten.tanh_backward(z, self.out))
+        return _rows(vjp([self.out], [z], [self.pre], keep=True)[0])
 
     def _messages(self, delta: Tensor) -> list[Tensor]:
         return [torch.bmm(delta, self.theta[0]).view(self.x.shape)]
 
-    def _gradients(self, delta: Tensor) -> list[Tensor]:
-        x, columns = _rows(self.x), delta.transpose(1, 2)
-        # For one row the product by broadcasting is several times faster than a batched matrix product.
-        weight = columns * x if x.shape[1] == 1 else torch.bmm(columns, x)
+    def _gradients(self, delta: Tensor) -> list[Tensor | Outer]:
+        weight = Outer(delta, _rows(self.x))
         return [weight] if len(self.theta) == 1 else [weight, delta.sum(1)]
 
 
@@ -57,7 +61,7 @@ class Stack:
     """A chain of equal layers σ(W_l x_l + b_l) as one cell: state and costate are (layers, ..., n).
 
     x_0 comes from outside and x_l = h_{l−1}; a message to x_l is one to h_{l−1}. The layers' parameters become
-    views of the stacked tensors, so that the module stays the owner of its weights.
+    views of the stacked tensors, so that the module stays the owner of its weights. Ticks run without a graph.
 
     Args:
         nodes: The layers, each an `nn.Linear`, or one followed by elementwise functions.
@@ -78,6 +82,11 @@ class Stack:
         self.theta = [_stack([layer.weight for layer in linear])]
         if linear[0].bias is not None:
             self.theta.append(_stack([cast(Tensor, layer.bias) for layer in linear]))
+
+        self._tanh = type(self.activation) is nn.Tanh
+        with torch.no_grad():
+            self._columns = self.theta[0].transpose(1, 2)
+            self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
         """First state of all layers."""
@@ -111,14 +120,15 @@ class Stack:
         return list(x)
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """ĥ of all layers, without a graph."""
-        with torch.no_grad():
-            return self.activation(self._linear(inputs[0]))
+        """ĥ of all layers."""
+        pre = self._linear(inputs[0])
+        return torch.tanh(pre) if self._tanh else self.activation(pre)
 
     def trace(self, inputs: list[Tensor]) -> StackTrace:
         """ĥ of all layers, ready to be differentiated."""
-        with torch.no_grad():
-            pre = self._linear(inputs[0])
+        pre = self._linear(inputs[0])
+        if self._tanh:
+            return StackTrace(torch.tanh(pre), None, inputs[0], self.theta)
         with torch.enable_grad():
             return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta)
 
@@ -128,14 +138,13 @@ class Stack:
                 f"the weights of {self.names[0]!r} have got new storage since they were stacked (module.to(), "
                 "weight.data = ...): build the learner afterwards, or pass stacked=False"
             )
-        weight = self.theta[0].transpose(1, 2)
-        if len(self.theta) == 1:
-            return torch.bmm(_rows(x), weight).view(x.shape)
-        return torch.baddbmm(self.theta[1].unsqueeze(1), _rows(x), weight).view(x.shape)
+        if self._bias is None:
+            return torch.bmm(_rows(x), self._columns).view(x.shape)
+        return torch.baddbmm(self._bias, _rows(x), self._columns).view(x.shape)
 
 
 def _rows(x: Tensor) -> Tensor:
-    return x.reshape(x.shape[0], -1, x.shape[-1])
+    return x if x.dim() == 3 else x.reshape(x.shape[0], -1, x.shape[-1])
 
 
 def _stack(weights: Sequence[Tensor]) -> Tensor:

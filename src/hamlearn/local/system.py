@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -14,12 +14,14 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
+from hamlearn.local.outer import Outer, dense
 from hamlearn.local.stacked import Stack, runs
 from hamlearn.local.wiring import Node, Wiring
 from hamlearn.state import Sample
 from hamlearn.velocity import Value, Velocity
 
 Order = Literal["parallel", "sequential"]
+Omega = Tensor | Outer
 Losses = Loss | Mapping[str, Loss]
 
 
@@ -47,7 +49,7 @@ class Proposal:
         done: What to report, if an output is complete with this tick.
     """
 
-    grads: list[Tensor | None]
+    grads: list[Tensor | Outer | None]
     z: list[Tensor]
     loss: Tensor | None
     entered: bool
@@ -136,10 +138,24 @@ class System:
             return beta
         return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))
 
-    def by_name(self, slots: list[Tensor]) -> dict[str, Tensor]:
+    def move_(self, omega: list[Omega], t: float, tau: float) -> None:
+        """θ ← θ − τβ⊙ω, in place."""
+        factors = [i for i, w in enumerate(omega) if isinstance(w, Outer)]
+        if not factors or isinstance(self.hyper.beta, Mapping | Tensor):
+            self.velocity.move_(self.theta, [dense(w) for w in omega], t, tau)
+            return
+        beta = self.hyper.beta(t) if callable(self.hyper.beta) else self.hyper.beta
+        for i in factors:
+            omega[i].add_to_(self.theta[i], -(tau * beta))  # type: ignore[union-attr]
+        others = [(w, o) for w, o in zip(self.theta, omega, strict=True) if isinstance(o, Tensor)]
+        if others:
+            # With one β for all, any of the slots' velocities is that of the others.
+            self.velocity.move_([w for w, _ in others], [o for _, o in others], t, tau)
+
+    def by_name(self, slots: list[Omega]) -> dict[str, Tensor]:
         """Slots as the module names them, in the module's order."""
         found: dict[str, Tensor] = {}
-        for names, tensor in zip(self.slot_names, slots, strict=True):
+        for names, tensor in zip(self.slot_names, map(dense, slots), strict=True):
             found |= {names[0]: tensor} if len(names) == 1 else dict(zip(names, tensor, strict=True))
         return {name: found[name] for name in self.names.values()}
 
@@ -181,19 +197,23 @@ class System:
         return {name: value for name, value in target.items() if value is not None}
 
 
-def costate(omega: list[Tensor], grads: list[Tensor | None], decay: float, gain: float) -> list[Tensor]:
+def costate(omega: list[Omega], grads: list[Tensor | Outer | None], decay: float, gain: float) -> list[Omega]:
     """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
     if decay == 0.0 and gain == 1.0:
-        return [torch.zeros_like(w) if g is None else g for w, g in zip(omega, grads, strict=True)]
-    new = list(torch._foreach_mul(omega, decay))
-    moved = [(w, g) for w, g in zip(new, grads, strict=True) if g is not None]
+        return [torch.zeros_like(dense(w)) if g is None else g for w, g in zip(omega, grads, strict=True)]
+    new = list(torch._foreach_mul([dense(w) for w in omega], decay))
+    moved = [(w, g) for w, g in zip(new, grads, strict=True) if isinstance(g, Tensor)]
     if moved:
         torch._foreach_add_([w for w, _ in moved], [g for _, g in moved], alpha=gain)
-    return new
+    for w, g in zip(new, grads, strict=True):
+        if isinstance(g, Outer):
+            g.add_to_(w, gain)
+    return list(new)
 
 
-def add_at(total: list[Tensor | None], slots: list[int], grads: list[Tensor]) -> None:
-    """Sum gradients by slot; tied weights get several."""
+def add_at(total: list[Tensor | Outer | None], slots: list[int], grads: Sequence[Tensor | Outer]) -> None:
+    """Sum gradients by slot; tied weights, which are never stacked, get several."""
     for slot, grad in zip(slots, grads, strict=True):
         before = total[slot]
-        total[slot] = grad if before is None else before + grad
+        both = isinstance(before, Tensor) and isinstance(grad, Tensor)
+        total[slot] = before + grad if both else grad  # type: ignore[operator]

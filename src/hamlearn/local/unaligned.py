@@ -10,6 +10,7 @@ from torch import Tensor
 from hamlearn.errors import SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
+from hamlearn.local.outer import Outer
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import Done, Proposal, System, add_at
 from hamlearn.state import Sample
@@ -63,8 +64,9 @@ class Unaligned:
         check_shapes(cells, h1, self.h)
         shown = self.seen(h1 if sequential else self.h)
         L, dL = system.losses(shown, sample.target)
-        incoming = {name: (rates.tau * rates.phi) * grad for name, grad in dL.items()}
-        grads: list[Tensor | None] = [None] * len(system.theta)
+        gain = rates.tau * rates.phi
+        incoming = {name: grad if gain == 1.0 else gain * grad for name, grad in dL.items()}
+        grads: list[Tensor | Outer | None] = [None] * len(system.theta)
         inner: list[Tensor | None] = []
         for cell, trace, z in zip(cells, traces, self.z, strict=True):
             if sequential:
@@ -95,7 +97,9 @@ class Unaligned:
     ) -> Tensor:
         message = cell.join(inner, torch.zeros_like(cell.last(z)) if incoming is None else incoming)
         keep = 1 + rates.s - rates.tau * rates.eta_z
-        return message * -rates.s + keep * z if keep else message * -rates.s
+        if rates.s == 1:
+            message = -message
+        return message + keep * z if keep else message
 
     def snapshot(self) -> Any:
         """What `restore` takes; states are replaced, never written to."""
@@ -128,8 +132,11 @@ def named(cells: list[Cell | Stack], values: list[Tensor]) -> dict[str, Tensor]:
 
 def coupling(z: list[Tensor], h: list[Tensor], h1: list[Tensor], tau: float) -> Tensor:
     """⟨z, (−h + ĥ)/τ⟩ over all nodes."""
-    terms = [(a * (c - b)).sum() / tau for a, b, c in zip(z, h, h1, strict=True)]
-    return torch.stack(terms).sum()
+    total = torch.zeros(())
+    for i, (a, b, c) in enumerate(zip(z, h, h1, strict=True)):
+        term = torch.dot(a.reshape(-1), (c - b).reshape(-1))
+        total = term if i == 0 else total + term
+    return total / tau
 
 
 def check_shapes(cells: list[Cell | Stack], h1: list[Tensor], h: list[Tensor]) -> None:

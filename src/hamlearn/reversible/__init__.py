@@ -6,6 +6,7 @@ grow with the number of steps and their gradients are exact. Fields that the rul
 
 from hamlearn.reversible._errors import GridOverflowError, RebuildError
 from hamlearn.reversible.blocks import ResidualField, TransformerField
+from hamlearn.reversible.cell import MidpointCell
 from hamlearn.reversible.fields import AntisymmetricConv, AntisymmetricLinear
 from hamlearn.reversible.midpoint import Midpoint, MidpointSequential
 from hamlearn.reversible.rnn import MidpointRNN
@@ -16,6 +17,7 @@ __all__ = [
     "AntisymmetricLinear",
     "GridOverflowError",
     "Midpoint",
+    "MidpointCell",
     "MidpointRNN",
     "MidpointSequential",
     "RebuildError",
