@@ -21,6 +21,8 @@ lint: $(STAMP)
 types: $(STAMP)
 	$(BIN)/mypy
 
+export NO_MKDOCS_2_WARNING := 1
+
 docs: $(STAMP)
 	$(BIN)/mkdocs build --strict --quiet
 

@@ -85,6 +85,6 @@ class Echo(Credit):
             raise ConfigError(f"memory={self.memory!r} must be 'stored' or 'reversible'")
         if self.memory == "reversible" and self.every is not None and self.truncate is not None:
             raise ConfigError(
-                f"truncate={self.truncate} may reach back beyond every={self.every}, to states of earlier weights, "
-                "which cannot be rebuilt: give one of the two, or use memory='stored'"
+                f"truncate={self.truncate} may reach back beyond every={self.every}, to states of earlier weights "
+                "that cannot be rebuilt: give one of the two, or use memory='stored'"
             )

@@ -360,11 +360,11 @@ def test_a_reversible_echo_resumes_from_a_checkpoint_in_mid_sequence(tmp_path):
 
 
 def test_a_state_that_leaves_the_grid_is_an_error_and_the_learner_stays_as_it_was():
-    learner = echo_learner(midpoint_network(tau=0.5, bound=1.0), memory="reversible")
-    push = hl.Sample(10 * torch.ones(1, 3).double(), torch.zeros(1, 2).double())
+    learner = echo_learner(midpoint_network(tau=0.5, bound=0.25), memory="reversible")
+    push = hl.Sample(1000 * torch.ones(1, 3).double(), torch.zeros(1, 2).double())
     learner.step(hl.Sample(torch.zeros(1, 3).double()))
     before = [leaf.clone() for leaf in learner.state.h]
-    with pytest.raises(hl.reversible.GridOverflowError, match=r"outside the fixed-point range \|h\| < 1"):
+    with pytest.raises(hl.reversible.GridOverflowError, match=r"outside the fixed-point range \|h\| < 0.25"):
         learner.step(push)
     assert learner.stored_tokens == 1
     assert all(torch.equal(a, b) for a, b in zip(before, learner.state.h, strict=True))

@@ -10,9 +10,9 @@ def test_the_memory_benchmark_writes_a_dated_report_and_a_figure(tmp_path):
     pytest.importorskip("matplotlib")
     report = memory.run(tmp_path, quick=True, device="cpu", long_runs=False)
     date = report["date"][:10]
-    written = json.loads((tmp_path / f"memory-{date}-cpu-quick.json").read_text())
+    written = json.loads((tmp_path / f"{date}-memory-cpu-quick.json").read_text())
     assert written == report
-    assert (tmp_path / f"memory-{date}-cpu-quick.png").read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / f"{date}-memory-cpu-quick.png").read_bytes().startswith(b"\x89PNG")
     assert report["machine"]["versions"]["torch"] == torch.__version__
     assert report["figures"]["memory_deep_over_shallow"] <= 1.05
     errors = {row["method"]: row["gradient_error"] for row in report["rows"]}

@@ -91,6 +91,7 @@ def figure(path: Path, curves: dict[str, list[float]], window: int) -> None:
         for name, floor in FLOORS.items():
             axis.axhline(floor, color="0.6", linewidth=0.8, linestyle="--")
             axis.annotate(name, (end, floor), xytext=(4, 0), textcoords="offset points", va="center", color="0.4")
+        axis.set_xlim(right=end)
         axis.set(xlabel="tokens", ylabel="cross-entropy", title=f"Delayed add, lags {T1} and {T2}")
         axis.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axis.legend(frameon=False)

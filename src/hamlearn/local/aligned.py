@@ -15,10 +15,11 @@ from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight, Line, Pipe, Tick
 from hamlearn.local.outer import Outer
+from hamlearn.local.proposal import Done, Proposal, add_at
 from hamlearn.local.saved_flights import dump, restore
 from hamlearn.local.schedule import Schedule, schedule
 from hamlearn.local.stacked import Stack
-from hamlearn.local.system import Done, Proposal, System, add_at
+from hamlearn.local.system import System
 from hamlearn.state import Sample
 
 

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from hamlearn.hyper import Rates
 from hamlearn.local.outer import Outer
-from hamlearn.local.system import Done, Proposal, System, add_at
+from hamlearn.local.proposal import Done, Proposal, add_at
+from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned, check_shapes
 from hamlearn.state import Sample
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.errors import NonFiniteError
 from hamlearn.local.outer import Outer, dense
-from hamlearn.local.system import Omega, Proposal
+from hamlearn.local.proposal import Omega, Proposal
 
 _LARGE = 1 << 14
 

@@ -11,7 +11,8 @@ from hamlearn.hyper import Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import is_finite, nonfinite_message
-from hamlearn.local.system import Done, Omega, Proposal, System, costate
+from hamlearn.local.proposal import Done, Omega, Proposal, costate
+from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.state import Sample, StepReport
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from collections import Counter
 from collections.abc import Sequence
 from typing import cast
 
@@ -14,9 +12,7 @@ from torch import Tensor, nn
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import vjp
 from hamlearn.local.outer import Outer
-from hamlearn.local.wiring import Merged, Node, Wiring
-
-_ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
+from hamlearn.local.wiring import Node
 
 
 class StackTrace:
@@ -46,7 +42,7 @@ class StackTrace:
 
     def _delta(self, z: Tensor) -> Tensor:
         if self.pre is None:
-            return _rows(torch.ops.aten.tanh_backward(z, self.out))
+            return _rows(torch.ops.aten.tanh_backward.default(z, self.out))
         return _rows(vjp([self.out], [z], [self.pre], keep=True)[0])
 
     def _messages(self, delta: Tensor) -> list[Tensor]:
@@ -54,7 +50,9 @@ class StackTrace:
 
     def _gradients(self, delta: Tensor) -> list[Tensor | Outer]:
         weight = Outer(delta, _rows(self.x))
-        return [weight] if len(self.theta) == 1 else [weight, delta.sum(1)]
+        if len(self.theta) == 1:
+            return [weight]
+        return [weight, delta.squeeze(1) if delta.shape[1] == 1 else delta.sum(1)]
 
 
 class Stack:
@@ -158,50 +156,14 @@ def _parts(module: nn.Module) -> tuple[nn.Linear, nn.Module]:
     leaves = [m for m in module.modules() if not list(m.children())]
     linear = leaves[0]
     assert isinstance(linear, nn.Linear)
-    functions = [_out_of_place(function) for function in leaves[1:]]
+    functions = [out_of_place(function) for function in leaves[1:]]
     return linear, functions[0] if len(functions) == 1 else nn.Sequential(*functions)
 
 
-def _out_of_place(function: nn.Module) -> nn.Module:
+def out_of_place(function: nn.Module) -> nn.Module:
+    """The same function, leaving its input as it was."""
     # The stack differentiates by the value that a function in place would destroy.
     twin = copy.copy(function)
     if getattr(twin, "inplace", False):
         twin.inplace = False  # type: ignore[assignment]
     return twin
-
-
-def runs(wiring: Wiring) -> list[list[Node]]:
-    """The nodes in order, neighbours that may be stacked in one list."""
-    read_by = Counter(source for node in wiring.nodes for source in node.sources)
-    uses = Counter(id(weight) for node in wiring.nodes for weight in node.module.parameters())
-    result: list[list[Node]] = []
-    shape = None
-    for node in wiring.nodes:
-        before, shape = shape, _shape(node, uses)
-        follows = result and node.sources == (result[-1][-1].name,)
-        alone = follows and read_by[node.sources[0]] == 1 and node.sources[0] not in wiring.outputs
-        if alone and shape is not None and shape == before:
-            result[-1].append(node)
-        else:
-            result.append([node])
-    return result
-
-
-def _shape(node: Node, uses: Counter[int]) -> str | None:
-    """What two layers must share to be stacked; `None` for a node that cannot be."""
-    modules = list(node.module.modules())
-    leaves = [m for m in modules if not list(m.children())]
-    plain = all(
-        type(m) in (nn.Sequential, nn.ModuleList) or (isinstance(m, Merged) and m.straight)
-        for m in modules
-        if m not in leaves
-    )
-    hooks = any(itertools.chain.from_iterable((m._forward_hooks, m._forward_pre_hooks) for m in modules))
-    linear = leaves[0]
-    if not plain or hooks or type(linear) is not nn.Linear or linear.in_features != linear.out_features:
-        return None
-    if not all(type(m) in _ELEMENTWISE for m in leaves[1:]):
-        return None
-    if not all(w.requires_grad and uses[id(w)] == 1 for w in linear.parameters()):
-        return None
-    return f"{[linear, *map(_out_of_place, leaves[1:])]} {linear.weight.dtype} {linear.weight.device}"

@@ -1,8 +1,8 @@
-"""What is learned locally: cells, weights, costates, and what one tick proposes."""
+"""What is learned locally: cells, and their weights laid out in slots."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, Literal
@@ -15,46 +15,14 @@ from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
 from hamlearn.local.outer import Outer, dense
-from hamlearn.local.stacked import Stack, runs
+from hamlearn.local.proposal import Omega
+from hamlearn.local.runs import runs
+from hamlearn.local.stacked import Stack
 from hamlearn.local.wiring import Node, Wiring
-from hamlearn.state import Sample
 from hamlearn.velocity import Value, Velocity
 
 Order = Literal["parallel", "sequential"]
-Omega = Tensor | Outer
 Losses = Loss | Mapping[str, Loss]
-
-
-@dataclass(slots=True)
-class Done:
-    """A sample whose output is complete: when it was taken, y, L, and ⟨z, ḣ⟩ at that tick."""
-
-    sample: Sample
-    t: float
-    y: Any
-    loss: Tensor | None
-    coupling: Tensor | None = None
-
-
-@dataclass(slots=True)
-class Proposal:
-    """What a tick would change, before anybody has agreed to it.
-
-    Attributes:
-        grads: z·∂ĥ/∂θ by slot, `None` where nothing arrived.
-        z: New costates, to be looked at before they are taken.
-        loss: Loss that was computed in this tick.
-        entered: Whether a loss entered a costate.
-        commit: Takes the new states and costates.
-        done: What to report, if an output is complete with this tick.
-    """
-
-    grads: list[Tensor | Outer | None]
-    z: list[Tensor]
-    loss: Tensor | None
-    entered: bool
-    commit: Callable[[], None]
-    done: Done | None
 
 
 @dataclass
@@ -195,25 +163,3 @@ class System:
                 f"target must be a mapping from some of the outputs {list(outputs)} to their targets"
             )
         return {name: value for name, value in target.items() if value is not None}
-
-
-def costate(omega: list[Omega], grads: list[Tensor | Outer | None], decay: float, gain: float) -> list[Omega]:
-    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
-    if decay == 0.0 and gain == 1.0:
-        return [torch.zeros_like(dense(w)) if g is None else g for w, g in zip(omega, grads, strict=True)]
-    new = list(torch._foreach_mul([dense(w) for w in omega], decay))
-    moved = [(w, g) for w, g in zip(new, grads, strict=True) if isinstance(g, Tensor)]
-    if moved:
-        torch._foreach_add_([w for w, _ in moved], [g for _, g in moved], alpha=gain)
-    for w, g in zip(new, grads, strict=True):
-        if isinstance(g, Outer):
-            g.add_to_(w, gain)
-    return list(new)
-
-
-def add_at(total: list[Tensor | Outer | None], slots: list[int], grads: Sequence[Tensor | Outer]) -> None:
-    """Sum gradients by slot; tied weights, which are never stacked, get several."""
-    for slot, grad in zip(slots, grads, strict=True):
-        before = total[slot]
-        both = isinstance(before, Tensor) and isinstance(grad, Tensor)
-        total[slot] = before + grad if both else grad  # type: ignore[operator]

@@ -11,8 +11,9 @@ from hamlearn.errors import SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
 from hamlearn.local.outer import Outer
+from hamlearn.local.proposal import Done, Proposal, add_at
 from hamlearn.local.stacked import Stack
-from hamlearn.local.system import Done, Proposal, System, add_at
+from hamlearn.local.system import System
 from hamlearn.state import Sample
 
 
@@ -55,14 +56,16 @@ class Unaligned:
         """One tick of all nodes."""
         system, cells = self.system, self.system.cells
         sequential = system.order == "sequential"
-        values = system.wiring.values(sample.u) | self.seen(self.h)
+        shown = self.seen(self.h)
+        values = system.wiring.values(sample.u) | shown
         traces = [
             cell.trace(cell.gather(h, [values[s] for s in cell.sources]))
             for cell, h in zip(cells, self.h, strict=True)
         ]
         h1 = [trace.out.detach() for trace in traces]
         check_shapes(cells, h1, self.h)
-        shown = self.seen(h1 if sequential else self.h)
+        if sequential:
+            shown = self.seen(h1)
         L, dL = system.losses(shown, sample.target)
         gain = rates.tau * rates.phi
         incoming = {name: grad if gain == 1.0 else gain * grad for name, grad in dL.items()}
@@ -132,11 +135,9 @@ def named(cells: list[Cell | Stack], values: list[Tensor]) -> dict[str, Tensor]:
 
 def coupling(z: list[Tensor], h: list[Tensor], h1: list[Tensor], tau: float) -> Tensor:
     """⟨z, (−h + ĥ)/τ⟩ over all nodes."""
-    total = torch.zeros(())
-    for i, (a, b, c) in enumerate(zip(z, h, h1, strict=True)):
-        term = torch.dot(a.reshape(-1), (c - b).reshape(-1))
-        total = term if i == 0 else total + term
-    return total / tau
+    first, *others = ((a * (c - b)).sum() for a, b, c in zip(z, h, h1, strict=True))
+    total = sum(others, first)
+    return total if tau == 1.0 else total / tau
 
 
 def check_shapes(cells: list[Cell | Stack], h1: list[Tensor], h: list[Tensor]) -> None:
