@@ -3,8 +3,13 @@
 import csv
 import json
 import re
+import subprocess
+import sys
+import time
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from hamlearn.cli import app
@@ -16,16 +21,20 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+def table(path):
+    with path.open() as file:
+        return list(csv.DictReader(file))
+
+
 def test_demo_prints_the_table_and_writes_figure_and_curves(tmp_path):
     result = runner.invoke(app, ["demo", "--epochs", "2", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert "Every difference is within its bound" in plain(result.output)
     assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
-    rows = list(csv.DictReader((tmp_path / "differences.csv").open()))
+    rows = table(tmp_path / "differences.csv")
     assert len(rows) == 2 * 4 * 2
     assert all(float(row["max"]) == 0.0 for row in rows if row["role"] == "output")
-    curves = list(csv.DictReader((tmp_path / "curves.csv").open()))
-    assert len(curves) == 2 * 4 * 3 * 2
+    assert len(table(tmp_path / "curves.csv")) == 2 * 4 * 3 * 2
 
 
 def test_demo_in_float64_stays_within_its_bound(tmp_path):
@@ -45,7 +54,7 @@ def test_demo_exits_with_one_and_says_so_where_a_difference_is_too_large(tmp_pat
     assert "A difference is too large" in plain(result.output)
 
 
-@pytest.mark.parametrize("name", ["step", "endless", "echo", "credit"])
+@pytest.mark.parametrize("name", ["step", "endless", "echo", "credit", "overhead", "river"])
 def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name):
     result = runner.invoke(app, ["bench", name, "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output
@@ -67,3 +76,75 @@ def test_help_teaches_the_commands():
     output = plain(runner.invoke(app, ["--help"]).output)
     assert "demo" in output
     assert "bench" in output
+
+
+RUN = """
+[run]
+steps = 4000
+seed = 3
+threads = 1
+[stream]
+kind = "signals.mackey_glass"
+[network]
+kind = "gru"
+hidden = 5
+[hyper]
+eta = 0.5
+beta = 0.02
+[records]
+every = 10
+metrics = ["MAE"]
+[checkpoint]
+every = 50
+"""
+
+
+def hamlearn(*arguments, **kwargs):
+    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
+
+
+def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_not(tmp_path):
+    (tmp_path / "config.toml").write_text(RUN)
+    whole = hamlearn("run", tmp_path / "config.toml", "--out", tmp_path / "whole", "--no-progress")
+    output, errors = whole.communicate(timeout=300)
+    assert whole.returncode == 0, errors
+    assert output.startswith("4000 samples")
+    killed, again = 0, ["--resume", "--out", tmp_path / "killed", "--no-progress"]
+    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
+    for more in (0.2, 0.5):
+        process = hamlearn(
+            "run", tmp_path / "config.toml", "--resume", "--out", tmp_path / "killed", "--no-progress"
+        )
+        written = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == written):
+            time.sleep(0.01)
+        time.sleep(more)
+        killed += process.poll() is None
+        process.kill()
+        process.communicate()
+    assert killed == 2
+    last = hamlearn("run", tmp_path / "config.toml", *again)
+    _, errors = last.communicate(timeout=300)
+    assert last.returncode == 0, errors
+    assert (tmp_path / "whole" / "record.jsonl").read_bytes() == (
+        tmp_path / "killed" / "record.jsonl"
+    ).read_bytes()
+    one, other = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "killed"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+    assert runner.invoke(app, ["report", str(tmp_path / "killed")]).exit_code == 0
+
+
+def test_a_mistake_in_a_configuration_is_one_message_and_exit_code_two(tmp_path):
+    (tmp_path / "config.toml").write_text(RUN.replace("beta = 0.02", "bete = 0.02"))
+    process = hamlearn("run", tmp_path / "config.toml", "--out", tmp_path / "out")
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 2
+    assert "bete" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path):
+    result = runner.invoke(app, ["report", str(tmp_path)])
+    assert "hamlearn run wrote" in str(result.exception)

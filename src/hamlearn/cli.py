@@ -34,6 +34,8 @@ class Benchmark(StrEnum):
     echo = "echo"
     credit = "credit"
     memory = "memory"
+    overhead = "overhead"
+    river = "river"
 
 
 @app.command()

@@ -49,8 +49,9 @@ def _may_broadcast(y: Tensor, target: Tensor) -> bool:
     # differ from y by its class dimension alone.
     if y.shape == target.shape:
         return False
-    classes = y.dim() == 1 or y.shape[1:2] != (1,)
-    return target.is_floating_point() or not classes or target.shape != y.shape[:1] + y.shape[2:]
+    if target.is_floating_point() or y.dim() != target.dim() + 1:
+        return True
+    return y.dim() > 1 and (y.shape[1] == 1 or y.shape[0] != target.shape[0])
 
 
 def coupling(z: Sequence[Tensor], dh: Sequence[Tensor]) -> Tensor:

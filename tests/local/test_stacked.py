@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hamlearn as hl
 from hamlearn.errors import ConfigError
 from hamlearn.local import Graph, LocalLearner
+from hamlearn.local.outer import Outer
 from tests.local.cases import Two, chain, hyper, layer
 
 mse = nn.functional.mse_loss
@@ -73,6 +74,40 @@ def test_the_stacked_engine_equals_the_plain_one(case, batch, setting):
         assert plain.state.omega[name].any() or "weight" not in name
     for name, h in plain.state.h.items() if plain.state.h else ():
         assert (stacked.state.h[name] - h).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize("beta", [0.03, lambda t: 0.03 / (1 + t), {"1.*": 0.01, "*": 0.03}, torch.tensor(0.03)])
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"order": "sequential", "align": True}])
+@pytest.mark.parametrize("batch", [1, 4])
+def test_the_stacked_engine_equals_the_plain_one_without_momentum(batch, setting, beta, tmp_path):
+    # Without momentum ω is kept as its two factors.
+    module = chain(3, 4, 4, 4, 4, 2)
+    given = replace(hl.Hyper.from_sgd(lr=0.03), beta=beta)
+    stacked = LocalLearner(copy.deepcopy(module), mse, given, **setting)
+    plain = LocalLearner(module, mse, given, stacked=False, **setting)
+    assert stacked.stacks
+    stream = [hl.Sample(torch.randn(batch, 3), torch.randn(batch, 2)) for _ in range(30)]
+    for sample in stream[:20]:
+        stacked.step(sample), plain.step(sample)
+    stacked.save(tmp_path / "a.hl")
+    resumed = LocalLearner(copy.deepcopy(module), mse, given, **setting)
+    resumed.load(tmp_path / "a.hl")
+    for sample in stream[20:]:
+        stacked.step(sample), plain.step(sample), resumed.step(sample)
+    for name, weight in module.named_parameters():
+        ours, again = (dict(learner.module.named_parameters())[name] for learner in (stacked, resumed))
+        assert (ours - weight).abs().max() < 1e-12
+        assert (again - weight).abs().max() < 1e-12
+        assert (stacked.state.omega[name] - plain.state.omega[name]).abs().max() < 1e-12
+        assert plain.state.omega[name].any()
+
+
+def test_an_increment_that_overflows_is_noticed_before_it_is_taken():
+    huge = Outer(torch.full((2, 1, 3), 1e200), torch.full((2, 1, 3), 1e200))
+    assert not huge.is_finite()
+    assert Outer(torch.full((2, 1, 3), 1e160), torch.full((2, 1, 3), 1e-160)).is_finite()
+    assert Outer(torch.tensor([[[1e160, 0.0]]]), torch.tensor([[[0.0, 1e140]]])).is_finite()
+    assert not Outer(torch.full((2, 1, 3), torch.nan), torch.zeros(2, 1, 3)).is_finite()
 
 
 def test_each_layer_of_a_stack_has_a_beta_of_its_own():

@@ -250,7 +250,10 @@ class Learner:
 
 
 def _is_finite(outcome: Outcome) -> bool:
-    values = [*outcome.h, *outcome.z, *outcome.omega] if outcome.moves else list(outcome.h)
+    if not outcome.moves:
+        # A token that waits for its echo changes h alone, and its loss is the cheaper thing to look at.
+        return _tree.all_finite(outcome.h if outcome.loss is None else [outcome.loss])
+    values = [*outcome.h, *outcome.z, *outcome.omega]
     if outcome.loss is not None:
         values.append(outcome.loss)
     return _tree.all_finite(values)

@@ -7,7 +7,6 @@ fiftieth step, the default) and the progress bar; the ratio is the median over t
 from __future__ import annotations
 
 import io
-import json
 import statistics
 import tempfile
 import time
@@ -19,6 +18,7 @@ import torch
 from rich.console import Console
 
 from hamlearn import record, streams
+from hamlearn.bench import _report
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
@@ -87,6 +87,14 @@ def measure(steps: int = 1500, turns: int = 9) -> dict[str, Any]:
     return {"microseconds a step": micros, "overhead": {name: round(share, 4) for name, share in shares.items()}}
 
 
-if __name__ == "__main__":
+def run(out: Path, quick: bool = False) -> dict[str, Any]:
+    """Measure on one thread, print, and write a dated report."""
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
-    print(json.dumps(measure(), indent=1))
+    try:
+        found = {"reach": 0.1, **(measure(200, 2) if quick else measure())}
+    finally:
+        torch.set_num_threads(threads)
+    Console().print(found)
+    _report.write(out, "overhead", found)
+    return found

@@ -7,17 +7,18 @@ test-then-train score on the other seven tenths, with learning going on from the
 from __future__ import annotations
 
 import itertools
-import json
 import tempfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from river import datasets, linear_model, metrics, multiclass, optim, preprocessing
 
+from hamlearn.bench import _report
 from hamlearn.errors import NonFiniteError
-from hamlearn.experiments.run import run
+from hamlearn.experiments.run import run as run_config
 
 RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3)
 """River's learning rates, and the rate β/η at which θ follows a steady gradient."""
@@ -81,12 +82,12 @@ report = false
 """
 
 
-def benchmark(task: Task, out: Path) -> dict[str, Any]:
+def benchmark(task: Task, out: Path, rates: tuple[float, ...] = RATES) -> dict[str, Any]:
     """Scores of all methods on one data set; the configuration that was chosen is left in `out`."""
     rows = list(getattr(datasets, task.name)())
     n = len(rows)
     prefix = 3 * n // 10
-    grid: list[Choice] = list(itertools.product(NETWORKS, task.losses, RATES, ETAS))
+    grid: list[Choice] = list(itertools.product(NETWORKS, task.losses, rates, ETAS))
     with tempfile.TemporaryDirectory() as folder:
         tried = {}
         for choice in grid:
@@ -108,7 +109,7 @@ def benchmark(task: Task, out: Path) -> dict[str, Any]:
         "settings": dict(zip(("network", "loss", "rate", "eta"), chosen, strict=True)),
         "tried": len(grid),
         "last": _score(task, _last(rows), prefix),
-        **{name: _river(task, data, prefix) for name, data in _inputs(task, rows).items()},
+        **{name: _river(task, data, prefix, rates) for name, data in _inputs(task, rows).items()},
     }
 
 
@@ -116,7 +117,7 @@ def _run(text: str, folder: Path) -> Any:
     folder.mkdir(parents=True)
     path = folder / "config.toml"
     path.write_text(text, "utf-8")
-    return run(path, out=folder / "out", progress=False)
+    return run_config(path, out=folder / "out", progress=False)
 
 
 def _score(task: Task, pairs: Iterable[tuple[Any, Any]], first: int, last: int | None = None) -> float:
@@ -147,11 +148,14 @@ def _inputs(task: Task, rows: list[tuple[Any, Any]]) -> dict[str, list[tuple[dic
     return found if task.name == "WaterFlow" else {"river linear": plain, **found}
 
 
-def _river(task: Task, data: list[tuple[dict[str, float], Any, Any]], prefix: int) -> float:
-    """The best learning rate on the prefix, scored on the rest."""
-    runs = [_guesses(task, data, rate) for rate in RATES]
-    best = task.better(runs, key=lambda pairs: _score(task, pairs, 0, prefix))
-    return _score(task, best, prefix)
+def _river(
+    task: Task, data: list[tuple[dict[str, float], Any, Any]], prefix: int, rates: tuple[float, ...]
+) -> dict[str, Any]:
+    """The best learning rate on the prefix, scored on the rest; and the scores of all rates, for comparison."""
+    runs = {rate: _guesses(task, data, rate) for rate in rates}
+    chosen = task.better(runs, key=lambda rate: _score(task, runs[rate], 0, prefix))
+    scores = {str(rate): _score(task, pairs, prefix) for rate, pairs in runs.items()}
+    return {"score": scores[str(chosen)], "rate": chosen, "scores of all rates": scores}
 
 
 def _guesses(task: Task, data: list[tuple[dict[str, float], Any, Any]], rate: float) -> list[tuple[Any, Any]]:
@@ -169,20 +173,14 @@ def _guesses(task: Task, data: list[tuple[dict[str, float], Any, Any]], rate: fl
     return pairs
 
 
-def main(out: Path) -> list[dict[str, Any]]:
-    """Run all tasks; write the configurations and `river.json` to `out`."""
-    out.mkdir(parents=True, exist_ok=True)
+def run(out: Path, quick: bool = False) -> list[dict[str, Any]]:
+    """Score all data sets (`quick`: one, at two rates); write the chosen configurations and a dated report."""
+    folder = out / "river"
+    folder.mkdir(parents=True, exist_ok=True)
+    rates = RATES[4:6] if quick else RATES
     found = []
-    for task in TASKS:
-        found.append(benchmark(task, out))
-        print(json.dumps(found[-1]), flush=True)
-    (out / "river.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    for task in TASKS[:1] if quick else TASKS:
+        found.append(benchmark(task, folder, rates))
+        Console().print(found[-1])
+    _report.write(out, "river", {"methods": __doc__, "data": found})
     return found
-
-
-if __name__ == "__main__":
-    import argparse
-
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("out/river"), help="folder for configurations and scores")
-    main(parser.parse_args().out)
