@@ -72,6 +72,14 @@ def test_what_cannot_be_asked_for_exits_with_two(arguments):
     assert runner.invoke(app, arguments).exit_code == 2
 
 
+def test_the_locality_study_prints_a_table_and_writes_a_figure(tmp_path):
+    result = runner.invoke(app, ["locality", "--quick", "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert "BackPropagation" in plain(result.output)
+    assert (tmp_path / "locality.png").read_bytes().startswith(b"\x89PNG")
+    assert runner.invoke(app, ["locality", "--one-pass", "6"]).exit_code == 2
+
+
 def test_help_teaches_the_commands():
     output = plain(runner.invoke(app, ["--help"]).output)
     assert "demo" in output

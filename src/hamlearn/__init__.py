@@ -3,7 +3,7 @@
 The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
 """
 
-from hamlearn import cells, checks, errors, optim, record, reference, reversible, streams
+from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
 from hamlearn.credit import Cleared, Echo, Forward
 from hamlearn.evaluate import evaluate
 from hamlearn.hyper import Hyper
@@ -31,6 +31,7 @@ __all__ = [
     "checks",
     "errors",
     "evaluate",
+    "local",
     "optim",
     "record",
     "reference",

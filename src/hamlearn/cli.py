@@ -9,6 +9,8 @@ from typing import Annotated
 
 import torch
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from hamlearn.errors import HamlearnError
 
@@ -33,6 +35,7 @@ class Benchmark(StrEnum):
     endless = "endless"
     echo = "echo"
     credit = "credit"
+    local = "local"
     memory = "memory"
     overhead = "overhead"
     river = "river"
@@ -83,6 +86,32 @@ def report(
 ) -> None:
     """Write the HTML report of a run's records anew."""
     typer.echo(importlib.import_module("hamlearn.experiments.run").report(folder))
+
+
+@app.command()
+def locality(
+    out: Annotated[Path, typer.Option(help="Folder for results and figure.")] = Path("out/locality"),
+    data: Annotated[
+        Path | None, typer.Option(help="Folder that holds mnist/*.gz; without it, digits only.")
+    ] = None,
+    one_pass: Annotated[
+        int | None, typer.Option(help="Instead: one pass over MNIST by a chain of so many layers.")
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="A few hundred samples: whether it works.")] = False,
+) -> None:
+    """Accuracy against groups, hold and alignment: what locality costs, and what it buys."""
+    study = importlib.import_module("hamlearn.experiments.locality")
+    if one_pass is not None and data is None:
+        raise typer.BadParameter("--one-pass reads MNIST: give --data, a folder that holds mnist/*.gz")
+    if one_pass is not None and data is not None:
+        found = {"MNIST, one pass": study.one_pass(out, data / "mnist", one_pass)["rows"]}
+    else:
+        found = study.run(out, None if data is None else data / "mnist", quick)
+    for name, rows in found.items():
+        table = Table("setting", "rate", "while learning", "on new samples", title=name)
+        for row in rows:
+            table.add_row(row["label"], f"{row['lr']:g}", f"{row['online']:.2%}", f"{row['test']:.2%}")
+        Console().print(table)
 
 
 def main() -> None:

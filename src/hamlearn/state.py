@@ -64,7 +64,7 @@ class StepReport:
         t: Time at which the sample was taken, before the step advanced it.
         y: The output, detached from any graph.
         loss: L(y, target), a detached scalar tensor; `None` without target.
-        sample: The sample that `y` and `loss` belong to.
+        sample: The sample that `y` and `loss` belong to; `None` while a pipeline fills.
         skipped: Whether the step was undone because a value was not finite (`on_nonfinite="skip"`).
     """
 
@@ -75,7 +75,7 @@ class StepReport:
         t: float,
         y: Tree,
         loss: Tensor | None,
-        sample: Sample,
+        sample: Sample | None,
         *,
         phi: float = 1.0,
         coupling: Tensor | None = None,
@@ -84,7 +84,7 @@ class StepReport:
         self.t = t
         self.y = y
         self.loss = loss
-        self.sample = sample
+        self.sample: Any = sample
         self.skipped = skipped
         self._phi = phi
         self._coupling = coupling

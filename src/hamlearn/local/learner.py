@@ -133,7 +133,7 @@ class LocalLearner:
         report = self._progress.show(sample, self.hold * self._engine.ticks)
         if sample.boundary and not (report is not None and report.skipped):
             self._engine.end()
-        return report if report is not None else StepReport(self._progress.t, None, None, None)  # type: ignore[arg-type]
+        return report if report is not None else StepReport(self._progress.t, None, None, None)
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
