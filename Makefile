@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/hamlearn demo --out out/demo
 
 test: lint types docs
-	$(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-modules
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-modules
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
