@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,7 +79,7 @@ class StepReport:
         sample: Sample | None,
         *,
         phi: float = 1.0,
-        coupling: Tensor | None = None,
+        coupling: Tensor | Callable[[], Tensor] | None = None,
         skipped: bool = False,
     ) -> None:
         self.t = t
@@ -96,7 +97,7 @@ class StepReport:
         if self.loss is not None:
             H = self._phi * self.loss
         if self._coupling is not None:
-            H = H + self._coupling
+            H = H + (self._coupling() if callable(self._coupling) else self._coupling)
         return H
 
     def __repr__(self) -> str:

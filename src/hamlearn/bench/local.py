@@ -1,6 +1,7 @@
 """Time of a tick in which all layers compute and learn at once, against BackPropagation of the same net.
 
-A chain of equal layers with tanh, batch 1, mean squared error, float32, one thread. Medians of interleaved rounds:
+A chain of equal layers with tanh, batch 1, mean squared error, float32, with one thread and with PyTorch's own
+number of threads. Medians of interleaved rounds:
 
 - BackPropagation: `zero_grad`, forward, backward and `torch.optim.SGD.step`, eager;
 - unaligned and aligned: `LocalLearner.step` with the layers stacked, and without the check that all is finite,
@@ -14,10 +15,6 @@ which other processes on the machine disturb less: on a shared machine that is t
 
 from __future__ import annotations
 
-import datetime
-import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -29,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
+from hamlearn.bench import _report
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
 from hamlearn.state import Sample
@@ -45,29 +43,18 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
         quick: Few rounds of a shallow net, to see that all works.
     """
     depths, rounds = ((8,), 3) if quick else ((16, 64, 256), 15)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
+    usual = torch.get_num_threads()
+    rows = []
     try:
-        rows = [_measure(depth, 64, rounds) for depth in depths]
+        for threads in sorted({1, usual}):
+            torch.set_num_threads(threads)
+            rows += [{"threads": threads, **_measure(depth, 64, rounds)} for depth in depths]
     finally:
-        torch.set_num_threads(threads)
-    date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    report = {
-        "what": "time of one tick of a local learner against one eager step of BackPropagation with SGD",
-        "date": date,
-        "machine": {
-            "processor": platform.processor() or platform.machine(),
-            "cores": os.cpu_count(),
-            "load": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-        "rows": rows,
-    }
+        torch.set_num_threads(usual)
     _print(rows)
-    out.mkdir(parents=True, exist_ok=True)
-    (out / f"{date[:10]}-local{'-quick' if quick else ''}.json").write_text(json.dumps(report, indent=2) + "\n")
-    return report
+    found = {"reach": 10, "at": "64 layers of 64, unaligned", "rows": rows}
+    _report.write(out, "local", found)
+    return found
 
 
 def _measure(depth: int, width: int, rounds: int) -> dict[str, Any]:
@@ -131,11 +118,11 @@ def _local(layers: list[nn.Module], u: torch.Tensor, target: torch.Tensor, **set
 def _print(rows: list[dict[str, Any]]) -> None:
     table = Table(title="µs a tick (times faster than BackPropagation)")
     table.add_column("layers")
-    for heading in ("clock", *rows[0]["wall"]["microseconds"]):
+    for heading in ("threads", "clock", *rows[0]["wall"]["microseconds"]):
         table.add_column(heading, justify="right")
     for row in rows:
         for clock in ("wall", "process"):
             faster = row[clock]["times faster"]
             cells = [f"{micro:.0f} ({faster[n]:.1f}×)" for n, micro in row[clock]["microseconds"].items()]
-            table.add_row(f"{row['depth']} of {row['width']}", clock, *cells)
+            table.add_row(f"{row['depth']} of {row['width']}", str(row["threads"]), clock, *cells)
     Console().print(table)

@@ -23,7 +23,7 @@ class Done:
     t: float
     y: Any
     loss: Tensor | None
-    coupling: Tensor | None = None
+    coupling: Callable[[], Tensor] | None = None
 
 
 @dataclass(slots=True)

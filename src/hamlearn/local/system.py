@@ -14,6 +14,7 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
+from hamlearn.local.losses import without_graph
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
@@ -62,8 +63,13 @@ class System:
             raise ConfigError(f"parameters {sorted(unused)} belong to no node: freeze them or give them to a node")
         slots = [f"slot {i}" for i in range(len(self.theta))]
         beta: Any = dict(zip(slots, self._betas, strict=True))
-        if not isinstance(self.hyper.beta, Mapping | Tensor):
+        self._one_beta = not isinstance(self.hyper.beta, Mapping | Tensor)
+        if self._one_beta:
             beta = self.hyper.beta
+        outputs = self.wiring.outputs
+        self._loss_of = dict(self.loss) if isinstance(self.loss, Mapping) else dict.fromkeys(outputs, self.loss)
+        alone = len(outputs) == 1 and self.wiring.read is None
+        self._without_graph = without_graph(self._loss_of[outputs[0]]) if alone else None
         self.velocity = Velocity(beta, slots, self.theta)
 
     def _cell(self, node: Node, nodes: list[str]) -> Cell:
@@ -109,10 +115,10 @@ class System:
     def move_(self, omega: list[Omega], t: float, tau: float) -> None:
         """θ ← θ − τβ⊙ω, in place."""
         factors = [i for i, w in enumerate(omega) if isinstance(w, Outer)]
-        if not factors or isinstance(self.hyper.beta, Mapping | Tensor):
+        if not factors or not self._one_beta:
             self.velocity.move_(self.theta, [dense(w) for w in omega], t, tau)
             return
-        beta = self.hyper.beta(t) if callable(self.hyper.beta) else self.hyper.beta
+        beta: Any = self.hyper.beta(t) if callable(self.hyper.beta) else self.hyper.beta
         for i in factors:
             omega[i].add_to_(self.theta[i], -(tau * beta))  # type: ignore[union-attr]
         others = [(w, o) for w, o in zip(self.theta, omega, strict=True) if isinstance(o, Tensor)]
@@ -139,24 +145,32 @@ class System:
         found = [name for name in self.wiring.outputs if name in targets and name in h]
         if not found:
             return None, {}
-        leaves = {name: h[name].detach().requires_grad_() for name in found}
+        if self._without_graph is not None:
+            pair = self._without_graph(h[found[0]], targets[found[0]])
+            if pair is not None:
+                return pair[0], {found[0]: pair[1]}
+        leaves = [h[name].detach().requires_grad_() for name in found]
         with torch.enable_grad():
-            L = self.compare(leaves, targets)
-        return L.detach(), dict(zip(found, vjp([L], [None], list(leaves.values())), strict=True))
+            L = self.compare(dict(zip(found, leaves, strict=True)), targets)
+        return L.detach(), dict(zip(found, vjp([L], [None], leaves), strict=True))
 
     def compare(self, h: dict[str, Tensor], targets: dict[str, Any]) -> Tensor:
         """The sum of the losses of the output nodes in `h`."""
-        read = self.wiring.read or (lambda x: x)
-        losses = self.loss if isinstance(self.loss, Mapping) else dict.fromkeys(h, self.loss)
-        first, *others = (instantaneous_loss(losses[name], read(x), targets[name]) for name, x in h.items())
-        return sum(others, first)
+        read = self.wiring.read
+        losses = [
+            instantaneous_loss(self._loss_of[name], x if read is None else read(x), targets[name])
+            for name, x in h.items()
+        ]
+        return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])
 
     def targets(self, target: Any) -> dict[str, Any]:
         """Targets by output node."""
         outputs = self.wiring.outputs
         if target is None:
             return {}
-        if len(outputs) == 1 and not (isinstance(target, Mapping) and set(target) == set(outputs)):
+        if len(outputs) == 1 and (
+            isinstance(target, Tensor) or not (isinstance(target, Mapping) and set(target) == set(outputs))
+        ):
             return {outputs[0]: target}
         if not isinstance(target, Mapping) or not set(target) <= set(outputs):
             raise SampleError(

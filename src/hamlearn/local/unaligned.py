@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ class Unaligned:
         if sequential:
             for cell, trace, z in zip(cells, traces, z1, strict=True):
                 add_at(grads, cell.slots, trace.gradients(z))
-        done = Done(sample, t, system.read(shown), L, coupling(self.z, self.h, h1, rates.tau))
+        done = Done(sample, t, system.read(shown), L, partial(coupling, self.z, self.h, h1, rates.tau))
 
         def commit() -> None:
             self.h, self.z = h1, z1
