@@ -126,6 +126,22 @@ def test_a_non_finite_sample_can_be_skipped_and_says_so():
     assert not learner.step(hl.Sample(u(), torch.tensor([0, 1]))).skipped
 
 
+@pytest.mark.parametrize("credit", [hl.Cleared(), hl.Echo()], ids=repr)
+def test_a_skipped_sample_that_ends_a_sequence_still_ends_it(credit):
+    network = hl.Network.recurrent(nn.RNNCell(3, 4), nn.Linear(4, 3))
+    learner = hl.Learner(
+        network, nn.functional.cross_entropy, hl.Hyper(), order="sequential", credit=credit, on_nonfinite="skip"
+    )
+    learner.step(hl.Sample(u(), torch.tensor([0, 1])))
+    omega = {name: value.clone() for name, value in learner.state.omega.items()}
+    assert learner.step(hl.Sample(torch.full((2, 3), math.nan), torch.tensor([0, 1]), boundary=True)).skipped
+    assert learner.stored_tokens == 0
+    assert all(torch.equal(omega[name], value) for name, value in learner.state.omega.items())
+    # The next sequence starts from h0, and may have another batch size.
+    learner.step(hl.Sample(u(5, 3), torch.tensor([0, 1, 2, 0, 1])))
+    assert learner.state.h.shape == (5, 4)
+
+
 def test_a_costate_that_overflows_while_the_loss_is_finite_is_caught_and_named():
     network = hl.Network.feedforward(nn.Linear(1, 1, bias=False))
     nn.init.zeros_(network.output.weight)

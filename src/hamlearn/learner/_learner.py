@@ -37,7 +37,8 @@ class Learner:
             each sample, as feed-forward state nets need.
         integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
         on_nonfinite: What to do where a loss or costate is not finite: `"raise"`, or `"skip"` the sample;
-            the last good state is kept either way. `"ignore"` saves the check.
+            the last good state is kept either way. A skipped sample that ends a sequence still ends it.
+            `"ignore"` saves the check.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -121,6 +122,9 @@ class Learner:
             self._commit(now, outcome)
         else:
             self._restore_buffers()
+            if sample.boundary:
+                # The sequence is over all the same: its tokens must not run on into the next one.
+                self.reset()
         return StepReport(
             now.t,
             outcome.y,
