@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
@@ -96,10 +97,11 @@ def _rows(results: Results, dtype: torch.dtype) -> list[dict[str, Any]]:
 
 def _table(rows: list[dict[str, Any]], epochs: int, dtype: torch.dtype) -> Table:
     kind = str(dtype).removeprefix("torch.")
-    table = Table(title=f"|Δθ| between Hamiltonian Learning and SGD on Iris: {epochs} epochs, batch 1, {kind}")
-    for name in ("model", "scenario", "HL as"):
+    title = f"|Δθ| between Hamiltonian Learning and SGD on Iris: {epochs} epochs, batch 1, {kind}"
+    table = Table(title=title, box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    for name in ("model", "setting", "HL as"):
         table.add_column(name)
-    for name in ("mean", "min", "max", "loss SGD", "loss HL", "correct", ""):
+    for name in ("mean", "min", "max", "L(SGD)", "L(HL)", "right", ""):
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(
@@ -109,7 +111,7 @@ def _table(rows: list[dict[str, Any]], epochs: int, dtype: torch.dtype) -> Table
             *(f"{row[name]:.1e}" if row[name] else "0" for name in ("mean", "min", "max")),
             f"{row['sgd_loss']:.4f}",
             f"{row['hl_loss']:.4f}",
-            f"{100 * row['hl_accuracy']:.1f} %",
+            f"{row['hl_accuracy']:.1%}",
             "[green]✓[/]" if row["passed"] else "[red]✗[/]",
             end_section=row["role"] == ROLES[-1] and row["scenario"] == list(SCENARIOS)[-1],
         )
