@@ -181,10 +181,13 @@ def _restore(thing: Any, state: Mapping[str, Any]) -> None:
 def _named(metrics: Any) -> dict[str, Any]:
     if isinstance(metrics, Mapping):
         return dict(metrics)
-    if not isinstance(metrics, Iterable) or hasattr(metrics, "update"):
+    if isinstance(metrics, str | type) or not isinstance(metrics, Iterable) or hasattr(metrics, "update"):
         metrics = [metrics]
     named: dict[str, Any] = {}
     for metric in metrics:
+        if isinstance(metric, str | type):
+            name = metric if isinstance(metric, str) else metric.__name__
+            raise ConfigError(f"{metric!r} is no metric. Give an object, for example river.metrics.{name}().")
         name = type(metric).__name__
         if name in named:
             raise ConfigError(f'there are two metrics called {name}. Name them: {{"first": …, "second": …}}.')

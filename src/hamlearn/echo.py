@@ -16,7 +16,7 @@ from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
-from hamlearn.tokens import Token, pack, unpack
+from hamlearn.tokens import Rerun, Token, pack, unpack
 from hamlearn.transition import end_points, next_state
 
 
@@ -25,7 +25,8 @@ class Echoed(Order):
 
     Where every token echoes and ω dissipates once, the graphs of the tokens are joined, and one differentiation
     of all losses is the whole echo; otherwise each token has its own graph, and the echo is one
-    vector-Jacobian product per token. Neither way evaluates a net twice.
+    vector-Jacobian product per token. A net is evaluated a second time only where a state is rebuilt, where a
+    truncation reaches back beyond the last move of the weights, and after a checkpoint was loaded.
     """
 
     def __init__(self, system: System, credit: Echo) -> None:
@@ -35,9 +36,8 @@ class Echoed(Order):
         self.joined = credit.truncate is None and credit.dissipate == "sequence" and not self.rebuilds
         self.tokens: deque[Token] = deque(maxlen=credit.truncate)
         self.since = 0
-        self._stale = False
-        self._spec: _tree.Spec = None
         self._proposed: Token | None = None
+        self._again = Rerun(system.network)
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """The next token's state and output; at the end of the sequence also the new ω."""
@@ -45,7 +45,7 @@ class Echoed(Order):
         h = self._state_met(carry, now)
         before = self.tokens[-1] if self.tokens else None
         token, spec = self._run(now.sample, now.rates, h, before, carry.spec, fresh=now.fresh)
-        self._proposed, self._spec = token, spec
+        self._proposed = token
         omega, learned = carry.omega, False
         if due:
             tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
@@ -78,14 +78,11 @@ class Echoed(Order):
             self.since = 0
             if self.credit.truncate is None:
                 self.tokens.clear()
-            # The weights have moved under the graphs that are left.
-            self._stale = bool(self.tokens)
 
     def forget(self) -> None:
         """Drop all tokens."""
         self.tokens.clear()
         self.since = 0
-        self._stale = False
 
     def stored(self) -> int:
         """How many tokens are kept, each with its state."""
@@ -98,7 +95,7 @@ class Echoed(Order):
     def state(self) -> tuple[dict[str, Tensor], Any]:
         """Stored tokens: inputs, targets and the states they met."""
         tensors, described = pack(self.tokens)
-        return tensors, {"tokens": described, "since": self.since, "stale": self._stale}
+        return tensors, {"tokens": described, "since": self.since}
 
     def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
         """Take the stored tokens back, and run them again to have their graphs."""
@@ -108,9 +105,9 @@ class Echoed(Order):
             if not self.rebuilds:
                 h = before.h_next if self.joined and before is not None else token.h
                 h = self._first_state(token.sample) if token.fresh else h
-                token, _ = self._run(token.sample, token.rates, h, before, spec, fresh=token.fresh)
+                token = self._run_again(token, h, before, spec)
             self.tokens.append(token)
-        self.since, self._stale = described["since"], described["stale"]
+        self.since = described["since"]
 
     def _state_met(self, carry: Carry, now: Instant) -> list[Tensor]:
         if self.joined and self.tokens:
@@ -131,7 +128,7 @@ class Echoed(Order):
         *,
         fresh: bool = False,
     ) -> tuple[Token, _tree.Spec]:
-        network = self.system.network
+        network, random = self.system.network, self._again.random_state()
         with torch.enable_grad():
             if not self.joined:
                 h = [leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
@@ -148,24 +145,31 @@ class Echoed(Order):
             else:
                 y = network.output_net(sample.u, tree)
                 L = instantaneous_loss(self.system.loss, y, sample.target)
-        return Token(sample, rates, h, h_next, L, _tree.detach(y), fresh), spec
+        return Token(sample, rates, h, h_next, L, _tree.detach(y), fresh, random), spec
+
+    def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: _tree.Spec) -> Token:
+        with self._again.as_at(token.random):
+            rerun, _ = self._run(token.sample, token.rates, h, before, spec, fresh=token.fresh)
+        return rerun
 
     def _reversed(self, tokens: list[Token], spec: _tree.Spec) -> Iterator[Token]:
         """The tokens as they echo, each with a graph at the present weights and the state it met."""
-        if not self.rebuilds and not self._stale:
-            yield from reversed(tokens)
-            return
         after = tokens[-1].h_next
-        for token in reversed(tokens):
+        for age, token in enumerate(reversed(tokens)):
+            # The weights have moved under the graphs of tokens from before the last echo.
+            stale = age > self.since
+            if not (self.rebuilds or stale):
+                yield token
+                continue
             met = [leaf.detach() for leaf in token.h]
             if self.rebuilds:
                 previous = self.system.network.state.previous  # type: ignore[union-attr]
-                with torch.no_grad():
+                with torch.no_grad(), self._again.as_at(token.random):
                     tree = previous(token.sample.u, _tree.unflatten([leaf.detach() for leaf in after], spec))
                 met = after = _tree.flatten(tree)[0]
-            if token.fresh and not self._stale:
+            if token.fresh and not stale:
                 met = self._first_state(token.sample)
-            yield self._run(token.sample, token.rates, met, None, spec, fresh=token.fresh)[0]
+            yield self._run_again(token, met, None, spec)
 
     def _echo_joined(self, tokens: list[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
         with_loss = [token for token in tokens if token.loss is not None]

@@ -152,7 +152,7 @@ def nonnegative(name: str, value: object, t: float | None = None) -> float:
     """`value` as a float; raises unless it is a finite number of at least 0."""
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, RuntimeError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
         when = "" if t is None else f" at t={t:g}"
@@ -165,7 +165,8 @@ def nonnegative(name: str, value: object, t: float | None = None) -> float:
 def check_beta(value: object) -> None:
     """Raise unless `value` can scale a weight velocity."""
     if isinstance(value, Tensor):
-        if not bool(((value >= 0) & value.isfinite()).all()):
-            raise ConfigError(f"beta holds {float(value.min()):g}: every entry must be finite and at least 0")
+        wrong = value[~((value >= 0) & value.isfinite())]
+        if wrong.numel():
+            raise ConfigError(f"beta holds {wrong[0].item():g}: every entry must be finite and at least 0")
     elif not callable(value):
         nonnegative("beta", value)

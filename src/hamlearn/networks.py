@@ -73,6 +73,10 @@ class Network(nn.Module):
         elif h0 is not None:
             leaves, spec = tree_flatten(h0)
             for index, leaf in enumerate(leaves):
+                if not isinstance(leaf, Tensor):
+                    raise ConfigError(
+                        f"h0 holds a {type(leaf).__name__}: give tensors, or a function of the input"
+                    )
                 if isinstance(leaf, nn.Parameter):
                     self.register_parameter(f"h0_{index}", leaf)
                 else:
@@ -156,13 +160,27 @@ class Network(nn.Module):
         """Whether the next state depends on the input alone."""
         return self.transition == "next" and self._state_reads == "u"
 
+    @property
+    def shows_through_state(self) -> bool:
+        """Whether the output passes through a method of the state net, and so through weights that it may use."""
+        return self._visible is not None and self._visible is not _first
+
     def initial_state(self, u: Any) -> Any:
         """h0 for the input `u`, cut from any graph; `None` where there is no state net."""
-        return None if self._start is None else _tree.detach(self._start(u))
+        return _tree.detach(self.start(u))
 
     def start(self, u: Any) -> Any:
         """h0 for the input `u`, as part of the graph where it is learned."""
-        return None if self._start is None else self._start(u)
+        if self._start is None:
+            return None
+        try:
+            return self._start(u)
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+            reason = str(error).rstrip(".")
+            raise SampleError(
+                f"the first state could not be made for u={_tree.describe(u)}: {reason}. Check the sample's shape "
+                "and dtype, and h0"
+            ) from error
 
     def state_net(self, u: Any, h: Any) -> Any:
         """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
@@ -208,7 +226,7 @@ class Network(nn.Module):
         h0 = tree_map(self.__getattr__, self._h0_names)
         if not self._sized_by_batch:
             return h0
-        return tree_map(lambda leaf: leaf.expand(*u.shape[:-1], *leaf.shape[-1:]), h0)
+        return tree_map(lambda leaf: leaf.expand(*u.shape[: max(u.dim() - leaf.dim(), 0)], *leaf.shape), h0)
 
 
 def _first(h: tuple[Tensor, Tensor]) -> Tensor:

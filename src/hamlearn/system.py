@@ -37,6 +37,8 @@ class System:
         # Tied weights stand under one name but may serve both nets, hence by identity and not by name.
         self.in_state = self._used_by(network.state)
         self.in_output = self._used_by(network.output)
+        if network.shows_through_state:
+            self.in_output = sorted({*self.in_output, *self.in_state})
 
     def _used_by(self, net: Any) -> list[int]:
         used = {id(weight) for weight in net.parameters()} if isinstance(net, torch.nn.Module) else set()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError
-from hamlearn.hyper import Beta, Schedule, check_beta
+from hamlearn.hyper import Beta, Schedule, nonnegative
 
 Value = float | Schedule | Tensor
 
@@ -58,8 +58,7 @@ class Velocity:
     def move_(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: float) -> None:
         """θ ← θ − τβ⊙ω, in place."""
         if self._uniform is not None:
-            rate = self._uniform(t) if callable(self._uniform) else self._uniform
-            torch._foreach_add_(theta, omega, alpha=-(tau * float(rate)))
+            torch._foreach_add_(theta, omega, alpha=-(tau * float(_at(self._uniform, t))))
             return
         for indices, value in self._groups:
             beta = _at(value, t)
@@ -73,11 +72,11 @@ class Velocity:
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""
         for value in self._scheduled:
-            check_beta(value(t))
+            nonnegative("beta", value(t), t)
 
 
 def _at(value: Value, t: float) -> float | Tensor:
-    return float(value(t)) if not isinstance(value, Tensor) and callable(value) else value
+    return nonnegative("beta", value(t), t) if not isinstance(value, Tensor) and callable(value) else value
 
 
 def _broadcasts(value: Tensor, weight: Tensor) -> bool:

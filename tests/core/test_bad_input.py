@@ -162,6 +162,70 @@ def test_a_state_that_overflows_without_any_target_is_caught():
     assert unchanged(before, learner)
 
 
+def test_a_state_that_overflows_behind_a_saturating_readout_is_caught_in_mid_sequence():
+    class Grow(nn.Module):
+        hidden_size = 3
+
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 3)
+            nn.init.ones_(self.linear.weight)
+
+        def forward(self, u, h):
+            return self.linear(u) + h
+
+    network = hl.Network.recurrent(Grow(), nn.Sequential(nn.Sigmoid(), nn.Linear(3, 1)))
+    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(), order="sequential", credit=hl.Echo())
+    with pytest.raises(hl.errors.NonFiniteError, match="the state h is not finite"):
+        learner.step(hl.Sample(torch.full((1, 2), math.inf), torch.ones(1, 1)))
+    assert learner.stored_tokens == 0
+
+
+def test_a_batch_that_changes_while_z_is_carried_is_refused():
+    network = hl.Network.feedforward(nn.Linear(2, 3), role="state")
+    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(), order="sequential", reset_h="sample")
+    learner.step(hl.Sample(torch.randn(4, 2), torch.randn(4, 3)))
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.SampleError, match=r"\[1, 3\].*\[4, 3\].*lives on.*boundary=True"):
+        learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 3)))
+    assert unchanged(before, learner)
+
+
+def test_a_schedule_of_beta_is_checked_at_every_stage_of_an_integrator():
+    hyper = hl.Hyper(beta=lambda t: 0.1 if t < 1 else math.nan)
+    learner = hl.Learner(
+        hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hyper, integrator=hl.Heun()
+    )
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.ConfigError, match="beta=nan at t=1"):
+        learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
+    assert unchanged(before, learner)
+
+
+def test_a_schedule_of_beta_that_returns_a_tensor_is_refused_before_anything_moves():
+    network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1))
+    hyper = hl.Hyper(beta={"state.*": 0.1, "*": lambda t: torch.ones(3)})
+    learner = hl.Learner(network, nn.functional.mse_loss, hyper, order="sequential")
+    before = snapshot(learner)
+    with pytest.raises(hl.errors.ConfigError, match=r"beta=tensor.*at t=0"):
+        learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
+    assert unchanged(before, learner)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        hl.Network.feedforward(nn.Linear(2, 3), role="state"),
+        hl.Network.recurrent(nn.RNNCell(2, 3)),
+    ],
+)
+@pytest.mark.parametrize("bad", [torch.ones(1, 5), [1.0, 2.0]])
+def test_an_input_for_which_no_first_state_can_be_made_is_named(network, bad):
+    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(), order="sequential")
+    with pytest.raises(hl.errors.SampleError, match="could not"):
+        learner.step(hl.Sample(bad))
+
+
 def test_checks_can_be_turned_off():
     learner = classifier(on_nonfinite="ignore")
     report = learner.step(hl.Sample(torch.full((2, 3), math.nan), torch.tensor([0, 1])))
@@ -176,6 +240,7 @@ def test_checks_can_be_turned_off():
         ({"tau": math.inf}, "tau=inf"),
         ({"beta": -0.1}, "beta=-0.1 must be"),
         ({"beta": torch.tensor([0.1, -2.0])}, "beta holds -2"),
+        ({"beta": torch.tensor([1.0, math.inf])}, "beta holds inf"),
         ({"beta": {"*": -3.0}}, "beta=-3.0"),
         ({"beta": "fast"}, "beta='fast'"),
         ({"eta": -1.0}, "eta=-1.0"),
@@ -246,6 +311,7 @@ NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
         (lambda: hl.Learner(NET, print, hl.Hyper(beta={"output.0.*": 1})), r"nothing of 'output.1.weight'.*'\*'"),
         (lambda: hl.Learner(NET, print, hl.Hyper(beta=torch.ones(7))), r"beta of shape \(7,\).*output.0.weight"),
         (lambda: hl.Network(), "got neither"),
+        (lambda: hl.Network(nn.Linear(1, 1), h0=0.0), "h0 holds a float"),
         (lambda: hl.Network(nn.Linear(1, 1)), "pass h0="),
         (lambda: hl.Network(None, nn.Linear(1, 1), h0=torch.zeros(1)), "drop h0"),
         (lambda: hl.Network(nn.Linear(1, 1), h0=torch.zeros(1), transition="jump"), "transition='jump'.*'next'"),

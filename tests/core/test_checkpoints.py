@@ -132,6 +132,23 @@ def test_a_stream_that_knows_its_position_is_put_back_by_itself(tmp_path):
     assert torch.equal(report.sample.u, list(stream())[12].u)
 
 
+def test_a_run_can_be_taken_up_again_and_again(tmp_path):
+    numbers = torch.arange(12.0).view(12, 1)
+    source = hl.streams.from_dataset(torch.utils.data.TensorDataset(numbers, numbers))
+
+    def make():
+        return hl.Learner(hl.Network.feedforward(nn.Linear(1, 1)), nn.functional.mse_loss, hl.Hyper())
+
+    first, second = make(), make()
+    exhaust(first.run(source, max_steps=4))
+    first.save(tmp_path / "checkpoint")
+    second.load(tmp_path / "checkpoint")
+    again = hl.streams.from_dataset(torch.utils.data.TensorDataset(numbers, numbers))
+    seen = [report.sample.u.item() for _ in range(3) for report in second.run(again, max_steps=2, resume=True)]
+    assert seen == [4, 5, 6, 7, 8, 9]
+    assert second.position == 10
+
+
 def test_a_checkpoint_holds_tensors_and_json_only(tmp_path):
     learner = build()
     learner.step(next(stream()))

@@ -144,3 +144,14 @@ def test_what_cannot_be_recorded_is_refused():
     state = record.Recorder(None, record.Memory()).state_dict()
     with pytest.raises(CheckpointError, match="of 1 sinks, but this recorder has 0"):
         record.Recorder(None).load_state_dict(state)
+
+
+def test_local_learners_are_recorded_like_any_other():
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    learner = hl.local.LocalLearner(net, torch.nn.functional.mse_loss, hl.Hyper(beta=0.01), align=True)
+    memory = hl.record.Memory(hl.record.Every(1))
+    with hl.record.Recorder(learner, memory) as recorder:
+        for _ in recorder(learner.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 2))] * 6)):
+            pass
+    assert len(memory.rows) == 6
+    assert all(row["theta"] > 0 for row in memory.rows)

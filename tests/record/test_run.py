@@ -14,7 +14,7 @@ import pytest
 from safetensors import safe_open
 
 from hamlearn import record
-from hamlearn.errors import CheckpointError, ConfigError, StreamError
+from hamlearn.errors import ConfigError, StreamError
 from hamlearn.experiments import run_config
 from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, SPEED, run
 
@@ -167,8 +167,6 @@ def test_a_finished_run_can_be_resumed_and_made_longer(write, tmp_path):
     assert finished(out) == finished(tmp_path / "whole")
     with pytest.raises(ConfigError, match="has a run already"):
         run(config, out=out, progress=False)
-    with pytest.raises(CheckpointError, match="beta"):
-        run(write(CONFIG.replace("0.02", "0.03")), resume=True, out=out, progress=False)
 
 
 # River leaves the file of a data set open that was not read to its end.
@@ -329,3 +327,32 @@ def test_every_default_is_itself_allowed():
     for section, keys in run_config.SECTIONS.items():
         for name, key in keys.items():
             assert key.default is None or key.test(key.default), f"{section}.{name}"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ("beta = 0.02", "beta = 0.03", "hyper.beta"),
+        ("every = 10", "every = 20", "records.every"),
+        ('metrics = ["MAE", "RMSE"]', 'metrics = ["MAE"]', "records.metrics"),
+        ("seed = 3", "seed = 4", "run.seed"),
+    ],
+)
+def test_a_run_does_not_go_on_with_a_configuration_that_would_have_gone_another_way(tmp_path, old, new, key):
+    path, out = tmp_path / "config.toml", tmp_path / "out"
+    path.write_text(CONFIG)
+    run(path, out=out, progress=False)
+    before = {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    path.write_text(CONFIG.replace(old, new))
+    with pytest.raises(ConfigError, match=rf"{key} = .*Put it back"):
+        run(path, resume=True, out=out, progress=False)
+    assert {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
+
+
+def test_a_run_goes_on_from_the_configuration_in_its_own_folder_and_may_be_made_longer(tmp_path):
+    path, out = tmp_path / "config.toml", tmp_path / "out"
+    path.write_text(CONFIG)
+    run(path, out=out, progress=False)
+    assert run(out / "config.toml", resume=True, out=out, progress=False).steps == 300
+    path.write_text(CONFIG.replace("steps = 300", "steps = 340"))
+    assert run(path, resume=True, out=out, progress=False).steps == 340

@@ -206,6 +206,94 @@ def test_echo_agrees_with_the_literal_equations(kind, truncate, dissipate):
         tokens = []
 
 
+class Noisy(nn.Module):
+    """A cell with statistics and dropout, that counts its calls."""
+
+    hidden_size = 5
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.drop, self.cell = nn.BatchNorm1d(3), nn.Dropout(0.4), nn.RNNCell(3, 5)
+        self.calls = 0
+
+    def forward(self, u, h):
+        self.calls += 1
+        return self.cell(self.drop(self.norm(u)), h)
+
+
+def noisy_learner(**echo):
+    torch.manual_seed(0)
+    return echo_learner(hl.Network.recurrent(Noisy(), nn.Linear(5, 2)).double(), 0.5, **echo)
+
+
+def noisy_stream(count):
+    generator = torch.Generator().manual_seed(9)
+    return [
+        hl.Sample(*(torch.randn(4, size, generator=generator, dtype=torch.float64) for size in (3, 2)))
+        for _ in range(count)
+    ]
+
+
+def test_a_truncation_no_longer_than_the_interval_evaluates_every_token_once():
+    plain, truncated = noisy_learner(every=3), noisy_learner(every=3, truncate=3)
+    for learner in (plain, truncated):
+        torch.manual_seed(1)
+        for sample in noisy_stream(12):
+            learner.step(sample)
+        assert learner.network.state.calls == 12
+        assert learner.network.state.norm.num_batches_tracked.item() == 12
+    assert worst(plain.network, truncated.network) < 1e-12
+
+
+def test_tokens_that_are_run_again_leave_no_trace_in_the_statistics():
+    learner = noisy_learner(every=2, truncate=4)
+    for sample in noisy_stream(10):
+        learner.step(sample)
+    assert learner.network.state.calls > 10
+    assert learner.network.state.norm.num_batches_tracked.item() == 10
+
+
+@pytest.mark.parametrize("echo", [{}, {"truncate": 5}, {"every": 4, "truncate": 6}], ids=str)
+def test_a_checkpoint_in_mid_sequence_is_exact_with_dropout_and_statistics_too(tmp_path, echo):
+    samples = noisy_stream(11)
+    samples[-1].boundary = True
+    whole, first, second = (noisy_learner(**echo) for _ in range(3))
+    torch.manual_seed(3)
+    for sample in samples:
+        whole.step(sample)
+    torch.manual_seed(3)
+    for sample in samples[:7]:
+        first.step(sample)
+    first.save(tmp_path / "checkpoint")
+    second.load(tmp_path / "checkpoint")
+    for sample in samples[7:]:
+        second.step(sample)
+    for a, b in zip(whole.network.state_dict().values(), second.network.state_dict().values(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_a_reversible_echo_replays_dropout():
+    class Field(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.core, self.drop = hl.reversible.AntisymmetricLinear(6, inputs=3), nn.Dropout(0.5)
+
+        def forward(self, u, h):
+            return self.core(self.drop(u), h)
+
+    learners = []
+    for memory in ("stored", "reversible"):
+        torch.manual_seed(0)
+        cell = hl.reversible.MidpointCell(Field(), size=6, tau=0.2)
+        learner = echo_learner(hl.Network.recurrent(cell, nn.Linear(6, 2)).double(), memory=memory)
+        torch.manual_seed(5)
+        for sample in noisy_stream(8):
+            learner.step(sample)
+        learner.step(hl.Sample(sample.u, sample.target, boundary=True))
+        learners.append(learner)
+    assert worst(learners[0].network, learners[1].network) < 1e-12
+
+
 def test_stored_states_never_exceed_the_truncation_on_an_endless_stream():
     learner = echo_learner(make("rnn"), truncate=4, every=3)
     stream = (hl.Sample(torch.randn(1, 3).double(), torch.zeros(1, 2).double()) for _ in itertools.count())

@@ -276,3 +276,9 @@ def test_metrics_go_on_to_the_bit_after_a_resume(make):
         assert second.read() == whole.read()
     with pytest.raises(CheckpointError, match="Resume with the same metrics"):
         Scores({"other": make()}, 7, None).load_state_dict(first.state_dict())
+
+
+@pytest.mark.parametrize("wrong", ["MAE", metrics.MAE, ["MAE"]])
+def test_a_name_or_a_class_in_place_of_a_metric_is_named_with_the_remedy(wrong):
+    with pytest.raises(ConfigError, match=r"river\.metrics\.MAE\(\)"):
+        next(evaluate(Guess(), [hl.Sample(torch.zeros(1), torch.zeros(1))], wrong))

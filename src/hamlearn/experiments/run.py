@@ -24,6 +24,9 @@ from hamlearn.streams import Stream
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta")
 """Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
 
+MAY_CHANGE = {"run.steps", "run.title", "run.out", "checkpoint.every", "records.report"}
+"""What a resumed run may have otherwise than before: none of it changes what is learned or recorded."""
+
 CHECKPOINT, RECORD, SPEED, REPORT, RESULT = (
     "checkpoint.safetensors",
     "record.jsonl",
@@ -86,11 +89,28 @@ def _prepare(folder: Path, path: Path, resume: bool) -> None:
         raise ConfigError(
             f"{folder} has a run already. Go on with it by --resume, or give another folder by --out or run.out."
         )
+    kept = folder / "config.toml"
+    if files[0].exists() and kept.exists():
+        _require_same(load(kept), load(path), folder)
     if not files[0].exists():
         # Stopped before its first checkpoint: what it wrote is written again from the start.
         for file in files[1:]:
             file.unlink(missing_ok=True)
-    shutil.copyfile(path, folder / "config.toml")
+    if path.resolve() != kept.resolve():
+        shutil.copyfile(path, kept)
+
+
+def _require_same(kept: Config, new: Config, folder: Path) -> None:
+    """Refuse to go on with a run whose configuration says that it would have gone another way."""
+    for section, keys in kept.items():
+        for name, value in keys.items():
+            key = f"{section}.{name}"
+            if key not in MAY_CHANGE and new[section][name] != value:
+                raise ConfigError(
+                    f"{folder} was run with {key} = {value!r}, the file now has {new[section][name]!r}. Put it back "
+                    "to go on, or start a new run in another folder by --out. Free to change are "
+                    f"{', '.join(sorted(MAY_CHANGE))}."
+                )
 
 
 def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:

@@ -228,8 +228,14 @@ class Learner:
         if not self._order.needs_h:
             return Carry([], [], carry.omega, None)
         h, spec = _tree.flatten(self.network.initial_state(now.sample.u))
-        z = carry.z if not self._fresh else [torch.zeros_like(leaf) for leaf in h]
-        return Carry(h, z, carry.omega, spec)
+        if self._fresh or not self.credit.carries:
+            return Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec)
+        if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
+            raise SampleError(
+                f"the state became {_tree.describe(h)} while its costate z of {_tree.describe(carry.z)} lives "
+                "on: keep the batch size, end the sequence with boundary=True, or use hl.Cleared()"
+            )
+        return Carry(h, carry.z, carry.omega, spec)
 
     def _commit(self, now: Instant, outcome: Outcome) -> None:
         system, rates = self._system, now.rates
@@ -254,10 +260,7 @@ class Learner:
 
 
 def _is_finite(outcome: Outcome) -> bool:
-    if not outcome.moves:
-        # A token that waits for its echo changes h alone, and its loss is the cheaper thing to look at.
-        return _tree.all_finite(outcome.h if outcome.loss is None else [outcome.loss])
-    values = [*outcome.h, *outcome.z, *outcome.omega]
+    values = [*outcome.h, *outcome.z, *outcome.omega] if outcome.moves else list(outcome.h)
     if outcome.loss is not None:
         values.append(outcome.loss)
     return _tree.all_finite(values)

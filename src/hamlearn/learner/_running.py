@@ -62,12 +62,15 @@ class Reader:
         self.position, self._state, self._stream = state["position"], state["stream"], None
 
     def _open(self, stream: Any, resume: bool) -> Iterator[Sample]:
-        self._stream = stream
+        same, self._stream = stream is self._stream, stream
+        state, self._state = self._state, None
         if not resume:
             self.position = 0
             return iter(stream)
-        if self._state is not None and hasattr(stream, "load_state_dict"):
-            stream.load_state_dict(self._state)
+        if same and hasattr(stream, "state_dict"):
+            state = stream.state_dict()
+        if state is not None and hasattr(stream, "load_state_dict"):
+            stream.load_state_dict(state)
             return iter(stream)
         iterator = iter(stream)
         for passed in range(self.position):

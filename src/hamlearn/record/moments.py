@@ -77,7 +77,8 @@ class Context:
         if name != "theta":
             return _leaves(getattr(state, name))
         if self._theta is None:
-            self._theta = _leaves(list(self.learner.network.parameters()))
+            net = self.learner.network if hasattr(self.learner, "network") else self.learner.module
+            self._theta = _leaves(list(net.parameters()))
         return self._theta
 
 

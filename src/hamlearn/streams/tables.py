@@ -248,4 +248,4 @@ class CsvStream(Stream):
                 raise SampleError(
                     f"{where}: column {self._time!r} holds {text!r}, which does not follow {self._time_format!r}."
                 ) from error
-        return self._clock.advance(stamp, where, skip=False)[0]
+        return self._clock.advance(stamp, where, skip=False, option="bad")[0]

@@ -117,8 +117,10 @@ class Clock:
         self.first = first
         self.last: float | None = None
 
-    def advance(self, stamp: Stamp, where: str, skip: bool) -> tuple[float | None, bool]:
-        """The time since the last stamp, and whether it is a step forward.
+    def advance(
+        self, stamp: Stamp, where: str, skip: bool, option: str = "backwards"
+    ) -> tuple[float | None, bool]:
+        """The time since the last stamp, and whether it is a step forward; `option` is named as the remedy.
 
         Raises:
             SampleError: Time does not move forward and `skip` is not set, or the stamp is no time.
@@ -131,9 +133,10 @@ class Clock:
             if skip:
                 return None, False
             how = "stands still" if now == self.last else "runs backwards"
+            when = "at the time of" if now == self.last else f"{self.last - now:g} before"
             raise SampleError(
-                f"time {how} at {where}: {stamp!r} comes {self.last - now:g} before its predecessor. "
-                'Sort the data by time, or leave such samples out with backwards="skip".'
+                f"time {how} at {where}: {stamp!r} comes {when} its predecessor. "
+                f'Sort the data by time, or leave such samples out with {option}="skip".'
             )
         tau = (now - self.last) / self.unit
         self.last = now
