@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
+import threading
 from typing import Any
 
 import torch
@@ -76,17 +76,30 @@ def all_finite(tensors: list[Tensor]) -> bool:
         return True
     if len(tensors) == 1 and tensors[0].numel() == 1:
         return math.isfinite(tensors[0].item())
+    found, one = _scratch.on(tensors[0].device)
     try:
         # The check that gradient scalers make: one call for the whole list. It also multiplies by the
         # given scale, 1 here, which leaves every bit as it is.
-        device = tensors[0].device
-        found = torch.zeros(1, device=device)
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, _one(device))
-        return not found.item()
+        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, one)
     except RuntimeError:
+        found.zero_()
         return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
+    finite = not found.item()
+    if not finite:
+        found.zero_()
+    return finite
 
 
-@functools.cache
-def _one(device: torch.device) -> Tensor:
-    return torch.ones(1, device=device)
+class _Scratch(threading.local):
+    """A zero and a one on each device, kept from call to call; each thread has its own."""
+
+    def __init__(self) -> None:
+        self.kept: dict[torch.device, tuple[Tensor, Tensor]] = {}
+
+    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
+        if device not in self.kept:
+            self.kept[device] = torch.zeros(1, device=device), torch.ones(1, device=device)
+        return self.kept[device]
+
+
+_scratch = _Scratch()

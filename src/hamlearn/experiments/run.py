@@ -107,8 +107,8 @@ def _require_same(kept: Config, new: Config, folder: Path) -> None:
             key = f"{section}.{name}"
             if key not in MAY_CHANGE and new[section][name] != value:
                 raise ConfigError(
-                    f"{folder} was run with {key} = {value!r}, the file now has {new[section][name]!r}. Put it back "
-                    "to go on, or start a new run in another folder by --out. Free to change are "
+                    f"{folder} was run with {key} = {value!r}, now it is {new[section][name]!r}. Put it back to "
+                    "go on, or start a new run in another folder by --out. Free to change are "
                     f"{', '.join(sorted(MAY_CHANGE))}."
                 )
 
