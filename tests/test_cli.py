@@ -153,6 +153,13 @@ def test_a_mistake_in_a_configuration_is_one_message_and_exit_code_two(tmp_path)
     assert "Traceback" not in errors
 
 
+def test_a_benchmark_whose_library_is_missing_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.delitem(sys.modules, "hamlearn.bench.endless", raising=False)
+    monkeypatch.setitem(sys.modules, "psutil", None)
+    result = runner.invoke(app, ["bench", "endless", "--quick", "--out", str(tmp_path)])
+    assert "needs psutil: pip install" in str(result.exception)
+
+
 def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path):
     result = runner.invoke(app, ["report", str(tmp_path)])
     assert "hamlearn run wrote" in str(result.exception)

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from hamlearn.errors import HamlearnError
+from hamlearn.errors import ConfigError, HamlearnError
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -65,7 +65,13 @@ def bench(
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports."""
     for name in names or list(Benchmark):
-        importlib.import_module(f"hamlearn.bench.{name.value}").run(out, quick=quick)
+        try:
+            benchmark = importlib.import_module(f"hamlearn.bench.{name.value}")
+        except ModuleNotFoundError as error:
+            raise ConfigError(
+                f"the benchmark {name.value!r} needs {error.name}: pip install 'hamlearn[bench,experiments,river]'"
+            ) from error
+        benchmark.run(out, quick=quick)
 
 
 @app.command()
