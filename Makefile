@@ -7,7 +7,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 .PHONY: demo test lint types docs bench clean
 
 demo: $(STAMP)
-	$(BIN)/hamlearn demo --out out/demo
+	$(BIN)/hamlearn reproduce --epochs 6 --out out/demo
 
 test: lint types docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-modules

@@ -8,7 +8,7 @@ from hamlearn.credit import Cleared, Echo, Forward
 from hamlearn.evaluate import evaluate
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import RK4, Euler, Heun
-from hamlearn.learner import Learner
+from hamlearn.learner import Learner, Population, PopulationReport
 from hamlearn.networks import Network
 from hamlearn.state import Sample, State, StepReport
 
@@ -24,6 +24,8 @@ __all__ = [
     "Hyper",
     "Learner",
     "Network",
+    "Population",
+    "PopulationReport",
     "Sample",
     "State",
     "StepReport",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
 from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
@@ -44,7 +45,7 @@ class Echoed(Order):
         due = now.sample.boundary or self.since + 1 == self.credit.every
         h = self._state_met(carry, now)
         before = self.tokens[-1] if self.tokens else None
-        token, spec = self._run(now.sample, now.rates, h, before, carry.spec, fresh=now.fresh)
+        token, spec = self.run_token(now.sample, now.rates, h, before, carry.spec, fresh=now.fresh)
         self._proposed = token
         omega, learned = carry.omega, False
         if due:
@@ -99,15 +100,19 @@ class Echoed(Order):
 
     def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
         """Take the stored tokens back, and run them again to have their graphs."""
+        self.take_back(unpack(tensors, described["tokens"]), described["since"], spec)
+
+    def take_back(self, tokens: Iterable[Token], since: int, spec: _tree.Spec) -> None:
+        """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
         self.forget()
-        for token in unpack(tensors, described["tokens"]):
+        for token in tokens:
             before = self.tokens[-1] if self.tokens else None
             if not self.rebuilds:
                 h = before.h_next if self.joined and before is not None else token.h
                 h = self._first_state(token.sample) if token.fresh else h
                 token = self._run_again(token, h, before, spec)
             self.tokens.append(token)
-        self.since = described["since"]
+        self.since = since
 
     def _state_met(self, carry: Carry, now: Instant) -> list[Tensor]:
         if self.joined and self.tokens:
@@ -116,9 +121,10 @@ class Echoed(Order):
 
     def _first_state(self, sample: Sample) -> list[Tensor]:
         """h0, which is part of the graph of the first token where it is learned."""
-        return _tree.flatten(self.system.network.start(sample.u))[0]
+        # A copy: the weights, a learned h0 among them, move in place while the token may still be stored.
+        return [leaf.clone() for leaf in _tree.flatten(self.system.network.start(sample.u))[0]]
 
-    def _run(
+    def run_token(
         self,
         sample: Sample,
         rates: Rates,
@@ -128,6 +134,7 @@ class Echoed(Order):
         *,
         fresh: bool = False,
     ) -> tuple[Token, _tree.Spec]:
+        """One token forward, from the state `h` that it meets."""
         network, random = self.system.network, self._again.random_state()
         with torch.enable_grad():
             if not self.joined:
@@ -149,7 +156,7 @@ class Echoed(Order):
 
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: _tree.Spec) -> Token:
         with self._again.as_at(token.random):
-            rerun, _ = self._run(token.sample, token.rates, h, before, spec, fresh=token.fresh)
+            rerun, _ = self.run_token(token.sample, token.rates, h, before, spec, fresh=token.fresh)
         return rerun
 
     def _reversed(self, tokens: list[Token], spec: _tree.Spec) -> Iterator[Token]:
@@ -171,6 +178,10 @@ class Echoed(Order):
                 met = self._first_state(token.sample)
             yield self._run_again(token, met, None, spec)
 
+    def decay(self, rates: Rates) -> float:
+        """What ω is multiplied by before the echo: 1 − τη, or 1 where it dissipates with each token."""
+        return 1.0 if self.credit.dissipate == "token" else 1 - rates.tau * rates.eta
+
     def _echo_joined(self, tokens: list[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
         with_loss = [token for token in tokens if token.loss is not None]
         decay = 1 - rates.tau * rates.eta
@@ -181,25 +192,30 @@ class Echoed(Order):
         if len(gains) == 1:
             dH = vjp(losses, [None] * len(losses), self.system.theta, keep=True)
             return integrate_costate(omega, dH, decay, gains.pop())
-        seeds = [torch.full_like(L, token.gain) for L, token in zip(losses, with_loss, strict=True)]
+        seeds = [seed(L, token.gain) for L, token in zip(losses, with_loss, strict=True)]
         return integrate_costate(omega, vjp(losses, seeds, self.system.theta, keep=True), decay, 1.0)
 
     def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
-        theta, by_token = self.system.theta, self.credit.dissipate == "token"
-        omega = list(torch._foreach_mul(omega, 1.0 if by_token else 1 - rates.tau * rates.eta))
+        omega = scaled(omega, self.decay(rates))
         z: list[Tensor] = []
         for token in tokens:
-            n, (tau, eta, eta_z, _, _) = len(token.h_next), token.rates
             if not z:
                 z = flow = [torch.zeros_like(leaf) for leaf in token.h_next]
-            seeds: list[Tensor | None] = [f - (tau * eta_z) * a for f, a in zip(flow, z, strict=True)]
-            roots = list(token.h_next)
-            if token.loss is not None:
-                roots.append(token.loss)
-                seeds.append(torch.full_like(token.loss, token.gain))
-            grads = vjp(roots, seeds, [*token.h_next, *token.h, *theta], keep=True)
-            z, flow = grads[:n], grads[n : 2 * n]
-            if by_token:
-                torch._foreach_mul_(omega, 1 - tau * eta)
-            torch._foreach_add_(omega, grads[2 * n :])
+            z, flow, omega = self.echo_token(token, z, flow, omega)
         return omega
+
+    def echo_token(
+        self, token: Token, z: list[Tensor], flow: list[Tensor], omega: list[Tensor]
+    ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """One token of the echo: z, what flows on to the token before it, and ω (eq:hescbptt, eq:hesdbptt)."""
+        n, (tau, eta, eta_z, _, _) = len(token.h_next), token.rates
+        seeds: list[Tensor | None] = [f - (tau * eta_z) * a for f, a in zip(flow, z, strict=True)]
+        roots = list(token.h_next)
+        if token.loss is not None:
+            roots.append(token.loss)
+            seeds.append(seed(token.loss, token.gain))
+        grads = vjp(roots, seeds, [*token.h_next, *token.h, *self.system.theta], keep=True)
+        if self.credit.dissipate == "token":
+            omega = scaled(omega, 1 - tau * eta)
+        add_(omega, grads[2 * n :], 1.0)
+        return grads[:n], grads[n : 2 * n], omega

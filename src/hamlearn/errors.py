@@ -27,3 +27,11 @@ class NonFiniteError(HamlearnError, ArithmeticError):
 
 class CheckpointError(HamlearnError, ValueError):
     """A checkpoint is truncated, foreign, or belongs to another model."""
+
+
+class DataError(HamlearnError, ValueError):
+    """A file of a data set is missing, damaged, or not the file it should be; nothing of it is used."""
+
+
+class DownloadError(DataError):
+    """A file could not be fetched; what has arrived is kept, and the next try goes on from there."""

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._scale import Scale, add_, scaled
 from hamlearn.errors import ConfigError, SampleError
 
 Loss = Callable[[Any, Any], Tensor]
@@ -102,7 +103,7 @@ def _differentiate(
     return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
 
 
-def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: float, gain: float) -> list[Tensor]:
+def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:
     """ω⁺ = decay·ω + gain·∂H/∂θ: Euler's step of eq:hesd, rounded exactly as PyTorch's momentum buffer is.
 
     Args:
@@ -111,9 +112,9 @@ def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: float
         decay: 1 − τη.
         gain: −sτ, times whatever scale the derivatives still lack.
     """
-    if decay == 0.0 and dH is not None:
-        return dH if gain == 1.0 else list(torch._foreach_mul(dH, gain))
-    new = list(torch._foreach_mul(omega, decay))
+    if isinstance(decay, float) and decay == 0.0 and dH is not None:
+        return dH if gain == 1.0 else scaled(dH, gain)
+    new = scaled(omega, decay)
     if dH is not None:
-        torch._foreach_add_(new, dH, alpha=gain)
+        add_(new, dH, gain)
     return new

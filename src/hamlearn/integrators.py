@@ -12,6 +12,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from hamlearn._scale import plus
+
 Vector = list[Tensor]
 Derivative = Callable[[float, Vector], Vector]
 """ẋ = derivative(t, x), over flat lists of tensors."""
@@ -90,7 +92,7 @@ class RK4(Integrator):
 
 
 def _ahead(x0: Vector, slope: Vector, tau: float) -> Vector:
-    return list(torch._foreach_add(x0, slope, alpha=tau))
+    return plus(x0, slope, tau)
 
 
 def _mean(slopes: list[Vector], weights: list[float]) -> Vector:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.func import functional_call
 
 from hamlearn import _tree
+from hamlearn._scale import add_, plus, scaled, seed
 from hamlearn.credit import Credit
 from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
@@ -56,7 +57,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             y = net(sample.u, tree, "output")
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
             loss_term = [] if L is None else [L]
-            scale = [] if L is None else [torch.full_like(L, at.phi)]
+            scale = [] if L is None else [seed(L, at.phi)]
             dH = vjp([*loss_term, *dh], [*scale, *z], [*h_in, *weights])
         if not seen:
             coupled = coupling(z, dh) if dh else None
@@ -64,13 +65,13 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
                 Outcome([], [], [], _tree.detach(y), None if L is None else L.detach(), coupled, carry.spec)
             )
         dz = [-at.s * g - at.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
-        domega = list(torch._foreach_mul(dH[n:], -at.s))
-        torch._foreach_add_(domega, omega, alpha=-at.eta)
+        domega = scaled(dH[n:], -float(at.s))
+        add_(domega, omega, -at.eta)
         return [*(leaf.detach() for leaf in dh), *system.velocity.rates(omega, time), *dz, *domega]
 
     with torch.no_grad():
         slope = integrator.slope(derivative, now.t, x0, tau)
-        moved = torch._foreach_add([*carry.h, *z0, *carry.omega], [*slope[:n], *slope[n + m :]], alpha=tau)
+        moved = plus([*carry.h, *z0, *carry.omega], [*slope[:n], *slope[n + m :]], tau)
     outcome = seen[0]
     outcome.h, outcome.z, outcome.omega = list(moved[:n]), list(moved[n : 2 * n]), list(moved[2 * n :])
     outcome.learned = sample.target is not None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._scale import Scale, add_, scaled
 from hamlearn.credit import Credit
 from hamlearn.hamiltonian import coupling, instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
@@ -62,7 +63,7 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         omega = integrate_costate(carry.omega, None, decay, gain)
     else:
         grads = vjp([L], [None], [*h_next, *system.theta])
-        z = list(torch._foreach_mul(grads[: len(h_next)], gain))
+        z = scaled(grads[: len(h_next)], gain)
         omega = integrate_costate(carry.omega, grads[len(h_next) :], decay, gain)
     h = [leaf.detach() for leaf in h_next]
     return Outcome(h, z, omega, _tree.detach(y), _detached(L), None, spec, learned=L is not None)
@@ -92,7 +93,7 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
         if L is not None:
             flow = flow + (tau * phi) * dL[i]
         z.append((1 - tau * eta_z) * z_i - s * flow)
-    omega = list(torch._foreach_mul(carry.omega, 1 - tau * eta))
+    omega = scaled(carry.omega, 1 - tau * eta)
     _add_at(omega, system.in_state, vjp(result, z, theta_h), -s * unit)
     if L is not None:
         _add_at(omega, system.in_output, dL[len(h_next) :], -s * tau * phi)
@@ -101,9 +102,9 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
     return Outcome(h1, z, omega, _tree.detach(y), _detached(L), coupled, spec, learned=L is not None)
 
 
-def _add_at(omega: list[Tensor], indices: list[int], grads: list[Tensor], gain: float) -> None:
+def _add_at(omega: list[Tensor], indices: list[int], grads: list[Tensor], gain: Scale) -> None:
     if indices:
-        torch._foreach_add_([omega[i] for i in indices], grads, alpha=gain)
+        add_([omega[i] for i in indices], grads, gain)
 
 
 def _detached(L: Tensor | None) -> Tensor | None:

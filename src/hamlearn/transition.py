@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._scale import plus
 from hamlearn.errors import SampleError
 from hamlearn.networks import Network
 
@@ -23,7 +24,7 @@ def next_state(
         check_same_shapes(result, h)
     if network.transition == "next":
         return result, spec
-    return list(torch._foreach_add(h, result, alpha=tau)), spec
+    return plus(h, result, tau), spec
 
 
 def rate(network: Network, h: list[Tensor], result: list[Tensor], tau: float) -> list[Tensor]:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
+from hamlearn._scale import Scale, add_
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Beta, Schedule, nonnegative
 
@@ -46,28 +47,45 @@ class Velocity:
         self._uniform = None if isinstance(only, Tensor) else only
         self._scheduled = [value for value in values if callable(value) and not isinstance(value, Tensor)]
 
+    @classmethod
+    def given(cls, betas: list[Tensor], theta: list[Tensor]) -> Velocity:
+        """β already evaluated, one tensor per weight."""
+        names = [str(index) for index in range(len(betas))]
+        return cls(dict(zip(names, betas, strict=True)), names, theta)
+
+    def values(self, t: float) -> list[float | Tensor]:
+        """β of each weight at time `t`."""
+        found = {index: _at(value, t) for indices, value in self._groups for index in indices}
+        return [found[index] for index in range(len(found))]
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether β depends on time."""
+        return bool(self._scheduled)
+
     def rates(self, omega: list[Tensor], t: float) -> list[Tensor]:
         """θ̇ = −β⊙ω at time `t`."""
         dtheta: list[Tensor] = list(omega)
         for indices, value in self._groups:
             beta = _at(value, t)
             for index in indices:
-                dtheta[index] = omega[index] * -beta
+                rate = beta.to(omega[index].dtype) if isinstance(beta, Tensor) else beta
+                dtheta[index] = omega[index] * -rate
         return dtheta
 
-    def move_(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: float) -> None:
+    def move_(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: Scale) -> None:
         """θ ← θ − τβ⊙ω, in place."""
         if self._uniform is not None:
-            torch._foreach_add_(theta, omega, alpha=-(tau * float(_at(self._uniform, t))))
+            add_(theta, omega, -(tau * float(_at(self._uniform, t))))
             return
         for indices, value in self._groups:
             beta = _at(value, t)
             weights = [theta[i] for i in indices]
             costates = [omega[i] for i in indices]
-            if isinstance(beta, Tensor):
-                torch._foreach_addcmul_(weights, costates, [beta] * len(indices), value=-tau)
-            elif beta:
-                torch._foreach_add_(weights, costates, alpha=-(tau * beta))
+            if isinstance(beta, Tensor) and beta.dim():
+                add_(weights, [costate * beta for costate in costates], -tau)
+            elif isinstance(beta, Tensor) or beta:
+                add_(weights, costates, -(tau * beta))
 
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""

@@ -81,8 +81,14 @@ def test_a_run_leaves_record_result_report_and_checkpoint(write, tmp_path):
     assert "signals.mackey_glass" in (tmp_path / "out" / REPORT).read_text()
 
 
-def test_killed_at_twenty_random_moments_and_resumed_it_ends_bit_for_bit_the_same(write, tmp_path):
-    config = write(CONFIG.replace("steps = 300", "steps = 2500"))
+COMPILED = ("[hyper]", '[learner]\nengine = "compiled"\nchunk = 64\n[hyper]')
+
+
+@pytest.mark.parametrize(
+    ("change", "steps", "kill"), [(("", ""), 2500, 20), (COMPILED, 40_000, 8)], ids=["eager", "compiled"]
+)
+def test_killed_at_random_moments_and_resumed_it_ends_bit_for_bit_the_same(write, tmp_path, change, steps, kill):
+    config = write(CONFIG.replace("steps = 300", f"steps = {steps}").replace(*change))
     run(config, out=tmp_path / "whole", progress=False)
     draw = random.Random(os.getpid())
     # A server that has loaded the library once: each child starts at once, from a process with a single thread.
@@ -90,11 +96,11 @@ def test_killed_at_twenty_random_moments_and_resumed_it_ends_bit_for_bit_the_sam
     server.set_forkserver_preload(["hamlearn.experiments.run"])
     rows = tmp_path / "killed" / RECORD
     kills = 0
-    while kills < 20:
+    while kills < kill:
         start = rows.stat().st_size if rows.exists() else 0
         child = server.Process(target=run, args=(config, True, tmp_path / "killed", False))
         child.start()
-        # By progress, not by the clock: twenty kills fit into the run on any machine.
+        # By progress, not by the clock: all kills fit into the run on any machine.
         enough = start + draw.randrange(1, 1800)
         while child.is_alive() and (not rows.exists() or rows.stat().st_size < enough):
             time.sleep(0.0002)
@@ -102,7 +108,7 @@ def test_killed_at_twenty_random_moments_and_resumed_it_ends_bit_for_bit_the_sam
         if child.is_alive():
             os.kill(child.pid, signal.SIGKILL)
         child.join()
-        assert child.exitcode == -signal.SIGKILL, "it ended before it could be killed twenty times"
+        assert child.exitcode == -signal.SIGKILL, "it ended before it could be killed so often"
         kills += 1
     run(config, resume=True, out=tmp_path / "killed", progress=False)
     assert finished(tmp_path / "killed") == finished(tmp_path / "whole")
@@ -115,6 +121,8 @@ def test_killed_at_twenty_random_moments_and_resumed_it_ends_bit_for_bit_the_sam
         ('kind = "gru"', 'kind = "lstm"'),
         ("substeps = 2", "substeps = 2\nstandardize = true\nlags = 3\nrelative = true"),
         ("substeps = 2", "substeps = 2\nhold = 3"),
+        COMPILED,
+        (COMPILED[0], COMPILED[1].replace("chunk = 64", 'chunk = 64\ncredit = "echo"\nevery = 7\ntruncate = 9')),
     ],
 )
 def test_a_run_that_was_stopped_and_resumed_is_the_same(write, tmp_path, change, monkeypatch):

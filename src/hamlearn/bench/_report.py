@@ -53,12 +53,20 @@ def environment() -> dict[str, Any]:
     }
 
 
-def write(out: Path, name: str, results: Mapping[str, Any]) -> Path:
-    """Write a dated JSON report into `out`, with what is needed to read it later."""
+def write(out: Path, name: str, results: Mapping[str, Any], rerun: str | None = None) -> Path:
+    """Write a dated JSON report into `out`, with what is needed to read it later.
+
+    Args:
+        out: Folder.
+        name: Of the report.
+        results: What was found.
+        rerun: The command that measured it; `None`: the benchmark of that name.
+    """
     out.mkdir(parents=True, exist_ok=True)
     about = environment()
     path = out / f"{about['date'][:10]}-{name}.json"
-    report = {"benchmark": name, "rerun": f"hamlearn bench {name}", "environment": about, "results": results}
+    rerun = rerun or f"hamlearn bench {name}"
+    report = {"benchmark": name, "rerun": rerun, "environment": about, "results": results}
     path.write_text(json.dumps(report, indent=2) + "\n")
     return path
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
-from hamlearn.experiments._idx import mnist
+from hamlearn.experiments.data._idx import mnist
 from hamlearn.state import Sample
 
 

@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hamlearn.credit import Cleared
+from hamlearn.credit import Cleared, Echo
+from hamlearn.experiments.models import Implementation, Tokens
 from hamlearn.experiments.scenarios import Scenario
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.state import Sample
+from hamlearn.streams import from_sequences
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 Data = Sequence[tuple[Tensor, Tensor]]
-Role = Literal["output", "state"]
+"""Pairs of input and target, in the order in which every epoch shows them."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """Curves of one training run, a value per step, and the weights at its end."""
+    """Curves of one training run, a value per step, and the weights at its end, by name."""
 
     loss: Tensor
     correct: Tensor
-    weights: list[Tensor]
+    weights: Mapping[str, Tensor]
 
-    def epoch_means(self, samples: int) -> tuple[Tensor, Tensor]:
+    def epoch_means(self, epochs: int) -> tuple[list[float], list[float]]:
         """Mean loss and accuracy of each epoch."""
-        return self.loss.view(-1, samples).mean(1), self.correct.double().view(-1, samples).mean(1)
+        loss, correct = (curve.double().view(epochs, -1).mean(1) for curve in (self.loss, self.correct))
+        return loss.tolist(), correct.tolist()
 
 
 @dataclass(frozen=True)
@@ -45,8 +48,17 @@ class Difference:
 
     @classmethod
     def between(cls, one: Run, other: Run) -> Difference:
-        """Mean, least and greatest |Δθ|."""
-        gaps = torch.cat([(a - b).abs().flatten() for a, b in zip(one.weights, other.weights, strict=True)])
+        """Mean, least and greatest |Δθ|.
+
+        Example:
+            >>> zero = torch.zeros(2)
+            >>> one, other = (Run(zero, zero, {"w": torch.tensor([0.0, w])}) for w in (1.0, 3.0))
+            >>> Difference.between(one, other)
+            Difference(mean=1.0, min=0.0, max=2.0)
+        """
+        if one.weights.keys() != other.weights.keys():
+            raise ValueError(f"runs of different models: {list(one.weights)} and {list(other.weights)}")
+        gaps = torch.cat([(weight - other.weights[name]).abs().flatten() for name, weight in one.weights.items()])
         return cls(gaps.mean().item(), gaps.min().item(), gaps.max().item())
 
 
@@ -64,41 +76,58 @@ def train_sgd(module: nn.Module, data: Data, epochs: int, scenario: Scenario) ->
             optimizer.step()
             losses.append(loss.detach())
             correct.append(y.detach().argmax(-1) == target)
-    return Run(torch.stack(losses), torch.cat(correct), [p.detach() for p in module.parameters()])
+    return _finish(module, losses, correct)
 
 
-def train_hl(module: nn.Module, data: Data, epochs: int, scenario: Scenario, role: Role) -> Run:
-    """The same as a stream, learned in sequential order with a cleared costate."""
-    network = Network.feedforward(copy.deepcopy(module), role=role)
-    learner = Learner(
-        network,
-        CROSS_ENTROPY,
-        Hyper.from_sgd(**scenario.sgd, tau=scenario.tau),
-        order="sequential",
-        credit=Cleared(),
-        reset_h="sample",
-    )
+def train_hl(
+    module: nn.Module, data: Data, epochs: int, scenario: Scenario, implementation: Implementation
+) -> Run:
+    """The same as a stream, learned in sequential order."""
+    module = copy.deepcopy(module)
+    hyper = Hyper.from_sgd(**scenario.sgd, tau=scenario.tau)
     losses, correct = [], []
-    for _ in range(epochs):
-        for report in learner.run(Sample(u, target) for u, target in data):
-            assert report.loss is not None
+    for report in learner(module, hyper, implementation).run(_stream(data, epochs, implementation)):
+        if report.loss is not None:
             losses.append(report.loss)
             correct.append(report.y.argmax(-1) == report.sample.target)
-    return Run(torch.stack(losses), torch.cat(correct), [p.detach() for p in network.parameters()])
+    return _finish(module, losses, correct)
 
 
-def compare(
-    module: nn.Module,
-    data: Data,
-    epochs: int,
-    scenario: Scenario,
-    roles: Sequence[Role] = ("output", "state"),
-    on_run: Callable[[str], None] = lambda _: None,
-) -> dict[str, Run]:
-    """SGD, and Hamiltonian Learning in each role, from the same start; `on_run` hears of each finished run."""
-    runs = {"SGD": train_sgd(module, data, epochs, scenario)}
-    on_run("SGD")
-    for role in roles:
-        runs[role] = train_hl(module, data, epochs, scenario, role)
-        on_run(role)
-    return runs
+def learner(module: nn.Module, hyper: Hyper, implementation: Implementation) -> Learner:
+    """A learner of `module` that follows gradient learning.
+
+    Args:
+        module: Its weights are learned in place. To be split (`"state/output"`) it is a sequence of two: the
+            first is the state net, the second the output net. To be read token by token (`"echo"`) it is a
+            `Tokens`.
+        hyper: As `Hyper.from_sgd` gives it.
+        implementation: Which role the module plays.
+    """
+    if implementation == "echo":
+        assert isinstance(module, Tokens)
+        network = Network.recurrent(module.cell, module.readout)
+        return Learner(network, CROSS_ENTROPY, hyper, order="sequential", credit=Echo())
+    if implementation == "state/output":
+        assert isinstance(module, nn.Sequential)
+        network = Network.feedforward(module[0], role="state", readout=module[1])
+    else:
+        network = Network.feedforward(module, role=implementation)
+    return Learner(network, CROSS_ENTROPY, hyper, order="sequential", credit=Cleared(), reset_h="sample")
+
+
+def _stream(data: Data, epochs: int, implementation: Implementation) -> Any:
+    if implementation != "echo":
+        return _samples(data, epochs)
+    sequences, targets = [u[0] for u, _ in data], [target[0] for _, target in data]
+    return from_sequences(sequences, targets, per="sequence", batch=True, epochs=epochs)
+
+
+def _samples(data: Data, epochs: int) -> Iterator[Sample]:
+    for _ in range(epochs):
+        for u, target in data:
+            yield Sample(u, target)
+
+
+def _finish(module: nn.Module, losses: list[Tensor], correct: list[Tensor]) -> Run:
+    weights = {name: weight.detach() for name, weight in module.named_parameters()}
+    return Run(torch.stack(losses), torch.cat(correct), weights)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from hamlearn.experiments.run_build import build_learner, build_network, build_s
 from hamlearn.experiments.run_config import Config, load, unknown
 from hamlearn.state import Sample
 from hamlearn.streams import Stream
+from hamlearn.streams.blocks import Block
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta")
 """Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
@@ -131,7 +132,8 @@ def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
         bundle = _Bundle(stream, recorder, scores)
         left = None if steps is None else max(steps - learner.position, 0)
         try:
-            reports = learner.run(bundle, max_steps=left, resume=resumed)
+            engine, chunk = config["learner"]["engine"], config["learner"]["chunk"]
+            reports = learner.run(bundle, left, engine, chunk, resume=resumed)
             for evaluation in recorder(scored(reports, scores)):
                 result = Result(folder, recorder.step, evaluation.scores, evaluation.window)
                 if recorder.step % every == 0:
@@ -213,6 +215,13 @@ class _Bundle:
 
     def __iter__(self) -> Iterator[Sample]:
         return iter(self._stream)
+
+    def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
+        return self._stream.blocks(size)
+
+    def state_at(self, mark: dict[str, Any]) -> dict[str, Any]:
+        """The present state, with the stream at the place where it was read last."""
+        return self.state_dict() | {"stream": mark["stream"]}
 
     def state_dict(self) -> dict[str, Any]:
         return {

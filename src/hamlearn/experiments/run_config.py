@@ -113,6 +113,8 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "every": whole(),
         "reset_h": one_of("boundary", "sample", default="boundary"),
         "on_nonfinite": one_of("raise", "skip", default="raise"),
+        "engine": one_of("eager", "compiled", default="eager"),
+        "chunk": whole(256),
     },
     "records": {
         "every": whole(50),

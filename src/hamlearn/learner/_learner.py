@@ -9,14 +9,17 @@ from typing import Any, Literal
 import torch
 
 from hamlearn import _tree
-from hamlearn.credit import Credit, Forward
+from hamlearn.credit import Credit, Echo, Forward
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper, Rates
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
+from hamlearn.learner._blocks import BlockRunner
+from hamlearn.learner._echo_blocks import EchoRunner
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import check_choices, check_parts, make_order
+from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.networks import Network
 from hamlearn.state import Sample, State, StepReport
 from hamlearn.system import Carry, Instant, Outcome, System
@@ -63,7 +66,7 @@ class Learner:
     ) -> None:
         check_parts(network, hyper, credit, integrator)
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
-        self.network = network
+        self._network = network
         self.hyper = hyper
         self.order = order
         self.credit = credit
@@ -78,6 +81,7 @@ class Learner:
         self._updates = 0
         self._fresh = True
         self._reader = Reader()
+        self._blocks: BlockRunner | None = None
         self._stateful = network.state is not None
         self._constant = hyper.constant()
         self._usual: tuple[bool, Rates] | None = None
@@ -85,8 +89,15 @@ class Learner:
         self._backup = [buffer.clone() for buffer in self._buffers]
 
     @property
+    def network(self) -> Network:
+        """State net and output net, with the weights as they are now."""
+        self._settle()
+        return self._network
+
+    @property
     def state(self) -> State:
         """Time, h, z and ω as they are now."""
+        self._settle()
         carry = self._carry
         h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
         z = _tree.unflatten(carry.z, carry.spec) if carry.z else None
@@ -96,17 +107,21 @@ class Learner:
     @property
     def position(self) -> int:
         """How many samples of the present stream have been taken."""
+        if self._blocks is not None:
+            self._blocks.count()
         return self._reader.position
 
     @property
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
+        self._settle(hand_over=True)
         return self._order.stored()
 
     def step(self, sample: Sample) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+        self._settle(hand_over=True)
         if self._buffers:
             torch._foreach_copy_(self._backup, self._buffers)
         try:
@@ -139,7 +154,8 @@ class Learner:
         self,
         stream: Iterable[Sample],
         max_steps: int | None = None,
-        engine: Literal["eager"] = "eager",
+        engine: Literal["eager", "compiled"] = "eager",
+        chunk: int = 256,
         *,
         resume: bool = False,
     ) -> Iterator[StepReport]:
@@ -148,12 +164,22 @@ class Learner:
         Args:
             stream: Any iterable of samples, endless or not.
             max_steps: How many samples to take at most.
-            engine: `"eager"`, one sample at a time.
+            engine: `"eager"`, one sample at a time. `"compiled"`: the step is compiled once, and blocks of
+                samples are taken in one call; whatever the learner is asked between two reports, it answers as
+                of the last one. Where a network cannot be compiled, it goes on eagerly and says why.
+            chunk: How many samples the compiled engine takes at a time, at most.
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
-        if engine != "eager":
-            raise ConfigError(f"engine={engine!r} is not known: use 'eager'")
+        if engine not in ("eager", "compiled"):
+            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
+        if not isinstance(chunk, int) or chunk < 1:
+            raise ConfigError(f"chunk={chunk!r} must be a whole number of samples, at least 1")
+        self._settle()
+        if engine == "compiled":
+            if self._blocks is None:
+                self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
+            return self._blocks.reports(stream, max_steps, resume, chunk)
         return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
 
     @torch.no_grad()
@@ -182,6 +208,9 @@ class Learner:
 
     def reset(self) -> None:
         """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
+        self._settle()
+        if self._blocks is not None:
+            self._blocks.forget()
         self._fresh = True
         self._carry = Carry([], [], self._carry.omega, None)
         self._order.forget()
@@ -191,6 +220,7 @@ class Learner:
 
         The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
         """
+        self._settle(hand_over=True)
         _snapshot.save(path, self)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
@@ -200,17 +230,30 @@ class Learner:
             path: The checkpoint.
             new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
         """
+        self._settle()
+        if self._blocks is not None:
+            self._blocks.forget()
         _snapshot.load(path, self, new_hyper=new_hyper)
+
+    def _settle(self, *, hand_over: bool = False) -> None:
+        """Be where the last report says, if the compiled engine has run ahead of it."""
+        if self._blocks is not None:
+            self._blocks.settle()
+            if hand_over:
+                self._blocks.hand_over()
 
     def _starts_anew(self) -> bool:
         return self._fresh or self.reset_h == "sample"
 
-    def _instant(self, sample: Sample) -> Instant:
+    def _check_dtype(self) -> None:
         if self._system.theta[0].dtype is not self._carry.omega[0].dtype:
             raise ConfigError(
                 f"the network became {self._system.theta[0].dtype} after the learner was made with "
                 f"{self._carry.omega[0].dtype}: convert the network first, then make the learner"
             )
+
+    def _instant(self, sample: Sample) -> Instant:
+        self._check_dtype()
         first = self._updates == 0
         if self._constant and sample.tau is None and self._usual is not None and self._usual[0] == first:
             rates = self._usual[1]
@@ -227,7 +270,7 @@ class Learner:
             return carry
         if not self._order.needs_h:
             return Carry([], [], carry.omega, None)
-        h, spec = _tree.flatten(self.network.initial_state(now.sample.u))
+        h, spec = _tree.flatten(self._network.initial_state(now.sample.u))
         if self._fresh or not self.credit.carries:
             return Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec)
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
@@ -251,7 +294,7 @@ class Learner:
         self._order.accept()
         self._fresh = now.sample.boundary
         if self._fresh and self._stateful:
-            h, spec = _tree.flatten(self.network.initial_state(now.sample.u))
+            h, spec = _tree.flatten(self._network.initial_state(now.sample.u))
             self._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
 
     def _restore_buffers(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from hamlearn.errors import CheckpointError, StreamError
 from hamlearn.state import Sample
+from hamlearn.streams.blocks import Block, blocks_of
 from hamlearn.streams.values import Spec
 
 
@@ -112,19 +113,41 @@ class Stream(ABC):
         self._turn += 1
         return self._pass(self._turn)
 
+    def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
+        """A pass over the stream in blocks of at most `size()` samples, stacked along time.
+
+        A live feed is never read ahead: its blocks hold one sample.
+        """
+        if not self._resumed:
+            self._rewind()
+        self._resumed = False
+        self._turn += 1
+        return self._blocks(size if self.reads_ahead else lambda: 1, self._turn)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether samples may be asked for before they are needed."""
+        return True
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        """Yield blocks from the cursor on; streams over data in memory override this."""
+        return blocks_of(self._pass(turn), size)
+
     def _pass(self, turn: int) -> Iterator[Sample]:
         samples = self._samples()
         while True:
-            if turn != self._turn:
-                raise StreamError(
-                    f"this pass over a {type(self).__name__} was overtaken by a newer one, and both would "
-                    "move "
-                    "the same cursor. Finish one pass before the next, or build a second stream."
-                )
+            self._check_turn(turn)
             sample = next(samples, None)
             if sample is None:
                 return
             yield sample
+
+    def _check_turn(self, turn: int) -> None:
+        if turn != self._turn:
+            raise StreamError(
+                f"this pass over a {type(self).__name__} was overtaken by a newer one, and both would move the "
+                "same cursor. Finish one pass before the next, or build a second stream."
+            )
 
     def __len__(self) -> int:
         length = self.length

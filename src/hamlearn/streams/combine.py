@@ -68,6 +68,11 @@ class Wrapper(Stream):
         return self.inner.spec
 
     @property
+    def reads_ahead(self) -> bool:
+        """As the stream inside."""
+        return self.inner.reads_ahead
+
+    @property
     def dropped(self) -> int:
         """Samples that a live feed inside has dropped; 0 where there is none."""
         return int(getattr(self.inner, "dropped", 0))

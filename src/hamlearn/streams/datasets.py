@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import default_collate
+from torch.utils.data import TensorDataset, default_collate
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.values import Spec, TensorSpec, mix_seed, to_sample, tree_map
 
 
@@ -147,6 +148,28 @@ class DatasetStream(Stream):
                     "through "
                     "once only: give a dataset whose __iter__ starts anew, or epochs=1."
                 )
+            self._epoch, self._n = self._epoch + 1, 0
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        tensors = getattr(self._dataset, "tensors", ())
+        batch = self._batch_size or 1
+        whole = self._drop_last or not self._map_style or len(self._dataset) % batch == 0
+        if type(self._dataset) is not TensorDataset or self._batch_size is None or len(tensors) > 2 or not whole:
+            yield from super()._blocks(size, turn)
+            return
+        # Rows of tensors in memory: a block is one indexing, not one collation per sample.
+        while self._epochs is None or self._epoch < self._epochs:
+            order = None
+            if self._shuffle:
+                order = torch.randperm(len(self._dataset), generator=self._generator())
+            while self._n < self._per_epoch():
+                self._check_turn(turn)
+                start, stop = self._n, min(self._n + size(), self._per_epoch())
+                rows: Any = slice(start * batch, stop * batch)
+                rows = rows if order is None else order[rows]
+                parts = [column[rows].unflatten(0, (stop - start, batch)) for column in tensors]
+                self._n = stop
+                yield Block(stop - start, parts[:1], None, parts[1:], None)
             self._epoch, self._n = self._epoch + 1, 0
 
     def _batches(self, skip: int) -> Iterator[list[Any]]:

@@ -81,6 +81,11 @@ class InterleavedStream(Stream):
         return Spec(u, target, length)
 
     @property
+    def reads_ahead(self) -> bool:
+        """Whether all of the streams inside do."""
+        return all(stream.reads_ahead for stream in self._streams)
+
+    @property
     def dropped(self) -> int:
         """Samples that live feeds among the streams have dropped."""
         return sum(int(getattr(stream, "dropped", 0)) for stream in self._streams)

@@ -121,6 +121,11 @@ class LiveStream(Stream):
         self._owed = 0.0
 
     @property
+    def reads_ahead(self) -> bool:
+        """Never: a sample is taken when the learner is ready for it, and not before."""
+        return False
+
+    @property
     def spec(self) -> Spec:
         """As the first sample looked; a feed does not say when it will end."""
         return Spec(None, None, None) if self._seen is None else Spec.of(self._seen, None)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import math
 import struct
-import zlib
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import DataError
+from hamlearn.experiments.data._choice import first_of_each
+from hamlearn.experiments.data._dataset import Raw
+from hamlearn.experiments.data._files import Checksum, check, reading
 
 MD5 = {
     "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
@@ -34,20 +34,16 @@ def read_idx(path: str | Path) -> Tensor:
         tensor([7, 9], dtype=torch.uint8)
     """
     path = Path(path)
-    try:
-        raw = gzip.decompress(path.read_bytes())
-    except FileNotFoundError:
-        raise ConfigError(f"{path} is missing: give the folder that holds the gzipped IDX files") from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise ConfigError(f"{path} is not a whole gzip file ({error}): fetch it again") from error
+    with reading(path) as file:
+        raw = file.read()
     if len(raw) < 4 or raw[:3] != b"\0\0\x08":
-        raise ConfigError(f"{path} starts with {raw[:4].hex()}, not with the mark of an IDX file of bytes, 000008")
+        raise DataError(f"{path} starts with {raw[:4].hex()}, not with the mark of an IDX file of bytes, 000008")
     dimensions, start = raw[3], 4 + 4 * raw[3]
     if len(raw) < start:
-        raise ConfigError(f"{path} ends within its header of {dimensions} dimensions: fetch it again")
+        raise DataError(f"{path} ends within its header of {dimensions} dimensions: fetch it again")
     shape = struct.unpack(f">{dimensions}I", raw[4:start])
     if len(raw) - start != math.prod(shape):
-        raise ConfigError(
+        raise DataError(
             f"{path} holds {len(raw) - start} bytes where its shape {shape} asks for {math.prod(shape)}: "
             "fetch it again"
         )
@@ -64,9 +60,18 @@ def mnist(folder: str | Path, split: str = "train") -> tuple[Tensor, Tensor]:
     folder = Path(folder) / "mnist" if (Path(folder) / "mnist").is_dir() else Path(folder)
     images, labels = f"{split}-images-idx3-ubyte.gz", f"{split}-labels-idx1-ubyte.gz"
     for name in (images, labels):
-        if not (folder / name).is_file():
-            raise ConfigError(f"{folder / name} is missing: give a folder with the official files of MNIST")
-        found = hashlib.md5((folder / name).read_bytes(), usedforsecurity=False).hexdigest()
-        if found != MD5[name]:
-            raise ConfigError(f"{folder / name} has md5 {found}, not {MD5[name]}: it is damaged or another file")
+        check(folder / name, Checksum("md5", MD5[name]))
     return read_idx(folder / images), read_idx(folder / labels).long()
+
+
+def ten_of_each(images: Path, labels: Path) -> Raw:
+    """The first ten images of each class, pixels of 0 to 1."""
+    u, target = read_idx(images), read_idx(labels)
+    if u.shape[1:] != (28, 28) or target.shape != u.shape[:1]:
+        raise DataError(
+            f"{images} has the shape {tuple(u.shape)} and {labels} {tuple(target.shape)} "
+            "where (n, 28, 28) and (n,) are expected: they are not of MNIST"
+        )
+    chosen = first_of_each(target.tolist(), 10, 10, str(labels))
+    values = u[chosen].double()[:, None] / 255
+    return Raw("MNIST, the first 10 test images of each class", list(values), target[chosen].tolist(), 10)

@@ -1,0 +1,48 @@
+"""Lists of tensors times a rate, where the rate is a number or, inside a compiled step, a tensor without axes."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Scale = float | Tensor
+
+
+def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
+    """Each tensor times `by`.
+
+    Example:
+        >>> scaled([torch.ones(2)], 3.0)
+        [tensor([3., 3.])]
+    """
+    if isinstance(by, Tensor):
+        return [tensor * by.to(tensor.dtype) for tensor in tensors]
+    return list(torch._foreach_mul(tensors, by))
+
+
+def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]:
+    """Each tensor plus `by` times its partner."""
+    if isinstance(by, Tensor):
+        return [a + b * by.to(a.dtype) for a, b in zip(tensors, others, strict=True)]
+    return list(torch._foreach_add(tensors, others, alpha=by))
+
+
+def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
+    """Add `by` times its partner to each tensor, in place."""
+    if isinstance(by, Tensor):
+        for a, b in zip(tensors, others, strict=True):
+            a.add_(b * by.to(a.dtype))
+    else:
+        torch._foreach_add_(tensors, others, alpha=by)
+
+
+def seed(like: Tensor, value: Scale) -> Tensor:
+    """A cotangent for a scalar.
+
+    Example:
+        >>> seed(torch.tensor(2.0), 0.5)
+        tensor(0.5000)
+    """
+    if isinstance(value, Tensor):
+        return value.to(like.dtype).expand_as(like)
+    return torch.full_like(like, value)

@@ -1,0 +1,111 @@
+"""Streams learned one sample a step: the compiled engine against loops of PyTorch and a `lax.scan` of JAX.
+
+All contenders start alike, see the same samples in the same order, compute in float32 and, on a CPU, in one
+thread. Their loss curves must agree, or nothing is reported. A pass goes over all samples and ends with every loss
+on the host; passes are interleaved, and their medians compared. What a first pass takes beyond is compilation,
+with the caches of PyTorch empty.
+
+Run as a module, it needs nothing but PyTorch, and JAX where it is there:
+`python -m hamlearn.bench.stream --device cuda --out DIR`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.metadata
+import importlib.util
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hamlearn.bench import _report, _stream_single
+
+PARTS = {"single": _stream_single}
+"""What is measured: each part has `measure(device, quick)` and `show(found, device)`."""
+
+
+def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, Any]:
+    """Measure, print tables, and write a dated report.
+
+    Args:
+        out: Folder for the report.
+        quick: Whether it works, not how fast.
+        device: "cpu" or "cuda"; `None`: the CPU, which these networks are made for.
+    """
+    where = device or "cpu"
+    found = measure(where, quick)
+    if where == "cpu":
+        _report.write(out, "stream", found)
+    else:
+        _report.write(out, f"stream-{where}", found, rerun=f"python -m hamlearn.bench.stream --device {where}")
+    _show(found)
+    return found
+
+
+def measure(device: str, quick: bool = False) -> dict[str, Any]:
+    """All parts of the benchmark; needs PyTorch, and takes JAX along where it is installed."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with contextlib.nullcontext() if quick else _empty_caches():
+            if not quick:
+                _load_compilers(device)
+            parts = {name: part.measure(device, quick) for name, part in PARTS.items()}
+    finally:
+        torch.set_num_threads(threads)
+    return {"device": device, "threads": 1, "jax": _jax_version(), **parts}
+
+
+@contextlib.contextmanager
+def _empty_caches() -> Iterator[None]:
+    """A new folder for what PyTorch, and the compiled engine with it, keep on disk."""
+    name = "TORCHINDUCTOR_CACHE_DIR"
+    before = os.environ.get(name)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        os.environ[name] = folder
+        try:
+            yield
+        finally:
+            del os.environ[name]
+            if before is not None:
+                os.environ[name] = before
+
+
+def _load_compilers(device: str) -> None:
+    """What is imported and prepared once per process is no part of compiling a step."""
+    with contextlib.suppress(Exception):
+        torch.compile(torch.sin)(torch.ones(8, device=device))
+
+
+def _jax_version() -> str | None:
+    try:
+        return importlib.metadata.version("jax")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _show(found: dict[str, Any]) -> None:
+    if importlib.util.find_spec("rich") is None:
+        print(json.dumps(found, indent=2))
+        return
+    for name, part in PARTS.items():
+        part.show(found[name], found["device"])
+
+
+def _main() -> None:
+    parser = argparse.ArgumentParser(description="One sample a step: compiled Hamiltonian Learning, PyTorch, JAX.")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
+    parser.add_argument("--quick", action="store_true")
+    given = parser.parse_args()
+    run(given.out, given.quick, given.device)
+
+
+if __name__ == "__main__":
+    _main()

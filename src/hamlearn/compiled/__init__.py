@@ -1,0 +1,8 @@
+"""The compiled engine: the step that the eager engine takes, recorded as a graph and run in whole blocks."""
+
+from hamlearn.compiled.echo_engine import EchoEngine, Passed, Stretch
+from hamlearn.compiled.engine import Engine, Pace, Ran, named
+from hamlearn.compiled.trace import Watch
+from hamlearn.loops import UnsupportedError
+
+__all__ = ["EchoEngine", "Engine", "Pace", "Passed", "Ran", "Stretch", "UnsupportedError", "Watch", "named"]

@@ -1,0 +1,195 @@
+"""Whole stretches of a stream in one call: steps that are recorded once and run as a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.compiled.backends import Runnable, make_loop
+from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
+from hamlearn.loops import UnsupportedError
+from hamlearn.streams.blocks import Block
+from hamlearn.system import Carry, Order
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Rates and β of each step of a block, as the graph takes them.
+
+    Attributes:
+        rates: τ, η, η_z and φ, one row per step; φ is 0 where a sample has no target.
+        betas: β of each weight: one row per step where `varying`, else once.
+        varying: Whether β depends on time.
+    """
+
+    rates: list[Tensor]
+    betas: list[Tensor]
+    varying: bool
+
+
+@dataclass
+class Ran:
+    """What a block of steps led to.
+
+    Attributes:
+        carry: h, z and ω at the end; the weights and buffers have changed in place.
+        y: Leaves of the outputs, one row per step.
+        y_spec: Structure of an output.
+        loss: Losses, one per step.
+        coupling: ⟨z, f_h⟩, one per step.
+        mark: How many entries of state and costates are not finite, for each step.
+    """
+
+    carry: Carry
+    y: list[Tensor]
+    y_spec: _tree.Spec
+    loss: Tensor | None
+    coupling: Tensor | None
+    mark: Tensor | None
+
+
+class Engine:
+    """Runs an order over blocks of samples.
+
+    Args:
+        order: Sequential or parallel.
+        reset_each: Whether h starts anew at every sample.
+        carries: Whether z lives on from step to step.
+        lanes: Number of members in a group of a population; their tensors have groups as their first axis and the
+            members of a group as their last one. 1 for a single learner, without such axes.
+    """
+
+    def __init__(self, order: Order, reset_each: bool, carries: bool, lanes: int = 1) -> None:
+        self.order = order
+        self.reset_each = reset_each
+        self.carries = carries
+        self.lanes = lanes
+        network = order.system.network
+        self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
+        self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
+        self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
+        self._modules = list(network.modules())
+        self._steps = Steps()
+
+    def run(
+        self,
+        theta: list[Tensor],
+        buffers: list[Tensor],
+        frozen: list[Tensor],
+        carry: Carry,
+        fresh: Tensor,
+        pace: Pace,
+        block: Block,
+        watch: Watch,
+    ) -> Ran:
+        """Take all samples of `block`; `theta` and `buffers` change in place.
+
+        Args:
+            theta: The weights.
+            buffers: Buffers of the network, in the order of `buffer_names`.
+            frozen: What does not change, in the order of `frozen_names`.
+            carry: h, z and ω at the start; left as they are.
+            fresh: Whether each sample begins a sequence.
+            pace: Rates and β of each step.
+            block: The samples.
+            watch: What is looked at for values that are not finite, step by step.
+
+        Raises:
+            UnsupportedError: If the step cannot be compiled.
+        """
+        assert block.u is not None
+        h, z, omega = ([leaf.detach().clone() for leaf in part] for part in (carry.h, carry.z, carry.omega))
+        flags = [fresh] if h else []
+        parts = [pace.rates, pace.betas, block.u, block.target, flags]
+        device = theta[0].device
+        parts = [[tensor.to(device).contiguous() for tensor in part] for part in parts]
+        rates, betas, u, target, flags = parts
+        samples = [*rates, *(betas if pace.varying else []), *u, *target, *flags]
+        constants = [*(tensor.contiguous() for tensor in frozen), *([] if pace.varying else betas)]
+
+        def first() -> Inputs:
+            heads = [[row[0] for row in part] for part in (rates, betas if pace.varying else [], u, target, flags)]
+            return Inputs(theta, omega, h, z, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
+
+        shapes = (
+            tuple((t.shape[1:], t.dtype) for t in (*u, *target)),
+            tuple((t.shape, t.dtype) for t in (*h, theta[0])),
+            tuple(t.dim() for t in betas),
+        )
+        specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
+        modes = tuple(module.training for module in self._modules)
+        key = (shapes, specs, modes, len(target), pace.varying, watch)
+        recorded, loop = self._steps.get(key, lambda: self._make(first(), block, carry.spec, pace.varying, watch))
+        carried = [*theta, *omega, *h, *z, *buffers]
+        work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
+        results = loop(block.count, work, samples, constants)
+        with torch.no_grad():
+            for tensor, moved in zip(carried, work, strict=True):
+                if moved is not tensor:
+                    tensor.copy_(moved)
+        torch.autograd.graph.increment_version([*theta, *buffers])
+        return _read(results, recorded, Carry(h, z, omega, carry.spec))
+
+    def _make(
+        self, first: Inputs, block: Block, h_spec: _tree.Spec, varying: bool, watch: Watch
+    ) -> tuple[Recorded, Runnable]:
+        recorded = record(
+            self.order,
+            self._member(first),
+            Variant(bool(block.target), bool(first.fresh), watch),
+            (h_spec, block.u_spec, block.target_spec),
+            (self.buffer_names, self.frozen_names),
+            self.reset_each,
+            self.carries,
+        )
+        read = {"rates", "u", "target", "fresh", *(["betas"] if varying else [])}
+        kinds, laned = first.kinds({"theta", "omega", "h", "z", "buffers"}, read), first.laned()
+        return recorded, make_loop(recorded.graph, kinds, laned, self.lanes, first.theta[0].device)
+
+    def _member(self, inputs: Inputs) -> Inputs:
+        if self.lanes == 1:
+            return inputs
+        flat = zip(inputs.flat(), inputs.laned(), strict=True)
+        return inputs.like([tensor[0, ..., 0] if laned else tensor for tensor, laned in flat])
+
+
+class Steps:
+    """Compiled steps by what they were compiled for, and what could not be, with the reason."""
+
+    def __init__(self) -> None:
+        self._made: dict[Any, tuple[Recorded, Runnable]] = {}
+        self._failed: dict[Any, UnsupportedError] = {}
+
+    def get(self, key: Any, make: Callable[[], tuple[Recorded, Runnable]]) -> tuple[Recorded, Runnable]:
+        """The step for `key`, made if it is the first time."""
+        if key in self._failed:
+            raise self._failed[key]
+        if key not in self._made:
+            try:
+                self._made[key] = make()
+            except UnsupportedError as error:
+                self._failed[key] = error
+                raise
+        return self._made[key]
+
+
+def named(order: Order, names: Sequence[str]) -> list[Tensor]:
+    """Buffers and parameters of the network by name."""
+    if not names:
+        return []
+    network = order.system.network
+    found = dict(network.named_buffers()) | dict(network.named_parameters())
+    return [found[name].detach() for name in names]
+
+
+def _read(results: list[Tensor], recorded: Recorded, carry: Carry) -> Ran:
+    rest = iter(results)
+    y = [next(rest) for _ in range(recorded.y_count)]
+    loss = next(rest) if recorded.loss else None
+    coupling = next(rest) if recorded.coupling else None
+    return Ran(carry, y, recorded.y_spec, loss, coupling, next(rest) if recorded.mark else None)

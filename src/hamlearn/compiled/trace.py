@@ -1,0 +1,314 @@
+"""One step of a learner as a pure graph of tensor operations: (carry, sample) in, (carry, results) out.
+
+The graph is recorded from the order that the eager engine calls, so the mathematics is written once. Rates and β
+enter as tensors without axes, which makes one graph serve every hyper-parameter, schedule and uneven τ.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, fx, nn
+from torch._decomp import decomposition_table
+from torch.func import functional_call, functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from hamlearn import _tree
+from hamlearn._scale import add_
+from hamlearn.hyper import Rates
+from hamlearn.loops import Kind, UnsupportedError, known
+from hamlearn.state import Sample
+from hamlearn.system import Carry, Instant, Order, System
+from hamlearn.velocity import Velocity
+
+aten = torch.ops.aten
+_COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, aten._to_copy, aten.contiguous)
+
+
+Watch = Literal["nothing", "state", "all"]
+"""What is watched for values that are not finite, step by step: nothing, h and z, or ω too."""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What the samples of a chunk have, and so what a step has to handle.
+
+    Attributes:
+        targets: Some have a target; those without one enter with φ = 0.
+        fresh: A flag says whether a sample begins a sequence.
+        watch: What each step counts the entries of that are not finite.
+    """
+
+    targets: bool
+    fresh: bool
+    watch: Watch
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """All that a step reads, as flat lists of tensors, in the order of the graph's inputs."""
+
+    theta: list[Tensor]
+    omega: list[Tensor]
+    h: list[Tensor]
+    z: list[Tensor]
+    buffers: list[Tensor]
+    frozen: list[Tensor]
+    rates: list[Tensor]
+    betas: list[Tensor]
+    u: list[Tensor]
+    target: list[Tensor]
+    fresh: list[Tensor]
+    flow: list[Tensor] = field(default_factory=list)
+
+    def flat(self) -> list[Tensor]:
+        """One list."""
+        return [tensor for group in vars(self).values() for tensor in group]
+
+    def kinds(self, carry: set[str], sample: set[str]) -> list[Kind]:
+        """What each tensor is to the loop over steps, by the names of the groups; all others are constant."""
+        kinds: list[Kind] = []
+        for name, group in vars(self).items():
+            kind: Kind = "carry" if name in carry else "sample" if name in sample else "constant"
+            kinds += [kind] * len(group)
+        return kinds
+
+    def laned(self) -> list[bool]:
+        """Which tensors each member of a population has for itself."""
+        shared = {"u", "target", "fresh"}
+        return [name not in shared for name, group in vars(self).items() for _ in group]
+
+    def like(self, flat: Sequence[Tensor]) -> Inputs:
+        """The same groups, made of other tensors."""
+        rest = iter(flat)
+        return Inputs(*([next(rest) for _ in group] for group in vars(self).values()))
+
+
+@dataclass
+class Recorded:
+    """The graph of a step, and how its results are to be read.
+
+    Attributes:
+        graph: Pure tensor operations.
+        y_spec: Structure of y.
+        y_count: Number of tensors in y.
+        loss: Whether the loss is among the results.
+        coupling: Whether ⟨z, f_h⟩ is.
+        mark: Whether a count of entries that are not finite is.
+    """
+
+    graph: fx.GraphModule
+    y_spec: _tree.Spec
+    y_count: int
+    loss: bool
+    coupling: bool
+    mark: bool
+
+
+class GivenRates:
+    """Stands in for the hyper-parameters within a step: the rates are those of the step, at every stage."""
+
+    def __init__(self, rates: Rates) -> None:
+        self.rates = rates
+        self.s = rates.s
+
+    def at(self, t: Any, tau: Any, *, first: bool) -> Rates:
+        """The rates of the step."""
+        return self.rates
+
+
+class _Within(nn.Module):
+    """Runs a function while the network holds other weights and buffers."""
+
+    def __init__(self, network: nn.Module, function: Callable[[], Any]) -> None:
+        super().__init__()
+        self.network = network
+        self.function = function
+
+    def forward(self) -> Any:
+        return self.function()
+
+
+class Stage:
+    """An order that works on given tensors instead of the learner's own."""
+
+    def __init__(
+        self, order: Order, given: Inputs, s: int, buffer_names: list[str], frozen_names: list[str]
+    ) -> None:
+        self.theta = [weight.detach().clone().requires_grad_() for weight in given.theta]
+        self.buffers = [buffer.clone() for buffer in given.buffers]
+        tau, eta, eta_z, phi = given.rates
+        self.rates = Rates(tau, eta, eta_z, phi, s)  # type: ignore[arg-type]
+        self.system: System = copy.copy(order.system)
+        self.system.theta = self.theta
+        self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
+        if given.betas:
+            self.system.velocity = Velocity.given(given.betas, self.theta)
+        self.order = copy.copy(order)
+        self.order.system = self.system
+        self.names = dict(zip(self.system.names, self.theta, strict=True))
+        self.names |= dict(zip(buffer_names, self.buffers, strict=True))
+        self.names |= dict(zip(frozen_names, given.frozen, strict=True))
+
+    def run(self, function: Callable[[], Any]) -> Any:
+        """Call `function` with the network at these weights."""
+        within = _Within(self.system.network, function)
+        swapped = {f"network.{name}": tensor for name, tensor in self.names.items()}
+        return functional_call(within, swapped, (), tie_weights=True)
+
+
+def record(
+    order: Order,
+    inputs: Inputs,
+    variant: Variant,
+    specs: tuple[_tree.Spec, _tree.Spec, _tree.Spec],
+    names: tuple[list[str], list[str]],
+    reset_each: bool,
+    carries: bool,
+) -> Recorded:
+    """The graph of one step of `order`.
+
+    Args:
+        order: What the eager engine steps by.
+        inputs: Tensors of the shapes and types to expect.
+        variant: What the samples may have.
+        specs: Structures of h, of u and of the target.
+        names: Names of the buffers and of the parameters that are not learned.
+        reset_each: Whether h starts anew at every sample.
+        carries: Whether z lives on from step to step.
+    """
+    described: dict[str, Any] = {}
+    h_spec, u_spec, target_spec = specs
+
+    def step(*flat: Tensor) -> list[Tensor]:
+        given = inputs.like(flat)
+        stage = Stage(order, given, order.system.hyper.s, *names)
+        system, network = stage.system, stage.system.network
+        u = _tree.unflatten(given.u, u_spec)
+        target = _tree.unflatten(given.target, target_spec) if variant.targets else None
+        now = Instant(Sample(u, target), 0.0, stage.rates, False, False)
+
+        def propose() -> Any:
+            h, z = given.h, given.z
+            if h and (reset_each or variant.fresh):
+                start, _ = _tree.flatten(network.initial_state(u))
+                again = [torch.zeros_like(leaf) for leaf in z]
+                if reset_each:
+                    h, z = start, z if carries else again
+                if variant.fresh:
+                    new = given.fresh[0]
+                    h = [torch.where(new, a, b) for a, b in zip(start, h, strict=True)]
+                    z = [torch.where(new, a, b) for a, b in zip(again, z, strict=True)]
+            return stage.order.propose(Carry(h, z, given.omega, h_spec), now)
+
+        outcome = stage.run(propose)
+        with torch.no_grad():
+            if outcome.dtheta is None:
+                system.velocity.move_(stage.theta, outcome.omega, 0.0, stage.rates.tau)
+            else:
+                add_(stage.theta, outcome.dtheta, stage.rates.tau)
+        y, described["y_spec"] = _tree.flatten(outcome.y)
+        described.update(y_count=len(y), loss=outcome.loss is not None)
+        described["coupling"] = outcome.coupling is not None
+        carried = [*stage.theta, *outcome.omega, *outcome.h, *outcome.z, *stage.buffers]
+        carried = [new.detach().to(old.dtype) for new, old in zip(carried, flat, strict=False)]
+        results = [*y, *(x for x in (outcome.loss, outcome.coupling) if x is not None)]
+        watched = [*outcome.h, *outcome.z] if variant.watch != "nothing" else []
+        watched += outcome.omega if variant.watch == "all" else []
+        described["mark"] = bool(watched)
+        if watched:
+            results.append(finite_mark(watched))
+        return [tensor.detach() for tensor in (*carried, *results)]
+
+    return Recorded(pure_graph(step, inputs.flat()), **described)
+
+
+def finite_mark(tensors: Sequence[Tensor]) -> Tensor:
+    """How many entries of the tensors are not finite."""
+    # Counted by comparison: a compiler that may reorder sums takes a sum of zeros times anything for zero.
+    marks = [(1 - (x.abs() <= torch.finfo(x.dtype).max).to(x.dtype)).sum() for x in tensors]
+    total = marks[0]
+    for mark in marks[1:]:
+        total = total + mark
+    return total
+
+
+def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
+    """The tensor operations of `function`, derivatives included, with nothing changed in place.
+
+    Raises:
+        UnsupportedError: If the function cannot be recorded, with the reason.
+    """
+    inputs = [tensor.detach() for tensor in inputs]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+            pure = make_fx(
+                functionalize(graph),
+                tracing_mode="fake",
+                decomposition_table=_DECOMPOSITIONS,
+                _allow_non_fake_inputs=True,
+            )(*inputs)
+            # Some operations, batch normalization among them, are taken apart into ones that write in place.
+            if any(_writes(node) for node in pure.graph.nodes):
+                pure = make_fx(functionalize(pure), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UnsupportedError(
+            f"the step could not be recorded ({type(error).__name__}: {reason[:200]})"
+        ) from error
+    for node in pure.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise UnsupportedError(f"it draws random numbers ({node.target})")
+    _simplify(pure)
+    return pure
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _simplify(graph: fx.GraphModule) -> None:
+    """Drop copies, which mean nothing where nothing changes in place, and compute equal things once."""
+    known: dict[Any, fx.Node] = {}
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        target = getattr(node.target, "overloadpacket", None)
+        source = node.args[0] if node.args else None
+        if target in _COPIES and isinstance(source, fx.Node) and _alike(source.meta["val"], node.meta["val"]):
+            node.replace_all_uses_with(source)
+            continue
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        same = known.setdefault(key, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+
+
+def _each_mul(tensors: list[Tensor], by: float) -> list[Tensor]:
+    return [tensor * by for tensor in tensors]
+
+
+def _each_add(tensors: list[Tensor], others: list[Tensor], alpha: float = 1) -> list[Tensor]:
+    return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
+
+
+_DECOMPOSITIONS = {
+    op: d for op, d in decomposition_table.items() if getattr(op, "overloadpacket", op) not in known()
+} | {
+    aten._foreach_mul.Scalar: _each_mul,
+    aten._foreach_add.List: _each_add,
+}

@@ -1,0 +1,6 @@
+"""The paper's experiments, whole: every model, scenario and implementation against `torch.optim.SGD`."""
+
+from hamlearn.experiments.reproduce._command import reproduce
+from hamlearn.experiments.reproduce.plan import Settings
+
+__all__ = ["Settings", "reproduce"]

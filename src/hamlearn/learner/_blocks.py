@@ -1,0 +1,220 @@
+"""Running block by block: reports come one by one, and the learner is always where the last one left it."""
+
+from __future__ import annotations
+
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.compiled import Ran, UnsupportedError
+from hamlearn.learner._running import Reader
+from hamlearn.state import Sample, StepReport
+from hamlearn.streams.blocks import Block
+
+if TYPE_CHECKING:
+    from hamlearn.learner._learner import Learner
+
+
+class Plan(Protocol):
+    """Times and rates of the steps of a block."""
+
+    @property
+    def times(self) -> list[float]:
+        """Time before each step, and after the last one."""
+
+    def phi(self, index: int) -> float:
+        """φ of a step."""
+
+
+class BlockRunner(ABC):
+    """Takes blocks of samples by a compiled engine.
+
+    Args:
+        reader: Reads the stream and keeps count.
+        step: Takes one sample eagerly.
+    """
+
+    def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
+        self.reader = reader
+        self.step = step
+        self.ahead: Ahead | None = None
+
+    def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
+        """Yield a report for each sample of the stream."""
+        reader = self.reader
+        reader.open_blocks(stream, resume)
+        done, since, size, alone, compiles = 0, 0, chunk, False, True
+        while max_steps is None or done < max_steps:
+            block = reader.peek(min(size, chunk if max_steps is None else max_steps - done))
+            if block is None:
+                reader.end(self.pending())
+                return
+            ahead = reason = None
+            if compiles and not alone and block.u is not None:
+                try:
+                    ahead = self.run(block)
+                except UnsupportedError as error:
+                    reason = error
+            if ahead is None:
+                # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
+                report = self.step(block.sample(0))
+                if reason is not None:
+                    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
+                    compiles = False
+                reader.take(1)
+                done, alone = done + 1, False
+                yield report
+                continue
+            row = self.row
+            try:
+                for index in range(ahead.count):
+                    ahead.delivered = index + 1
+                    yield row(ahead, index)
+                    if ahead.settled:
+                        break
+            finally:
+                self._back()
+            done += ahead.delivered
+            since += ahead.delivered
+            if ahead.asked:
+                # Whoever looks at the learner every so often will look again: the next block ends there.
+                size, since = min(since, chunk), 0
+            else:
+                size = min(2 * size, chunk)
+            alone = ahead.stops
+
+    def settle(self) -> None:
+        """Bring the learner to the last report that was handed out, since somebody asks for it."""
+        if self.ahead is not None:
+            self.ahead.asked = True
+            self._back()
+
+    def _back(self) -> None:
+        self.count()
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or ahead.delivered == ahead.count:
+            return
+        ahead.settled = True
+        ahead.undo()
+        if ahead.delivered:
+            again = self.run(ahead.block.part(0, ahead.delivered))
+            assert again is not None
+            again.delivered = again.count
+            self.ahead = None
+
+    @abstractmethod
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well, at once; `None` where its first sample does not."""
+
+    @abstractmethod
+    def pending(self) -> int:
+        """How many tokens wait for the end of their sequence."""
+
+    def row(self, ahead: Ahead, index: int) -> Any:
+        """The report of a step."""
+        return Row(ahead, index)
+
+    def hand_over(self) -> None:
+        """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""
+
+    def forget(self) -> None:
+        """Drop what this runner keeps for itself."""
+
+    def count(self) -> None:
+        """Tell the reader how many samples have been taken, as far as reports have been handed out."""
+        if self.ahead is not None:
+            self.reader.take(self.ahead.delivered - self.ahead.counted)
+            self.ahead.counted = self.ahead.delivered
+
+
+class Undo:
+    """Puts a learner back to where it was."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.kept = learner._carry, learner._t, learner._updates, learner._fresh
+        self.tensors = [*learner._system.theta, *learner._buffers]
+        self.copies = [tensor.detach().clone() for tensor in self.tensors]
+
+    def __call__(self) -> None:
+        learner = self.learner
+        learner._carry, learner._t, learner._updates, learner._fresh = self.kept
+        with torch.no_grad():
+            torch._foreach_copy_(self.tensors, self.copies)
+
+
+class Ahead:
+    """A block that has been taken, while its reports are still being handed out.
+
+    Attributes:
+        count: Number of steps taken.
+        delivered: Number of reports handed out.
+        counted: Number of them that the reader knows of.
+        asked: Whether somebody looked at the learner meanwhile.
+        settled: Whether the learner was brought back before all of them were handed out.
+        stops: Whether the sample after the block has to be taken by itself.
+    """
+
+    def __init__(self, block: Block, plan: Plan, ran: Ran, undo: Callable[[], None]) -> None:
+        self.block, self.plan, self.ran, self.undo = block, plan, ran, undo
+        self.count = block.count
+        self.delivered = self.counted = 0
+        self.asked = self.settled = False
+        self.stops = False
+
+    @cached_property
+    def losses(self) -> Sequence[Tensor]:
+        """Losses one by one; empty where there are none."""
+        return () if self.ran.loss is None else self.ran.loss.unbind()
+
+
+class Row(StepReport):
+    """The report of one step of a block; what it tells is looked up when it is asked for."""
+
+    __slots__ = ("_block", "_index")
+
+    def __init__(self, block: Ahead, index: int) -> None:
+        self._block = block
+        self._index = index
+
+    @property
+    def t(self) -> float:  # type: ignore[override]
+        """Time at which the sample was taken."""
+        return self._block.plan.times[self._index]
+
+    @property
+    def y(self) -> Any:
+        """The output."""
+        ran = self._block.ran
+        return _tree.unflatten([leaf[self._index] for leaf in ran.y], ran.y_spec)
+
+    @property
+    def loss(self) -> Tensor | None:  # type: ignore[override]
+        """L(y, target)."""
+        losses = self._block.losses
+        return losses[self._index] if losses and self._block.block.has_target(self._index) else None
+
+    @property
+    def sample(self) -> Sample:
+        """The sample that was taken."""
+        return self._block.block.sample(self._index)
+
+    @property
+    def skipped(self) -> bool:  # type: ignore[override]
+        """Never: steps that are not finite are taken one by one."""
+        return False
+
+    @property
+    def _phi(self) -> float:  # type: ignore[override]
+        return self._block.plan.phi(self._index)
+
+    @property
+    def _coupling(self) -> Tensor | None:  # type: ignore[override]
+        coupling = self._block.ran.coupling
+        return None if coupling is None else coupling[self._index]

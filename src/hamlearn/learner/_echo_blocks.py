@@ -1,0 +1,280 @@
+"""Running an echo block by block: tokens forward to the end of their sequence, back again, then the weights."""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn._scale import scaled
+from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
+from hamlearn.echo import Echoed
+from hamlearn.errors import HamlearnError
+from hamlearn.hyper import Rates
+from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
+from hamlearn.state import Sample
+from hamlearn.streams.blocks import Block, stacked
+from hamlearn.system import Carry
+from hamlearn.tokens import Token
+
+if TYPE_CHECKING:
+    from hamlearn.learner._learner import Learner
+
+
+class EchoRunner(BlockRunner):
+    """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__(learner._reader, learner.step)
+        self.learner = learner
+        order = learner._order
+        assert isinstance(order, Echoed)
+        self.order = order
+        self.credit = order.credit
+        self.engine = EchoEngine(order, learner.on_nonfinite != "ignore")
+        self.waiting: list[Stretch] = []
+        self.since = 0
+
+    def pending(self) -> int:
+        """How many tokens wait for their boundary; none where echoes come at a fixed interval too."""
+        if self.credit.every is not None:
+            return 0
+        return sum(stretch.count for stretch in self.waiting) + self.order.pending()
+
+    def run(self, block: Block) -> Ahead | None:
+        """Take the tokens of the block, with all echoes that fall due."""
+        if self.credit.memory == "reversible":
+            raise UnsupportedError(
+                "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
+            )
+        self._take_over()
+        plan = EchoPlan(self, block)
+        if plan.count == 0:
+            return None
+        block = block.part(0, plan.count)
+        undo = EchoUndo(self)
+        try:
+            ran, good = self._pass(block, plan)
+        except BaseException:
+            undo()
+            raise
+        if good < block.count:
+            undo()
+            shorter = self.run(block.part(0, good)) if good else None
+            if shorter is not None:
+                shorter.stops = True
+            return shorter
+        learner = self.learner
+        learner._t, learner._updates = plan.times[-1], plan.updates
+        self.ahead = Ahead(block, plan, ran, undo)
+        return self.ahead
+
+    def _pass(self, block: Block, plan: EchoPlan) -> tuple[Ran, int]:
+        learner, passed, start = self.learner, [], 0
+        for stop in plan.ends:
+            part = block.part(start, stop)
+            done = self._forward(part, plan, start)
+            passed.append(done)
+            bad = _first_bad(done, part)
+            if bad is not None:
+                return _rows(passed, learner._carry), start + bad
+            if plan.due[stop - 1]:
+                rates = plan.rates[stop - 1]
+                omega = self.engine.backward(self.waiting, scaled(learner._carry.omega, self.order.decay(rates)))
+                if learner.on_nonfinite != "ignore" and not _tree.all_finite(omega):
+                    return _rows(passed, learner._carry), stop - 1
+                with torch.no_grad():
+                    system = learner._system
+                    system.velocity.move_(system.theta, omega, plan.times[stop - 1], rates.tau)
+                learner._carry = Carry(learner._carry.h, learner._carry.z, omega, learner._carry.spec)
+                self._after_echo(part)
+            start = stop
+        return _rows(passed, learner._carry), block.count
+
+    def _forward(self, part: Block, plan: EchoPlan, start: int) -> Passed:
+        learner, carry = self.learner, self.learner._carry
+        h, spec = carry.h, carry.spec
+        if learner._fresh:
+            h, spec = _tree.flatten(learner._network.initial_state(part.sample(0).u))
+        fresh = torch.zeros(part.count, dtype=torch.bool)
+        fresh[0] = learner._fresh
+        rows = plan.rows(start, start + part.count, part)
+        done = self.engine.forward(h, spec, rows, fresh, part)
+        learner._carry = Carry(done.h, [torch.zeros_like(leaf) for leaf in done.h], carry.omega, spec)
+        learner._fresh = False
+        self.since += part.count
+        self.waiting.append(done.stretch)
+        self._trim()
+        return done
+
+    def _after_echo(self, part: Block) -> None:
+        learner, self.since = self.learner, 0
+        # The weights have moved: a kept token's first state is not the one of the present weights.
+        for stretch in self.waiting:
+            stretch.fresh = torch.zeros_like(stretch.fresh)
+        if self.credit.truncate is None:
+            self.waiting = []
+        if part.ends(part.count - 1):
+            self.waiting = []
+            h, spec = _tree.flatten(learner._network.initial_state(part.sample(part.count - 1).u))
+            learner._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], learner._carry.omega, spec)
+            learner._fresh = True
+
+    def _trim(self) -> None:
+        if self.credit.truncate is None:
+            return
+        kept, left = [], self.credit.truncate
+        for stretch in reversed(self.waiting):
+            if left > 0:
+                kept.append(stretch.last(left))
+                left -= stretch.count
+        self.waiting = kept[::-1]
+
+    def forget(self) -> None:
+        """Drop all waiting tokens."""
+        self.waiting, self.since = [], 0
+
+    def hand_over(self) -> None:
+        """Give the waiting tokens back to the order, which runs them again to have their graphs."""
+        if not self.waiting:
+            return
+        tokens = [token for stretch in self.waiting for token in _tokens(stretch)]
+        self.order.take_back(tokens, self.since, self.learner._carry.spec)
+        self.forget()
+
+    def _take_over(self) -> None:
+        """Take the tokens that the order stores; their states are those that this engine's own pass gives."""
+        tokens, since = list(self.order.tokens), self.order.since
+        if not tokens:
+            return
+        spec = self.learner._carry.spec
+        rows = list(torch.tensor([_masked(token) for token in tokens], dtype=torch.float64).unbind(1))
+        stale = len(tokens) - since
+        fresh = torch.tensor([token.fresh and index >= stale for index, token in enumerate(tokens)])
+        blocks = list(stacked([token.sample for token in tokens]))
+        if len(blocks) > 1 or blocks[0].u is None:
+            raise UnsupportedError("the tokens of a sequence differ in shape")
+        block = blocks[0]
+        if self.order.joined:
+            met = [leaf.detach() for leaf in tokens[0].h]
+            self.waiting = [self.engine.forward(met, spec, rows, fresh, block).stretch]
+        else:
+            h = [
+                torch.stack([leaf.detach() for leaf in leaves])
+                for leaves in zip(*(t.h for t in tokens), strict=True)
+            ]
+            assert block.u is not None
+            self.waiting = [Stretch(h, block.u, block.target, rows, fresh, block, spec)]
+        self.since = since
+        self.order.forget()
+
+
+class EchoPlan:
+    """Time and rates of each token of a block, where echoes fall due, and when the weights have been moved."""
+
+    def __init__(self, runner: EchoRunner, block: Block) -> None:
+        learner, credit = runner.learner, runner.credit
+        learner._check_dtype()
+        self.updates, t, since = learner._updates, learner._t, runner.since
+        targets: deque[bool] = deque(maxlen=credit.truncate)
+        for stretch in runner.waiting:
+            targets.extend(stretch.block.has_target(index) for index in range(stretch.count))
+        self.rates: list[Rates] = []
+        self.due: list[bool] = []
+        usual: tuple[bool, Rates] | None = None
+        for index in range(block.count):
+            tau, first = None if block.tau is None else block.tau[index], self.updates == 0
+            try:
+                if usual is None or usual[0] != first or tau is not None or not learner._constant:
+                    rates = learner.hyper.at(t, tau, first=first)
+                    usual = None if tau is not None else (first, rates)
+                else:
+                    rates = usual[1]
+                learner._system.velocity.check(t)
+            except HamlearnError:
+                break
+            since += 1
+            due = block.ends(index) or since == credit.every
+            targets.append(block.has_target(index))
+            if due:
+                self.updates += any(targets)
+                since = 0
+                if block.ends(index) or credit.truncate is None:
+                    targets.clear()
+            self.rates.append(rates)
+            self.due.append(due)
+            t += rates.tau
+        self.count = len(self.rates)
+        self.times = list(itertools.accumulate((rates.tau for rates in self.rates), initial=learner._t))
+        self.ends = [index + 1 for index, due in enumerate(self.due) if due]
+        if self.count and (not self.ends or self.ends[-1] < self.count):
+            self.ends.append(self.count)
+
+    def phi(self, index: int) -> float:
+        """φ of a token."""
+        return self.rates[index].phi
+
+    def rows(self, start: int, stop: int, part: Block) -> list[Tensor]:
+        """τ, η, η_z and φ of some tokens, one row each; φ is 0 where a token has no target."""
+        rows = list(torch.tensor([rates[:4] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
+        if part.known is not None:
+            rows[3] = rows[3] * torch.tensor(part.known, dtype=torch.float64)
+        return rows
+
+
+class EchoUndo(Undo):
+    """Puts back the waiting tokens too."""
+
+    def __init__(self, runner: EchoRunner) -> None:
+        super().__init__(runner.learner)
+        self.runner = runner
+        self.waiting = [(stretch, stretch.fresh) for stretch in runner.waiting]
+        self.since = runner.since
+
+    def __call__(self) -> None:
+        super().__call__()
+        self.runner.waiting = [stretch for stretch, _ in self.waiting]
+        for stretch, fresh in self.waiting:
+            stretch.fresh = fresh
+        self.runner.since = self.since
+        self.runner.order.forget()
+
+
+def _tokens(stretch: Stretch) -> list[Token]:
+    rates = torch.stack(stretch.rates, 1).tolist()
+    tokens = []
+    for index in range(stretch.count):
+        h = [leaf[index].clone() for leaf in stretch.h]
+        sample: Sample = stretch.block.sample(index)
+        tau, eta, eta_z, phi = rates[index]
+        fresh = bool(stretch.fresh[index])
+        tokens.append(Token(sample, Rates(tau, eta, eta_z, phi, -1), h, [], None, None, fresh, []))
+    return tokens
+
+
+def _masked(token: Token) -> list[float]:
+    tau, eta, eta_z, phi, _ = token.rates
+    return [tau, eta, eta_z, phi if token.sample.target is not None else 0.0]
+
+
+def _first_bad(done: Passed, part: Block) -> int | None:
+    if done.mark is None:
+        return None
+    bad = done.mark != 0
+    if done.loss is not None:
+        wrong = ~done.loss.isfinite()
+        bad = bad | (wrong if part.known is None else wrong & torch.tensor(part.known, device=wrong.device))
+    return int(bad.int().argmax()) if bool(bad.any()) else None
+
+
+def _rows(passed: list[Passed], carry: Carry) -> Ran:
+    y = [torch.cat(leaves) for leaves in zip(*(done.y for done in passed), strict=True)]
+    losses: list[Any] = []
+    for done in passed:
+        none = torch.full((done.stretch.count,), torch.nan, device=done.y[0].device)
+        losses.append(none if done.loss is None else done.loss)
+    return Ran(carry, y, passed[0].y_spec, torch.cat(losses), None, None)

@@ -1,0 +1,147 @@
+"""Many copies of a learner on one stream, all in one compiled loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Literal
+
+import torch
+
+from hamlearn.credit import Echo
+from hamlearn.errors import ConfigError, HamlearnError
+from hamlearn.hyper import Hyper
+from hamlearn.learner._blocks import Undo
+from hamlearn.learner._learner import Learner
+from hamlearn.learner._population_blocks import PopulationRunner
+from hamlearn.learner._population_reports import PopulationReport
+from hamlearn.learner._running import Reader
+from hamlearn.state import Sample
+
+
+class Population:
+    """Learners that differ in their hyper-parameters or their first weights, run together on one stream.
+
+    There is a member for every pair of a hyper-parameter setting and a seed, those of the first setting first.
+    Members do not touch each other; each ends where it would have ended alone. On the CPU the innermost loop of
+    every operation runs over the members.
+
+    Args:
+        learner_factory: Makes a learner from a `Hyper`; called once per member, right after
+            `torch.manual_seed(seed)`. All learners must have the same shapes, order, credit and loss.
+        hyper: Hyper-parameter settings.
+        seeds: Seeds of the first weights.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> def make(hyper):
+        ...     network = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper, order="sequential")
+        >>> rates = [hl.Hyper.from_sgd(lr=lr) for lr in (0.01, 0.1)]
+        >>> population = hl.Population(make, hyper=rates, seeds=[0, 1, 2])
+        >>> stream = [hl.Sample(torch.randn(1, 2), target=torch.zeros(1, 1)) for _ in range(50)]
+        >>> for report in population.run(stream):
+        ...     losses = report.loss
+        >>> losses.shape, len(population.members)
+        (torch.Size([6]), 6)
+    """
+
+    def __init__(
+        self, learner_factory: Callable[[Hyper], Learner], hyper: Sequence[Hyper], seeds: Sequence[int] = (0,)
+    ) -> None:
+        if not hyper or not seeds:
+            raise ConfigError(
+                "a population needs at least one Hyper and one seed: give hyper=[...] and seeds=[...]"
+            )
+        members = []
+        for setting in hyper:
+            for seed in seeds:
+                torch.manual_seed(seed)
+                members.append(learner_factory(setting))
+        _check_alike(members)
+        self._members: list[Learner] = members
+        self._reader = Reader()
+        self._blocks = PopulationRunner(members, self._reader, self.step)
+
+    @property
+    def members(self) -> list[Learner]:
+        """The learners, each as it is after the last report; a change to one is taken up by the next run."""
+        self._blocks.settle()
+        self._blocks.spread()
+        return self._members
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        self._blocks.count()
+        return self._reader.position
+
+    def step(self, sample: Sample) -> PopulationReport:
+        """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
+        members, reports = self.members, []
+        undo = [Undo(member) for member in members]
+        for number, member in enumerate(members):
+            try:
+                reports.append(member.step(sample))
+            except BaseException as error:
+                for put_back in undo[:number]:
+                    put_back()
+                if isinstance(error, HamlearnError):
+                    raise type(error)(f"member {number} of {len(members)}: {error}") from error
+                raise
+        return PopulationReport(reports)
+
+    def run(
+        self,
+        stream: Iterable[Sample],
+        max_steps: int | None = None,
+        engine: Literal["compiled", "eager"] = "compiled",
+        chunk: int = 256,
+    ) -> Iterator[PopulationReport]:
+        """Take samples from `stream` and yield a report of all members for each.
+
+        Args:
+            stream: Any iterable of samples, endless or not.
+            max_steps: How many samples to take at most.
+            engine: `"compiled"`: all members in one loop. `"eager"`: one after the other.
+            chunk: How many samples are taken at a time, at most.
+        """
+        if engine == "eager":
+            return self._reader.reports(self.step, stream, max_steps, False, lambda: 0)
+        if engine != "compiled":
+            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
+        if not isinstance(chunk, int) or chunk < 1:
+            raise ConfigError(f"chunk={chunk!r} must be a whole number of samples, at least 1")
+        self._blocks.settle()
+        return self._blocks.reports(stream, max_steps, False, chunk)
+
+
+def _check_alike(members: list[Learner]) -> None:
+    first = members[0]
+    if isinstance(first.credit, Echo):
+        raise ConfigError("a population takes hl.Forward() or hl.Cleared(), not hl.Echo(): run its members alone")
+    for number, member in enumerate(members[1:], start=1):
+        for what, one, other in (
+            ("order", first.order, member.order),
+            ("credit", first.credit, member.credit),
+            ("reset_h", first.reset_h, member.reset_h),
+            ("integrator", repr(first.integrator), repr(member.integrator)),
+            ("on_nonfinite", first.on_nonfinite, member.on_nonfinite),
+            ("sign s", first.hyper.s, member.hyper.s),
+            ("shapes", _shapes(first), _shapes(member)),
+        ):
+            if one != other:
+                raise ConfigError(
+                    f"member {number} has {what} {other}, but member 0 has {one}: the learners of a population "
+                    "differ in hyper-parameters and weights only"
+                )
+
+
+def _shapes(learner: Learner) -> dict[str, Any]:
+    named = dict(learner.network.named_parameters()) | dict(learner.network.named_buffers())
+    return {name: (tuple(t.shape), t.dtype, t.requires_grad) for name, t in named.items()}
+
+
+__all__ = ["Population", "PopulationReport"]

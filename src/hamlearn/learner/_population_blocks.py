@@ -1,0 +1,272 @@
+"""The members of a population as lanes of one loop: their tensors stacked along a last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
+from hamlearn.errors import HamlearnError
+from hamlearn.hyper import Rates
+from hamlearn.integrators import Euler
+from hamlearn.learner._blocks import Ahead, BlockRunner
+from hamlearn.learner._learner import Learner
+from hamlearn.learner._population_reports import Rows
+from hamlearn.learner._running import Reader
+from hamlearn.learner._step_blocks import first_watch, run_watched
+from hamlearn.state import Sample
+from hamlearn.streams.blocks import Block
+from hamlearn.system import Carry
+
+
+class Layout:
+    """Where the members lie: in groups of so many that an operation on a group fills the CPU's vectors.
+
+    Args:
+        members: Number of members.
+        dtype: Type of their weights.
+    """
+
+    def __init__(self, members: int, dtype: torch.dtype) -> None:
+        self.members = members
+        self.width = max(2, min(members, 16 if dtype == torch.float32 else 8))
+        self.groups = -(-members // self.width)
+
+    def pack(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+        """One tensor per member, as groups along axis `dim` and members along the last; the last one fills up."""
+        filled = [*tensors, *[tensors[-1]] * (self.groups * self.width - self.members)]
+        packed = torch.stack([tensor.detach() for tensor in filled], -1)
+        return packed.unflatten(-1, (self.groups, self.width)).movedim(-2, dim).contiguous()
+
+    def pick(self, packed: Tensor, member: int) -> Tensor:
+        """What is one member's."""
+        return packed[member // self.width, ..., member % self.width]
+
+    def flat(self, packed: Tensor) -> Tensor:
+        """All members along a first axis."""
+        return packed.movedim(-1, 1).flatten(0, 1)[: self.members]
+
+
+class Lanes:
+    """Weights, state and costates of all members."""
+
+    def __init__(self, members: list[Learner], engine: Engine, layout: Layout) -> None:
+        def pack(tensors: list[list[Tensor]]) -> list[Tensor]:
+            return [layout.pack(column) for column in zip(*tensors, strict=True)]
+
+        self.layout = layout
+        self.theta = pack([member._system.theta for member in members])
+        self.buffers = pack([named(member._order, engine.buffer_names) for member in members])
+        self.frozen = pack([named(member._order, engine.frozen_names) for member in members])
+        carries = [member._carry for member in members]
+        h, z, omega = (pack([getattr(carry, part) for carry in carries]) for part in ("h", "z", "omega"))
+        self.carry = Carry(h, z, omega, carries[0].spec)
+        self.times = np.array([member._t for member in members])
+        self.updates = np.array([member._updates for member in members])
+        self.fresh = members[0]._fresh
+
+    def spread(self, members: list[Learner], engine: Engine) -> None:
+        """Give each member what is its own; fewer members are the first ones."""
+        pick, carry = self.layout.pick, self.carry
+        for number, member in enumerate(members):
+            with torch.no_grad():
+                for weight, packed in zip(member._system.theta, self.theta, strict=True):
+                    weight.copy_(pick(packed, number))
+                for buffer, packed in zip(named(member._order, engine.buffer_names), self.buffers, strict=True):
+                    buffer.copy_(pick(packed, number))
+            parts = (carry.h, carry.z, carry.omega)
+            h, z, omega = ([pick(leaf, number).clone() for leaf in part] for part in parts)
+            member._carry = Carry(h, z, omega, carry.spec)
+            member._t, member._updates = float(self.times[number]), int(self.updates[number])
+            member._fresh = self.fresh
+
+
+class PopulationRunner(BlockRunner):
+    """Takes blocks of samples by one loop for all members."""
+
+    def __init__(self, members: list[Learner], reader: Reader, step: Callable[[Sample], Any]) -> None:
+        super().__init__(reader, step)
+        self.members = members
+        first = members[0]
+        self.layout = Layout(len(members), first._system.theta[0].dtype)
+        self.engine = Engine(first._order, first.reset_h == "sample", first.credit.carries, self.layout.width)
+        self.lanes: Lanes | None = None
+        timed = any(not member._constant or member._system.velocity.scheduled for member in members)
+        self._stands_still = timed and not isinstance(first.integrator, Euler)
+        self._kept: dict[str, Any] = {}
+
+    def pending(self) -> int:
+        """None: every sample is learned from at once."""
+        return 0
+
+    def spread(self) -> None:
+        """Give each member what is its own, and keep nothing."""
+        if self.lanes is not None:
+            self.lanes.spread(self.members, self.engine)
+            self.lanes = None
+
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well for every member."""
+        if self._stands_still:
+            raise UnsupportedError(f"a schedule would stand still within {self.members[0].integrator!r}'s stages")
+        if self.lanes is None and len({(m._fresh, len(m._carry.h)) for m in self.members}) > 1:
+            # A member that skipped its first sample waits for the next: until then each goes by itself.
+            return None
+        if self.lanes is None:
+            self.lanes = Lanes(self.members, self.engine, self.layout)
+        lanes, stateful = self.lanes, self.members[0].network.state is not None
+        plan = PopulationPlan(self.members, lanes, block, self._kept)
+        if plan.count == 0:
+            return None
+        block = block.part(0, plan.count)
+        start = lanes.carry
+        if stateful and (lanes.fresh or not start.h):
+            start = self._anew(block.sample(0).u, start.omega)
+        undo = _undo(lanes)
+        pace = plan.pace()
+
+        def run(watch: Watch) -> Ran:
+            weights = (lanes.theta, lanes.buffers, lanes.frozen)
+            return self.engine.run(*weights, start, plan.fresh, pace, block, watch)
+
+        watch = plan.watch(self.members[0].on_nonfinite)
+        ran, good = run_watched(run, undo, lanes.theta, block, watch)
+        if good < block.count:
+            undo()
+            shorter = self.run(block.part(0, good)) if good else None
+            if shorter is not None:
+                shorter.stops = True
+            return shorter
+        lanes.carry, lanes.fresh = ran.carry, block.ends(block.count - 1)
+        if stateful and lanes.fresh:
+            lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry.omega)
+        lanes.times, lanes.updates = plan.all_times[-1], plan.updates
+        self.ahead = Ahead(block, plan, ran, undo)
+        return self.ahead
+
+    def row(self, ahead: Ahead, index: int) -> Any:
+        """The report of a step."""
+        return Rows(ahead, index, self.layout.flat)
+
+    def _anew(self, u: Any, omega: list[Tensor]) -> Carry:
+        starts = [_tree.flatten(member.network.initial_state(u)) for member in self.members]
+        h = [self.layout.pack(leaves) for leaves in zip(*(leaves for leaves, _ in starts), strict=True)]
+        return Carry(h, [torch.zeros_like(leaf) for leaf in h], omega, starts[0][1])
+
+
+class PopulationPlan:
+    """Times, rates and β of all members for each step of a block, as far as they are valid.
+
+    Where nothing depends on time they are found once, and `kept` for the blocks to come.
+    """
+
+    def __init__(self, members: list[Learner], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
+        members[0]._check_dtype()
+        self.block, self.layout, self.kept = block, lanes.layout, kept
+        if "constant" not in kept:
+            kept["scheduled"] = any(member._system.velocity.scheduled for member in members)
+            kept["constant"] = all(member._constant for member in members) and not kept["scheduled"]
+            kept["first"] = np.array([member.hyper.phi_first is not None for member in members])
+        self.scheduled, self.steady = kept["scheduled"], kept["constant"] and block.tau is None
+        first = bool(((lanes.updates == 0) & kept["first"]).any())
+        # A first φ of its own holds until something has been learned: that step is taken by itself.
+        self.count = 1 if self.steady and first else block.count
+        self.rates: list[list[Rates]] = []
+        self.betas: list[list[list[float | Tensor]]] = []
+        times, updates = lanes.times, lanes.updates
+        for index in range(1 if self.steady else self.count):
+            tau = None if block.tau is None else block.tau[index]
+            if self.steady and not first and "rates" in kept:
+                self.rates, self.betas = kept["rates"]
+                break
+            try:
+                settings = zip(members, times.tolist(), updates.tolist(), strict=True)
+                rates = [m.hyper.at(t, tau, first=n == 0) for m, t, n in settings]
+                clock = zip(members, times.tolist(), strict=True)
+                betas = [member._system.velocity.values(t) for member, t in clock]
+            except HamlearnError:
+                self.count = index
+                break
+            self.rates.append(rates)
+            self.betas.append(betas)
+            times, updates = times + [r.tau for r in rates], updates + block.has_target(index)
+        if self.steady and not first:
+            kept.setdefault("rates", (self.rates, self.betas))
+        self.updates = lanes.updates + block.targets(self.count)
+        self.all_times = np.empty((self.count + 1, len(members)))
+        self.all_times[0], self.all_times[1:] = lanes.times, self._taus(first)
+        np.add.accumulate(self.all_times, out=self.all_times)
+        self.fresh = block.begins(lanes.fresh, self.count)
+
+    @property
+    def times(self) -> list[float]:
+        """Times of the first member."""
+        return self.all_times[:, 0].tolist()
+
+    def _taus(self, first: bool) -> np.ndarray:
+        if self.steady and not first and "taus" in self.kept:
+            return self.kept["taus"]
+        taus = np.array([[r.tau for r in rates] for rates in self.rates]).reshape(len(self.rates), -1)
+        if self.steady and not first:
+            self.kept["taus"] = taus
+        return taus
+
+    def phi(self, index: int) -> float:
+        """φ of the first member."""
+        return self.member_phi(index, 0)
+
+    def member_phi(self, index: int, member: int) -> float:
+        """φ of a member at a step."""
+        return self.rates[0 if self.steady else index][member].phi
+
+    def watch(self, on_nonfinite: str) -> Watch:
+        """What has to be looked at step by step."""
+        if on_nonfinite == "ignore":
+            return "nothing"
+        if not self.steady or "watch" not in self.kept:
+            rates = [r for step in self.rates for r in step]
+            self.kept["watch"] = first_watch(rates, (betas for step in self.betas for betas in step))
+        return self.kept["watch"]
+
+    def pace(self) -> Pace:
+        """Rates and β as tensors."""
+        known, pack = self.block.known, self.layout.pack
+        key = (id(self.rates), self.count)
+        if self.steady and self.kept.get("key") == key:
+            rows, betas = self.kept["pace"]
+        else:
+            table = torch.tensor([[r[:4] for r in rates] for rates in self.rates], dtype=torch.float64)
+            if self.steady:
+                table = table.expand(self.count, -1, -1)
+            rows = [pack(part.unbind(1), dim=1) for part in table.unbind(2)]
+            given = self.betas if self.scheduled else self.betas[:1]
+            steps = [[pack(_alike(column)) for column in zip(*betas, strict=True)] for betas in given]
+            betas = [torch.stack(column) for column in zip(*steps, strict=True)] if self.scheduled else steps[0]
+            if self.steady:
+                self.kept["key"], self.kept["pace"] = key, (rows, betas)
+        if known is not None:
+            mask = torch.tensor(known[: self.count], dtype=torch.float64)
+            rows = [*rows[:3], rows[3] * mask[:, None, None]]
+        return Pace(rows, betas, self.scheduled)
+
+
+def _alike(betas: Sequence[float | Tensor]) -> Sequence[Tensor]:
+    """β of one weight for all members; a number among tensors takes their shape."""
+    return torch.broadcast_tensors(*(torch.as_tensor(beta, dtype=torch.float64) for beta in betas))
+
+
+def _undo(lanes: Lanes) -> Callable[[], None]:
+    kept = lanes.carry, lanes.times, lanes.updates, lanes.fresh
+    copies = [tensor.clone() for tensor in (*lanes.theta, *lanes.buffers)]
+
+    def undo() -> None:
+        lanes.carry, lanes.times, lanes.updates, lanes.fresh = kept
+        for tensor, copy in zip((*lanes.theta, *lanes.buffers), copies, strict=True):
+            tensor.copy_(copy)
+
+    return undo

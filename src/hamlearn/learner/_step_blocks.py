@@ -1,0 +1,198 @@
+"""Orders in which every sample is a step of its own, block by block."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
+from hamlearn.errors import HamlearnError
+from hamlearn.hyper import Rates
+from hamlearn.integrators import Euler
+from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
+from hamlearn.streams.blocks import Block
+from hamlearn.system import Carry
+
+if TYPE_CHECKING:
+    from hamlearn.learner._learner import Learner
+
+
+class StepRunner(BlockRunner):
+    """Orders in which every sample is a step of its own."""
+
+    def __init__(self, learner: Learner) -> None:
+        super().__init__(learner._reader, learner.step)
+        self.learner = learner
+        self.engine = Engine(learner._order, learner.reset_h == "sample", learner.credit.carries)
+        self._kept: dict[Any, Any] = {}
+
+    def pending(self) -> int:
+        """None: every sample is learned from at once."""
+        return 0
+
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well, at once."""
+        learner = self.learner
+        system, start = learner._system, learner._carry
+        timed = not learner._constant or system.velocity.scheduled
+        if timed and not isinstance(learner.integrator, Euler):
+            raise UnsupportedError(f"a schedule would stand still within the stages of {learner.integrator!r}")
+        plan = StepPlan(learner, block)
+        if plan.count == 0:
+            return None
+        block = block.part(0, plan.count)
+        if learner._stateful and (learner._fresh or not start.h):
+            h, spec = _tree.flatten(learner._network.initial_state(block.sample(0).u))
+            z = start.z if start.z and not learner._fresh else [torch.zeros_like(leaf) for leaf in h]
+            start = Carry(h, z, start.omega, spec)
+        undo = Undo(learner)
+        engine, order = self.engine, learner._order
+        buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
+        pace, theta = plan.pace(self._kept), system.theta
+
+        def run(watch: Watch) -> Ran:
+            return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch)
+
+        ran, good = run_watched(run, undo, theta, block, plan.watch(learner.on_nonfinite))
+        if good < block.count:
+            undo()
+            if good == 0:
+                return None
+            shorter = self.run(block.part(0, good))
+            if shorter is not None:
+                shorter.stops = True
+            return shorter
+        learner._carry = ran.carry
+        learner._t, learner._updates = plan.times[-1], plan.updates
+        learner._fresh = block.ends(block.count - 1)
+        if learner._fresh and learner._stateful:
+            h, spec = _tree.flatten(learner._network.initial_state(block.sample(block.count - 1).u))
+            learner._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], ran.carry.omega, spec)
+        self.ahead = Ahead(block, plan, ran, undo)
+        return self.ahead
+
+
+class StepPlan:
+    """Time, rates and β of each step of a block, as far as they are valid."""
+
+    def __init__(self, learner: Learner, block: Block) -> None:
+        hyper, velocity = learner.hyper, learner._system.velocity
+        learner._check_dtype()
+        self.scheduled = velocity.scheduled
+        self.block = block
+        self.updates = learner._updates
+        steady = learner._constant and block.tau is None and not self.scheduled
+        steady = steady and (self.updates > 0 or hyper.phi_first is None)
+        self.rates: list[Rates] = []
+        self.betas: list[list[float | Tensor]] = []
+        if steady:
+            self.rates = [hyper.at(learner._t)]
+            self.betas = [velocity.values(learner._t)]
+            self.count = block.count
+            steps: Iterable[float] = itertools.repeat(self.rates[0].tau, self.count)
+            self.updates += block.targets(self.count)
+        else:
+            t = learner._t
+            for index in range(block.count):
+                tau = None if block.tau is None else block.tau[index]
+                try:
+                    rates = hyper.at(t, tau, first=self.updates == 0)
+                    betas = velocity.values(t)
+                except HamlearnError:
+                    break
+                self.rates.append(rates)
+                self.betas.append(betas)
+                self.updates += block.has_target(index)
+                t += rates.tau
+            self.count = len(self.rates)
+            steps = [rates.tau for rates in self.rates]
+        self.times = list(itertools.accumulate(steps, initial=learner._t))
+        self.fresh = block.begins(learner._fresh, self.count)
+
+    def phi(self, index: int) -> float:
+        """φ of a step."""
+        return self.rates[index if len(self.rates) > 1 else 0].phi
+
+    def watch(self, on_nonfinite: str) -> Watch:
+        """What has to be looked at step by step."""
+        if on_nonfinite == "ignore":
+            return "nothing"
+        return first_watch(self.rates, self.betas)
+
+    def pace(self, kept: dict[Any, Any]) -> Pace:
+        """Rates and β as tensors; what does not change from block to block is kept in `kept`."""
+        n, known = self.count, self.block.known
+        if len(self.rates) == 1:
+            key = (self.rates[0], n)
+            if kept.get("key") != key:
+                kept["key"] = key
+                kept["rows"] = [torch.full((n,), rate, dtype=torch.float64) for rate in self.rates[0][:4]]
+            rows = list(kept["rows"])
+        else:
+            rows = list(torch.tensor([rates[:4] for rates in self.rates], dtype=torch.float64).unbind(1))
+        if known is not None:
+            rows[3] = rows[3] * torch.tensor(known[:n], dtype=torch.float64)
+        if not self.scheduled:
+            if "betas" not in kept:
+                kept["betas"] = [torch.as_tensor(beta, dtype=torch.float64) for beta in self.betas[0]]
+            return Pace(rows, kept["betas"], False)
+        columns = zip(*self.betas, strict=True)
+        betas = [torch.stack([torch.as_tensor(b, dtype=torch.float64) for b in column]) for column in columns]
+        return Pace(rows, betas, True)
+
+
+def first_watch(rates: Iterable[Rates], betas: Iterable[Iterable[float | Tensor]]) -> Watch:
+    """What to look at step by step: ω only where it could be lost sight of by the end of a block.
+
+    An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves nothing.
+    """
+    if not any(r.tau * r.eta == 1.0 for r in rates):
+        return "state"
+    still = any(bool((torch.as_tensor(beta) == 0).any()) for step in betas for beta in step)
+    return "all" if still else "state"
+
+
+def run_watched(
+    run: Callable[[Watch], Ran], undo: Callable[[], None], theta: list[Tensor], block: Block, watch: Watch
+) -> tuple[Ran, int]:
+    """Run a block, and tell how many of its steps from the start on stayed finite.
+
+    Args:
+        run: Runs the block.
+        undo: Puts everything back to before it.
+        theta: The weights that it changes.
+        block: Its samples.
+        watch: What to look at step by step.
+    """
+    ran = run(watch)
+    if watch == "nothing":
+        return ran, block.count
+    if watch == "state":
+        fine = _finite_steps(ran, block) == block.count
+        if fine and _tree.all_finite([*ran.carry.omega, *(weight.detach() for weight in theta)]):
+            return ran, block.count
+        # Something went wrong somewhere: look at every step.
+        undo()
+        ran = run("all")
+    return ran, _finite_steps(ran, block)
+
+
+def _finite_steps(ran: Ran, block: Block) -> int:
+    """How many steps from the start on stayed finite, for every member where there are several."""
+    marks, losses = ran.mark, ran.loss
+    quiet = block.known is None and (marks is None or not marks.any())
+    if quiet and (losses is None or math.isfinite(losses.sum())):
+        return block.count
+    bad = torch.zeros(block.count, dtype=torch.bool)
+    if marks is not None:
+        bad |= (marks != 0).view(block.count, -1).any(1).cpu()
+    if losses is not None:
+        wrong = ~losses.view(block.count, -1).isfinite().all(1).cpu()
+        bad |= wrong if block.known is None else wrong & torch.tensor(block.known)
+    return int(bad.int().argmax()) if bool(bad.any()) else block.count

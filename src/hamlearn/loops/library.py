@@ -1,0 +1,159 @@
+"""Compiling C source once per machine: shared libraries in PyTorch's own cache folder."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shlex
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from hamlearn.loops.program import Program
+from hamlearn.loops.values import UnsupportedError
+
+logger = logging.getLogger("hamlearn")
+
+# NaN and infinity keep their meaning, since a step is checked by them.
+FLAGS = [
+    "-O3",
+    "-march=native",
+    "-fPIC",
+    "-shared",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+    "-fopenmp-simd",
+]
+
+
+class Loop:
+    """A compiled loop over steps.
+
+    Args:
+        program: What to compile; a library that was compiled before, in this process or another, is loaded.
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._run = _load(program.source).run
+        self._run.argtypes = [ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 5]
+        self._run.restype = None
+
+    def __call__(
+        self,
+        steps: int,
+        carry: list[Tensor],
+        samples: list[Tensor],
+        constants: list[Tensor],
+        lanes: int = 1,
+        groups: int = 1,
+    ) -> list[Tensor]:
+        """Run `steps` steps; the carry changes in place, and the results are returned, one row per step."""
+        results = [
+            torch.empty((steps, groups, *shape, lanes) if laned else (steps, *shape), dtype=dtype)
+            for shape, dtype, laned in self.program.results
+        ]
+        # Not kept: two threads may run the same loop at once.
+        scratch = torch.empty(self.program.scratch + 64, dtype=torch.uint8)
+        start = scratch.data_ptr() + -scratch.data_ptr() % 64
+        memory = (carry, samples, [*constants, *self.program.constants], results)
+        self._run(steps, groups, *(_pointers(tensors) for tensors in memory), start)
+        return results
+
+
+def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    return (ctypes.c_void_p * max(len(tensors), 1))(*(tensor.data_ptr() for tensor in tensors))
+
+
+def cached(program: Program) -> bool:
+    """Whether the library of this program has been compiled before."""
+    return _path(program.source).exists()
+
+
+@functools.cache
+def _load(source: str) -> ctypes.CDLL:
+    path = _path(source)
+    if path.exists():
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            logger.warning("%s cannot be loaded: compiling it again", path)
+    _compile(source, path)
+    return ctypes.CDLL(str(path))
+
+
+def _compile(source: str, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        library = Path(folder, "loop.so")
+        done = _call_compiler(source, library, *FLAGS, *_vector_math())
+        if done.returncode:
+            raise UnsupportedError(f"{compiler()} failed: {done.stderr.strip()[:500]}")
+        # In one step, so that another process sees all of the library or none.
+        library.replace(path)
+
+
+def _call_compiler(source: str, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
+    command = [*shlex.split(compiler()), "-x", "c", "-", "-o", str(output), *flags, "-lm"]
+    return subprocess.run(command, input=source, capture_output=True, text=True, check=False)
+
+
+@functools.cache
+def compiler() -> str:
+    """The C compiler: what the variable CC names, or the first of cc, gcc and clang.
+
+    Raises:
+        UnsupportedError: If there is none.
+    """
+    for name in (os.environ.get("CC"), "cc", "gcc", "clang"):
+        if name and shutil.which(shlex.split(name)[0]):
+            return name
+    raise UnsupportedError("no C compiler was found: install gcc or clang, or set CC to the one to use")
+
+
+@functools.cache
+def _vector_math() -> tuple[str, ...]:
+    """Flags for the vector functions of glibc 2.35 and later on x86-64; none elsewhere."""
+    flags = ("-DVECTOR_MATH", "-lmvec")
+    probe = (
+        '__attribute__((simd("notinbranch"), const)) double tanh(double);\n'
+        "void probe(double* x) { for (int i = 0; i < 64; ++i) x[i] = tanh(x[i]); }\n"
+        "int main(void) { double x[64] = {0}; probe(x); return x[0] != 0; }\n"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        program = Path(folder, "probe")
+        done = _call_compiler(probe, program, "-O3", "-march=native", "-fno-math-errno", *flags)
+        works = done.returncode == 0 and subprocess.run([program], check=False).returncode == 0
+        return flags if works else ()
+
+
+@functools.cache
+def _machine() -> str:
+    version = subprocess.run([*shlex.split(compiler()), "--version"], capture_output=True, text=True, check=False)
+    cpu = ""
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        cpu = next((line for line in info.read_text().splitlines() if line.startswith(("flags", "Features"))), "")
+    return "\n".join([version.stdout, platform.machine(), *platform.libc_ver(), cpu])
+
+
+def _path(source: str) -> Path:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    key = hashlib.sha256("\n".join([source, " ".join(FLAGS), _machine()]).encode()).hexdigest()
+    try:
+        folder = Path(cache_dir(), "hamlearn")
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UnsupportedError(
+            f"there is no folder for compiled loops ({error}): set TORCHINDUCTOR_CACHE_DIR to one"
+        ) from error
+    return folder / f"{key[:32]}.so"

@@ -1,0 +1,87 @@
+"""Loop nests: which statements share a loop, and their text in C."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Reads = list[tuple[str, str | None]]
+"""Memory that is read, with the element's position; `None` stands for any position."""
+
+
+@dataclass
+class Nest:
+    """A loop nest with a body of statements, and what it touches.
+
+    Attributes:
+        sizes: Trip counts, the outermost first.
+        lanes: Whether an innermost loop runs over the members of a population.
+        body: Statements.
+        reads: What is read.
+        writes: Memory that is written, and the position.
+        open: Whether further statements may join.
+        ordered: Whether an iteration may depend on those before it.
+        function: Name of the function that it is moved to, where its sums may be taken in another order.
+    """
+
+    sizes: tuple[int, ...]
+    lanes: bool
+    body: list[str] = field(default_factory=list)
+    reads: Reads = field(default_factory=list)
+    writes: dict[str, str] = field(default_factory=dict)
+    open: bool = True
+    ordered: bool = False
+    function: str = ""
+
+    @property
+    def touched(self) -> list[str]:
+        """Names of the memory that is read or written."""
+        return sorted({read for read, _ in self.reads} | set(self.writes))
+
+    def depends(self, reads: Reads, name: str) -> bool:
+        """Whether a statement that writes `name` must stay behind this nest."""
+        return name in self.touched or any(read in self.writes for read, _ in reads)
+
+    def admits(self, reads: Reads, name: str, position: str) -> bool:
+        """Whether, within each iteration, a statement finds what it would find behind the whole nest."""
+        for read, at in reads:
+            if self.writes.get(read, at) != at or (read == name and at != position):
+                return False
+        return all(read != name or at == position for read, at in self.reads)
+
+    def text(self, lanes: int) -> str:
+        """The nest in C."""
+        heads = [f"for (int64_t i{d} = 0; i{d} < {n}; ++i{d})" for d, n in enumerate(self.sizes)]
+        if self.lanes:
+            heads.append(f"for (int64_t l = 0; l < {lanes}; ++l)")
+        if heads and not self.ordered:
+            # A loop over few members would be unrolled before it could become one vector operation.
+            heads[-1] = f"\n#pragma {'omp simd' if self.lanes else 'GCC ivdep'}\n{heads[-1]}"
+        return f"{' '.join(heads)} {{\n" + "\n".join(self.body) + "\n}"
+
+
+def join(
+    nests: list[Nest], sizes: tuple[int, ...], lanes: bool, statement: str, reads: Reads, write: tuple[str, str]
+) -> None:
+    """Put a statement into the earliest nest of its sizes where that changes nothing, or into a new one.
+
+    Args:
+        nests: All nests so far.
+        sizes: Trip counts of the statement's loops.
+        lanes: Whether it runs for each member.
+        statement: One assignment.
+        reads: What it reads.
+        write: The memory it writes, and the position.
+    """
+    name, position = write
+    place = None
+    for nest in reversed(nests):
+        if nest.open and (nest.sizes, nest.lanes) == (sizes, lanes) and nest.admits(reads, name, position):
+            place = nest
+        if nest.depends(reads, name):
+            break
+    if place is None:
+        place = Nest(sizes, lanes)
+        nests.append(place)
+    place.body.append(statement)
+    place.reads += reads
+    place.writes[name] = position

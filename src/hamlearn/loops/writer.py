@@ -1,0 +1,211 @@
+"""Where values are put into memory: one element at a time, folded, or scattered."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from hamlearn.loops.nests import Nest, Reads, join
+from hamlearn.loops.values import C_TYPES, Index, Value, cast, linear, literal
+
+ON_STACK = 16384
+"""Bytes that a row of sums may take on the stack."""
+
+
+@dataclass(frozen=True)
+class Fold:
+    """How elements are folded into one.
+
+    Attributes:
+        update: Statement in `{acc}` and `{x}`.
+        start: Value of no elements.
+        reorders: Whether the compiler may choose the order, to fold several elements at once.
+    """
+
+    update: str
+    start: float
+    reorders: bool = True
+
+
+SUM = Fold("{acc} += {x}", 0)
+PRODUCT = Fold("{acc} *= {x}", 1)
+# What is not a number wins, and stays.
+LARGEST = Fold("{acc} = {x} > {acc} || {x} != {x} ? {x} : {acc}", float("-inf"), False)
+SMALLEST = Fold("{acc} = {x} < {acc} || {x} != {x} ? {x} : {acc}", float("inf"), False)
+
+
+class Writer:
+    """Collects loop nests.
+
+    Args:
+        lanes: Number of members of a population; 1 for a single network.
+    """
+
+    def __init__(self, lanes: int = 1) -> None:
+        self.lanes = lanes
+        self.nests: list[Nest] = []
+        self.memory: list[tuple[str, torch.dtype, int]] = []
+        self._types: dict[str, str] = {}
+        self._reads: Reads = []
+
+    def in_memory(self, name: str, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> Value:
+        """A value that is read from the memory `name`."""
+        shape = tuple(shape)
+        self._types[name] = C_TYPES[dtype]
+
+        def at(index: Index) -> str:
+            position = linear(shape, index)
+            self._reads.append((name, position))
+            return f"{name}[{self._laned(position, lanes)}]"
+
+        return Value(shape, dtype, lanes, at, 0, frozenset([name]), name)
+
+    def remember(self, value: Value) -> Value:
+        """The value, in memory if computing an element costs anything."""
+        return self.store(value) if value.cost else value
+
+    def store(self, value: Value, into: str | None = None) -> Value:
+        """Put a value into memory: `into`, or new memory."""
+        name = into or self._new_memory(value.shape, value.dtype, value.lanes)
+        if value.numel:
+            index = own_index(value.shape)
+            position = linear(value.shape, index)
+            self._reads = []
+            statement = f"{name}[{self._laned(position, value.lanes)}] = {value.at(index)};"
+            join(self.nests, _loops(value.shape), value.lanes, statement, self._reads, (name, position))
+        return self.in_memory(name, value.shape, value.dtype, value.lanes)
+
+    def store_parts(self, pieces: Sequence[Value], axis: int, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
+        """Put several values behind each other along an axis."""
+        lanes = any(piece.lanes for piece in pieces)
+        name = self._new_memory(shape, dtype, lanes)
+        start = 0
+        for piece in pieces:
+            index = own_index(piece.shape)
+            into = [*index[:axis], f"{index[axis]} + {start}" if start else index[axis], *index[axis + 1 :]]
+            position = linear(shape, into)
+            self._reads = []
+            statement = f"{name}[{self._laned(position, lanes)}] = {cast(piece, dtype)(index)};"
+            self._close(Nest(_loops(piece.shape), lanes, [statement]), name)
+            start += piece.shape[axis]
+        return self.in_memory(name, shape, dtype, lanes)
+
+    def scatter(
+        self,
+        base: Value,
+        source: Value,
+        places: Callable[[Index], Index],
+        by: Sequence[Value] = (),
+        how: str = "=",
+    ) -> Value:
+        """A copy of `base`, changed in some places.
+
+        Args:
+            base: What to start from.
+            source: What to write.
+            places: Where in `base` each element of the source goes.
+            by: The values that this depends on; where there are any, two elements may go to the same place.
+            how: The assignment: `=` or `+=`.
+        """
+        lanes = any(value.lanes for value in (base, source, *by))
+        copy = self.store(Value(base.shape, base.dtype, lanes, base.at, base.cost, base.leaves))
+        assert copy.memory is not None
+        if source.numel and base.numel:
+            index = own_index(source.shape)
+            self._reads = []
+            position = self._laned(linear(base.shape, places(index)), lanes)
+            statement = f"{copy.memory}[{position}] {how} {cast(source, base.dtype)(index)};"
+            self._close(Nest(_loops(source.shape), lanes, [statement], ordered=bool(by)), copy.memory)
+        return copy
+
+    def overwrites_itself(self, value: Value, into: str) -> bool:
+        """Whether elements of `into` are still read after the loop that stores `value` there has replaced them."""
+        index = own_index(value.shape)
+        self._reads = []
+        value.at(index)
+        return any(name == into and at != linear(value.shape, index) for name, at in self._reads)
+
+    def reduce(self, value: Value, axes: Sequence[int], shape: tuple[int, ...], fold: Fold) -> Value:
+        """Fold a value over some of its axes."""
+        result = self.in_memory(self._new_memory(shape, value.dtype, value.lanes), shape, value.dtype, value.lanes)
+        assert result.memory is not None
+        if not result.numel:
+            return result
+        axes = [axis for axis in axes if value.shape[axis] != 1]
+        kept = [axis for axis in range(len(value.shape)) if value.shape[axis] > 1 and axis not in axes]
+        index = ["0"] * len(value.shape)
+        for letter, chosen in (("i", kept), ("r", axes)):
+            for depth, axis in enumerate(chosen):
+                index[axis] = f"{letter}{depth}"
+        sizes = tuple(value.shape[axis] for axis in kept)
+        position = linear(sizes, [f"i{depth}" for depth in range(len(sizes))])
+        self._reads = []
+        loops = [f"for (int64_t r{d} = 0; r{d} < {value.shape[axis]}; ++r{d}) " for d, axis in enumerate(axes)]
+        c_type, target = C_TYPES[value.dtype], f"{result.memory}[{self._laned(position, value.lanes)}]"
+        start, expression = literal(fold.start, value.dtype), value.at(index)
+        update = lambda acc: fold.update.format(acc=acc, x=expression) + ";"  # noqa: E731
+        # Where the last axis is kept, the innermost loop runs over it and sums rows, so that memory is read in order.
+        rows = not value.lanes and bool(kept) and (not axes or kept[-1] > axes[-1])
+        if rows or value.lanes:
+            letter, length = ("l", self.lanes) if value.lanes else (f"i{len(sizes) - 1}", sizes[-1])
+            simd = '_Pragma("omp simd") ' if value.lanes else ""
+            each = f"{simd}for (int64_t {letter} = 0; {letter} < {length}; ++{letter}) "
+            if length * value.dtype.itemsize <= ON_STACK:
+                acc, declared = f"acc[{letter}]", f"{c_type} acc[{length}]; "
+                written = f"{each}{target} = {acc};"
+            else:
+                acc, declared, written = target, "", ""
+            body = f"{{ {declared}{each}{acc} = {start};\n{''.join(loops)}{each}{update(acc)}\n{written} }}"
+            sizes = sizes[:-1] if rows else sizes
+        else:
+            body = f"{{ {c_type} acc = {start};\n{''.join(loops)}{update('acc')}\n{target} = acc; }}"
+        apart = f"fold_{result.memory}" if fold.reorders and not rows and not value.lanes else ""
+        self._close(Nest(sizes, False, [body], function=apart), result.memory)
+        return result
+
+    def functions(self) -> str:
+        """The loops that are functions of their own, in C."""
+        texts = []
+        for nest in self.nests:
+            if nest.function:
+                given = ", ".join(f"{self._types[name]}* __restrict {name}" for name in nest.touched)
+                body = f"#pragma clang fp reassociate(on)\n{nest.text(self.lanes)}"
+                texts.append(f"REORDERED static void {nest.function}({given}) {{\n{body}\n}}\n")
+        return "".join(texts)
+
+    def text(self) -> str:
+        """The loops in C, in their order."""
+        return "\n".join(
+            f"{nest.function}({', '.join(nest.touched)});" if nest.function else nest.text(self.lanes)
+            for nest in self.nests
+        )
+
+    def _close(self, nest: Nest, name: str) -> None:
+        """Add a nest that no statement may join."""
+        nest.reads = [(read, None) for read, _ in self._reads]
+        nest.writes, nest.open = {name: "any"}, False
+        self.nests.append(nest)
+
+    def _laned(self, position: str, lanes: bool) -> str:
+        return f"({position})*{self.lanes} + l" if lanes else position
+
+    def _new_memory(self, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> str:
+        name = f"m{len(self.memory)}"
+        self.memory.append((name, dtype, math.prod(shape) * (self.lanes if lanes else 1)))
+        return name
+
+
+def own_index(shape: Sequence[int]) -> list[str]:
+    """The loops' own variables, one for each axis that is longer than one element."""
+    index, depth = [], 0
+    for length in shape:
+        index.append(f"i{depth}" if length > 1 else "0")
+        depth += length > 1
+    return index
+
+
+def _loops(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(length for length in shape if length > 1)

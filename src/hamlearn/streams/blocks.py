@@ -1,0 +1,161 @@
+"""Several samples at once: stacked along time, for an engine that takes whole stretches of a stream."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _tree
+from hamlearn.state import Sample
+
+
+@dataclass(slots=True)
+class Block:
+    """Consecutive samples of one shape.
+
+    Attributes:
+        count: Number of samples.
+        u: Leaves of the inputs, each with time as its first axis; `None` where the samples cannot be stacked.
+        u_spec: Structure of an input.
+        target: Leaves of the targets likewise; where a sample has none, any other's. Empty where none has one.
+        target_spec: Structure of a target.
+        known: Whether each sample has a target; `None` where all have one, or none has.
+        tau: τ of each sample; `None` where no sample has its own.
+        boundary: Whether each sample ends its sequence; `None` where none does.
+        samples: The samples one by one, where the block was made from them.
+
+    Example:
+        >>> block = next(blocks_of([Sample(torch.ones(2), torch.zeros(1))] * 5, lambda: 3))
+        >>> block.count, block.u[0].shape, block.known
+        (3, torch.Size([3, 2]), None)
+    """
+
+    count: int
+    u: list[Tensor] | None
+    u_spec: _tree.Spec
+    target: list[Tensor]
+    target_spec: _tree.Spec
+    known: list[bool] | None = None
+    tau: list[float | None] | None = None
+    boundary: list[bool] | None = None
+    samples: list[Sample] | None = None
+
+    def sample(self, index: int) -> Sample:
+        """One of the samples."""
+        if self.samples is not None:
+            return self.samples[index]
+        assert self.u is not None
+        u = _tree.unflatten([leaf[index] for leaf in self.u], self.u_spec)
+        target = None
+        if self.has_target(index):
+            target = _tree.unflatten([leaf[index] for leaf in self.target], self.target_spec)
+        return Sample(u, target, None if self.tau is None else self.tau[index], self.ends(index))
+
+    def has_target(self, index: int) -> bool:
+        """Whether a sample has a target."""
+        return bool(self.target) and (self.known is None or self.known[index])
+
+    def targets(self, stop: int) -> int:
+        """How many of the first `stop` samples have a target."""
+        if not self.target:
+            return 0
+        return stop if self.known is None else sum(self.known[:stop])
+
+    def begins(self, first: bool, stop: int) -> Tensor:
+        """Whether each of the first `stop` samples begins a sequence, given whether the first one does."""
+        if self.boundary is not None:
+            return torch.tensor([first, *self.boundary[: stop - 1]])
+        begins = torch.zeros(stop, dtype=torch.bool)
+        if first and stop:
+            begins[0] = True
+        return begins
+
+    def ends(self, index: int) -> bool:
+        """Whether a sample is the last of its sequence."""
+        return self.boundary is not None and self.boundary[index]
+
+    def part(self, start: int, stop: int) -> Block:
+        """Some of the samples."""
+        if start == 0 and stop == self.count:
+            return self
+        cut = slice(start, stop)
+        return Block(
+            stop - start,
+            None if self.u is None else [leaf[cut] for leaf in self.u],
+            self.u_spec,
+            [leaf[cut] for leaf in self.target],
+            self.target_spec,
+            None if self.known is None else self.known[cut],
+            None if self.tau is None else self.tau[cut],
+            None if self.boundary is None else self.boundary[cut],
+            None if self.samples is None else self.samples[cut],
+        )
+
+
+def blocks_of(samples: Iterable[Sample], size: Callable[[], int]) -> Iterator[Block]:
+    """The samples as blocks of at most `size()`, asked before each is read, and cut where shapes change."""
+    iterator = iter(samples)
+    while taken := list(itertools.islice(iterator, size())):
+        yield from stacked(taken)
+
+
+def stacked(samples: list[Sample]) -> Iterator[Block]:
+    """Blocks of samples that have one shape."""
+    start = 0
+    while start < len(samples):
+        stop, first, target = start, _signature(samples[start].u), None
+        while stop < len(samples) and _signature(samples[stop].u) == first:
+            mine = _signature(samples[stop].target) if samples[stop].target is not None else None
+            if mine is not None and target is not None and mine != target:
+                break
+            target = target or mine
+            stop += 1
+        yield _stack(samples[start:stop])
+        start = stop
+
+
+def _signature(tree: Any) -> Any:
+    if type(tree) is Tensor:
+        return tree.shape, tree.dtype, tree.device
+    leaves, spec = _tree.flatten(tree)
+    return spec, [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None for x in leaves]
+
+
+def _stack(samples: list[Sample]) -> Block:
+    n = len(samples)
+    known = [sample.target is not None for sample in samples]
+    taus = [sample.tau for sample in samples]
+    ends = [sample.boundary for sample in samples]
+    u, u_spec = _stacked_leaves([sample.u for sample in samples])
+    target: list[Tensor] | None = []
+    target_spec: _tree.Spec = None
+    if any(known):
+        example = samples[known.index(True)].target
+        filled = [example if sample.target is None else sample.target for sample in samples]
+        target, target_spec = _stacked_leaves(filled)
+    return Block(
+        n,
+        None if target is None else u,
+        u_spec,
+        target or [],
+        target_spec,
+        None if all(known) or not any(known) else known,
+        None if all(tau is None for tau in taus) else taus,
+        ends if any(ends) else None,
+        samples,
+    )
+
+
+def _stacked_leaves(trees: list[Any]) -> tuple[list[Tensor] | None, _tree.Spec]:
+    if isinstance(trees[0], Tensor):
+        return [torch.stack([tree.detach() for tree in trees])], None
+    leaves, spec = _tree.flatten(trees[0])
+    if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+        return None, None
+    rows = [_tree.flatten(tree)[0] for tree in trees]
+    return [torch.stack([row[i].detach() for row in rows]) for i in range(len(leaves))], spec

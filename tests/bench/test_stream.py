@@ -1,0 +1,87 @@
+"""The benchmark of streams runs, and refuses to compare what does not learn the same."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from hamlearn.bench import _stream_contenders as contenders
+from hamlearn.bench import _stream_single as single
+from hamlearn.bench._stream_workloads import WORKLOADS, make_problem
+from hamlearn.errors import HamlearnError
+
+EVERYWHERE = {"sgd_eager", "hl_eager", "hl_compiled", "hl_each_loss", "hl_loop"}
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    # A process of its own: JAX watches forks, and would warn of those of later tests.
+    out = tmp_path_factory.mktemp("stream")
+    command = [sys.executable, "-m", "hamlearn.bench.stream", "--quick", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    (path,) = out.glob("*-stream.json")
+    return json.loads(path.read_text())
+
+
+def test_every_workload_is_measured_with_machine_and_versions(report):
+    cells = report["results"]["single"]["cells"]
+    assert [cell["workload"] for cell in cells] == [workload.name for workload in WORKLOADS]
+    for cell in cells:
+        assert set(cell["microseconds"]) >= EVERYWHERE
+        assert all(micro > 0 for micro in cell["microseconds"].values())
+        assert set(cell["over_sgd"]) == set(cell["microseconds"]) - {"sgd_eager"}
+    assert report["rerun"] == "hamlearn bench stream"
+    assert report["environment"]["torch"] == torch.__version__
+
+
+@pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
+def test_the_twins_in_jax_learn_the_same(report):
+    for cell in report["results"]["single"]["cells"]:
+        assert "jax_scan" not in cell["missing"], cell["missing"]
+        assert cell["loss_differences"]["jax_scan"] < 1e-4
+
+
+def test_compiled_sgd_is_measured_too(report):
+    cell = report["results"]["single"]["cells"][1]
+    assert set(cell["microseconds"]) >= {"sgd_compiled", "sgd_one_graph"}, cell["missing"]
+
+
+def test_curves_that_differ_are_refused():
+    curves = {"sgd_eager": torch.ones(10), "hl_compiled": torch.ones(10) + 1e-3 * torch.arange(10)}
+    with pytest.raises(HamlearnError, match=r"hl_compiled are 9\.0e-03 of the mean loss away"):
+        single._agreement(WORKLOADS[0], curves)
+    curves["hl_compiled"] = torch.full((10,), torch.nan)
+    with pytest.raises(HamlearnError, match="do not learn the same"):
+        single._agreement(WORKLOADS[0], curves)
+
+
+@pytest.mark.parametrize("make", [contenders.sgd_eager, contenders.hl_eager, contenders.hl_loop])
+def test_a_second_pass_goes_on_where_the_first_one_ended(make):
+    problem = make_problem(WORKLOADS[0], 2 * contenders.CHUNK, "cpu")
+    one_pass = make(problem)
+    first, second = one_pass(), one_pass()
+    assert second.mean() < first.mean()
+
+
+def test_without_jax_the_report_says_so(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jax", None)
+    chosen = {"sgd_eager": contenders.sgd_eager, "hl_eager": contenders.hl_eager, "jax_scan": single._jax_scan()}
+    cell = single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", chosen)
+    assert "JAX is not installed" in cell["missing"]["jax_scan"]
+    assert cell["over_jax"] == {}
+
+
+def test_what_a_machine_lacks_is_told_and_the_rest_is_measured():
+    def broken(problem):
+        raise RuntimeError("no compiler\nhere")
+
+    chosen = {"sgd_eager": contenders.sgd_eager, "hl_eager": contenders.hl_eager, "sgd_compiled": broken}
+    cell = single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", chosen)
+    assert cell["missing"] == {"sgd_compiled": "RuntimeError: no compiler"}
+    assert set(cell["microseconds"]) == {"sgd_eager", "hl_eager"}
+    with pytest.raises(RuntimeError, match="no compiler"):
+        single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", {**chosen, "hl_compiled": broken})

@@ -1,0 +1,171 @@
+"""Each member of a population ends where it would have ended alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+
+
+def maker(kind: str, dtype: torch.dtype = torch.float64, **setting: Any) -> Callable[[hl.Hyper], hl.Learner]:
+    def make(hyper: hl.Hyper) -> hl.Learner:
+        if kind == "mlp":
+            network = hl.Network.feedforward(nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)))
+            return hl.Learner(network.to(dtype), nn.functional.cross_entropy, hyper, "sequential", hl.Cleared())
+        if kind == "frozen":
+            cell = nn.RNNCell(4, 5)
+            cell.weight_hh.requires_grad_(False)
+        else:
+            cell = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[kind](4, 5)
+        network = hl.Network.recurrent(cell, nn.Linear(5, 3))
+        return hl.Learner(network.to(dtype), nn.functional.mse_loss, hyper, **setting)
+
+    return make
+
+
+def stream(classes: bool, steps: int = 90) -> list[hl.Sample]:
+    generator = torch.Generator().manual_seed(0)
+    samples = []
+    for step in range(steps):
+        u = torch.randn(2, 4, generator=generator, dtype=torch.float64)
+        target = torch.randint(3, (2,), generator=generator) if classes else torch.sin(u[:, :3])
+        tau = 0.3 if step % 11 == 5 else None
+        samples.append(hl.Sample(u, None if step % 8 == 3 else target, tau, boundary=step % 10 == 9))
+    return samples
+
+
+def alone(make: Any, hyper: list[hl.Hyper], seeds: list[int], samples: Any) -> list[tuple[hl.Learner, list[Any]]]:
+    found = []
+    for setting in hyper:
+        for seed in seeds:
+            torch.manual_seed(seed)
+            learner = make(setting)
+            found.append((learner, list(learner.run(samples))))
+    return found
+
+
+HYPERS = [
+    hl.Hyper(tau=0.5, eta=0.3, beta=0.05),
+    hl.Hyper(tau=0.4, eta=lambda t: 0.2 / (1 + t), beta={"output.*": 0.1, "*": lambda t: 0.02}, phi_first=2.0),
+    hl.Hyper(tau=1.0, eta=0.1, eta_z=0.5, beta={"output.bias": torch.tensor([0.1, 0.0, 0.2]), "*": 0.03}, phi=0.7),
+]
+
+
+@pytest.mark.parametrize("setting", [{"order": "sequential"}, {"order": "parallel"}], ids=str)
+@pytest.mark.parametrize("kind", ["gru", "lstm", "frozen"])
+def test_members_are_their_single_runs(kind: str, setting: dict[str, Any]) -> None:
+    make, seeds, samples = maker(kind, **setting), [0, 1, 2, 3, 4], stream(classes=False)
+    population = hl.Population(make, hyper=HYPERS, seeds=seeds)
+    reports = list(population.run(samples, chunk=17))
+    assert len(population) == 15
+    for number, (learner, expected) in enumerate(alone(make, HYPERS, seeds, samples)):
+        member = population.members[number]
+        for a, b in zip(learner.network.parameters(), member.network.parameters(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+        for name, omega in learner.state.omega.items():
+            torch.testing.assert_close(member.state.omega[name], omega, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(member.state.h, learner.state.h, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(member.state.z, learner.state.z, rtol=1e-12, atol=1e-12)
+        assert member.state.t == learner.state.t
+        assert member.state.updates == learner.state.updates
+        for a, b in zip(expected, reports, strict=True):
+            assert b.t[number] == b[number].t == a.t
+            torch.testing.assert_close(b.y[number], a.y, rtol=1e-12, atol=1e-12)
+            assert (a.loss is None) == (b.loss is None)
+            if a.loss is not None:
+                torch.testing.assert_close(b.loss[number], a.loss, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(
+                torch.as_tensor(b.hamiltonian[number]), torch.as_tensor(a.hamiltonian).to(b.hamiltonian.dtype)
+            )
+            assert b.sample is a.sample
+
+
+def test_64_mlps_in_float32_stay_with_their_single_runs() -> None:
+    make = maker("mlp", torch.float32)
+    hyper = [hl.Hyper.from_sgd(lr=0.002 * (k + 1), momentum=0.5) for k in range(8)]
+    samples = [hl.Sample(s.u.float(), s.target) for s in stream(classes=True, steps=300)]
+    population = hl.Population(make, hyper=hyper, seeds=range(8))
+    list(population.run(samples))
+    for number, (learner, _) in enumerate(alone(make, hyper, list(range(8)), samples)):
+        for a, b in zip(
+            learner.network.parameters(), population.members[number].network.parameters(), strict=True
+        ):
+            torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-6)
+
+
+def test_members_can_be_looked_at_changed_and_run_on() -> None:
+    make, samples = maker("gru", order="sequential"), stream(classes=False)
+    population = hl.Population(make, hyper=HYPERS, seeds=[7])
+    singles = [learner for learner, _ in alone(make, HYPERS, [7], [])]
+    for learner in singles:
+        for sample in samples[:25]:
+            learner.step(sample)
+    for number, _ in enumerate(population.run(samples, chunk=16), start=1):
+        if number == 25:
+            for one, member in zip(singles, population.members, strict=True):
+                torch.testing.assert_close(member.state.h, one.state.h, rtol=1e-12, atol=1e-12)
+            break
+    assert population.position == 25
+    for learner in (singles[1], population.members[1]):
+        with torch.no_grad():
+            learner.network.output.bias.add_(1.0)
+    list(population.run(samples[25:]))
+    for learner, member in zip(singles, population.members, strict=True):
+        list(learner.run(samples[25:]))
+        for a, b in zip(learner.network.parameters(), member.network.parameters(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+def test_the_eager_engine_gives_the_same_reports() -> None:
+    make, samples = maker("gru", order="sequential"), stream(classes=False, steps=30)
+    populations = [hl.Population(make, hyper=HYPERS, seeds=[0, 1]) for _ in range(2)]
+    one = list(populations[0].run(samples, engine="eager"))
+    other = list(populations[1].run(samples, engine="compiled"))
+    for a, b in zip(one, other, strict=True):
+        assert len(a) == len(b) == 6
+        assert a.t == b.t
+        torch.testing.assert_close(b.y, a.y, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(b.hamiltonian, a.hamiltonian, rtol=1e-12, atol=1e-12)
+        assert a.skipped == b.skipped == [False] * 6
+
+
+def test_a_member_that_diverges_is_named_and_all_stay_as_they_were() -> None:
+    hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200)]
+    samples = stream(classes=False)
+    population = hl.Population(maker("gru", order="sequential"), hyper=hyper)
+    count = 0
+    with pytest.raises(hl.errors.NonFiniteError, match="member 1 of 2: "):
+        for _ in population.run(samples, chunk=16):
+            count += 1
+    single = alone(maker("gru", order="sequential"), hyper[:1], [0], samples[:count])[0][0] if count else None
+    if single is not None:
+        for a, b in zip(single.network.parameters(), population.members[0].network.parameters(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+    ignoring = hl.Population(maker("gru", order="sequential", on_nonfinite="ignore"), hyper=hyper)
+    reports = list(ignoring.run(samples))
+    assert bool(reports[-1].loss[0].isfinite())
+    skipping = hl.Population(maker("gru", order="sequential", on_nonfinite="skip"), hyper=hyper)
+    reports = list(skipping.run(samples[:20]))
+    assert any(report.skipped[1] for report in reports)
+    assert not any(report.skipped[0] for report in reports)
+
+
+def test_unlike_members_are_refused_with_the_difference() -> None:
+    sizes = iter([3, 4])
+
+    def make(hyper: hl.Hyper) -> hl.Learner:
+        return hl.Learner(hl.Network.feedforward(nn.Linear(2, next(sizes))), nn.functional.mse_loss, hyper)
+
+    with pytest.raises(hl.errors.ConfigError, match="member 1 has shapes"):
+        hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()])
+    with pytest.raises(hl.errors.ConfigError, match=r"not hl.Echo\(\)"):
+        hl.Population(maker("gru", order="sequential", credit=hl.Echo()), hyper=[hl.Hyper()])
+    with pytest.raises(hl.errors.ConfigError, match="at least one Hyper"):
+        hl.Population(maker("gru"), hyper=[])
+    with pytest.raises(hl.errors.ConfigError, match="engine='jit'"):
+        hl.Population(maker("gru"), hyper=[hl.Hyper()]).run([], engine="jit")  # type: ignore[arg-type]

@@ -1,0 +1,260 @@
+"""What a user sees between two reports of the compiled engine, and what happens where something is wrong."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, name_of
+from tests.problems import Problem, random_problem
+
+ALL = [*SETTINGS, {"order": "sequential", "credit": hl.Echo(every=5, truncate=7)}]
+
+
+def regression(steps: int = 50) -> Problem:
+    torch.manual_seed(0)
+    network = hl.Network.recurrent(nn.GRUCell(3, 4), nn.Linear(4, 2)).double()
+    samples = [hl.Sample(torch.randn(1, 3).double(), torch.randn(1, 2).double()) for _ in range(steps)]
+    return Problem(network, nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.2, beta=0.05), samples)
+
+
+@pytest.mark.parametrize("setting", ALL, ids=name_of)
+def test_between_reports_the_learner_is_where_the_last_one_left_it(setting: dict[str, Any]) -> None:
+    problem = regression()
+    eager, compiled = problem.learner(**setting), problem.learner(**setting)
+    one = eager.run(problem.samples)
+    other = compiled.run(problem.samples, engine="compiled", chunk=16)
+    u = problem.samples[0].u
+    for index, (a, b) in enumerate(zip(one, other, strict=True)):
+        torch.testing.assert_close(b.y, a.y, rtol=1e-12, atol=1e-12)
+        if index in (0, 3, 4, 20, 33, 49):
+            assert compiled.state.t == eager.state.t
+            assert_same(eager, compiled, 1e-12)
+            torch.testing.assert_close(compiled.predict(u), eager.predict(u), rtol=1e-12, atol=1e-12)
+            assert compiled.stored_tokens == eager.stored_tokens
+        assert compiled.position == eager.position == index + 1
+
+
+@pytest.mark.parametrize("setting", ALL, ids=name_of)
+def test_a_loop_that_is_left_leaves_the_learner_at_its_last_report(setting: dict[str, Any]) -> None:
+    problem = regression()
+    eager, compiled = problem.learner(**setting), problem.learner(**setting)
+    for sample in problem.samples[:21]:
+        eager.step(sample)
+    for number, _ in enumerate(compiled.run(problem.samples, engine="compiled", chunk=16), start=1):
+        if number == 21:
+            break
+    assert compiled.position == 21
+    eager.step(problem.samples[21])
+    compiled.step(problem.samples[21])
+    torch.testing.assert_close(compiled.state.h, eager.state.h, rtol=1e-12, atol=1e-12)
+    for a, b in zip(eager.network.parameters(), compiled.network.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+def test_what_was_read_ahead_of_an_iterator_is_not_lost() -> None:
+    problem = regression()
+    learner, stream = problem.learner(), iter(problem.samples)
+    taken = []
+    for engine, steps in (("compiled", 7), ("compiled", 3), ("eager", 4)):
+        run = learner.run(stream, engine=engine, chunk=16)
+        taken += [next(run).sample for _ in range(steps)]
+        run.close()
+    taken += [report.sample for report in learner.run(stream, engine="compiled", chunk=16)]
+    assert [id(sample) for sample in taken] == [id(sample) for sample in problem.samples]
+
+
+def test_max_steps_reads_no_further() -> None:
+    problem = regression()
+    learner, stream = problem.learner(), iter(problem.samples)
+    assert len(list(learner.run(stream, 10, engine="compiled", chunk=16))) == 10
+    assert next(stream) is problem.samples[10]
+
+
+@pytest.mark.parametrize("setting", ALL, ids=name_of)
+@pytest.mark.parametrize("stop", [1, 13, 16, 30])
+def test_saved_and_resumed_the_run_ends_bit_for_bit_the_same(
+    setting: dict[str, Any], stop: int, tmp_path: Path
+) -> None:
+    problem = regression()
+    data = torch.utils.data.TensorDataset(
+        torch.cat([s.u for s in problem.samples]), torch.cat([s.target for s in problem.samples])
+    )
+    make_stream = lambda: hl.streams.from_dataset(data, shuffle=True, epochs=2)  # noqa: E731
+    whole = problem.learner(**setting)
+    expected = [report.loss for report in whole.run(make_stream(), engine="compiled", chunk=16)]
+    first = problem.learner(**setting)
+    for number, _ in enumerate(first.run(make_stream(), engine="compiled", chunk=16), start=1):
+        if number == stop:
+            first.save(tmp_path / "checkpoint")
+            break
+    second = problem.learner(**setting)
+    second.load(tmp_path / "checkpoint")
+    assert second.position == stop
+    found = [r.loss for r in second.run(make_stream(), engine="compiled", chunk=23, resume=True)]
+    assert torch.equal(torch.stack(found), torch.stack(expected[stop:]))
+    for a, b in zip(whole.network.parameters(), second.network.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("setting", ALL, ids=name_of)
+def test_a_sample_that_is_not_finite_is_skipped_or_named_as_in_the_eager_engine(setting: dict[str, Any]) -> None:
+    problem = regression()
+    problem.samples[24].target = torch.full((1, 2), torch.nan).double()
+    problem.samples[37].u = torch.full((1, 3), torch.inf).double()
+    skipping = [problem.learner(on_nonfinite="skip", **setting) for _ in range(2)]
+    one = list(skipping[0].run(problem.samples))
+    other = list(skipping[1].run(problem.samples, engine="compiled", chunk=16))
+    assert [a.skipped for a in one] == [b.skipped for b in other]
+    assert any(a.skipped for a in one)
+    assert_same(*skipping, 1e-12)
+    raising = [problem.learner(**setting) for _ in range(2)]
+    messages, counts = [], []
+    for learner, engine in zip(raising, ("eager", "compiled"), strict=True):
+        count = 0
+        with pytest.raises(hl.errors.NonFiniteError) as error:
+            for _ in learner.run(problem.samples, engine=engine, chunk=16):
+                count += 1
+        messages.append(str(error.value))
+        counts.append(count)
+    assert messages[0] == messages[1]
+    assert counts[0] == counts[1]
+    assert_same(*raising, 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"tau": -1.0}, "tau=-1.0 is not a time step"),
+        ({"u": torch.zeros(1, 4).double()}, "could not take u=float64"),
+        ({"target": torch.zeros(1, 5).double()}, "could not compare"),
+    ],
+)
+def test_a_bad_sample_within_a_chunk_stops_the_run_where_it_stands(wrong: dict[str, Any], message: str) -> None:
+    problem = regression()
+    for name, value in wrong.items():
+        setattr(problem.samples[20], name, value)
+    eager, compiled = problem.learner(), problem.learner()
+    for sample in problem.samples[:20]:
+        eager.step(sample)
+    reports = []
+    with pytest.raises(hl.errors.SampleError, match=message):
+        for report in compiled.run(problem.samples, engine="compiled", chunk=16):
+            reports.append(report)  # noqa: PERF402
+    assert len(reports) == 20
+    for a, b in zip(eager.network.parameters(), compiled.network.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> None:
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()
+    problem = Problem(hl.Network.feedforward(module), nn.functional.mse_loss, hl.Hyper(), regression().samples)
+    eager, compiled = problem.learner(), problem.learner()
+    torch.manual_seed(1)
+    one = list(eager.run(problem.samples))
+    torch.manual_seed(1)
+    with pytest.warns(RuntimeWarning, match="goes on eagerly: it draws random numbers"):
+        other = list(compiled.run(problem.samples, engine="compiled"))
+    assert_same(eager, compiled, 0.0)
+    assert_same_reports(one, other, 0.0)
+
+
+def test_a_network_that_looks_at_numbers_goes_on_eagerly_and_says_why() -> None:
+    class Branches(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(3, 2)
+
+        def forward(self, u: torch.Tensor) -> torch.Tensor:
+            return self.linear(u) if u.sum() > 0 else -self.linear(u)
+
+    network = hl.Network.feedforward(Branches().double())
+    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(), regression().samples)
+    eager, compiled = problem.learner(), problem.learner()
+    list(eager.run(problem.samples))
+    with pytest.warns(RuntimeWarning, match="goes on eagerly: the step could not be recorded"):
+        list(compiled.run(problem.samples, engine="compiled"))
+    assert_same(eager, compiled, 0.0)
+
+
+def test_an_echo_that_rebuilds_its_states_goes_on_eagerly_and_says_why() -> None:
+    cell = hl.reversible.MidpointCell(hl.reversible.AntisymmetricLinear(4, inputs=3), size=4, tau=0.1).double()
+    problem = regression()
+    problem.samples[-1].boundary = True
+    problem = Problem(
+        hl.Network.recurrent(cell, nn.Linear(4, 2).double()), problem.loss, problem.hyper, problem.samples
+    )
+    learner = problem.learner(order="sequential", credit=hl.Echo(memory="reversible"))
+    with pytest.warns(RuntimeWarning, match="rebuilds its states"):
+        list(learner.run(problem.samples, engine="compiled"))
+
+
+def test_a_live_feed_is_not_read_ahead() -> None:
+    problem = regression()
+    handed = []
+
+    def feed() -> Any:
+        for sample in problem.samples:
+            handed.append(sample)
+            yield sample.u, sample.target
+
+    learner = problem.learner()
+    stream = hl.streams.live(feed(), policy="block")
+    for number, _ in enumerate(learner.run(stream, engine="compiled", chunk=16), start=1):
+        if number == 5:
+            break
+    assert stream.taken == 5
+    assert not hl.streams.take(stream, 3).reads_ahead
+
+
+COMPILE_ONCE = """
+import torch, hamlearn as hl
+network = hl.Network.feedforward(torch.nn.Linear(3, 2))
+learner = hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper(), order="sequential")
+samples = [hl.Sample(torch.ones(1, 3), torch.zeros(1, 2))] * 9
+for _ in range(2):
+    list(learner.run(samples, engine="compiled"))
+print("done")
+"""
+
+
+def test_the_first_use_says_that_it_compiles_and_other_processes_do_not_again(tmp_path: Path) -> None:
+    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    runs = [
+        subprocess.run(
+            [sys.executable, "-c", COMPILE_ONCE], env=environment, capture_output=True, text=True, check=True
+        )
+        for _ in range(2)
+    ]
+    assert runs[0].stderr.count("compiling a step into C loops") == 1
+    assert "compiling" not in runs[1].stderr
+    assert [run.stdout for run in runs] == ["done\n"] * 2
+
+
+def test_without_a_compiler_it_goes_on_eagerly_and_says_so(tmp_path: Path) -> None:
+    environment = {"PATH": "", "HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    run = subprocess.run(
+        [sys.executable, "-c", COMPILE_ONCE], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "goes on eagerly: no C compiler was found" in run.stderr
+    assert run.stdout == "done\n"
+
+
+def test_a_step_is_compiled_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
+    problem = random_problem("output", 11, 20)
+    problem.samples[-1].boundary = True
+    with caplog.at_level(logging.WARNING, "hamlearn"):
+        for _ in range(3):
+            list(copy.deepcopy(problem).learner().run(problem.samples, engine="compiled"))
+    assert sum("compiling" in record.message for record in caplog.records) <= 2

@@ -1,0 +1,229 @@
+"""What `load` promises, for each source."""
+
+import shutil
+from hashlib import sha256
+
+import pytest
+import torch
+from torch import nn
+
+from hamlearn.errors import ConfigError, DataError
+from hamlearn.experiments.data import Name, load
+from hamlearn.experiments.data._corpus import reviews, word_vectors
+from hamlearn.experiments.data._reviews import read_csv
+from hamlearn.experiments.data._words import tokens
+from tests.experiments.data.made import rows, table
+from tests.experiments.data.real import DATA, needs_imdb, needs_mnist
+
+NAMES: tuple[Name, ...] = ("Iris", "MNIST", "IMDb")
+SHAPES = {"Iris": (1, 4), "MNIST": (1, 1, 28, 28)}
+COUNTS = {"Iris": [50] * 3, "MNIST": [10] * 10, "IMDb": [50] * 2}
+SOURCES = [
+    "embedded",
+    pytest.param(DATA, marks=[needs_mnist, needs_imdb], id="folder"),
+]
+each_source = pytest.mark.parametrize("source", SOURCES)
+each_name = pytest.mark.parametrize("name", NAMES)
+
+
+@each_source
+@each_name
+def test_every_class_has_its_share_of_samples_of_batch_1(name, source):
+    data = load(name, source)
+    assert data.name == name
+    assert torch.bincount(torch.cat(data.targets)).tolist() == COUNTS[name]
+    assert data.classes == len(COUNTS[name])
+    assert len(data) == len(data.inputs) == sum(COUNTS[name])
+    for u, target in zip(data.inputs, data.targets, strict=True):
+        assert (target.shape, target.dtype) == ((1,), torch.int64)
+        assert u.dtype == torch.float32
+        assert u.isfinite().all()
+        if name == "IMDb":
+            assert (u.dim(), u.shape[0], u.shape[2]) == (3, 1, 50)
+        else:
+            assert u.shape == SHAPES[name]
+    if name == "MNIST":
+        assert min(u.min() for u in data.inputs) == 0
+        assert 0.9 < max(u.max() for u in data.inputs) <= 1
+
+
+@each_source
+@each_name
+def test_samples_and_order_are_the_same_for_every_dtype_and_call(name, source):
+    single, double = load(name, source), load(name, source, dtype=torch.float64)
+    assert single.targets == double.targets
+    assert all(torch.equal(a, b.float()) for a, b in zip(single.inputs, double.inputs, strict=True))
+    assert single.fingerprint == load(name, source).fingerprint
+    assert single.fingerprint != double.fingerprint
+
+
+@each_source
+@each_name
+def test_a_seed_changes_the_order_and_nothing_else(name, source):
+    def contents(seed):
+        data = load(name, source, seed=seed)
+        return [
+            sha256(u.numpy().tobytes() + t.numpy().tobytes()).digest()
+            for u, t in zip(data.inputs, data.targets, strict=True)
+        ]
+
+    first, other = contents(0), contents(1)
+    assert first != other
+    assert sorted(first) == sorted(other)
+    assert load(name, source, seed=0).fingerprint != load(name, source, seed=1).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "start"),
+    [
+        ("Iris", "embedded", "77c15550"),
+        ("MNIST", "embedded", "abf6e90c"),
+        ("IMDb", "embedded", "937795df"),
+        pytest.param("MNIST", DATA, "674fe785", marks=needs_mnist),
+        pytest.param("IMDb", DATA, "002f4b5b", marks=needs_imdb),
+    ],
+)
+def test_the_data_are_those_of_every_earlier_run(name, source, start):
+    assert load(name, source).fingerprint.startswith(start)
+
+
+@each_name
+def test_loading_leaves_no_trace_in_the_state_of_torch(name):
+    torch.set_default_dtype(torch.float64)
+    try:
+        torch.manual_seed(3)
+        expected = torch.rand(3)
+        torch.manual_seed(3)
+        assert load(name).fingerprint.startswith({"Iris": "77c1", "MNIST": "abf6", "IMDb": "9377"}[name])
+        assert torch.equal(torch.rand(3), expected)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_stand_ins_say_that_they_are():
+    assert "stand-in" not in load("Iris").description
+    assert "stand-in for MNIST" in load("MNIST").description
+    assert "stand-in for IMDb" in load("IMDb").description
+
+
+@needs_mnist
+@needs_imdb
+def test_the_real_thing_is_not_called_a_stand_in():
+    for name in NAMES:
+        assert "stand-in" not in load(name, DATA).description
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"name": "CIFAR"}, "no data set 'CIFAR': choose one of Iris, MNIST, IMDb"),
+        ({"name": "Iris", "dtype": torch.int64}, "dtype = torch.int64"),
+        ({"name": "MNIST", "source": "no/such/folder"}, "'no/such/folder' is neither"),
+        ({"name": "Iris", "source": "offline"}, "'offline' is neither"),
+    ],
+)
+def test_a_choice_that_does_not_exist_is_told(arguments, says):
+    with pytest.raises(ConfigError, match=says):
+        load(**arguments)
+
+
+def test_the_made_up_reviews_are_balanced_varied_and_mixed():
+    lengths = [len(words) for words, _ in reviews()]
+    assert 15 <= min(lengths) < 20 < 55 < max(lengths) <= 60
+    assert len({words for words, _ in reviews()}) == 100
+    vectors = word_vectors()
+    # Words of praise have the larger part along the mean of praise minus blame, but not in all reviews.
+    lean = (
+        vectors["superb"]
+        + vectors["charming"]
+        + vectors["witty"]
+        - vectors["dull"]
+        - vectors["bad"]
+        - vectors["weak"]
+    )
+    contrary = sum((sum(float(vectors[word] @ lean) for word in words) > 0) != label for words, label in reviews())
+    assert 0 < contrary < 50
+
+
+def test_a_small_recurrent_network_learns_the_made_up_reviews():
+    data = load("IMDb")
+    torch.manual_seed(0)
+    rnn, readout = nn.RNN(50, 30, batch_first=True), nn.Linear(30, 2)
+    optimizer = torch.optim.SGD([*rnn.parameters(), *readout.parameters()], lr=0.01)
+    right = []
+    for _ in range(10):
+        right.append(0)
+        for u, target in zip(data.inputs, data.targets, strict=True):
+            y = readout(rnn(u)[1][0])
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(y, target).backward()
+            optimizer.step()
+            right[-1] += int(y.argmax() == target)
+    assert right[0] < 70
+    assert right[-1] > 80
+
+
+@needs_imdb
+def test_glove_has_996_of_1000_words_of_the_real_reviews():
+    words = [tokens(text) for text, _ in read_csv(DATA / "imdb" / "reviews.csv.gz")]
+    known = sum(u.shape[1] for u in load("IMDb", DATA).inputs)
+    assert 0.996 < known / sum(map(len, words)) < 0.997
+
+
+def folder(path, *names):
+    for name in names:
+        (path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(DATA / name, path / name)
+    return path
+
+
+IMAGES, LABELS = "mnist/t10k-images-idx3-ubyte.gz", "mnist/t10k-labels-idx1-ubyte.gz"
+REVIEWS, SUBSET = "imdb/reviews.csv.gz", "glove/glove.6B.50d.subset.txt.gz"
+
+
+@pytest.mark.parametrize(
+    ("name", "damaged", "expected"),
+    [
+        pytest.param("MNIST", IMAGES, "9fb629c4189551a2d022fa330f9573f3", marks=needs_mnist),
+        pytest.param("MNIST", LABELS, "ec29112dd5afa0611ce80d1b7f02629c", marks=needs_mnist),
+        pytest.param("IMDb", REVIEWS, "649dbdd38a8d", marks=needs_imdb),
+        pytest.param("IMDb", SUBSET, "4f2cc6066eb3", marks=needs_imdb),
+    ],
+)
+def test_a_file_that_is_damaged_or_missing_is_named(name, damaged, expected, tmp_path):
+    needed = (IMAGES, LABELS) if name == "MNIST" else (REVIEWS, SUBSET)
+    path = folder(tmp_path, *needed) / damaged
+    content = bytearray(path.read_bytes())
+    for broken in (
+        content[:-1],
+        content[: len(content) // 2],
+        b"",
+        content[:99] + bytes([content[99] ^ 1]) + content[100:],
+    ):
+        path.chmod(0o644)
+        path.write_bytes(broken)
+        with pytest.raises(DataError, match=rf"{damaged} has (md5|sha256) [0-9a-f]+, not {expected}"):
+            load(name, tmp_path)
+    path.unlink()
+    with pytest.raises(DataError, match=damaged):
+        load(name, tmp_path)
+
+
+@needs_imdb
+def test_reviews_of_your_own_are_taken_and_called_your_own(tmp_path):
+    folder(tmp_path, SUBSET)
+    (tmp_path / "imdb").mkdir()
+    (tmp_path / "imdb" / "reviews.csv").write_bytes(table(rows()))
+    data = load("IMDb", tmp_path)
+    assert "of your own" in data.description
+    assert len(data) == 100
+
+
+@pytest.mark.parametrize("name", ["glove.6B.50d.txt", "glove.6B.50d.txt.gz"])
+def test_vectors_under_glove_s_name_must_be_glove_s(name, tmp_path):
+    (tmp_path / "imdb").mkdir()
+    (tmp_path / "imdb" / "reviews.csv").write_bytes(table(rows()))
+    (tmp_path / "glove").mkdir()
+    (tmp_path / "glove" / name).write_bytes(b"")
+    with pytest.raises(DataError, match=rf"{name} has sha256 e3b0c442.*, not d8f717f8"):
+        load("IMDb", tmp_path)

@@ -1,0 +1,125 @@
+"""Stopped in the middle, `hamlearn reproduce` leaves nothing half-done and goes on without repeating anything."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ARGUMENTS = ["--models", "Linear,MLP", "--scenarios", "GD-a,Mom-a", "--epochs", "12", "--dtype", "float32"]
+RUNS = 2 * 2 * 3
+
+
+def start(out, jobs):
+    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", "reproduce", *ARGUMENTS]
+    command += ["--no-extension", "--jobs", str(jobs), "--out", str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
+    pipe = subprocess.PIPE
+    # A session of its own, so that a signal to the group reaches it and its children, as Ctrl-C would.
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
+
+
+def finished(out):
+    return {path: path.stat().st_mtime_ns for path in (out / "runs").glob("*.safetensors")}
+
+
+def wait_for(count, out, process):
+    deadline = time.monotonic() + 120
+    while len(finished(out)) < count:
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def members(group):
+    """Processes of the group that are alive."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(stat.parent.name))
+    return found
+
+
+def all_gone(group):
+    deadline = time.monotonic() + 20
+    while members(group) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not members(group)
+
+
+def files(out):
+    return {path.relative_to(out): path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    out = tmp_path_factory.mktemp("undisturbed")
+    process = start(out, 1)
+    output, errors = process.communicate(timeout=300)
+    assert process.returncode == 0, output + errors
+    return files(out)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for orphans in /proc")
+
+
+@needs_proc
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_ctrl_c_ends_promptly_says_how_to_go_on_and_the_same_command_resumes(tmp_path, undisturbed, jobs):
+    process = start(tmp_path, jobs)
+    wait_for(2, tmp_path, process)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "the same command goes on from there" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    assert all_gone(process.pid)
+    _resumes(tmp_path, undisturbed)
+
+
+@needs_proc
+def test_a_killed_command_leaves_no_process_behind_and_resumes(tmp_path, undisturbed):
+    process = start(tmp_path, 2)
+    wait_for(2, tmp_path, process)
+    process.kill()
+    process.communicate(timeout=20)
+    assert process.returncode == -signal.SIGKILL
+    assert all_gone(process.pid)
+    _resumes(tmp_path, undisturbed)
+
+
+@needs_proc
+def test_a_training_process_that_dies_is_one_clear_message(tmp_path):
+    process = start(tmp_path, 2)
+    wait_for(2, tmp_path, process)
+    children = [pid for pid in members(process.pid) if pid != process.pid and _trains(pid)]
+    os.kill(children[0], signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "ended with code -9" in " ".join(errors.split())
+    assert "Traceback" not in errors
+    assert all_gone(process.pid)
+
+
+def _trains(pid):
+    return b"spawn_main" in (Path("/proc") / str(pid) / "cmdline").read_bytes()
+
+
+def _resumes(out, undisturbed):
+    before = finished(out)
+    assert 2 <= len(before) < RUNS
+    again = start(out, 1)
+    output, errors = again.communicate(timeout=300)
+    assert again.returncode == 0, output + errors
+    assert f"{len(before)} of {RUNS} runs are done already" in output
+    after = finished(out)
+    assert len(after) == RUNS
+    assert {path: after[path] for path in before} == before
+    assert files(out) == undisturbed

@@ -1,0 +1,78 @@
+"""Graphs run twice: by PyTorch, and as a loop in C."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from hamlearn.compiled.trace import pure_graph
+from hamlearn.loops import Kind, Loop, translate
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+LANES = 3
+
+
+def assert_same(result: Tensor, expected: Tensor, what: object) -> None:
+    """Equal in shape, type and, to the last digits of the type, in value; NaN equals NaN."""
+    tolerance = TOLERANCE.get(expected.dtype, 0.0)
+    torch.testing.assert_close(
+        result, expected, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}"
+    )
+
+
+def check(cases: dict[str, Callable[..., Any]], *inputs: Tensor, recorded: bool = True) -> None:
+    """Each function, all in one program, for one network and for three that differ in the floating-point inputs."""
+
+    def function(*given: Tensor) -> list[Tensor]:
+        return [tensor for case in cases.values() for tensor in _listed(case(*given))]
+
+    members = [[_other(tensor, member) for tensor in inputs] for member in range(LANES)]
+    graph = pure_graph(function, list(inputs)) if recorded else recorded_as_it_is(function, inputs)
+    kinds: list[Kind] = ["constant"] * len(inputs)
+    single = Loop(translate(graph, kinds, [False] * len(inputs)))
+    results = single(1, [], [], [tensor.contiguous() for tensor in inputs])
+    own = [tensor.is_floating_point() for tensor in inputs]
+    several = Loop(translate(graph, kinds, own, LANES))
+    stacked = [torch.stack(each, -1) if laned else each[0] for each, laned in zip(zip(*members), own)]
+    rows = several(1, [], [], [tensor.contiguous() for tensor in stacked], LANES)
+    expected = [[*function(*inputs)], *(function(*member) for member in members)]
+    names = [name for name, case in cases.items() for _ in _listed(case(*inputs))]
+    for number, name in enumerate(names):
+        assert_same(results[number][0], expected[0][number], name)
+        for member in range(LANES):
+            assert_same(rows[number][0, 0, ..., member], expected[1 + member][number], f"{name}, member {member}")
+
+
+def _listed(result: Any) -> list[Tensor]:
+    return list(result) if isinstance(result, (list, tuple)) else [result]
+
+
+def _other(tensor: Tensor, member: int) -> Tensor:
+    return tensor.roll(member) * (1 + member) if tensor.is_floating_point() else tensor
+
+
+def recorded_as_it_is(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """The graph with every operation kept."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, tracing_mode="fake")(*inputs)
+
+
+def by_steps(
+    graph: fx.GraphModule, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor]
+) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """The loop over steps in Python: the last carry, and the results of each step."""
+    rows = []
+    for step in range(len(samples[0])):
+        out = graph(*carry, *(tensor[step] for tensor in samples), *constants)
+        carry, results = list(out[: len(carry)]), list(out[len(carry) :])
+        rows.append([tensor.clone() for tensor in results])
+    return carry, rows
+
+
+def kinds_of(carry: Sequence[Tensor], samples: Sequence[Tensor], constants: Sequence[Tensor]) -> list[Kind]:
+    """The kinds of the inputs of a graph that takes them in this order."""
+    return [*["carry"] * len(carry), *["sample"] * len(samples), *["constant"] * len(constants)]  # type: ignore[list-item]
