@@ -1,4 +1,4 @@
-"""One recurrent network on an endless signal, by the eager and by the compiled engine; then a sweep of 32 learners."""
+"""One recurrent network on an endless signal, by the eager and the compiled engine; then a sweep of 32 learners."""
 
 import sys
 import time

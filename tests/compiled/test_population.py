@@ -138,10 +138,9 @@ def test_a_member_that_diverges_is_named_and_all_stay_as_they_were() -> None:
     hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200)]
     samples = stream(classes=False)
     population = hl.Population(maker("gru", order="sequential"), hyper=hyper)
-    count = 0
     with pytest.raises(hl.errors.NonFiniteError, match="member 1 of 2: "):
-        for _ in population.run(samples, chunk=16):
-            count += 1
+        list(population.run(samples, chunk=16))
+    count = population.position
     single = alone(maker("gru", order="sequential"), hyper[:1], [0], samples[:count])[0][0] if count else None
     if single is not None:
         for a, b in zip(single.network.parameters(), population.members[0].network.parameters(), strict=True):

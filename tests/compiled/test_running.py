@@ -28,6 +28,11 @@ def regression(steps: int = 50) -> Problem:
     return Problem(network, nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.2, beta=0.05), samples)
 
 
+def collect(reports: Any, into: list[Any]) -> None:
+    for report in reports:
+        into.append(report)
+
+
 @pytest.mark.parametrize("setting", ALL, ids=name_of)
 def test_between_reports_the_learner_is_where_the_last_one_left_it(setting: dict[str, Any]) -> None:
     problem = regression()
@@ -121,12 +126,11 @@ def test_a_sample_that_is_not_finite_is_skipped_or_named_as_in_the_eager_engine(
     raising = [problem.learner(**setting) for _ in range(2)]
     messages, counts = [], []
     for learner, engine in zip(raising, ("eager", "compiled"), strict=True):
-        count = 0
+        reports: list[Any] = []
         with pytest.raises(hl.errors.NonFiniteError) as error:
-            for _ in learner.run(problem.samples, engine=engine, chunk=16):
-                count += 1
+            reports.extend(learner.run(problem.samples, engine=engine, chunk=16))
         messages.append(str(error.value))
-        counts.append(count)
+        counts.append(learner.position)
     assert messages[0] == messages[1]
     assert counts[0] == counts[1]
     assert_same(*raising, 1e-12)
@@ -149,8 +153,7 @@ def test_a_bad_sample_within_a_chunk_stops_the_run_where_it_stands(wrong: dict[s
         eager.step(sample)
     reports = []
     with pytest.raises(hl.errors.SampleError, match=message):
-        for report in compiled.run(problem.samples, engine="compiled", chunk=16):
-            reports.append(report)  # noqa: PERF402
+        collect(compiled.run(problem.samples, engine="compiled", chunk=16), reports)
     assert len(reports) == 20
     for a, b in zip(eager.network.parameters(), compiled.network.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 STEPS = 4
+SIDES = [(2, 3), (3, 5), (1, 4), (4, 1), (3, 3), (1, 1), (7, 2), (7, 7)]
+LARGEST = 300
 
 
 @dataclass
@@ -32,7 +34,7 @@ class Problem:
 def random_problem(seed: int, member: int = 0) -> Problem:
     """A step of ten to thirty operations; `member` changes the numbers, but not the step."""
     rng, draw = random.Random(seed), torch.Generator().manual_seed(1000 * seed + member)
-    a, b = rng.choice([(2, 3), (3, 5), (1, 4), (4, 1), (3, 3), (1, 1), (7, 2)])
+    a, b = rng.choice(SIDES)
     shapes = [(), (a,), (b,), (a, b), (b, a), (a, b), (1, b), (a, 1), (2, a, b), (b, b)]
 
     def tensor(shape: tuple[int, ...]) -> Tensor:
@@ -71,7 +73,7 @@ class _Step:
                 size = torch.broadcast_shapes(x.shape, y.shape).numel()
             except RuntimeError:
                 continue
-            if size <= 120:
+            if size <= LARGEST:
                 fitting.append(y)
         return self.rng.choice(fitting)
 
@@ -128,6 +130,14 @@ def _where(s: _Step, x: Tensor) -> Tensor:
     return torch.where(x > y, x, y + 1)
 
 
+def _either(s: _Step, x: Tensor) -> Tensor:
+    return (
+        torch.where(s.partner(x) > 0, x, s.partner(x) - 1)
+        if x.numel() < 50
+        else torch.where(x > 0, 2, s.pick(x.shape))
+    )
+
+
 def _compare(s: _Step, x: Tensor) -> Tensor:
     return (x <= s.partner(x)).to(s.rng.choice([torch.float64, torch.int64]))
 
@@ -163,8 +173,7 @@ def _flip(s: _Step, x: Tensor) -> Tensor:
 def _cat(s: _Step, x: Tensor) -> Tensor:
     if not x.dim() or x.numel() > 60:
         return x * 2
-    pieces = torch.cat([x, s.pick(x.shape).to(x.dtype)], s.rng.randrange(x.dim()))
-    return pieces
+    return torch.cat([x, s.pick(x.shape).to(x.dtype)], s.rng.randrange(x.dim()))
 
 
 def _split(s: _Step, x: Tensor) -> Tensor:
@@ -197,7 +206,7 @@ def _product(s: _Step, x: Tensor) -> Tensor:
     x = x.double()
     fitting = [y for y in s.pool if y.dim() == 2 and y.shape[0] == x.shape[1]]
     y = s.rng.choice(fitting).double() if fitting else x.t()
-    return _small(x @ y) if y.shape[1] * x.shape[0] < 120 else x
+    return _small(x @ y) if y.shape[1] * x.shape[0] < LARGEST else x
 
 
 def _pick_by_value(s: _Step, x: Tensor) -> Tensor:
@@ -231,6 +240,20 @@ def _running(s: _Step, x: Tensor) -> Tensor:
 
 
 OPERATIONS: list[Callable[[_Step, Tensor], Tensor]] = [
-    *(_add, _subtract, _multiply, _square, _larger, _where, _compare, _transpose, _reshape, _slice, _flip, _cat),
+    *(
+        _add,
+        _subtract,
+        _multiply,
+        _square,
+        _larger,
+        _where,
+        _either,
+        _compare,
+        _transpose,
+        _reshape,
+        _slice,
+        _flip,
+        _cat,
+    ),
     *(_split, _expand, _fold, _product, _pick_by_value, _assign, _running, _add, _subtract, _fold, _product),
 ]

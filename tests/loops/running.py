@@ -23,20 +23,21 @@ def assert_same(result: Tensor, expected: Tensor, what: object) -> None:
     )
 
 
-def check(cases: dict[str, Callable[..., Any]], *inputs: Tensor, recorded: bool = True) -> None:
-    """Each function, all in one program, for one network and for three that differ in the floating-point inputs."""
+def check(cases: dict[str, Callable[..., Any]], *inputs: Tensor) -> None:
+    """Each function, all in one program, for one network and for members that differ in floating-point inputs."""
 
     def function(*given: Tensor) -> list[Tensor]:
         return [tensor for case in cases.values() for tensor in _listed(case(*given))]
 
     members = [[_other(tensor, member) for tensor in inputs] for member in range(LANES)]
-    graph = pure_graph(function, list(inputs)) if recorded else recorded_as_it_is(function, inputs)
+    graph = pure_graph(function, list(inputs))
     kinds: list[Kind] = ["constant"] * len(inputs)
     single = Loop(translate(graph, kinds, [False] * len(inputs)))
     results = single(1, [], [], [tensor.contiguous() for tensor in inputs])
     own = [tensor.is_floating_point() for tensor in inputs]
     several = Loop(translate(graph, kinds, own, LANES))
-    stacked = [torch.stack(each, -1) if laned else each[0] for each, laned in zip(zip(*members), own)]
+    each = zip(zip(*members, strict=True), own, strict=True)
+    stacked = [torch.stack(tensors, -1) if laned else tensors[0] for tensors, laned in each]
     rows = several(1, [], [], [tensor.contiguous() for tensor in stacked], LANES)
     expected = [[*function(*inputs)], *(function(*member) for member in members)]
     names = [name for name, case in cases.items() for _ in _listed(case(*inputs))]
@@ -52,13 +53,6 @@ def _listed(result: Any) -> list[Tensor]:
 
 def _other(tensor: Tensor, member: int) -> Tensor:
     return tensor.roll(member) * (1 + member) if tensor.is_floating_point() else tensor
-
-
-def recorded_as_it_is(function: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
-    """The graph with every operation kept."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    return make_fx(function, tracing_mode="fake")(*inputs)
 
 
 def by_steps(

@@ -69,12 +69,12 @@ def assert_population(seed: int) -> None:
                 assert torch.equal(result[step, g, ..., lane], rows[step][k])
 
 
-@pytest.mark.parametrize("seed", range(16))
+@pytest.mark.parametrize("seed", range(10))
 def test_random_steps_are_those_of_pytorch(seed: int) -> None:
     assert_single(random_problem(seed))
 
 
-@pytest.mark.parametrize("seed", range(100, 108))
+@pytest.mark.parametrize("seed", range(100, 105))
 def test_each_member_of_a_population_is_a_single_run(seed: int) -> None:
     assert_population(seed)
 
@@ -110,12 +110,12 @@ def test_carries_that_cross_are_read_before_they_are_written(name: str) -> None:
 
 def test_a_long_chain_is_cut_into_pieces() -> None:
     def step(x: Tensor, u: Tensor) -> list[Tensor]:
-        for _ in range(600):
+        for _ in range(250):
             x = (x + u).clamp(-7, 7)
         return [x]
 
     def doubled(x: Tensor, u: Tensor) -> list[Tensor]:
-        for _ in range(40):
+        for _ in range(25):
             x = x + x - u * x.amax()
             x = x.clamp(-2, 2)
         return [x]

@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn import functional as F
 
 from hamlearn.compiled.trace import pure_graph
 from hamlearn.loops import Loop, UnsupportedError, translate
 from tests.loops.running import assert_same
 
+F = nn.functional
 CLASSES = torch.tensor([1, 0, 4])
 Parts = tuple[Callable[..., list[Tensor]], list[Tensor]]
 
@@ -107,11 +107,25 @@ def double() -> Any:
     torch.set_default_dtype(torch.float32)
 
 
-ACTIVATIONS = "ReLU LeakyReLU ELU SELU CELU GELU SiLU Mish Softplus Hardtanh ReLU6 Hardswish Sigmoid Tanh".split()
-ACTIVATIONS += "LogSigmoid Softsign Tanhshrink PReLU GLU Identity".split()
+ACTIVATIONS: list[type[nn.Module]] = [
+    *(
+        nn.ReLU,
+        nn.LeakyReLU,
+        nn.ELU,
+        nn.SELU,
+        nn.CELU,
+        nn.GELU,
+        nn.SiLU,
+        nn.Mish,
+        nn.Softplus,
+        nn.Hardtanh,
+        nn.ReLU6,
+    ),
+    *(nn.Hardswish, nn.Sigmoid, nn.Tanh, nn.LogSigmoid, nn.Softsign, nn.Tanhshrink, nn.PReLU, nn.GLU, nn.Identity),
+]
 NETWORKS: dict[str, Callable[[], dict[str, nn.Module]]] = {
     "activations": lambda: (
-        {name: getattr(nn, name)() for name in ACTIVATIONS}
+        {kind.__name__: kind() for kind in ACTIVATIONS}
         | {"gelu": nn.GELU("tanh"), "softmax": nn.Softmax(-1), "log": nn.LogSoftmax(0)}
     ),
     "cells": lambda: {
@@ -142,7 +156,7 @@ def test_layers_and_their_derivatives(name: str) -> None:
 
 
 def test_members_of_a_population_have_their_own_weights() -> None:
-    layers = {**NETWORKS["norms"](), **NETWORKS["attention"](), "gru": nn.GRUCell(6, 4), "lstm": nn.LSTMCell(6, 4)}
+    layers = {"group": nn.GroupNorm(2, 6), "by hand": ByHand(), "gru": nn.GRUCell(6, 4), "lstm": nn.LSTMCell(6, 4)}
     assert_right({k: graded(module, squares) for k, module in layers.items()}, torch.randn(3, 6), lanes=4)
 
 
@@ -211,11 +225,13 @@ def test_every_other_layer_is_right_or_refused() -> None:
         "half": (Applied(lambda x: x.half().float()), x),
         "complex": (Applied(lambda x: torch.fft.fft(x).abs()), x),
     }
+    refused = []
     for name, (layer, given) in layers.items():
         try:
             assert_right({name: graded(layer, squares)}, given)
-        except UnsupportedError as error:
-            assert str(error)
+        except UnsupportedError:
+            refused.append(name)
+    assert {"dropout", "sorted", "half", "complex"} <= set(refused)
 
 
 def test_a_class_out_of_range_reads_the_nearest_one() -> None:
@@ -230,8 +246,9 @@ def test_a_class_out_of_range_reads_the_nearest_one() -> None:
 @pytest.mark.parametrize("shape", [(16, 7, 7), (4, 10, 13), (5, 3, 3)], ids=str)
 def test_choices_in_loops_of_odd_length(shape: tuple[int, ...]) -> None:
     a, b, c = (torch.randn(shape, dtype=torch.float32) for _ in range(3))
-    function = (
-        lambda a, b, c: [  # noqa: E731
+
+    def function(a: Tensor, b: Tensor, c: Tensor) -> list[Tensor]:
+        return [
             torch.where(a <= 0, 0, b + c),
             torch.where(a <= 0, b, c) * torch.where((a > 0) | (b > 0), b, 1),
             F.pad(a, (1, 2, 0, 1)),
@@ -239,7 +256,7 @@ def test_choices_in_loops_of_odd_length(shape: tuple[int, ...]) -> None:
             a.cumsum(1).clamp(-1, 1),
             F.leaky_relu(a + b) * (b > c),
         ]
-    )
+
     loop = Loop(translate(pure_graph(function, [a, b, c]), ["constant"] * 3, [False] * 3))
     for number, (result, expected) in enumerate(zip(loop(1, [], [], [a, b, c]), function(a, b, c), strict=True)):
         assert_same(result[0], expected, number)

@@ -230,14 +230,15 @@ def test_tensors_are_made_from_nothing(dtype: torch.dtype) -> None:
 @types
 def test_folds_over_every_set_of_axes(dtype: torch.dtype) -> None:
     cases: Cases = {}
-    for count in range(4):
+    for count in range(4) if dtype == torch.float64 else ():
         for axes in itertools.combinations((0, 1, -1), count):
-            for keep in (False, True):
-                for name in ("sum", "mean", "amax", "amin"):
-                    cases[f"{name} {axes} {keep}"] = lambda x, n=name, a=axes, k=keep: getattr(x, n)(a, keepdim=k)
+            for name in ("sum", "amax"):
+                keep = (count + len(name)) % 2 == 0
+                cases[f"{name} {axes} {keep}"] = lambda x, n=name, a=axes, k=keep: getattr(x, n)(a, keepdim=k)
     cases |= {
         "sum of all": lambda x: [x.sum(), x.mean(), x.max(), x.min()],
         "of computed": lambda x: [(x * x).exp().sum(1), torch.exp(x[:1]).sum(0).sum(1)[:, None].amax()],
+        "mean": lambda x: [x.mean(0), x.mean((0, 2), keepdim=True), x.mean(-1), x.amin(1), x.amin((0, -1))],
         "of one": lambda x: [x[:1].sum(0), x[:1].mean(0), x[0, 0, 0].sum(), x[0, 0, 0].mean(), x[0, 0, 0].amax()],
         "of expanded": lambda x: [x[:, :1].expand(-1, 5, -1).sum(1), x[0].expand(3, 3, 4).sum((0, 2))],
         "of permuted": lambda x: [x.permute(2, 1, 0).sum(0), x.permute(1, 0, 2).amax(2)],

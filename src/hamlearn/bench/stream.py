@@ -24,9 +24,9 @@ from typing import Any
 
 import torch
 
-from hamlearn.bench import _report, _stream_single
+from hamlearn.bench import _report, _stream_population, _stream_single
 
-PARTS = {"single": _stream_single}
+PARTS = {"single": _stream_single, "population": _stream_population}
 """What is measured: each part has `measure(device, quick)` and `show(found, device)`."""
 
 

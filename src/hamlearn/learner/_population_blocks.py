@@ -198,9 +198,7 @@ class PopulationPlan:
         if self.steady and not first:
             kept.setdefault("rates", (self.rates, self.betas))
         self.updates = lanes.updates + block.targets(self.count)
-        self.all_times = np.empty((self.count + 1, len(members)))
-        self.all_times[0], self.all_times[1:] = lanes.times, self._taus(first)
-        np.add.accumulate(self.all_times, out=self.all_times)
+        self.all_times = _clock(lanes.times, self._taus(first), self.count)
         self.fresh = block.begins(lanes.fresh, self.count)
 
     @property
@@ -253,6 +251,16 @@ class PopulationPlan:
             mask = torch.tensor(known[: self.count], dtype=torch.float64)
             rows = [*rows[:3], rows[3] * mask[:, None, None]]
         return Pace(rows, betas, self.scheduled)
+
+
+def _clock(times: np.ndarray, taus: np.ndarray, count: int) -> np.ndarray:
+    """Times of all members before each step and after the last, as repeated addition gives them."""
+    together = bool((times == times[0]).all() and (taus == taus[:, :1]).all())
+    members = 1 if together else len(times)
+    clock = np.empty((count + 1, members))
+    clock[0], clock[1:] = times[:members], taus[:, :members]
+    np.add.accumulate(clock, out=clock)
+    return np.broadcast_to(clock, (count + 1, len(times)))
 
 
 def _alike(betas: Sequence[float | Tensor]) -> Sequence[Tensor]:

@@ -39,8 +39,8 @@ class Window:
     def of(cls, call: Call) -> Window:
         """The window of a call."""
         kernel = call["weight"].shape[2:]
-        each = (call["stride"], call["padding"], call["dilation"])
-        return cls(kernel, *(tuple(x) * (len(kernel) // len(x)) for x in each), call["groups"])
+        each = lambda name: tuple(call[name]) * (len(kernel) // len(call[name]))  # noqa: E731
+        return cls(kernel, each("stride"), each("padding"), each("dilation"), call["groups"])
 
     def place(self, axis: int, t: str, k: str) -> str:
         """Where entry `k` of the kernel meets the padded input for element `t` of the output."""

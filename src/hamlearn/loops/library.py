@@ -12,6 +12,7 @@ import shlex
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
@@ -45,7 +46,7 @@ class Loop:
     def __init__(self, program: Program) -> None:
         self.program = program
         self._run = _load(program.source).run
-        self._run.argtypes = [ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 5]
+        self._run.argtypes = [*[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 5]
         self._run.restype = None
 
     def __call__(
@@ -57,17 +58,36 @@ class Loop:
         lanes: int = 1,
         groups: int = 1,
     ) -> list[Tensor]:
-        """Run `steps` steps; the carry changes in place, and the results are returned, one row per step."""
+        """Run `steps` steps; the carry changes in place, and the results are returned, one row per step.
+
+        Groups of a population do not touch each other: they are shared out over PyTorch's number of threads.
+        """
         results = [
             torch.empty((steps, groups, *shape, lanes) if laned else (steps, *shape), dtype=dtype)
             for shape, dtype, laned in self.program.results
         ]
-        # Not kept: two threads may run the same loop at once.
-        scratch = torch.empty(self.program.scratch + 64, dtype=torch.uint8)
-        start = scratch.data_ptr() + -scratch.data_ptr() % 64
         memory = (carry, samples, [*constants, *self.program.constants], results)
-        self._run(steps, groups, *(_pointers(tensors) for tensors in memory), start)
+        pointers = [_pointers(tensors) for tensors in memory]
+
+        def run(first: int, last: int) -> None:
+            # Not kept: two threads may run the same loop at once.
+            scratch = torch.zeros(self.program.scratch + 64, dtype=torch.uint8)
+            self._run(steps, first, last, groups, *pointers, scratch.data_ptr() + -scratch.data_ptr() % 64)
+
+        threads = min(groups, torch.get_num_threads())
+        if threads == 1:
+            run(0, groups)
+        else:
+            edges = [groups * part // threads for part in range(threads + 1)]
+            others = _threads(threads - 1).map(run, edges[1:-1], edges[2:])
+            run(0, edges[1])
+            list(others)
         return results
+
+
+@functools.cache
+def _threads(count: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(count, thread_name_prefix="hamlearn")
 
 
 def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:

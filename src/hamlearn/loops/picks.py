@@ -1,7 +1,7 @@
 """Elements at places that are themselves computed: reading them, and writing to them.
 
-Eager PyTorch refuses an index that is out of range. A loop cannot, so it takes the nearest one that is in range: memory
-is safe, and the caller has to look at indices before.
+Eager PyTorch refuses an index that is out of range. A loop cannot, so it takes the nearest one that is in range:
+memory is safe, and the caller has to look at indices before.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ def _scatter(writer: Writer, call: Call) -> Value:
         return _write(writer, base, source, _along(writer, base, axis, where, where.shape), adds)
     # One entry in each row: the row is computed whole, with a question, and joins other loops.
     _require_numbers(where)
-    entry = source if isinstance(source, Value) else constant(source, call.dtype, where.shape)
+    entry = source if isinstance(source, Value) else constant(source or 0, call.dtype, where.shape)
     written = cast(entry, call.dtype)
 
     def at(i: Index) -> str:

@@ -9,13 +9,31 @@ import torch
 
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.values import UnsupportedError, Value, broadcast, cast, choice, computed, constant
-from hamlearn.loops.writer import Writer
+from hamlearn.loops.writer import ALIGNMENT, Writer
 
 aten = torch.ops.aten
 
 HEAVY = 16
 """Cost from which it is cheaper to keep a value in memory than to compute an element twice."""
 
+# The same name in PyTorch and in C.
+FUNCTIONS = [
+    "exp",
+    "exp2",
+    "expm1",
+    "log",
+    "log2",
+    "log10",
+    "log1p",
+    "erf",
+    "erfc",
+    "sin",
+    "cos",
+    "tan",
+    "sinh",
+    "cosh",
+]
+FUNCTIONS += ["tanh", "asin", "acos", "atan", "asinh", "acosh", "atanh"]
 # Operation: (C expression, cost). `{f}` is the suffix of the C function for the type.
 ARITHMETIC: dict[Any, tuple[str, int]] = {
     aten.mul: ("({0} * {1})", 1),
@@ -39,26 +57,10 @@ FLOATS: dict[Any, tuple[str, int]] = {
     aten.round: ("rint{f}({0})", 1),
     aten.fmod: ("fmod{f}({0}, {1})", HEAVY),
     aten.atan2: ("atan2{f}({0}, {1})", HEAVY),
-    **{
-        getattr(aten, name): (f"{name}{{f}}({{0}})", HEAVY)
-        for name in (
-            "exp",
-            "exp2",
-            "expm1",
-            "log",
-            "log2",
-            "log10",
-            "log1p",
-            "sin",
-            "cos",
-            "tan",
-            "sinh",
-            "cosh",
-            "tanh",
-        )
-        + ("asin", "acos", "atan", "asinh", "acosh", "atanh", "erf", "erfc")
-    },
+    **{getattr(aten, name): (f"{name}{{f}}({{0}})", HEAVY) for name in FUNCTIONS},
 }
+# Those that the C library has for whole vectors, and that take zeros easily.
+VECTORS = {aten.exp, aten.expm1, aten.log1p, aten.tanh, aten.sin, aten.cos, aten.erf, aten.sigmoid}
 BITS = {aten.bitwise_and: "({0} & {1})", aten.bitwise_or: "({0} | {1})", aten.bitwise_xor: "({0} ^ {1})"}
 COMPARISONS = {aten.eq: "==", aten.ne: "!=", aten.lt: "<", aten.le: "<=", aten.gt: ">", aten.ge: ">="}
 LOGIC = {
@@ -119,7 +121,12 @@ def _floats(writer: Writer, call: Call) -> Value:
     text, cost = FLOATS[call.op]
     if not call.dtype.is_floating_point:
         raise UnsupportedError(f"{call.op} of {call.dtype} has no loops")
-    return elementwise(writer, text, call.operands("{1}" in text), call.shape, call.dtype, cost)
+    args = call.operands("{1}" in text)
+    if call.op in VECTORS and not args[0].lanes and args[0].numel * call.dtype.itemsize >= ALIGNMENT:
+        same = args[0].dtype == call.dtype
+        value = args[0] if same else elementwise(writer, "{0}", args, call.shape, call.dtype, 0)
+        return writer.store_vectors(value, text.replace("{f}", "f" if call.dtype == torch.float32 else ""))
+    return elementwise(writer, text, args, call.shape, call.dtype, cost)
 
 
 def _bits(writer: Writer, call: Call) -> Value:

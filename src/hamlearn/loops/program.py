@@ -12,48 +12,14 @@ from torch import Tensor, fx
 
 from hamlearn.loops.operations import apply
 from hamlearn.loops.pointwise import HEAVY
+from hamlearn.loops.prelude import PRELUDE
 from hamlearn.loops.values import C_TYPES, UnsupportedError, Value
-from hamlearn.loops.writer import Writer
+from hamlearn.loops.writer import ALIGNMENT, Writer
 
 Kind = Literal["carry", "sample", "constant"]
 PREFIX = {"carry": "c", "sample": "s", "constant": "k"}
-ALIGNMENT = 64
 LONG = 4 * HEAVY
 """Cost from which a value is put into memory though it is used once: no expression grows without end."""
-
-PRELUDE = """\
-#include <stdint.h>
-#include <stdlib.h>
-#include <math.h>
-#include <float.h>
-#define LARGEST DBL_MAX
-#define LARGESTf FLT_MAX
-// Where the C library has them, loops call functions that take a whole vector.
-#ifdef VECTOR_MATH
-#define VECTOR(name) \
-    __attribute__((simd("notinbranch"), const)) double name(double); \
-    __attribute__((simd("notinbranch"), const)) float name##f(float);
-VECTOR(exp) VECTOR(expm1) VECTOR(log) VECTOR(log1p) VECTOR(tanh) VECTOR(sin) VECTOR(cos) VECTOR(erf)
-#endif
-// Where a function adds up, the order is free; everywhere else, arithmetic is what it says.
-#if defined(__GNUC__) && !defined(__clang__)
-#define REORDERED __attribute__((noinline, optimize("associative-math", "no-signed-zeros", "no-trapping-math")))
-#else
-#define REORDERED
-#endif
-// Both are computed, and one is taken. A load under a condition would do for C, but not for every compiler: gcc 12
-// gives wrong numbers for loops of odd length with such loads.
-#define CHOOSE(T) static inline T choose_##T(int c, T a, T b) { return c ? a : b; }
-CHOOSE(float) CHOOSE(double) CHOOSE(int64_t) CHOOSE(int32_t) CHOOSE(uint8_t)
-static inline int64_t clip(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }
-#define OUTSIDE(r, b) (r != 0 && (r < 0) != (b < 0))
-static inline double modulo(double a, double b) { a = fmod(a, b); return OUTSIDE(a, b) ? a + b : a; }
-static inline float modulof(float a, float b) { a = fmodf(a, b); return OUTSIDE(a, b) ? a + b : a; }
-static inline int64_t whole_part(int64_t a, int64_t b) { return b ? a / b : 0; }
-static inline int64_t whole_modulo(int64_t a, int64_t b) { a = b ? a % b : 0; return OUTSIDE(a, b) ? a + b : a; }
-static inline int64_t whole_quotient(int64_t a, int64_t b) { return b ? (a - whole_modulo(a, b)) / b : 0; }
-static inline int64_t wrapped(int64_t i, int64_t n) { return clip(i < 0 ? i + n : i, n); }
-"""
 
 
 @dataclass(frozen=True)
@@ -61,7 +27,8 @@ class Program:
     """C source of a loop over steps, and the memory it needs.
 
     Attributes:
-        source: Defines `run(steps, groups, carry, samples, constants, results, scratch)`; the carry is updated
+        source: Defines `run(steps, first, last, groups, carry, samples, constants, results, scratch)`, which
+            takes the groups from `first` up to `last` of all `groups`; the carry is updated
             in place.
         scratch: Bytes of working memory.
         constants: Tensors that the graph itself holds, behind those given as constants.
@@ -178,11 +145,11 @@ class _Translation:
             self.writer.store(value, into=f"y{number}")
             described.append((value.shape, value.dtype, value.lanes))
         waiting = []
-        for number, (node, own) in enumerate(zip(self.carried, self.own, strict=True)):
+        for node, own in zip(self.carried, self.own, strict=True):
             value = self.values[node]
             if (value.shape, value.dtype) != (own.shape, own.dtype):
                 raise UnsupportedError(
-                    f"a carry that turns from {own.dtype} {own.shape} into {value.dtype} {value.shape}"
+                    f"a carry of {own.dtype} {own.shape} that becomes {value.dtype} {value.shape} has no loops"
                 )
             if value.memory == own.memory:
                 continue
@@ -229,10 +196,11 @@ class _Translation:
         lines, _ = self._layout()
         body = "\n".join([*pointers, *lines, self.writer.text()])
         return (
-            f"{PRELUDE}\n{self.writer.functions()}void run(int64_t steps, int64_t groups, void** carry, void** samples, void** constants, "
-            "void** results, char* scratch) {\n"
+            f"{PRELUDE}\n{self.writer.functions()}"
+            "void run(int64_t steps, int64_t first, int64_t last, int64_t groups, "
+            "void** carry, void** samples, void** constants, void** results, char* scratch) {\n"
             # A group takes all steps before the next one begins: its weights stay in the cache.
-            "for (int64_t group = 0; group < groups; ++group)\n"
+            "for (int64_t group = first; group < last; ++group)\n"
             f"for (int64_t step = 0; step < steps; ++step) {{\n{body}\n}}\n}}\n"
         )
 

@@ -13,6 +13,8 @@ from hamlearn.loops.values import C_TYPES, Index, Value, cast, linear, literal
 
 ON_STACK = 16384
 """Bytes that a row of sums may take on the stack."""
+ALIGNMENT = 64
+"""Bytes of the longest vector: all memory of the loops' own begins and ends at a multiple of it."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ class Writer:
         self._types: dict[str, str] = {}
         self._reads: Reads = []
 
+    @property
+    def padded(self) -> set[str]:
+        """Names of the loops' own memory."""
+        return {name for name, _, _ in self.memory}
+
     def in_memory(self, name: str, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> Value:
         """A value that is read from the memory `name`."""
         shape = tuple(shape)
@@ -77,6 +84,16 @@ class Writer:
             statement = f"{name}[{self._laned(position, value.lanes)}] = {value.at(index)};"
             join(self.nests, _loops(value.shape), value.lanes, statement, self._reads, (name, position))
         return self.in_memory(name, value.shape, value.dtype, value.lanes)
+
+    def store_vectors(self, value: Value, text: str) -> Value:
+        """Put a function of a value into memory, computed in whole vectors, beyond the last element if need be."""
+        stored = value if value.memory in self.padded else self.store(value)
+        result = self.in_memory(self._new_memory(value.shape, value.dtype, False), value.shape, value.dtype, False)
+        count = -(-value.numel * value.dtype.itemsize // ALIGNMENT) * ALIGNMENT // value.dtype.itemsize
+        reads: Reads = [(str(stored.memory), "(i0)")]
+        statement = f"{result.memory}[(i0)] = {text.format(f'{stored.memory}[(i0)]')};"
+        join(self.nests, (count,), False, statement, reads, (str(result.memory), "(i0)"))
+        return result
 
     def store_parts(self, pieces: Sequence[Value], axis: int, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
         """Put several values behind each other along an axis."""
@@ -147,7 +164,7 @@ class Writer:
         c_type, target = C_TYPES[value.dtype], f"{result.memory}[{self._laned(position, value.lanes)}]"
         start, expression = literal(fold.start, value.dtype), value.at(index)
         update = lambda acc: fold.update.format(acc=acc, x=expression) + ";"  # noqa: E731
-        # Where the last axis is kept, the innermost loop runs over it and sums rows, so that memory is read in order.
+        # Where the last axis is kept, the innermost loop runs over it and sums rows: memory is read in order.
         rows = not value.lanes and bool(kept) and (not axes or kept[-1] > axes[-1])
         if rows or value.lanes:
             letter, length = ("l", self.lanes) if value.lanes else (f"i{len(sizes) - 1}", sizes[-1])
