@@ -1,4 +1,4 @@
-"""One recurrent network on an endless signal, by the eager and the compiled engine; then a sweep of 32 learners."""
+"""One recurrent network on an endless signal, by both engines; then a sweep of 32 learners in one loop."""
 
 import sys
 import time

@@ -159,6 +159,16 @@ def test_a_bad_sample_within_a_chunk_stops_the_run_where_it_stands(wrong: dict[s
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 
 
+def test_a_class_out_of_range_is_named_as_in_the_eager_engine() -> None:
+    network = hl.Network.feedforward(nn.Linear(3, 2))
+    samples = [hl.Sample(torch.randn(1, 3), torch.tensor([k % 2])) for k in range(30)]
+    samples[20].target = torch.tensor([5])
+    learner = hl.Learner(network, nn.functional.cross_entropy, hl.Hyper(), order="sequential")
+    with pytest.raises(hl.errors.SampleError, match="could not compare"):
+        list(learner.run(samples, engine="compiled", chunk=16))
+    assert learner.position == 20
+
+
 def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()

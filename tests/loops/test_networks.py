@@ -234,13 +234,16 @@ def test_every_other_layer_is_right_or_refused() -> None:
     assert {"dropout", "sorted", "half", "complex"} <= set(refused)
 
 
-def test_a_class_out_of_range_reads_the_nearest_one() -> None:
+def test_the_loss_of_a_class_out_of_range_is_not_a_number() -> None:
     y = torch.randn(2, 3)
     graph = pure_graph(lambda y, t: [F.cross_entropy(y, t)], [y, torch.tensor([0, 1])])
     loop = Loop(translate(graph, ["constant", "constant"], [False, False]))
-    for given, nearest in ((7, 2), (-3, 0)):
+    for given in (3, 7, -3, -1):
         (result,) = loop(1, [], [], [y, torch.tensor([0, given])])
-        assert_same(result[0], F.cross_entropy(y, torch.tensor([0, nearest])), given)
+        assert bool(result[0].isnan())
+    for given in (0, 2, -100):
+        (result,) = loop(1, [], [], [y, torch.tensor([0, given])])
+        assert_same(result[0], F.cross_entropy(y, torch.tensor([0, given])), given)
 
 
 @pytest.mark.parametrize("shape", [(16, 7, 7), (4, 10, 13), (5, 3, 3)], ids=str)

@@ -48,6 +48,14 @@ class Places:
             for by, length in zip(self.by, self.lengths, strict=True)
         ]
 
+    def inside(self, i: Index) -> str:
+        """Whether all indices of element `i` are in range."""
+        return " && ".join(
+            f"within({by.at(i)}, {-length if self.end == 'wrapped' else 0}, {length})"
+            for by, length in zip(self.by, self.lengths, strict=True)
+            if isinstance(by, Value)
+        )
+
 
 def _along(writer: Writer, tensor: Value, axis: int, where: Value, shape: tuple[int, ...]) -> Places:
     """Places that differ from an element's own along one axis alone."""
@@ -65,7 +73,15 @@ def _read(writer: Writer, source: Value, places: Places, call: Call) -> Value:
     if not source.numel:
         return constant(0, call.dtype, call.shape)
     source = writer.remember(source)
-    return computed(call.shape, call.dtype, lambda i: source.at(places.at(i)), [source, *places.values], 1)
+
+    def at(i: Index) -> str:
+        found = source.at(places.at(i))
+        if not call.dtype.is_floating_point or not places.values:
+            return found
+        # What no element stands at is not a number, so that nobody takes it for one.
+        return choice(call.dtype, places.inside(i), found, "NAN")
+
+    return computed(call.shape, call.dtype, at, [source, *places.values], 1)
 
 
 def _write(writer: Writer, base: Value, source: Any, places: Places, adds: bool) -> Value:

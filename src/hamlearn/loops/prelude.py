@@ -25,6 +25,7 @@ VECTOR(exp) VECTOR(expm1) VECTOR(log) VECTOR(log1p) VECTOR(tanh) VECTOR(sin) VEC
 #define CHOOSE(T) static inline T choose_##T(int c, T a, T b) { return c ? a : b; }
 CHOOSE(float) CHOOSE(double) CHOOSE(int64_t) CHOOSE(int32_t) CHOOSE(uint8_t)
 static inline int64_t clip(int64_t i, int64_t n) { return i < 0 ? 0 : i >= n ? n - 1 : i; }
+static inline int within(int64_t i, int64_t least, int64_t n) { return i >= least && i < n; }
 #define OUTSIDE(r, b) (r != 0 && (r < 0) != (b < 0))
 static inline double modulo(double a, double b) { a = fmod(a, b); return OUTSIDE(a, b) ? a + b : a; }
 static inline float modulof(float a, float b) { a = fmodf(a, b); return OUTSIDE(a, b) ? a + b : a; }
