@@ -168,3 +168,14 @@ def test_unlike_members_are_refused_with_the_difference() -> None:
         hl.Population(maker("gru"), hyper=[])
     with pytest.raises(hl.errors.ConfigError, match="engine='jit'"):
         hl.Population(maker("gru"), hyper=[hl.Hyper()]).run([], engine="jit")  # type: ignore[arg-type]
+
+
+def test_members_whose_modules_differ_are_refused() -> None:
+    slopes = iter([0.1, 0.2])
+
+    def make(hyper: hl.Hyper) -> hl.Learner:
+        module = nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(next(slopes)))
+        return hl.Learner(hl.Network.feedforward(module), nn.functional.mse_loss, hyper)
+
+    with pytest.raises(hl.errors.ConfigError, match="member 1 has attributes"):
+        hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()])

@@ -271,3 +271,151 @@ def test_a_step_is_compiled_once_in_a_process(caplog: pytest.LogCaptureFixture) 
         for _ in range(3):
             list(copy.deepcopy(problem).learner().run(problem.samples, engine="compiled"))
     assert sum("compiling" in record.message for record in caplog.records) <= 2
+
+
+def test_a_second_run_while_the_first_goes_on_is_an_error_for_the_first() -> None:
+    problem = regression()
+    learner = problem.learner()
+    first = learner.run(problem.samples, engine="compiled", chunk=8)
+    taken = [next(first).sample for _ in range(3)]
+    list(learner.run(problem.samples[30:33], engine="compiled"))
+    with pytest.raises(hl.errors.StreamError, match="overtaken by a newer one"):
+        next(first)
+    eager = problem.learner()
+    for sample in (*taken, *problem.samples[30:33]):
+        eager.step(sample)
+    torch.testing.assert_close(learner.state.h, eager.state.h, rtol=1e-12, atol=1e-12)
+
+
+def test_a_checkpoint_loaded_within_the_loop_leaves_the_stream_where_it_is(tmp_path: Path) -> None:
+    problem = regression()
+    taken: dict[str, list[int]] = {}
+    for engine in ("eager", "compiled"):
+        learner = problem.learner()
+        taken[engine] = []
+        for index, report in enumerate(learner.run(problem.samples, engine=engine, chunk=16)):
+            taken[engine].append(id(report.sample))
+            if index == 3:
+                learner.save(tmp_path / "checkpoint")
+            if index == 6:
+                learner.load(tmp_path / "checkpoint")
+        assert learner.position == len(problem.samples) - 3
+    assert taken["eager"] == taken["compiled"] == [id(sample) for sample in problem.samples]
+
+
+def test_a_source_that_uses_its_memory_again_is_read_in_time() -> None:
+    problem = regression()
+
+    def source() -> Any:
+        u, target = torch.empty(1, 3).double(), torch.empty(1, 2).double()
+        for sample in problem.samples:
+            yield hl.Sample(u.copy_(sample.u), target.copy_(sample.target))
+
+    eager, compiled = problem.learner(), problem.learner()
+    list(eager.run(source()))
+    list(compiled.run(source(), engine="compiled", chunk=16))
+    assert_same(eager, compiled, 1e-12)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_source_or_schedule_that_fails_does_so_after_the_samples_before(engine: Any) -> None:
+    problem = regression()
+
+    def source() -> Any:
+        yield from problem.samples[:10]
+        raise OSError("the cable was pulled")
+
+    learner = problem.learner()
+    with pytest.raises(OSError, match="the cable"):
+        list(learner.run(source(), engine=engine, chunk=16))
+    assert learner.position == 10
+    hyper = hl.Hyper(tau=0.5, eta=lambda t: 1 / (4 - t) ** 2, beta=0.01)
+    learner = Problem(problem.network, problem.loss, hyper, problem.samples).learner()
+    with pytest.raises(ZeroDivisionError):
+        list(learner.run(problem.samples, engine=engine, chunk=16))
+    assert learner.position == 8
+
+
+def test_an_interrupt_within_a_block_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    from hamlearn.compiled import Engine
+
+    problem = regression()
+    learner, run = problem.learner(), Engine.run
+    list(learner.run(problem.samples[:5], engine="compiled"))
+    weights = [weight.detach().clone() for weight in learner.network.parameters()]
+
+    def interrupted(self: Any, *args: Any) -> Any:
+        run(self, *args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Engine, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        next(learner.run(problem.samples, engine="compiled"))
+    assert learner.state.t == 2.5
+    for before, now in zip(weights, learner.network.parameters(), strict=True):
+        assert torch.equal(before, now)
+    monkeypatch.undo()
+    reports = learner.run(problem.samples, engine="compiled")
+    for _ in range(7):
+        next(reports)
+    monkeypatch.setattr(Engine, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        _ = learner.state
+    monkeypatch.undo()
+    assert learner.state.t == 6.0
+
+
+class Counts(nn.Module):
+    def __init__(self, buffer: bool) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+        self.calls = 0
+        self.buffer = buffer
+        self.register_buffer("mean", torch.zeros(3).double())
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        if self.buffer:
+            self.mean = 0.9 * self.mean + 0.1 * u.mean(0)
+            return self.linear(u - self.mean)
+        self.calls += 1
+        return self.linear(u) / self.calls
+
+
+@pytest.mark.parametrize(("buffer", "reason"), [(True, "buffer"), (False, "changes output.calls")])
+def test_a_network_that_changes_itself_goes_on_eagerly_and_says_why(buffer: bool, reason: str) -> None:
+    network = hl.Network.feedforward(Counts(buffer).double())
+    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(), regression().samples)
+    eager, compiled = problem.learner(), problem.learner()
+    list(eager.run(problem.samples))
+    with pytest.warns(RuntimeWarning, match=reason):
+        list(compiled.run(problem.samples, engine="compiled"))
+    assert_same(eager, compiled, 0.0)
+
+
+def test_a_weight_with_a_hook_goes_on_eagerly_and_an_attribute_that_changes_is_followed() -> None:
+    problem = regression()
+    learner = problem.learner()
+    learner.network.output.weight.register_hook(lambda g: 0 * g)
+    with pytest.warns(RuntimeWarning, match="has a hook"):
+        list(learner.run(problem.samples, engine="compiled"))
+    module = nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1)).double()
+    problem = Problem(hl.Network.feedforward(module), problem.loss, hl.Hyper(), problem.samples)
+    learners = [problem.learner() for _ in range(2)]
+    for learner, engine in zip(learners, ("eager", "compiled"), strict=True):
+        list(learner.run(problem.samples, engine=engine))
+        learner.network.output[1].negative_slope = 0.7
+        list(learner.run(problem.samples, engine=engine))
+    assert_same(*learners, 1e-12)
+
+
+def test_a_learner_can_be_copied_in_the_middle_of_a_run() -> None:
+    problem = regression()
+    learner = problem.learner()
+    run = learner.run(problem.samples, engine="compiled", chunk=16)
+    for _ in range(5):
+        next(run)
+    twin = copy.deepcopy(learner)
+    for each in (learner, twin):
+        each.step(problem.samples[5])
+    assert torch.equal(learner.state.h, twin.state.h)
+    assert twin.position == 5

@@ -131,11 +131,7 @@ def _where(s: _Step, x: Tensor) -> Tensor:
 
 
 def _either(s: _Step, x: Tensor) -> Tensor:
-    return (
-        torch.where(s.partner(x) > 0, x, s.partner(x) - 1)
-        if x.numel() < 50
-        else torch.where(x > 0, 2, s.pick(x.shape))
-    )
+    return torch.where(s.partner(x) > 0, x, s.pick(x.shape) - 1)
 
 
 def _compare(s: _Step, x: Tensor) -> Tensor:

@@ -246,6 +246,27 @@ def test_the_loss_of_a_class_out_of_range_is_not_a_number() -> None:
         assert_same(result[0], F.cross_entropy(y, torch.tensor([0, given])), given)
 
 
+def test_an_index_out_of_range_never_leaves_the_memory() -> None:
+    x, i = torch.randn(2, 5), torch.tensor([[0, 9, -7], [4, -1, 5]])
+
+    def function(x: Tensor, i: Tensor) -> list[Tensor]:
+        return [
+            x.gather(1, i),
+            x.scatter_add(1, i, x),
+            x[:, i],
+            F.embedding(i, x.t()),
+            x.scatter(1, i[:, :1], 1.0),
+        ]
+
+    loop = Loop(translate(pure_graph(function, [x, i]), ["constant", "constant"], [False, False]))
+    gathered, added, indexed, embedded, written = (result[0] for result in loop(1, [], [], [x, i]))
+    assert gathered.isnan().tolist() == [[False, True, True], [False, True, True]]
+    assert indexed.isnan()[0].tolist() == [[False, True, True], [False, False, True]]
+    assert embedded.isnan()[..., 0].tolist() == [[False, True, True], [False, True, True]]
+    assert added.isfinite().all()
+    assert written.isfinite().all()
+
+
 @pytest.mark.parametrize("shape", [(16, 7, 7), (4, 10, 13), (5, 3, 3)], ids=str)
 def test_choices_in_loops_of_odd_length(shape: tuple[int, ...]) -> None:
     a, b, c = (torch.randn(shape, dtype=torch.float32) for _ in range(3))

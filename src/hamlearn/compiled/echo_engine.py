@@ -10,10 +10,11 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled.backends import Runnable, make_loop
-from hamlearn.compiled.engine import Steps, named
-from hamlearn.compiled.trace import Inputs, Recorded, Variant
+from hamlearn.compiled.engine import Steps, attributes, named
+from hamlearn.compiled.trace import Inputs, Recorded, Variant, unchanged
 from hamlearn.compiled.trace_echo import record_backward, record_forward
 from hamlearn.echo import Echoed
+from hamlearn.loops import UnsupportedError
 from hamlearn.streams.blocks import Block
 
 
@@ -143,14 +144,15 @@ class EchoEngine:
         carry: set[str],
         sample: set[str],
     ) -> tuple[Recorded, Runnable]:
-        modes = tuple(module.training for module in self.order.system.network.modules())
+        modes = attributes(list(self.order.system.network.modules()))
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.flat())
         key = (record.__name__, shapes, modes, str(block.u_spec), str(block.target_spec), str(h_spec))
 
         def make() -> tuple[Recorded, Runnable]:
             variant = Variant(bool(inputs.target), True, "state" if self.checked else "nothing")
             specs = (h_spec, block.u_spec, block.target_spec)
-            recorded = record(self.order, inputs, variant, specs, (self.buffer_names, self.frozen_names))
+            with unchanged(self.order.system.network):
+                recorded = record(self.order, inputs, variant, specs, (self.buffer_names, self.frozen_names))
             kinds = inputs.kinds(carry, sample)
             return recorded, make_loop(recorded.graph, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
 
@@ -160,6 +162,8 @@ class EchoEngine:
 def _joined(stretches: list[Stretch]) -> Stretch:
     if len(stretches) == 1:
         return stretches[0]
+    if len({tuple(leaf.shape[1:] for leaf in (*s.h, *s.u)) for s in stretches}) > 1:
+        raise UnsupportedError("the tokens of a sequence differ in shape")
     with_target = next((s for s in stretches if s.target), stretches[0])
     rows = [
         s.target or [leaf[:1].expand(s.count, *leaf.shape[1:]) for leaf in with_target.target] for s in stretches

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn.compiled.backends import Runnable, make_loop
-from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
+from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record, unchanged
 from hamlearn.loops import UnsupportedError
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry, Order
@@ -122,8 +122,7 @@ class Engine:
             tuple(t.dim() for t in betas),
         )
         specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
-        modes = tuple(module.training for module in self._modules)
-        key = (shapes, specs, modes, len(target), pace.varying, watch)
+        key = (shapes, specs, attributes(self._modules), len(target), pace.varying, watch)
         recorded, loop = self._steps.get(key, lambda: self._make(first(), block, carry.spec, pace.varying, watch))
         carried = [*theta, *omega, *h, *z, *buffers]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
@@ -138,15 +137,16 @@ class Engine:
     def _make(
         self, first: Inputs, block: Block, h_spec: _tree.Spec, varying: bool, watch: Watch
     ) -> tuple[Recorded, Runnable]:
-        recorded = record(
-            self.order,
-            self._member(first),
-            Variant(bool(block.target), bool(first.fresh), watch),
-            (h_spec, block.u_spec, block.target_spec),
-            (self.buffer_names, self.frozen_names),
-            self.reset_each,
-            self.carries,
-        )
+        with unchanged(self.order.system.network):
+            recorded = record(
+                self.order,
+                self._member(first),
+                Variant(bool(block.target), bool(first.fresh), watch),
+                (h_spec, block.u_spec, block.target_spec),
+                (self.buffer_names, self.frozen_names),
+                self.reset_each,
+                self.carries,
+            )
         read = {"rates", "u", "target", "fresh", *(["betas"] if varying else [])}
         kinds, laned = first.kinds({"theta", "omega", "h", "z", "buffers"}, read), first.laned()
         return recorded, make_loop(recorded.graph, kinds, laned, self.lanes, first.theta[0].device)
@@ -176,6 +176,11 @@ class Steps:
                 self._failed[key] = error
                 raise
         return self._made[key]
+
+
+def attributes(modules: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
+    """Tells whether an attribute of a module, its mode among them, was given another value."""
+    return tuple(tuple(map(id, vars(module).values())) for module in modules)
 
 
 def named(order: Order, names: Sequence[str]) -> list[Tensor]:

@@ -7,8 +7,10 @@ enter as tensors without axes, which makes one graph serve every hyper-parameter
 from __future__ import annotations
 
 import copy
+import logging
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -131,7 +133,12 @@ class _Within(nn.Module):
         self.function = function
 
     def forward(self) -> Any:
-        return self.function()
+        given = dict(self.network.named_buffers())
+        result = self.function()
+        for name, buffer in self.network.named_buffers():
+            if given[name] is not buffer:
+                raise UnsupportedError(f"it puts another tensor in the place of its buffer {name!r}")
+        return result
 
 
 class Stage:
@@ -245,6 +252,9 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
         UnsupportedError: If the function cannot be recorded, with the reason.
     """
     inputs = [tensor.detach() for tensor in inputs]
+    # What fails here is told by the caller, or by the sample itself when it is taken eagerly.
+    muted = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -258,16 +268,46 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
             # Some operations, batch normalization among them, are taken apart into ones that write in place.
             if any(_writes(node) for node in pure.graph.nodes):
                 pure = make_fx(functionalize(pure), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except UnsupportedError:
+        raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
         raise UnsupportedError(
             f"the step could not be recorded ({type(error).__name__}: {reason[:200]})"
         ) from error
+    finally:
+        logging.disable(muted)
     for node in pure.graph.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise UnsupportedError(f"it draws random numbers ({node.target})")
     _simplify(pure)
     return pure
+
+
+@contextmanager
+def unchanged(network: nn.Module) -> Iterator[None]:
+    """Within, the network is only called.
+
+    Raises:
+        UnsupportedError: If a call changes an attribute of a module, which a recording cannot follow, or if a
+            weight has a hook of its own; the attributes are put back.
+    """
+    for name, weight in network.named_parameters():
+        if weight._backward_hooks:
+            raise UnsupportedError(f"the weight {name!r} has a hook")
+    before = [(name, module, dict(vars(module))) for name, module in network.named_modules()]
+    yield
+    changed = []
+    for name, module, kept in before:
+        now = vars(module)
+        for key in {*kept, *now}:
+            if kept.get(key) is not now.get(key):
+                changed.append(f"{name}.{key}".lstrip("."))
+        if changed:
+            now.clear()
+            now.update(kept)
+    if changed:
+        raise UnsupportedError(f"calling it changes {', '.join(sorted(changed))}")
 
 
 def _writes(node: fx.Node) -> bool:

@@ -48,9 +48,11 @@ class BlockRunner(ABC):
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each sample of the stream."""
         reader = self.reader
-        reader.open_blocks(stream, resume)
+        self.settle()
+        turn = reader.open_blocks(stream, resume)
         done, since, size, alone, compiles = 0, 0, chunk, False, True
         while max_steps is None or done < max_steps:
+            reader.check_turn(turn)
             block = reader.peek(min(size, chunk if max_steps is None else max_steps - done))
             if block is None:
                 reader.end(self.pending())
@@ -97,16 +99,14 @@ class BlockRunner(ABC):
 
     def _back(self) -> None:
         self.count()
-        ahead, self.ahead = self.ahead, None
-        if ahead is None or ahead.delivered == ahead.count:
-            return
-        ahead.settled = True
-        ahead.undo()
-        if ahead.delivered:
-            again = self.run(ahead.block.part(0, ahead.delivered))
-            assert again is not None
-            again.delivered = again.count
-            self.ahead = None
+        ahead = self.ahead
+        if ahead is not None and ahead.delivered < ahead.count:
+            # Interrupted within, it begins anew the next time.
+            ahead.settled = True
+            ahead.undo()
+            if ahead.delivered:
+                self.run(ahead.block.part(0, ahead.delivered))
+        self.ahead = None
 
     @abstractmethod
     def run(self, block: Block) -> Ahead | None:

@@ -88,6 +88,10 @@ class Learner:
         self._buffers = [b for name, b in network.named_buffers() if not name.startswith("h0_")]
         self._backup = [buffer.clone() for buffer in self._buffers]
 
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle(hand_over=True)
+        return vars(self) | {"_blocks": None}
+
     @property
     def network(self) -> Network:
         """State net and output net, with the weights as they are now."""

@@ -12,7 +12,7 @@ from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._blocks import Undo
 from hamlearn.learner._learner import Learner
-from hamlearn.learner._population_blocks import PopulationRunner
+from hamlearn.learner._population_blocks import PopulationRunner, plain_attributes
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._running import Reader
 from hamlearn.state import Sample
@@ -131,6 +131,7 @@ def _check_alike(members: list[Learner]) -> None:
             ("on_nonfinite", first.on_nonfinite, member.on_nonfinite),
             ("sign s", first.hyper.s, member.hyper.s),
             ("shapes", _shapes(first), _shapes(member)),
+            ("attributes", plain_attributes(first), plain_attributes(member)),
         ):
             if one != other:
                 raise ConfigError(

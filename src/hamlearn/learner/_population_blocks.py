@@ -11,7 +11,6 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
-from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner
@@ -22,6 +21,18 @@ from hamlearn.learner._step_blocks import first_watch, run_watched
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
+
+
+def plain_attributes(learner: Learner) -> list[tuple[str, str, Any]]:
+    """What the modules hold besides parameters and buffers, modes included, as far as it can be compared."""
+    found: list[tuple[str, str, Any]] = []
+    for name, module in learner._network.named_modules():
+        for key, value in vars(module).items():
+            if isinstance(value, bool | int | float | str | tuple) or value is None:
+                found.append((name, key, value))
+            elif isinstance(value, Tensor):
+                found.append((name, key, value.tolist()))
+    return found
 
 
 class Layout:
@@ -117,6 +128,10 @@ class PopulationRunner(BlockRunner):
         if self.lanes is None and len({(m._fresh, len(m._carry.h)) for m in self.members}) > 1:
             # A member that skipped its first sample waits for the next: until then each goes by itself.
             return None
+        if self.lanes is None and any(
+            plain_attributes(m) != plain_attributes(self.members[0]) for m in self.members[1:]
+        ):
+            raise UnsupportedError("the modules of the members have come to differ in their attributes")
         if self.lanes is None:
             self.lanes = Lanes(self.members, self.engine, self.layout)
         lanes, stateful = self.lanes, self.members[0].network.state is not None
@@ -135,7 +150,11 @@ class PopulationRunner(BlockRunner):
             return self.engine.run(*weights, start, plan.fresh, pace, block, watch)
 
         watch = plan.watch(self.members[0].on_nonfinite)
-        ran, good = run_watched(run, undo, lanes.theta, block, watch)
+        try:
+            ran, good = run_watched(run, undo, lanes.theta, block, watch)
+        except BaseException:
+            undo()
+            raise
         if good < block.count:
             undo()
             shorter = self.run(block.part(0, good)) if good else None
@@ -189,7 +208,8 @@ class PopulationPlan:
                 rates = [m.hyper.at(t, tau, first=n == 0) for m, t, n in settings]
                 clock = zip(members, times.tolist(), strict=True)
                 betas = [member._system.velocity.values(t) for member, t in clock]
-            except HamlearnError:
+            except Exception:
+                # The sample is taken by itself when its turn comes, and says what is wrong.
                 self.count = index
                 break
             self.rates.append(rates)
@@ -226,10 +246,13 @@ class PopulationPlan:
         """What has to be looked at step by step."""
         if on_nonfinite == "ignore":
             return "nothing"
-        if not self.steady or "watch" not in self.kept:
-            rates = [r for step in self.rates for r in step]
-            self.kept["watch"] = first_watch(rates, (betas for step in self.betas for betas in step))
-        return self.kept["watch"]
+        if self.steady and "watch" in self.kept:
+            return self.kept["watch"]
+        rates = [r for step in self.rates for r in step]
+        watch = first_watch(rates, (betas for step in self.betas for betas in step))
+        if self.steady:
+            self.kept["watch"] = watch
+        return watch
 
     def pace(self) -> Pace:
         """Rates and β as tensors."""

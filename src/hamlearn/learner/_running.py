@@ -26,8 +26,6 @@ class Reader:
     def __init__(self) -> None:
         self.position = 0
         self._stream: Any = None
-        self._state: Any = None
-        self._skip = 0
         self._source: Iterator[Block] | None = None
         self._size = 1
         self._held: Block | None = None
@@ -35,6 +33,12 @@ class Reader:
         self._mark: Any = None
         self._tokens = 0
         self._sequences = False
+        self._turn = 0
+        self._loaded: dict[str, Any] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
+        return vars(self) | {"_source": None, "_held": None, "_stream": None, "_loaded": self.state_dict()}
 
     def reports(
         self,
@@ -57,8 +61,8 @@ class Reader:
             self._count(sample.boundary)
             yield report
 
-    def open_blocks(self, stream: Iterable[Sample], resume: bool) -> None:
-        """Begin to read blocks of `stream`."""
+    def open_blocks(self, stream: Iterable[Sample], resume: bool) -> int:
+        """Begin to read blocks of `stream`; answers the number of this turn."""
         skip = self._open(stream, resume)
         size = lambda: self._size  # noqa: E731
         self._source = stream.blocks(size) if hasattr(stream, "blocks") else blocks_of(stream, size)
@@ -67,6 +71,15 @@ class Reader:
             if block is None:
                 raise self._too_short(skip)
             self._start, skip = self._start + block.count, skip - block.count
+        return self._turn
+
+    def check_turn(self, turn: int) -> None:
+        """Raise where another run has begun since `turn`."""
+        if turn != self._turn:
+            raise StreamError(
+                "this run was overtaken by a newer one of the same learner, and samples that it has read ahead "
+                "are lost: finish one run before the next, or use engine='eager'"
+            )
 
     def peek(self, size: int) -> Block | None:
         """The samples to come, at most `size` of them; `None` at the end."""
@@ -85,6 +98,7 @@ class Reader:
         assert block is not None
         self.position += count
         self._start = stop
+        self._loaded = None
         ends = [] if block.boundary is None else block.boundary[start:stop]
         if any(ends):
             self._sequences = True
@@ -104,17 +118,18 @@ class Reader:
 
     def state_dict(self) -> dict[str, Any]:
         """Position, and the stream's own state where it has one, as JSON."""
+        if self._loaded is not None:
+            return self._loaded
         if self._held is not None and self._start < self._held.count:
             # A stream that keeps more than a place, such as scores, tells the rest as it is now.
             at = getattr(self._stream, "state_at", lambda mark: mark)
             return {"position": self.position, "stream": at(self._mark), "skip": self._start}
-        own = self._stream_state() if self._stream is not None else self._state
-        return {"position": self.position, "stream": own, "skip": self._skip if self._stream is None else 0}
+        return {"position": self.position, "stream": self._stream_state(), "skip": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the position that `state_dict` told; the stream itself is put back when it is opened."""
-        self.position, self._state, self._skip = state["position"], state["stream"], state["skip"]
-        self._stream = self._held = None
+        # A run that is going on keeps its stream, and what it has read ahead of it.
+        self.position, self._loaded = state["position"], dict(state)
 
     def _stream_state(self) -> Any:
         own = getattr(self._stream, "state_dict", None)
@@ -122,30 +137,31 @@ class Reader:
 
     def _count(self, boundary: bool) -> None:
         self.position += 1
+        self._loaded = None
         self._tokens = 0 if boundary else self._tokens + 1
         self._sequences = self._sequences or boundary
 
     def _open(self, stream: Any, resume: bool) -> int:
         """Put the stream where reading goes on, and answer how many of its samples are to be passed over first."""
+        self._turn += 1
         same = stream is self._stream
-        if same:
-            state = self.state_dict()
-            self._state, self._skip = state["stream"], state["skip"]
-        state, skip = self._state, self._skip
+        known: dict[str, Any] = (
+            self.state_dict() if same or self._loaded is not None else {"stream": None, "skip": 0}
+        )
         # What has been read of an iterator cannot be read again.
         keeps = same and iter(stream) is stream and not hasattr(stream, "load_state_dict")
         if not keeps:
             self._held = None
-        self._stream, self._state, self._skip = stream, None, 0
+        self._stream, self._loaded = stream, None
         self._tokens, self._sequences = 0, False
         if not resume:
             self.position = 0
             return 0
         if keeps:
             return 0
-        if state is not None and hasattr(stream, "load_state_dict"):
-            stream.load_state_dict(state)
-            return skip
+        if known["stream"] is not None and hasattr(stream, "load_state_dict"):
+            stream.load_state_dict(known["stream"])
+            return int(known["skip"])
         return self.position
 
     def _samples(self, stream: Iterable[Sample], resume: bool) -> Iterator[Sample]:

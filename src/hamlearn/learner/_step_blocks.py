@@ -12,7 +12,6 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
-from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
@@ -44,7 +43,7 @@ class StepRunner(BlockRunner):
         if timed and not isinstance(learner.integrator, Euler):
             raise UnsupportedError(f"a schedule would stand still within the stages of {learner.integrator!r}")
         plan = StepPlan(learner, block)
-        if plan.count == 0:
+        if plan.count == 0 or not all(weight.requires_grad for weight in system.theta):
             return None
         block = block.part(0, plan.count)
         if learner._stateful and (learner._fresh or not start.h):
@@ -59,7 +58,11 @@ class StepRunner(BlockRunner):
         def run(watch: Watch) -> Ran:
             return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch)
 
-        ran, good = run_watched(run, undo, theta, block, plan.watch(learner.on_nonfinite))
+        try:
+            ran, good = run_watched(run, undo, theta, block, plan.watch(learner.on_nonfinite))
+        except BaseException:
+            undo()
+            raise
         if good < block.count:
             undo()
             if good == 0:
@@ -104,7 +107,8 @@ class StepPlan:
                 try:
                     rates = hyper.at(t, tau, first=self.updates == 0)
                     betas = velocity.values(t)
-                except HamlearnError:
+                except Exception:
+                    # The sample is taken by itself when its turn comes, and says what is wrong.
                     break
                 self.rates.append(rates)
                 self.betas.append(betas)

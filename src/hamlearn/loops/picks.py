@@ -1,7 +1,7 @@
 """Elements at places that are themselves computed: reading them, and writing to them.
 
-Eager PyTorch refuses an index that is out of range. A loop cannot, so it takes the nearest one that is in range:
-memory is safe, and the caller has to look at indices before.
+Eager PyTorch refuses an index that is out of range. A loop cannot: what is read there is not a number, and what is
+written there goes to the nearest place in range, so that memory is safe.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Places:
 
     def inside(self, i: Index) -> str:
         """Whether all indices of element `i` are in range."""
-        return " && ".join(
+        return " & ".join(
             f"within({by.at(i)}, {-length if self.end == 'wrapped' else 0}, {length})"
             for by, length in zip(self.by, self.lengths, strict=True)
             if isinstance(by, Value)

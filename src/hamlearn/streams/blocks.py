@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from hamlearn import _tree
 from hamlearn.state import Sample
@@ -98,24 +99,48 @@ class Block:
 
 
 def blocks_of(samples: Iterable[Sample], size: Callable[[], int]) -> Iterator[Block]:
-    """The samples as blocks of at most `size()`, asked before each is read, and cut where shapes change."""
-    iterator = iter(samples)
-    while taken := list(itertools.islice(iterator, size())):
-        yield from stacked(taken)
+    """The samples as blocks of at most `size()`, asked before each is read, and cut where shapes change.
+
+    Tensors are copied as they are read, since a source may use its memory again; those of a list are its own.
+    Where the source fails, the samples before come first, and then its error.
+    """
+    iterator, keeps = iter(samples), isinstance(samples, list | tuple)
+    failed: Exception | None = None
+    while failed is None:
+        taken: list[Sample] = []
+        values: list[tuple[Any, Any]] = []
+        try:
+            for sample in itertools.islice(iterator, size()):
+                taken.append(sample)
+                pair = sample.u, sample.target
+                values.append(pair if keeps else (_copied(pair[0]), _copied(pair[1])))
+        except Exception as error:
+            failed = error
+        if not taken and failed is None:
+            return
+        yield from stacked(taken, values)
+    raise failed
 
 
-def stacked(samples: list[Sample]) -> Iterator[Block]:
-    """Blocks of samples that have one shape."""
+def _copied(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    return tree if tree is None else tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
+
+
+def stacked(samples: list[Sample], values: list[tuple[Any, Any]] | None = None) -> Iterator[Block]:
+    """Blocks of samples that have one shape; `values` are their inputs and targets, where they were copied."""
+    values = values or [(sample.u, sample.target) for sample in samples]
     start = 0
     while start < len(samples):
-        stop, first, target = start, _signature(samples[start].u), None
-        while stop < len(samples) and _signature(samples[stop].u) == first:
-            mine = _signature(samples[stop].target) if samples[stop].target is not None else None
+        stop, first, target = start, _signature(values[start][0]), None
+        while stop < len(samples) and _signature(values[stop][0]) == first:
+            mine = _signature(values[stop][1]) if values[stop][1] is not None else None
             if mine is not None and target is not None and mine != target:
                 break
             target = target or mine
             stop += 1
-        yield _stack(samples[start:stop])
+        yield _stack(samples[start:stop], values[start:stop])
         start = stop
 
 
@@ -126,17 +151,17 @@ def _signature(tree: Any) -> Any:
     return spec, [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None for x in leaves]
 
 
-def _stack(samples: list[Sample]) -> Block:
+def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
     n = len(samples)
-    known = [sample.target is not None for sample in samples]
+    known = [target is not None for _, target in values]
     taus = [sample.tau for sample in samples]
     ends = [sample.boundary for sample in samples]
-    u, u_spec = _stacked_leaves([sample.u for sample in samples])
+    u, u_spec = _stacked_leaves([u for u, _ in values])
     target: list[Tensor] | None = []
     target_spec: _tree.Spec = None
     if any(known):
-        example = samples[known.index(True)].target
-        filled = [example if sample.target is None else sample.target for sample in samples]
+        example = values[known.index(True)][1]
+        filled = [example if target is None else target for _, target in values]
         target, target_spec = _stacked_leaves(filled)
     return Block(
         n,
