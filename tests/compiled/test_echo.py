@@ -76,3 +76,16 @@ def assert_same_state(eager: hl.Learner, other: hl.Learner) -> None:
     for name, omega in eager.state.omega.items():
         torch.testing.assert_close(other.state.omega[name], omega, rtol=1e-12, atol=1e-12)
     assert other.stored_tokens == eager.stored_tokens
+
+
+def test_weights_that_do_not_lie_in_order_are_learned_all_the_same() -> None:
+    torch.manual_seed(0)
+    cell = nn.RNNCell(3, 4).double()
+    cell.weight_ih = nn.Parameter(torch.randn(3, 4).double().T)
+    network = hl.Network.recurrent(cell, nn.Linear(4, 2).double())
+    samples = [hl.Sample(torch.randn(1, 3).double(), torch.randn(1, 2).double()) for _ in range(30)]
+    for credit in (hl.Echo(every=6), hl.Forward()):
+        problem = Problem(network, nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.2, beta=0.05), samples)
+        eager, compiled, one, other = both(problem, 7, order="sequential", credit=credit)
+        assert_same(eager, compiled, 1e-12)
+        assert_same_reports(one, other, 1e-12)

@@ -142,6 +142,17 @@ def test_running_statistics_move_as_in_the_eager_engine() -> None:
     assert int(compiled.network.output[1].num_batches_tracked) == 50
 
 
+def test_a_transformer_layer_is_compiled() -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+    module = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 2)).double()
+    samples = [hl.Sample(torch.randn(1, 4, 6).double(), torch.randint(2, (1,))) for _ in range(30)]
+    problem = Problem(hl.Network.feedforward(module), nn.functional.cross_entropy, hl.Hyper(beta=0.01), samples)
+    eager, compiled, one, other = both(problem, 8, order="sequential", credit=hl.Cleared())
+    assert_same(eager, compiled, 1e-10)
+    assert_same_reports(one, other, 1e-10)
+
+
 def test_a_change_of_mode_or_shape_in_mid_stream_is_followed() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Linear(6, 2)).double()

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
 from hamlearn.compiled.trace import pure_graph
-from hamlearn.loops import Kind, Loop, translate
+from hamlearn.loops import Kind, Loop, library, translate
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
 LANES = 3
@@ -21,6 +22,15 @@ def assert_same(result: Tensor, expected: Tensor, what: object) -> None:
     torch.testing.assert_close(
         result, expected, rtol=tolerance, atol=tolerance, equal_nan=True, msg=lambda text: f"{what}: {text}"
     )
+
+
+@contextmanager
+def quickly_compiled() -> Iterator[None]:
+    """Compile with little optimization: the loops' meaning is at stake, not what a compiler makes of it."""
+    flags = library.FLAGS
+    library.FLAGS = ["-O1" if flag == "-O3" else flag for flag in flags]
+    yield
+    library.FLAGS = flags
 
 
 def check(cases: dict[str, Callable[..., Any]], *inputs: Tensor) -> None:
@@ -35,7 +45,8 @@ def check(cases: dict[str, Callable[..., Any]], *inputs: Tensor) -> None:
     single = Loop(translate(graph, kinds, [False] * len(inputs)))
     results = single(1, [], [], [tensor.contiguous() for tensor in inputs])
     own = [tensor.is_floating_point() for tensor in inputs]
-    several = Loop(translate(graph, kinds, own, LANES))
+    with quickly_compiled():
+        several = Loop(translate(graph, kinds, own, LANES))
     each = zip(zip(*members, strict=True), own, strict=True)
     stacked = [torch.stack(tensors, -1) if laned else tensors[0] for tensors, laned in each]
     rows = several(1, [], [], [tensor.contiguous() for tensor in stacked], LANES)

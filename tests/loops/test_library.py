@@ -102,6 +102,13 @@ def test_vector_functions_are_not_needed(folder: Path, monkeypatch: pytest.Monke
     torch.testing.assert_close(x, torch.full((400,), 0.3).tanh().tanh().tanh())
 
 
+def test_a_tensor_that_is_not_contiguous_is_refused() -> None:
+    with pytest.raises(ValueError, match="contiguous"):
+        Loop(small(0.875))(1, [torch.zeros(400)], [torch.zeros(400, 2).t()[:1]], [])
+    with pytest.raises(ValueError, match="contiguous"):
+        Loop(small(0.875))(1, [torch.zeros(400, 2)[:, 0]], [torch.zeros(1, 400)], [])
+
+
 def test_threads_may_run_the_same_loop() -> None:
     graph = pure_graph(
         lambda x, u: [((x @ x).tanh() @ x + u).tanh(), (x @ u).exp().sum()],

@@ -91,7 +91,7 @@ class EchoEngine:
         assert block.u is not None
         theta = [weight.detach() for weight in self.order.system.theta]
         buffers, frozen = named(self.order, self.buffer_names), named(self.order, self.frozen_names)
-        h = [leaf.detach().clone().contiguous() for leaf in h]
+        h = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in h]
         device = theta[0].device
         parts = ([row.to(device) for row in rates], block.u, block.target, [fresh.to(device)])
         rows = [[tensor.contiguous() for tensor in part] for part in parts]
@@ -101,7 +101,11 @@ class EchoEngine:
             record_forward, inputs, block, h_spec, {"h", "buffers"}, {"rates", "u", "target", "fresh"}
         )
         samples = [tensor for part in rows for tensor in part]
-        results = loop(block.count, [*h, *buffers], samples, _contiguous(theta, frozen))
+        work = [buffer.contiguous() for buffer in buffers]
+        results = loop(block.count, [*h, *work], samples, _contiguous(theta, frozen))
+        for buffer, moved in zip(buffers, work, strict=True):
+            if moved is not buffer:
+                buffer.copy_(moved)
         torch.autograd.graph.increment_version(buffers)
         rest = iter(results)
         met = [next(rest) for _ in h]
@@ -119,8 +123,10 @@ class EchoEngine:
         parts = (joined.h, joined.rates, joined.u, joined.target, [joined.fresh])
         rows = [[tensor.flip(0).contiguous() for tensor in part] for part in parts]
         first = [[row[0] for row in part] for part in rows]
-        omega = [tensor.clone() for tensor in omega]
-        z, flow = ([torch.zeros_like(leaf) for leaf in first[0]] for _ in range(2))
+        omega = [tensor.clone(memory_format=torch.contiguous_format) for tensor in omega]
+        z, flow = (
+            [torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in first[0]] for _ in "zf"
+        )
         h, rates, u, target, fresh = first
         inputs = Inputs(theta, omega, h, z, buffers, frozen, rates, [], u, target, fresh, flow)
         _, loop = self._step(

@@ -19,6 +19,7 @@ from torch import Tensor, fx, nn
 from torch._decomp import decomposition_table
 from torch.func import functional_call, functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hamlearn import _tree
 from hamlearn._scale import add_
@@ -258,7 +259,9 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+            # Attention in plain operations: its fused kernels have no loops.
+            with sdpa_kernel(SDPBackend.MATH):
+                graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
             pure = make_fx(
                 functionalize(graph),
                 tracing_mode="fake",

@@ -91,6 +91,9 @@ def _threads(count: int) -> ThreadPoolExecutor:
 
 
 def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    for tensor in tensors:
+        if not tensor.is_contiguous():
+            raise ValueError(f"a tensor of strides {tensor.stride()} cannot enter a loop: call contiguous() on it")
     return (ctypes.c_void_p * max(len(tensors), 1))(*(tensor.data_ptr() for tensor in tensors))
 
 
