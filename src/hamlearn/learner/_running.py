@@ -49,7 +49,7 @@ class Reader:
         pending: Callable[[], int],
     ) -> Iterator[R]:
         """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
-        iterator = self._samples(stream, resume)
+        iterator = self._samples(stream, self._open(stream, resume))
         done = 0
         while max_steps is None or done < max_steps:
             sample = next(iterator, END)
@@ -164,8 +164,7 @@ class Reader:
             return int(known["skip"])
         return self.position
 
-    def _samples(self, stream: Iterable[Sample], resume: bool) -> Iterator[Sample]:
-        skip = self._open(stream, resume)
+    def _samples(self, stream: Iterable[Sample], skip: int) -> Iterator[Sample]:
         iterator = iter(stream)
         for passed in range(skip):
             if next(iterator, END) is END:
