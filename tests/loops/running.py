@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from hamlearn.compiled.trace import pure_graph
+from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Kind, Loop, library, translate
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}

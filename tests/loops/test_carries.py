@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hamlearn.compiled.trace import pure_graph
+from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Loop, UnsupportedError, translate
 from tests.loops.graphs import STEPS, Problem, random_problem
 from tests.loops.running import by_steps, kinds_of, quickly_compiled

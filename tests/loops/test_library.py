@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hamlearn.compiled.trace import pure_graph
+from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Loop, Program, UnsupportedError, cached, library, translate
 
 SCRIPT = """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hamlearn.compiled.trace import pure_graph
+from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Loop, UnsupportedError, translate
 from tests.loops.running import assert_same
 

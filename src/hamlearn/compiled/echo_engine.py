@@ -11,7 +11,8 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.compiled.backends import Runnable, make_loop
 from hamlearn.compiled.engine import Steps, attributes, named
-from hamlearn.compiled.trace import Inputs, Recorded, Variant, unchanged
+from hamlearn.compiled.graphs import unchanged
+from hamlearn.compiled.trace import Inputs, Recorded, Variant
 from hamlearn.compiled.trace_echo import record_backward, record_forward
 from hamlearn.echo import Echoed
 from hamlearn.loops import UnsupportedError

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn.compiled.backends import Runnable, make_loop
-from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record, unchanged
+from hamlearn.compiled.graphs import unchanged
+from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
 from hamlearn.loops import UnsupportedError
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry, Order

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.trace import Inputs, Recorded, Stage, Variant, finite_mark, pure_graph
+from hamlearn.compiled.graphs import pure_graph
+from hamlearn.compiled.trace import Inputs, Recorded, Stage, Variant, finite_mark
 from hamlearn.echo import Echoed
 from hamlearn.state import Sample
 

@@ -11,8 +11,9 @@ from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._blocks import Undo
+from hamlearn.learner._lanes import plain_attributes
 from hamlearn.learner._learner import Learner
-from hamlearn.learner._population_blocks import PopulationRunner, plain_attributes
+from hamlearn.learner._population_blocks import PopulationRunner
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._running import Reader
 from hamlearn.state import Sample

@@ -1,4 +1,4 @@
-"""The members of a population as lanes of one loop: their tensors stacked along a last axis."""
+"""Blocks of samples for a population: one loop for all members."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
+from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
 from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner
+from hamlearn.learner._lanes import Lanes, Layout, plain_attributes
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_reports import Rows
 from hamlearn.learner._running import Reader
@@ -21,80 +22,6 @@ from hamlearn.learner._step_blocks import first_watch, run_watched
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
-
-
-def plain_attributes(learner: Learner) -> list[tuple[str, str, Any]]:
-    """What the modules hold besides parameters and buffers, modes included, as far as it can be compared."""
-    found: list[tuple[str, str, Any]] = []
-    for name, module in learner._network.named_modules():
-        for key, value in vars(module).items():
-            if isinstance(value, bool | int | float | str | tuple) or value is None:
-                found.append((name, key, value))
-            elif isinstance(value, Tensor):
-                found.append((name, key, value.tolist()))
-    return found
-
-
-class Layout:
-    """Where the members lie: in groups of so many that an operation on a group fills the CPU's vectors.
-
-    Args:
-        members: Number of members.
-        dtype: Type of their weights.
-    """
-
-    def __init__(self, members: int, dtype: torch.dtype) -> None:
-        self.members = members
-        self.width = max(2, min(members, 16 if dtype == torch.float32 else 8))
-        self.groups = -(-members // self.width)
-
-    def pack(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """One tensor per member, as groups along axis `dim` and members along the last; the last one fills up."""
-        filled = [*tensors, *[tensors[-1]] * (self.groups * self.width - self.members)]
-        packed = torch.stack([tensor.detach() for tensor in filled], -1)
-        return packed.unflatten(-1, (self.groups, self.width)).movedim(-2, dim).contiguous()
-
-    def pick(self, packed: Tensor, member: int) -> Tensor:
-        """What is one member's."""
-        return packed[member // self.width, ..., member % self.width]
-
-    def flat(self, packed: Tensor) -> Tensor:
-        """All members along a first axis."""
-        return packed.movedim(-1, 1).flatten(0, 1)[: self.members]
-
-
-class Lanes:
-    """Weights, state and costates of all members."""
-
-    def __init__(self, members: list[Learner], engine: Engine, layout: Layout) -> None:
-        def pack(tensors: list[list[Tensor]]) -> list[Tensor]:
-            return [layout.pack(column) for column in zip(*tensors, strict=True)]
-
-        self.layout = layout
-        self.theta = pack([member._system.theta for member in members])
-        self.buffers = pack([named(member._order, engine.buffer_names) for member in members])
-        self.frozen = pack([named(member._order, engine.frozen_names) for member in members])
-        carries = [member._carry for member in members]
-        h, z, omega = (pack([getattr(carry, part) for carry in carries]) for part in ("h", "z", "omega"))
-        self.carry = Carry(h, z, omega, carries[0].spec)
-        self.times = np.array([member._t for member in members])
-        self.updates = np.array([member._updates for member in members])
-        self.fresh = members[0]._fresh
-
-    def spread(self, members: list[Learner], engine: Engine) -> None:
-        """Give each member what is its own; fewer members are the first ones."""
-        pick, carry = self.layout.pick, self.carry
-        for number, member in enumerate(members):
-            with torch.no_grad():
-                for weight, packed in zip(member._system.theta, self.theta, strict=True):
-                    weight.copy_(pick(packed, number))
-                for buffer, packed in zip(named(member._order, engine.buffer_names), self.buffers, strict=True):
-                    buffer.copy_(pick(packed, number))
-            parts = (carry.h, carry.z, carry.omega)
-            h, z, omega = ([pick(leaf, number).clone() for leaf in part] for part in parts)
-            member._carry = Carry(h, z, omega, carry.spec)
-            member._t, member._updates = float(self.times[number]), int(self.updates[number])
-            member._fresh = self.fresh
 
 
 class PopulationRunner(BlockRunner):

@@ -1,0 +1,132 @@
+"""Recording a function as a pure graph of tensor operations, and what a recording cannot follow."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch._decomp import decomposition_table
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from hamlearn.loops import UnsupportedError, known
+
+aten = torch.ops.aten
+_COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, aten._to_copy, aten.contiguous)
+
+
+def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
+    """The tensor operations of `function`, derivatives included, with nothing changed in place.
+
+    Raises:
+        UnsupportedError: If the function cannot be recorded, with the reason.
+    """
+    inputs = [tensor.detach() for tensor in inputs]
+    # What fails here is told by the caller, or by the sample itself when it is taken eagerly.
+    muted = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            # Attention in plain operations: its fused kernels have no loops.
+            with sdpa_kernel(SDPBackend.MATH):
+                graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+            pure = make_fx(
+                functionalize(graph),
+                tracing_mode="fake",
+                decomposition_table=_DECOMPOSITIONS,
+                _allow_non_fake_inputs=True,
+            )(*inputs)
+            # Some operations, batch normalization among them, are taken apart into ones that write in place.
+            if any(_writes(node) for node in pure.graph.nodes):
+                pure = make_fx(functionalize(pure), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+    except UnsupportedError:
+        raise
+    except Exception as error:
+        reason = str(error).strip().split("\n")[0]
+        raise UnsupportedError(
+            f"the step could not be recorded ({type(error).__name__}: {reason[:200]})"
+        ) from error
+    finally:
+        logging.disable(muted)
+    for node in pure.graph.nodes:
+        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
+            raise UnsupportedError(f"it draws random numbers ({node.target})")
+    _simplify(pure)
+    return pure
+
+
+@contextmanager
+def unchanged(network: nn.Module) -> Iterator[None]:
+    """Within, the network is only called.
+
+    Raises:
+        UnsupportedError: If a call changes an attribute of a module, which a recording cannot follow, or if a
+            weight has a hook of its own; the attributes are put back.
+    """
+    for name, weight in network.named_parameters():
+        if weight._backward_hooks:
+            raise UnsupportedError(f"the weight {name!r} has a hook")
+    before = [(name, module, dict(vars(module))) for name, module in network.named_modules()]
+    yield
+    changed = []
+    for name, module, kept in before:
+        now = vars(module)
+        for key in {*kept, *now}:
+            if kept.get(key) is not now.get(key):
+                changed.append(f"{name}.{key}".lstrip("."))
+        if changed:
+            now.clear()
+            now.update(kept)
+    if changed:
+        raise UnsupportedError(f"calling it changes {', '.join(sorted(changed))}")
+
+
+def _writes(node: fx.Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _simplify(graph: fx.GraphModule) -> None:
+    """Drop copies, which mean nothing where nothing changes in place, and compute equal things once."""
+    known: dict[Any, fx.Node] = {}
+    for node in list(graph.graph.nodes):
+        if node.op != "call_function":
+            continue
+        target = getattr(node.target, "overloadpacket", None)
+        source = node.args[0] if node.args else None
+        if target in _COPIES and isinstance(source, fx.Node) and _alike(source.meta["val"], node.meta["val"]):
+            node.replace_all_uses_with(source)
+            continue
+        key = (node.target, repr(node.args), repr(node.kwargs))
+        same = known.setdefault(key, node)
+        if same is not node:
+            node.replace_all_uses_with(same)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+
+
+def _alike(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and one.stride() == other.stride()
+
+
+def _each_mul(tensors: list[Tensor], by: float) -> list[Tensor]:
+    return [tensor * by for tensor in tensors]
+
+
+def _each_add(tensors: list[Tensor], others: list[Tensor], alpha: float = 1) -> list[Tensor]:
+    return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
+
+
+_DECOMPOSITIONS = {
+    op: d for op, d in decomposition_table.items() if getattr(op, "overloadpacket", op) not in known()
+} | {
+    aten._foreach_mul.Scalar: _each_mul,
+    aten._foreach_add.List: _each_add,
+}
