@@ -11,7 +11,9 @@ WORDS = ("good", "bad", "film", ".", "'s", "n't", "is", "it", "do")
 
 
 def idx(shape: list[int], body: bytes, mark: bytes = b"\0\0\x08") -> bytes:
-    return gzip.compress(mark + bytes([len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape) + body)
+    return gzip.compress(
+        mark + bytes([len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape) + body, mtime=0
+    )
 
 
 def images(count: int = 120) -> tuple[bytes, bytes]:
