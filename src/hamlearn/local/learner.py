@@ -165,7 +165,9 @@ class LocalLearner:
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
         if torch.is_inference_mode_enabled():
-            raise ConfigError("a step was asked for in inference mode, where nothing can be learned: leave it first")
+            raise ConfigError(
+                "a step was asked for in inference mode, where nothing can be learned: leave it first"
+            )
         if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
             self._progress.shown += 1
             return StepReport(self._progress.t, None, None, sample, skipped=True)

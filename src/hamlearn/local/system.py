@@ -207,4 +207,6 @@ def _check_kinds(named: list[tuple[str, Tensor]]) -> None:
         if isinstance(x, UninitializedTensorMixin):
             raise ConfigError(f"{name} has no shape yet: run the module once, and make the learner afterwards")
         if x.is_inference():
-            raise ConfigError(f"{name} was made in inference mode, where nothing is learned: make it outside of it")
+            raise ConfigError(
+                f"{name} was made in inference mode, where nothing is learned: make it outside of it"
+            )
