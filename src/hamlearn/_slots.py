@@ -42,6 +42,7 @@ class Slots:
     def __init__(self, network: nn.Module) -> None:
         self.network = network
         self._lent: list[tuple[Place, Any]] = []
+        self._exchanged: Any = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -105,6 +106,8 @@ class Slots:
     def exchanged(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Within, the network holds other tensors, by name, in all places of the old ones."""
         before = [(place, place.container[place.key]) for name in tensors for place in self._places[name]]
+        outer = self._exchanged
+        self._exchanged = before, outer
         try:
             for name, tensor in tensors.items():
                 for container, key in self._places[name]:
@@ -112,6 +115,7 @@ class Slots:
             yield
         finally:
             _put(before)
+            self._exchanged = outer
 
     def present(self) -> list[Tensor]:
         """The buffers as they are now, in the order of their names."""
@@ -146,8 +150,17 @@ class Slots:
         """Nothing is lent any more: the buffers have been written back."""
         self._lent = []
 
+    @property
+    def borrowed(self) -> bool:
+        """Whether an interrupt has left other tensors in the places of the network's own."""
+        return self._exchanged is not None or bool(self._lent)
+
     def put_back(self) -> None:
-        """Put the buffers back, untouched; may be called again if it was interrupted."""
+        """Put everything back, untouched; may be called again if it was interrupted."""
+        while self._exchanged is not None:
+            before, outer = self._exchanged
+            _put(before)
+            self._exchanged = outer
         _put(self._lent)
         self._lent = []
 

@@ -31,7 +31,7 @@ def ran(learner, stream, engine="compiled", chunk=4):
 def snapshot(learner):
     """All that can be asked of a learner, copied."""
     state = learner.state
-    leaves = torch.utils._pytree.tree_leaves((state.h, state.z))
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves((state.h, state.z)) if leaf is not None]
     tensors = {f"state {i}": leaf for i, leaf in enumerate(leaves)}
     tensors |= {f"omega {name}": omega for name, omega in state.omega.items()}
     tensors |= {f"theta {name}": weight for name, weight in learner.network.named_parameters()}

@@ -174,10 +174,9 @@ def test_what_a_recording_cannot_follow_is_refused_by_name_and_goes_on_eagerly(w
         else:
             ran(learner, samples(5), engine)
         results.append(weights(learner))
-    if what not in ("Python's random numbers", "NumPy's random numbers", "the clock"):
-        # The recording, and the trial before it, left nothing behind but calls of the module itself.
-        assert len(SEEN) <= 7
-        assert all(type(value) is float for value in SEEN)
+    if what != "the clock":
+        # The recording, and the trial before it, left nothing behind.
+        assert torch.equal(*results)
 
 
 @pytest.mark.parametrize("held", [itertools.count(), np.random.default_rng(0), open])
@@ -197,7 +196,10 @@ def test_a_loss_that_reads_the_learner_is_refused_by_name():
         ran(learner, samples(3))
 
 
-@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize(
+    "kind", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
+)
 def test_hooks_are_called_at_every_step_before_and_after_they_are_added(kind):
     calls = []
     module = nn.Linear(2, 1).double()
@@ -223,10 +225,9 @@ def test_hooks_on_a_weight_are_refused_by_name():
 def test_a_change_while_reports_are_read_is_told():
     module = Scaled(lambda m: m.own)
     learner = learner_of(module)
+    run = enumerate(learner.run(samples(12), engine="compiled", chunk=4))
     with pytest.warns(RuntimeWarning, match="changed while the reports of a block were read"):
-        for number, _ in enumerate(learner.run(samples(12), engine="compiled", chunk=4)):
-            if number == 5:
-                module.own = 2.0
+        [setattr(module, "own", 2.0) for number, _ in run if number == 5]
 
 
 def test_a_change_through_the_learner_holds_from_the_next_sample_on():
@@ -357,11 +358,9 @@ def test_an_index_out_of_range_is_refused_where_the_eager_engine_refuses_it(modu
     for engine in ("eager", "compiled"):
         torch.manual_seed(0)
         learner = learner_of(module(), on_nonfinite=on_nonfinite)
-        count = 0
-        with pytest.raises(hl.errors.SampleError, match="out of|smaller than"):
-            for _ in learner.run(stream, engine=engine, chunk=4):
-                count += 1
-        done.append(count)
+        with pytest.raises(hl.errors.SampleError, match=r"out of|smaller than"):
+            ran(learner, stream, engine)
+        done.append(learner.position)
         finals.append(weights(learner))
     assert done == [6, 6]
     torch.testing.assert_close(*finals, rtol=0, atol=1e-6)
@@ -372,11 +371,9 @@ def test_a_sample_of_another_dtype_is_refused_where_the_eager_engine_refuses_it(
     stream = samples(6)
     stream.insert(first, hl.Sample(stream[0].u.float(), stream[0].target))
     learner = learner_of(nn.Linear(2, 1).double())
-    count = 0
     with pytest.raises(hl.errors.SampleError, match=r"float32\[1, 2\]"):
-        for _ in learner.run(stream, engine="compiled"):
-            count += 1
-    assert count == first
+        ran(learner, stream)
+    assert learner.position == first
 
 
 def test_members_of_a_population_with_other_modules_or_losses_are_refused():
@@ -391,7 +388,7 @@ def test_members_of_a_population_with_other_modules_or_losses_are_refused():
 
     with pytest.raises(hl.errors.ConfigError, match=r"output\.1 is a Tanh here and a Sigmoid there"):
         hl.Population(other_module, hyper=[SGD], seeds=[0, 1])
-    with pytest.raises(hl.errors.ConfigError, match="'scale' in the loss is 1.0 here and 2.0 there"):
+    with pytest.raises(hl.errors.ConfigError, match=r"'scale' in the loss is 1\.0 here and 2\.0 there"):
         hl.Population(other_loss, hyper=[SGD], seeds=[0, 1])
 
 

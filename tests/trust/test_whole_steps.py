@@ -1,4 +1,4 @@
-"""A step happens entirely or not at all, whatever interrupts or refuses it; memory that is used again harms nobody."""
+"""A step happens entirely or not at all, whatever interrupts or refuses it; memory used again harms nobody."""
 
 import copy
 import itertools
@@ -125,22 +125,20 @@ class Interrupt:
 def made(case, stream):
     torch.manual_seed(0)
     learner = CASES[case]()
-    ran(learner, stream, "eager")
+    for sample in stream:
+        learner.step(sample)
     return learner
 
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("ends", [False, True])
 def test_an_interrupt_at_any_line_of_a_step_leaves_the_learner_as_before_or_as_after(case, ends):
-    # The last sample comes by `run`, so that the count of samples belongs to what must not be torn.
-    first, last = tokens(9, length=10)[:4], samples(1, seed=1)[0]
+    # The last sample comes by `run`, so that the count of samples is part of what must not be torn.
+    first, last = tokens(4, length=10), samples(1, seed=1)[0]
     last.boundary = ends
-    if "echo" not in case and "forward" not in case and "parallel" not in case:
-        last.boundary = False
     learner = made(case, first)
-    stream = iter([last])
     before = snapshot(learner)
-    list(learner.run(stream, resume=True))
+    next(learner.run([last]))
     after = snapshot(learner)
     assert not same(before, after)
     seen = set()
@@ -149,19 +147,18 @@ def test_an_interrupt_at_any_line_of_a_step_leaves_the_learner_as_before_or_as_a
         interrupted = False
         try:
             with Interrupt(line):
-                next(learner.run(iter([last]), resume=True), None)
+                next(learner.run([last]))
         except KeyboardInterrupt:
             interrupted = True
         if not interrupted:
             break
         now = snapshot(learner)
-        # Reading begins at the position of the new run: only what the step itself changes is compared.
-        was_before = same(now | {"position": 0}, before | {"position": 0}) and now["position"] in (0, 4)
-        was_after = same(now | {"position": 0}, after | {"position": 0}) and now["position"] in (1, 5)
+        was_before = same(now, before)
+        was_after = same(now, after)
         assert was_before or was_after, f"torn at line {line}: {[k for k in now if not _equal(now, before, k)]}"
         seen.add(was_before)
     assert line > 50
-    assert seen == {True, False}
+    assert seen == {True, False}  # both happen: some lines prepare the step, some make it so
 
 
 def _equal(one, other, key):
@@ -261,9 +258,7 @@ def test_a_buffer_in_the_graph_of_a_sequence_gives_the_gradient_of_plain_autogra
         h = torch.tanh(cell(sample.u, h) * count)
         total = total + mse(readout(h), sample.target)
     grads = torch.autograd.grad(total, list(plain.network.parameters()))
-    for weight, grad, moved in zip(
-        plain.network.parameters(), grads, learner.network.parameters(), strict=True
-    ):
+    for weight, grad, moved in zip(plain.network.parameters(), grads, learner.network.parameters(), strict=True):
         torch.testing.assert_close(moved.detach(), (weight - 0.1 * grad).detach(), rtol=0, atol=1e-12)
 
 
@@ -421,9 +416,7 @@ def test_parts_of_a_state_are_paired_by_name_whatever_order_they_come_back_in(or
         by = z if order == "parallel" else new_z
         zF = torch.autograd.grad(dh, list(theta.values()), by, allow_unused=True, materialize_grads=True)
         old = omega
-        omega = {
-            n: (1 - tau * eta) * omega[n] + tau * (a + b) for n, a, b in zip(theta, dL, zF, strict=True)
-        }
+        omega = {n: (1 - tau * eta) * omega[n] + tau * (a + b) for n, a, b in zip(theta, dL, zF, strict=True)}
         moving = old if order == "parallel" else omega
         theta = {n: (w - tau * beta * moving[n]).detach().requires_grad_() for n, w in theta.items()}
         h, z = (h + tau * dh).detach(), new_z.detach()
@@ -453,7 +446,9 @@ def test_a_state_of_another_structure_is_refused():
 
 
 @pytest.mark.parametrize("length", [5, 11])
-@pytest.mark.parametrize("credit", [hl.Echo(), hl.Echo(truncate=3), hl.Echo(every=4), hl.Echo(truncate=6, every=4)])
+@pytest.mark.parametrize(
+    "credit", [hl.Echo(), hl.Echo(truncate=3), hl.Echo(every=4), hl.Echo(truncate=6, every=4)]
+)
 def test_a_label_on_the_last_token_of_a_long_sequence_is_that_tokens_alone(credit, length):
     stream, results = tokens(4 * length, length, labels="last"), []
     for engine in ("eager", "compiled"):
@@ -602,7 +597,9 @@ def test_buffers_that_share_memory_go_on_sharing_it():
 def test_a_buffer_that_shares_memory_with_a_weight_is_refused():
     module = nn.Linear(2, 1)
     module.register_buffer("view", module.weight.detach()[0])
-    with pytest.raises(hl.errors.ConfigError, match=r"'output.view' shares memory with the parameter 'output.weight'"):
+    with pytest.raises(
+        hl.errors.ConfigError, match=r"'output.view' shares memory with the parameter 'output.weight'"
+    ):
         learner_of(module)
 
 

@@ -56,6 +56,11 @@ def in_library(module: str | None) -> bool:
     return module is None or module.split(".", 1)[0] in _LIBRARIES
 
 
+def in_standard_library(module: str | None) -> bool:
+    """Whether a module comes with Python."""
+    return module is not None and module.split(".", 1)[0] in sys.stdlib_module_names
+
+
 def slot_names(kind: type) -> list[str]:
     """Names of the fields that a class keeps in slots."""
     names: list[str] = []
@@ -117,6 +122,12 @@ def same_items(now: Any, then: Any) -> bool:
 def generators() -> list[Any]:
     """State of the random numbers of Python and NumPy."""
     return [random.getstate(), np.random.get_state()]
+
+
+def restore_generators(state: list[Any]) -> None:
+    """Put them back to what `generators` told."""
+    random.setstate(state[0])
+    np.random.set_state(state[1])
 
 
 def ambient() -> tuple[Any, ...]:

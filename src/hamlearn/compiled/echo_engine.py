@@ -168,12 +168,11 @@ class EchoEngine:
         key = (record.__name__, shapes, str(block.u_spec), str(block.target_spec), str(h_spec))
 
         def make() -> Made:
-            check()
             variant = Variant(bool(inputs.target), True, "state" if self.checked else "nothing")
             specs = (h_spec, block.u_spec, block.target_spec)
             names, kinds = (self.buffer_names, self.frozen_names), inputs.kinds(carry, sample)
             recording = lambda: record(self.order, inputs, variant, specs, names)  # noqa: E731
-            return make_step(self.order, recording, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
+            return make_step(self.order, check, recording, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
 
         return self._steps.get(key, make)
 

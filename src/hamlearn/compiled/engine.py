@@ -131,8 +131,7 @@ class Engine:
         key = (shapes, specs, len(target), pace.varying, watch)
 
         def make() -> Made:
-            check()
-            return self._make(first(), block, carry.spec, pace.varying, watch)
+            return self._make(first(), block, carry.spec, pace.varying, watch, check)
 
         made = self._steps.get(key, make)
         carried = [*theta, *omega, *h, *z, *buffers]
@@ -145,7 +144,15 @@ class Engine:
         torch.autograd.graph.increment_version([*theta, *buffers])
         return _read(results, made, Carry(h, z, omega, carry.spec))
 
-    def _make(self, first: Inputs, block: Block, h_spec: _tree.Spec, varying: bool, watch: Watch) -> Made:
+    def _make(
+        self,
+        first: Inputs,
+        block: Block,
+        h_spec: _tree.Spec,
+        varying: bool,
+        watch: Watch,
+        check: Callable[[], None],
+    ) -> Made:
         def recording() -> Recorded:
             return record(
                 self.order,
@@ -159,7 +166,7 @@ class Engine:
 
         read = {"rates", "u", "target", "fresh", *(["betas"] if varying else [])}
         kinds, laned = first.kinds({"theta", "omega", "h", "z", "buffers"}, read), first.laned()
-        return make_step(self.order, recording, kinds, laned, self.lanes, first.theta[0].device)
+        return make_step(self.order, check, recording, kinds, laned, self.lanes, first.theta[0].device)
 
     def _member(self, inputs: Inputs) -> Inputs:
         if self.lanes == 1:
@@ -205,17 +212,20 @@ _KEPT = 8
 
 def make_step(
     order: Order,
+    check: Callable[[], None],
     record: Callable[[], Recorded],
     kinds: Sequence[Kind],
     laned: Sequence[bool],
     lanes: int,
     device: torch.device,
 ) -> Made:
-    """Record a step, note down what it reads, and make a loop of it."""
+    """Record a step, note down what it reads, and make a loop of it; `check` tries the eager step first."""
     system, made = order.system, Made(Reads())
+    made.reads.network(system.network)
+    made.reads.follow("the loss", system.loss)
     try:
-        made.reads.network(system.network)
-        made.reads.follow("the loss", system.loss)
+        with made.reads.watching():
+            check()
         with made.reads.watching():
             made.recorded = record()
         made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)

@@ -13,7 +13,7 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,8 +28,10 @@ from hamlearn.compiled._values import (
     equal,
     generators,
     in_library,
+    in_standard_library,
     is_atom,
     look_up,
+    restore_generators,
     same_items,
     slot_names,
     stands_alone,
@@ -40,6 +42,15 @@ _OUTSIDE = {"time", "secrets", "uuid", "socket", "select", "queue", "_queue", "_
 """Modules whose functions answer something else at every call."""
 _ASKS = {"open", "input"}
 """Built-in functions that do."""
+_CALLERS = (
+    "hamlearn.",
+    "torch.nn.",
+    "torch.autograd.",
+    "torch.utils.checkpoint",
+    "torch.func",
+    "torch._functorch",
+)
+"""Where the step calls the user's functions from."""
 _MOST = 2_000
 """How many values are followed before the search is given up."""
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -134,10 +145,12 @@ class Reads:
         """
         before, outer = generators(), sys.gettrace()
         failed: list[UnsupportedError] = []
+        counted: dict[int, types.CodeType] = {}
 
         def called(frame: types.FrameType, event: str, arg: Any) -> None:
-            if in_library(frame.f_globals.get("__name__")) or failed:
+            if in_library(frame.f_globals.get("__name__")) or failed or not _of_step(frame, counted):
                 return
+            counted[id(frame.f_code)] = frame.f_code
             try:
                 self._frame(frame)
             except UnsupportedError as error:
@@ -151,11 +164,14 @@ class Reads:
             changed = self.changed()
             if changed is not None:
                 self._put_back()
+            drawn = not same_items(before, generators())
+            if drawn:
+                restore_generators(before)
         if failed:
             raise failed[0]
         if changed is not None:
             raise UnsupportedError(f"calling it changes {changed}")
-        if not same_items(before, generators()):
+        if drawn:
             raise UnsupportedError("it draws random numbers of Python or NumPy")
 
     def _put_back(self) -> None:
@@ -246,6 +262,9 @@ class Reads:
             self._empty.append((value, label))
         elif not isinstance(value, tuple | frozenset):
             self._tables.append((value if mapping else _Items(value), len(value), items, label))
+        parent = label.removesuffix("._modules")
+        if parent != label:
+            return [(f"{parent}.{key}", item) for key, item in items]
         return [(f"{label}[{key!r}]", item) for key, item in items]
 
     def _object(self, label: str, value: Any) -> Parts:
@@ -329,3 +348,16 @@ def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:
         raise UnsupportedError(f"{where} calls {module}.{value.__name__}()")
     if module == "datetime" and attributes & {"now", "today", "utcnow"}:
         raise UnsupportedError(f"{where} asks for the date")
+
+
+def _of_step(frame: types.FrameType, counted: Mapping[int, types.CodeType]) -> bool:
+    """Whether the step calls this, through modules and functions, and not PyTorch for reasons of its own.
+
+    While it records, PyTorch imports, logs and simplifies, which runs the code of other libraries.
+    """
+    caller = frame.f_back
+    while caller is not None and in_standard_library(caller.f_globals.get("__name__")):
+        caller = caller.f_back
+    if caller is None or id(caller.f_code) in counted:
+        return True
+    return str(caller.f_globals.get("__name__")).startswith(_CALLERS)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Ran, UnsupportedError
-from hamlearn.learner._running import Reader
+from hamlearn.learner._running import Progress, Reader
 from hamlearn.state import Sample, StepReport
 from hamlearn.streams.blocks import Block
 
@@ -63,6 +63,7 @@ class BlockRunner(ABC):
                 try:
                     ahead = self.run(block)
                 except UnsupportedError as error:
+                    self.make_whole()
                     reason = error
             if ahead is None:
                 # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
@@ -73,6 +74,8 @@ class BlockRunner(ABC):
                     compiles = False
                 yield report
                 continue
+            self.ahead = ahead
+            self.repair = None
             row = self.row
             try:
                 for index in range(ahead.count):
@@ -116,6 +119,7 @@ class BlockRunner(ABC):
             ahead.undo()
             if ahead.delivered:
                 self.run(ahead.block.part(0, ahead.delivered))
+                self.repair = None
         self.ahead = None
 
     def make_whole(self) -> None:
@@ -127,7 +131,10 @@ class BlockRunner(ABC):
 
     @abstractmethod
     def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well, at once; `None` where its first sample does not."""
+        """Take as much of the block as goes well, at once; `None` where its first sample does not.
+
+        Until the caller has noted down what it answers, `repair` undoes it.
+        """
 
     @abstractmethod
     def pending(self) -> int:
@@ -145,9 +152,12 @@ class BlockRunner(ABC):
 
     def count(self) -> None:
         """Tell the reader how many samples have been taken, as far as reports have been handed out."""
-        if self.ahead is not None:
-            self.reader.take(self.ahead.delivered - self.ahead.counted)
-            self.ahead.counted = self.ahead.delivered
+        ahead = self.ahead
+        if ahead is not None:
+            ends = ahead.block.boundary
+            self.reader.progress = ahead.before.after(
+                ahead.delivered, None if ends is None else ends[: ahead.delivered]
+            )
 
 
 class Undo:
@@ -172,16 +182,16 @@ class Ahead:
     Attributes:
         count: Number of steps taken.
         delivered: Number of reports handed out.
-        counted: Number of them that the reader knows of.
+        before: How far reading had come before it.
         asked: Whether somebody looked at the learner meanwhile.
         settled: Whether the learner was brought back before all of them were handed out.
         stops: Whether the sample after the block has to be taken by itself.
     """
 
-    def __init__(self, block: Block, plan: Plan, ran: Ran, undo: Callable[[], None]) -> None:
-        self.block, self.plan, self.ran, self.undo = block, plan, ran, undo
+    def __init__(self, block: Block, plan: Plan, ran: Ran, undo: Callable[[], None], before: Progress) -> None:
+        self.block, self.plan, self.ran, self.undo, self.before = block, plan, ran, undo, before
         self.count = block.count
-        self.delivered = self.counted = 0
+        self.delivered = 0
         self.asked = self.settled = False
         self.stops = False
 

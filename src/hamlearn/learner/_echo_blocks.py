@@ -70,9 +70,7 @@ class EchoRunner(BlockRunner):
             return shorter
         learner = self.learner
         learner._t, learner._updates = plan.times[-1], plan.updates
-        ahead = Ahead(block, plan, ran, undo)
-        self.ahead, self.repair = ahead, None
-        return ahead
+        return Ahead(block, plan, ran, undo, self.reader.progress)
 
     def _pass(self, block: Block, plan: EchoPlan) -> tuple[Ran, int]:
         learner, passed, start = self.learner, [], 0

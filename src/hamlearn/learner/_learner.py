@@ -300,6 +300,8 @@ class Learner:
         if repair is not None:
             repair()
             self._repair = None
+        elif self._system.slots.borrowed:
+            self._system.slots.put_back()
 
     def _starts_anew(self) -> bool:
         return self._fresh or self.reset_h == "sample"

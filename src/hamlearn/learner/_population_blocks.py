@@ -97,9 +97,7 @@ class PopulationRunner(BlockRunner):
         if stateful and lanes.fresh:
             lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry.omega)
         lanes.times, lanes.updates = plan.all_times[-1], plan.updates
-        ahead = Ahead(block, plan, ran, undo)
-        self.ahead, self.repair = ahead, None
-        return ahead
+        return Ahead(block, plan, ran, undo, self.reader.progress)
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""

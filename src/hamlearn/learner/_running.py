@@ -30,12 +30,12 @@ class Progress(NamedTuple):
     start: int = 0
     loaded: dict[str, Any] | None = None
 
-    def after(self, ends: list[bool]) -> Progress:
-        """So many samples further, each of which ends its sequence or not."""
-        position, start = self.position + len(ends), self.start + len(ends)
-        if any(ends):
+    def after(self, count: int, ends: list[bool] | None) -> Progress:
+        """So many samples further, each of which ends its sequence or not; `None` where none does."""
+        position, start = self.position + count, self.start + count
+        if ends is not None and any(ends):
             return Progress(position, ends[::-1].index(True), True, start)
-        return Progress(position, self.tokens + len(ends), self.sequences, start)
+        return Progress(position, self.tokens + count, self.sequences, start)
 
 
 class Reader:
@@ -93,7 +93,7 @@ class Reader:
     def counted(self, step: Callable[[Sample], R], sample: Sample) -> R:
         """Take one sample by `step`, which may move `progress` to `due` in one stroke with all else it changes."""
         before = self.progress
-        after = before.after([bool(getattr(sample, "boundary", False))])
+        after = before.after(1, [bool(getattr(sample, "boundary", False))])
         self._due = sample, after
         report = step(sample)
         self._due = None, None
@@ -141,16 +141,6 @@ class Reader:
             return None
         start = self.progress.start
         return self._held.part(start, min(start + size, self._held.count))
-
-    def after(self, count: int) -> Progress:
-        """The progress once the next samples have been taken."""
-        block, start = self._held, self.progress.start
-        assert block is not None
-        return self.progress.after([block.ends(index) for index in range(start, start + count)])
-
-    def take(self, count: int) -> None:
-        """Count the next samples as taken."""
-        self.progress = self.after(count)
 
     def end(self, waiting: int) -> None:
         """Raise if the stream ended within a sequence; `waiting` tokens are known to have waited for its end."""

@@ -81,9 +81,7 @@ class StepRunner(BlockRunner):
         if learner._fresh and learner._stateful:
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(block.count - 1).u))
             learner._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], ran.carry.omega, spec)
-        ahead = Ahead(block, plan, ran, undo)
-        self.ahead, self.repair = ahead, None
-        return ahead
+        return Ahead(block, plan, ran, undo, self.reader.progress)
 
 
 class StepPlan:
