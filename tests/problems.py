@@ -59,7 +59,9 @@ class Problem:
     samples: list[hl.Sample]
 
     def learner(self, **kwargs: Any) -> hl.Learner:
-        return hl.Learner(copy.deepcopy(self.network), self.loss, self.hyper, **kwargs)
+        """Algorithm 1, the literal equations, but for what is said."""
+        setting = {"order": "parallel", "credit": hl.Forward(), **kwargs}
+        return hl.Learner(copy.deepcopy(self.network), self.loss, self.hyper, **setting)
 
 
 NETWORKS = ("rate", "tree", "next", "gru", "lstm", "output", "state", "split", "tied", "frozen")

@@ -37,7 +37,8 @@ class Hyper:
 
     Args:
         tau: Time step τ, for samples that carry none of their own.
-        eta: Dissipation η of ω. It is a rate of forgetting, never a learning rate.
+        eta: Dissipation η of ω. It is a rate of forgetting, never a learning rate. τη = 1, the default, keeps no
+            momentum; η = 0 forgets nothing, and the weights then swing around an optimum without coming to rest.
         beta: Positive scale β of the weight velocity. Weights whose β is 0 do not move.
         phi: Positive scale φ of the loss.
         s: Sign of the costate equations: −1 runs them forward in time, +1 is the original.
@@ -51,7 +52,7 @@ class Hyper:
     """
 
     tau: float | Schedule = 1.0
-    eta: float | Schedule = 0.0
+    eta: float | Schedule = 1.0
     beta: Beta = 0.01
     phi: float | Schedule = 1.0
     s: int = -1

@@ -147,7 +147,9 @@ def test_a_transformer_layer_is_compiled() -> None:
     layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
     module = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 2)).double()
     samples = [hl.Sample(torch.randn(1, 4, 6).double(), torch.randint(2, (1,))) for _ in range(30)]
-    problem = Problem(hl.Network.feedforward(module), nn.functional.cross_entropy, hl.Hyper(beta=0.01), samples)
+    problem = Problem(
+        hl.Network.feedforward(module), nn.functional.cross_entropy, hl.Hyper(eta=0.0, beta=0.01), samples
+    )
     eager, compiled, one, other = both(problem, 8, order="sequential", credit=hl.Cleared())
     assert_same(eager, compiled, 1e-10)
     assert_same_reports(one, other, 1e-10)
@@ -160,7 +162,8 @@ def test_a_change_of_mode_or_shape_in_mid_stream_is_followed() -> None:
     samples = [hl.Sample(torch.randn(n, 3).double(), torch.randn(n, 2).double()) for n in sizes]
     network = hl.Network.feedforward(module)
     learners = [
-        hl.Learner(copy.deepcopy(network), nn.functional.mse_loss, hl.Hyper(), "sequential") for _ in range(2)
+        hl.Learner(copy.deepcopy(network), nn.functional.mse_loss, hl.Hyper(eta=0.0), "sequential")
+        for _ in range(2)
     ]
     for learner, engine in zip(learners, ("eager", "compiled"), strict=True):
         list(learner.run(samples, engine=engine, chunk=8))

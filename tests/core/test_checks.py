@@ -9,9 +9,10 @@ from hamlearn import checks
 from tests.problems import NETWORKS, make_network
 
 SETTINGS = [
-    {"order": "parallel"},
-    {"order": "parallel", "integrator": hl.RK4()},
-    {"order": "sequential"},
+    {"order": "parallel", "credit": hl.Forward()},
+    {"order": "parallel", "credit": hl.Forward(), "integrator": hl.RK4()},
+    {"order": "sequential", "credit": hl.Forward()},
+    {},
     {"order": "sequential", "credit": hl.Cleared(), "reset_h": "sample"},
     {"order": "sequential", "credit": hl.Echo()},
     {"order": "sequential", "credit": hl.Echo(truncate=2, every=3)},
@@ -83,7 +84,7 @@ def test_a_cell_whose_visible_part_has_weights_of_its_own_passes():
 def plain():
     torch.manual_seed(1)
     network = make_network("next", 2, 4, 2, (3,))
-    return network, nn.functional.mse_loss, hl.Hyper(tau=0.2, beta=0.05)
+    return network, nn.functional.mse_loss, hl.Hyper(tau=0.2, eta=0.0, beta=0.05)
 
 
 class MovesOnPredict(hl.Learner):

@@ -13,9 +13,9 @@ from tests.problems import random_problem
 
 FOLDER = Path(__file__).parent.parent / "golden"
 RUNS = {
-    "parallel-rate": ("rate", {"order": "parallel"}),
-    "parallel-lstm-rk4": ("lstm", {"order": "parallel", "integrator": hl.RK4()}),
-    "sequential-tree": ("tree", {"order": "sequential"}),
+    "parallel-rate": ("rate", {"order": "parallel", "credit": hl.Forward()}),
+    "parallel-lstm-rk4": ("lstm", {"order": "parallel", "credit": hl.Forward(), "integrator": hl.RK4()}),
+    "sequential-tree": ("tree", {"order": "sequential", "credit": hl.Forward()}),
     "sequential-gru-cleared": ("gru", {"order": "sequential", "credit": hl.Cleared()}),
     "sequential-split-sample": ("split", {"order": "sequential", "credit": hl.Cleared(), "reset_h": "sample"}),
 }

@@ -64,7 +64,7 @@ def test_the_reference_agrees_with_derivatives_written_by_hand(order, s, transit
     # float32 literals, as the parameters were made
     w, v, a, h = (float(torch.tensor(x)) for x in (0.7, -0.4, 1.3, 0.2))
     z = ow = ov = oa = t = 0.0
-    judge = reference.run(network, half_square, hyper, samples, order=order)
+    judge = reference.run(network, half_square, hyper, samples, order=order, credit=hl.Forward())
     for (u, target, tau), (got, report) in zip(SAMPLES, judge, strict=True):
         phi = 1 + t
         act = math.tanh(w * u + v * h)

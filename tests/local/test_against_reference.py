@@ -41,7 +41,7 @@ def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kin
     judged = hl.Hyper(**{**vars(given), "beta": {f"state.module.{names[0]}": 0.02, "*": given.beta["*"]}})
     start = copy.deepcopy(dict(module.named_parameters()))
     for sample, (state, seen) in zip(
-        stream, reference.run(whole_network(judge_module), mse, judged, stream, order=order), strict=True
+        stream, reference.run(whole_network(judge_module), mse, judged, stream, order, hl.Forward()), strict=True
     ):
         report = learner.step(sample)
         assert_same(learner, state, ended=sample.boundary)
@@ -58,7 +58,9 @@ def test_the_original_sign_agrees_with_the_equations():
     learner = LocalLearner(module, torch.nn.functional.mse_loss, given)
     stream = samples("skips", 20)
     for sample, (state, _) in zip(
-        stream, reference.run(whole_network(judge_module), mse, given, stream), strict=True
+        stream,
+        reference.run(whole_network(judge_module), mse, given, stream, "parallel", hl.Forward()),
+        strict=True,
     ):
         learner.step(sample)
         assert_same(learner, state, ended=sample.boundary)
@@ -92,7 +94,7 @@ def test_delay_free_agrees_with_the_time_variant_equations(kind):
         for i, s in enumerate(stream)
         for step in range(len(names))
     ]
-    judge = reference.run(whole_network(judge_module, active=names), mse, given, shown)
+    judge = reference.run(whole_network(judge_module, active=names), mse, given, shown, "parallel", hl.Forward())
     for sample in stream:
         learner.step(sample)
         for _ in names:
@@ -102,6 +104,6 @@ def test_delay_free_agrees_with_the_time_variant_equations(kind):
 
 def test_delay_free_output_is_that_of_a_feed_forward_pass():
     module = skips()
-    learner = LocalLearner(module, torch.nn.functional.mse_loss, hl.Hyper(beta=0.0), delay_free=True)
+    learner = LocalLearner(module, torch.nn.functional.mse_loss, hl.Hyper(eta=0.0, beta=0.0), delay_free=True)
     for sample in samples("skips", 5):
         assert close(learner.step(sample).y, learner.predict(sample.u))

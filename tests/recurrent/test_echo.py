@@ -414,7 +414,7 @@ def test_a_reversible_echo_over_a_long_sequence_is_the_gradient_of_the_sequence_
     generator = torch.Generator().manual_seed(2)
     u = torch.randn(400, 2, 3, generator=generator, dtype=torch.float64)
     target = torch.randn(2, 2, generator=generator, dtype=torch.float64)
-    hyper = hl.Hyper(beta=0.0)
+    hyper = hl.Hyper(eta=0.0, beta=0.0)
     learner = hl.Learner(
         network, nn.functional.mse_loss, hyper, order="sequential", credit=hl.Echo(memory="reversible")
     )
@@ -469,7 +469,7 @@ def test_a_state_that_leaves_the_grid_is_an_error_and_the_learner_stays_as_it_wa
         (lambda: hl.Echo(dissipate="never"), "dissipate='never'"),
         (lambda: echo_learner(hl.Network.feedforward(nn.Linear(1, 1))), "has none: use hl.Cleared"),
         (
-            lambda: hl.Learner(make("rnn"), nn.functional.mse_loss, hl.Hyper(), credit=hl.Echo()),
+            lambda: hl.Learner(make("rnn"), nn.functional.mse_loss, order="parallel", credit=hl.Echo()),
             "order='sequential'",
         ),
         (

@@ -99,7 +99,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
     "loss": {"kind": one_of("mse", "l1", "huber", "cross_entropy", default="mse")},
     "hyper": {
         "tau": number(1.0, above=True),
-        "eta": number(0.0),
+        "eta": number(1.0),
         "beta": Key("a number of at least 0, or a table from parameter names to them", _is_beta, 0.01),
         "phi": number(1.0),
         "s": Key("-1 or 1", lambda v: v in (-1, 1), -1),
@@ -108,7 +108,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
     },
     "learner": {
         "order": one_of("parallel", "sequential", default="sequential"),
-        "credit": one_of("forward", "cleared", "echo", default="forward"),
+        "credit": one_of("forward", "cleared", "echo", default="cleared"),
         "truncate": whole(),
         "every": whole(),
         "reset_h": one_of("boundary", "sample", default="boundary"),

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn import _tree
-from hamlearn.credit import Credit, Echo, Forward
+from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper, Rates
@@ -29,13 +29,16 @@ from hamlearn.transition import next_state
 class Learner:
     """Hamiltonian Learning of one network from one stream, forward only.
 
+    As it comes, a learner follows the gradient of each sample's loss. Algorithm 1 of the paper (alg:hlz) is
+    `Learner(network, loss, hyper, order="parallel", credit=Forward())`.
+
     Args:
         network: State net and output net.
         loss: L(y, target), any function that returns a scalar.
         hyper: τ, η, β, φ and s.
-        order: `"parallel"`: all four updates from values at time t (Algorithm alg:hlz).
-            `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
-        credit: What z carries between steps: `Forward()`, `Cleared()` or `Echo()`.
+        order: `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
+            `"parallel"`: all four updates from values at time t.
+        credit: What z carries between steps: `Cleared()`, `Forward()` or `Echo()`.
         reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
             each sample, as feed-forward state nets need.
         integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
@@ -47,7 +50,7 @@ class Learner:
         >>> import torch, hamlearn as hl
         >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
         >>> loss = torch.nn.functional.mse_loss
-        >>> learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.1), order="sequential")
+        >>> learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.1))
         >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
         >>> report.loss.shape, learner.state.t
         (torch.Size([]), 1.0)
@@ -57,9 +60,9 @@ class Learner:
         self,
         network: Network,
         loss: Loss,
-        hyper: Hyper,
-        order: Literal["parallel", "sequential"] = "parallel",
-        credit: Credit = Forward(),  # noqa: B008 (frozen)
+        hyper: Hyper = Hyper(),  # noqa: B008 (frozen)
+        order: Literal["parallel", "sequential"] = "sequential",
+        credit: Credit = Cleared(),  # noqa: B008 (frozen)
         reset_h: Literal["boundary", "sample"] = "boundary",
         integrator: Integrator = Euler(),  # noqa: B008 (stateless)
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",

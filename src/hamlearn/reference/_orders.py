@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch.utils._pytree import tree_map
 
-from hamlearn.credit import Credit, Forward
+from hamlearn.credit import Cleared, Credit
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.reference._equations import (
@@ -35,8 +35,8 @@ def run(
     loss: Loss,
     hyper: Hyper,
     samples: Iterable[Sample],
-    order: str = "parallel",
-    credit: Credit | None = None,
+    order: str = "sequential",
+    credit: Credit = Cleared(),  # noqa: B008 (frozen)
     reset_h: str = "boundary",
 ) -> Iterator[tuple[ReferenceState, ReferenceReport]]:
     """Integrate a stream by Euler's method; yields the state after each sample, and what was seen there.
@@ -56,7 +56,7 @@ def run(
         if fresh or reset_h == "sample":
             h0 = h0_for(network, sample.u)
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0) if fresh else state.z)
-        if not (credit or Forward()).carries:
+        if not credit.carries:
             state = replace(state, z=tree_map(torch.zeros_like, state.h))
         step = parallel_step if order == "parallel" else sequential_step
         state, report = step(network, loss, hyper, state, sample)
