@@ -31,8 +31,8 @@ class Token:
 
     @property
     def gain(self) -> float:
-        """τφ."""
-        return self.rates.tau * self.rates.phi
+        """τφ, with the nominal τ on the clock of events."""
+        return self.rates.stride * self.rates.phi
 
 
 def pack(tokens: Iterable[Token]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

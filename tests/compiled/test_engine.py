@@ -116,6 +116,7 @@ def test_loss_curves_agree_in_float32_over_2000_steps(setting: dict[str, Any]) -
 @pytest.mark.parametrize("integrator", [hl.Heun(), hl.RK4()], ids=repr)
 def test_integrators_of_several_stages_are_compiled(integrator: Any) -> None:
     problem = long_problem("rate", 100, torch.float64)
+    problem = replace(problem, hyper=replace(problem.hyper, clock="continuous"))
     eager, compiled, one, other = both(problem, 33, order="parallel", integrator=integrator)
     assert_same(eager, compiled, 1e-12)
     assert_same_reports(one, other, 1e-12)
@@ -123,7 +124,7 @@ def test_integrators_of_several_stages_are_compiled(integrator: Any) -> None:
 
 def test_schedules_within_the_stages_of_an_integrator_are_those_of_the_stages() -> None:
     problem = long_problem("rate", 60, torch.float64)
-    problem = replace(problem, hyper=hl.Hyper(tau=0.3, eta=lambda t: 0.5 / (1 + t), beta=0.05))
+    problem = replace(problem, hyper=hl.Hyper(tau=0.3, eta=lambda t: 0.5 / (1 + t), beta=0.05, clock="continuous"))
     with pytest.warns(RuntimeWarning, match="goes on eagerly: .*RK4"):
         eager, compiled, _, _ = both(problem, 20, order="parallel", integrator=hl.RK4())
     assert_same(eager, compiled, 0.0)

@@ -193,7 +193,7 @@ def test_a_batch_that_changes_while_z_is_carried_is_refused():
 
 
 def test_a_schedule_of_beta_is_checked_at_every_stage_of_an_integrator():
-    hyper = hl.Hyper(beta=lambda t: 0.1 if t < 1 else math.nan)
+    hyper = hl.Hyper(beta=lambda t: 0.1 if t < 1 else math.nan, clock="continuous")
     learner = hl.Learner(
         hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hyper, "parallel", integrator=hl.Heun()
     )

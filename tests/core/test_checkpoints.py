@@ -48,7 +48,8 @@ def network():
 
 
 def build(order="sequential", hyper=None, credit=hl.Forward(), **kwargs):  # noqa: B008 (frozen)
-    hyper = hyper or hl.Hyper(tau=0.5, eta=0.2, beta={"state.*": decaying, "*": 0.05}, phi_first=1.5)
+    clock = "continuous" if "integrator" in kwargs else "events"
+    hyper = hyper or hl.Hyper(tau=0.5, eta=0.2, beta={"state.*": decaying, "*": 0.05}, phi_first=1.5, clock=clock)
     return hl.Learner(network(), nn.functional.cross_entropy, hyper, order=order, credit=credit, **kwargs)
 
 

@@ -37,7 +37,9 @@ def test_our_learners_pass(kind, setting):
     def make():
         torch.manual_seed(1)
         network = make_network(kind, 2, 4, 2, (3,))
-        return hl.Learner(network, nn.functional.mse_loss, hl.Hyper(tau=0.2, beta=0.05, eta=0.1), **setting)
+        clock = "continuous" if "integrator" in setting else "events"
+        hyper = hl.Hyper(tau=0.2, beta=0.05, eta=0.1, clock=clock)
+        return hl.Learner(network, nn.functional.mse_loss, hyper, **setting)
 
     checks.check_learner(make, samples())
 

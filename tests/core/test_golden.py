@@ -22,7 +22,7 @@ RUNS = {
 
 
 def curve(kind, setting):
-    problem = random_problem(kind, 5, 60)
+    problem = random_problem(kind, 5, 60, clock="continuous")
     learner = problem.learner(**setting)
     reports = [learner.step(sample) for sample in problem.samples]
     return [None if report.loss is None else report.loss.item() for report in reports]

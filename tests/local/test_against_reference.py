@@ -27,17 +27,18 @@ def assert_same(learner: LocalLearner, expected: reference.ReferenceState, *, en
             assert close(learner.state.z[name], expected.z[name])
 
 
+@pytest.mark.parametrize("clock", ["events", "continuous"])
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kind, stacked, order):
+def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kind, stacked, order, clock):
     module = make(kind)
     judge_module = copy.deepcopy(module)
     names = [name for name, _ in module.named_parameters()]
-    given = hyper(names)
+    given = hyper(names, clock=clock)
     learner = LocalLearner(module, torch.nn.functional.mse_loss, given, stacked=stacked, order=order)
     assert bool(learner.stacks) == (stacked and kind in ("skips", "long chain"))
-    stream = samples(kind, 200 if order == "parallel" else 50)
+    stream = samples(kind, 100 if order == "parallel" else 40)
     judged = hl.Hyper(**{**vars(given), "beta": {f"state.module.{names[0]}": 0.02, "*": given.beta["*"]}})
     start = copy.deepcopy(dict(module.named_parameters()))
     for sample, (state, seen) in zip(

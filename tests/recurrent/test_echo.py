@@ -169,13 +169,20 @@ def test_a_truncation_longer_than_the_interval_reaches_back_through_earlier_toke
             assert worst(network, twin) < 1e-12
 
 
+@pytest.mark.parametrize("clock", ["events", "continuous"])
 @pytest.mark.parametrize("dissipate", ["token", "sequence"])
 @pytest.mark.parametrize("truncate", [None, 1, 4])
 @pytest.mark.parametrize("kind", ["next", "lstm", "rate", "tree", "tied", "frozen"])
-def test_echo_agrees_with_the_literal_equations(kind, truncate, dissipate):
-    problem = random_problem(kind, 0, 120)
+def test_echo_agrees_with_the_literal_equations(kind, truncate, dissipate, clock):
+    problem = random_problem(kind, 0, 80)
     problem.hyper = hl.Hyper(
-        tau=0.4, eta=lambda t: 0.3 / (1 + t), eta_z=0.25, phi=lambda t: 1 + 0.1 * t, beta=0.02, phi_first=2.0
+        tau=0.4,
+        eta=lambda t: 0.3 / (1 + t),
+        eta_z=0.25,
+        phi=lambda t: 1 + 0.1 * t,
+        beta=0.02,
+        phi_first=2.0,
+        clock=clock,
     )
     problem.samples[-1].boundary = True
     network = copy.deepcopy(problem.network)

@@ -105,6 +105,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "s": Key("-1 or 1", lambda v: v in (-1, 1), -1),
         "eta_z": number(),
         "phi_first": number(),
+        "clock": one_of("events", "continuous", default="events"),
     },
     "learner": {
         "order": one_of("parallel", "sequential", default="sequential"),

@@ -12,7 +12,7 @@ from hamlearn import _tree
 from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hamiltonian import Loss
-from hamlearn.hyper import Hyper, Rates
+from hamlearn.hyper import Hyper, Overshoot, Rates
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
@@ -88,6 +88,7 @@ class Learner:
         self._stateful = network.state is not None
         self._constant = hyper.constant()
         self._usual: tuple[bool, Rates] | None = None
+        self._overshoot = Overshoot(hyper)
         self._buffers = [b for name, b in network.named_buffers() if not name.startswith("h0_")]
         self._backup = [buffer.clone() for buffer in self._buffers]
 
@@ -266,6 +267,7 @@ class Learner:
             rates = self._usual[1]
         else:
             rates = self.hyper.at(self._t, sample.tau, first=first)
+            self._overshoot.look([rates])
             if sample.tau is None:
                 self._usual = first, rates
         self._system.velocity.check(self._t)
@@ -292,9 +294,9 @@ class Learner:
         if outcome.moves:
             with torch.no_grad():
                 if outcome.dtheta is None:
-                    system.velocity.move_(system.theta, outcome.omega, now.t, rates.tau)
+                    system.velocity.move_(system.theta, outcome.omega, now.t, rates.stride)
                 else:
-                    torch._foreach_add_(system.theta, outcome.dtheta, alpha=rates.tau)
+                    torch._foreach_add_(system.theta, outcome.dtheta, alpha=rates.stride)
             self._updates += outcome.learned
         self._carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)
         self._t = now.t + rates.tau

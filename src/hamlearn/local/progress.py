@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from hamlearn.errors import NonFiniteError
-from hamlearn.hyper import Rates
+from hamlearn.hyper import Overshoot, Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import is_finite, nonfinite_message
@@ -37,6 +37,7 @@ class Progress:
         self.updates = 0
         self._constant = system.hyper.constant()
         self._rates: dict[tuple[float | None, bool], Rates] = {}
+        self._overshoot = Overshoot(system.hyper)
         self._buffers = list(system.wiring.root.buffers())
 
     def show(self, sample: Sample | None, ticks: int) -> StepReport | None:
@@ -64,14 +65,14 @@ class Progress:
         extra = {"reported": last} if self.aligned else {}
         proposal: Proposal = self.engine.tick(sample, t, rates, **extra)
         done = proposal.done
-        omega = costate(self.omega, proposal.grads, 1 - rates.tau * rates.eta, -float(rates.s))
+        omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore" and not is_finite(proposal, omega):
             if self.on_nonfinite == "raise":
                 raise NonFiniteError(nonfinite_message(proposal, omega, t, self.aligned))
             told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
             return StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
         moving = omega if system.order == "sequential" else self.omega
-        system.move_(moving, t, rates.tau)
+        system.move_(moving, t, rates.stride)
         proposal.commit()
         self.omega = omega
         self.t = t + rates.tau
@@ -82,11 +83,11 @@ class Progress:
 
     def _rates_at(self, tau: float | None) -> Rates:
         hyper, first = self.system.hyper, self.updates == 0
-        if not self._constant:
-            return hyper.at(self.t, tau, first=first)
         key = tau, first
-        if key not in self._rates:
-            self._rates = {key: hyper.at(self.t, tau, first=first)}
+        if not self._constant or key not in self._rates:
+            rates = hyper.at(self.t, tau, first=first)
+            self._overshoot.look([rates])
+            self._rates = {key: rates}
         return self._rates[key]
 
     def _snapshot(self, *, weights: bool) -> tuple[Any, ...]:
