@@ -112,7 +112,7 @@ def _unit(name: str) -> Unit:
         return "auto"
     if name not in UNITS:
         raise ConfigError(
-            f"stream.unit = {name!r} is not known. Allowed are auto, a number of seconds, {', '.join(UNITS)}."
+            f"stream.unit = {name!r} is not known. Allowed are a number of seconds, auto, {', '.join(UNITS)}."
         )
     return float(UNITS[name])
 
