@@ -35,7 +35,7 @@ def learner() -> hl.Learner:
     torch.manual_seed(0)
     network = hl.Network.recurrent(torch.nn.GRUCell(2, 12), torch.nn.Linear(12, 1))
     hyper = hl.Hyper(eta=0.3, beta=0.01)
-    return hl.Learner(network, torch.nn.functional.mse_loss, hyper, order="sequential")
+    return hl.Learner(network, torch.nn.functional.mse_loss, hyper, credit=hl.Forward())
 
 
 def main(folder: Path) -> None:

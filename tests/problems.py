@@ -59,7 +59,9 @@ class Problem:
     samples: list[hl.Sample]
 
     def learner(self, **kwargs: Any) -> hl.Learner:
-        return hl.Learner(copy.deepcopy(self.network), self.loss, self.hyper, **kwargs)
+        """Algorithm 1, the literal equations, but for what is said."""
+        setting = {"order": "parallel", "credit": hl.Forward(), **kwargs}
+        return hl.Learner(copy.deepcopy(self.network), self.loss, self.hyper, **setting)
 
 
 NETWORKS = ("rate", "tree", "next", "gru", "lstm", "output", "state", "split", "tied", "frozen")
@@ -108,7 +110,9 @@ class lambda_readout(nn.Module):
         return self.module(h)
 
 
-def random_hyper(network: hl.Network, generator: torch.Generator, *, small: float = 0.05) -> hl.Hyper:
+def random_hyper(
+    network: hl.Network, generator: torch.Generator, *, small: float = 0.05, clock: Any = "events"
+) -> hl.Hyper:
     """Schedules, one β per pattern with a tensor among them, either sign."""
 
     def uniform(low: float, high: float) -> float:
@@ -125,6 +129,7 @@ def random_hyper(network: hl.Network, generator: torch.Generator, *, small: floa
         phi=lambda t: 0.5 + c / (1 + t),
         s=-1 if uniform(0, 1) < 0.7 else 1,
         phi_first=None if uniform(0, 1) < 0.5 else 2 * d,
+        clock=clock,
         beta={
             first: small * torch.rand(weight.shape, generator=generator, dtype=torch.float64).to(weight.dtype),
             "state.*": rate,
@@ -138,8 +143,10 @@ def random_hyper(network: hl.Network, generator: torch.Generator, *, small: floa
     )
 
 
-def random_problem(kind: str, seed: int, steps: int, dtype: torch.dtype = torch.float64) -> Problem:
-    """A network of odd sizes, a stream with uneven τ, missing targets and boundaries."""
+def random_problem(
+    kind: str, seed: int, steps: int, dtype: torch.dtype = torch.float64, clock: str | None = None
+) -> Problem:
+    """A network of odd sizes, a stream with uneven τ, missing targets and boundaries; clocks alternate by seed."""
     torch.manual_seed(seed)
     generator = torch.Generator().manual_seed(seed)
     inputs, size, outputs = (int(torch.randint(1, 6, (), generator=generator)) for _ in range(3))
@@ -147,7 +154,7 @@ def random_problem(kind: str, seed: int, steps: int, dtype: torch.dtype = torch.
     if kind == "tied":
         outputs = size
     network = make_network(kind, inputs, size, outputs, batch).to(dtype)
-    hyper = random_hyper(network, generator)
+    hyper = random_hyper(network, generator, clock=clock or ("events", "continuous")[seed % 2])
     # With the original sign the costate equation is unstable forward in time: keep its sequences short.
     length = 10 if hyper.s == -1 else 2
     samples = []

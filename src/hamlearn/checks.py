@@ -17,6 +17,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hamlearn import _tree, reference
+from hamlearn.credit import Forward
 from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Integrator
@@ -60,7 +61,7 @@ def check_learner(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> 
         >>> def make():
         ...     torch.manual_seed(0)
         ...     network = hl.Network.recurrent(torch.nn.GRUCell(2, 3), torch.nn.Linear(3, 1))
-        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper(beta=0.1))
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss)
         >>> samples = [hl.Sample(torch.randn(1, 2), torch.randn(1, 1)) for _ in range(6)]
         >>> hl.checks.check_learner(make, samples)
     """
@@ -96,8 +97,9 @@ def check_network(network: Network, u: Any, target: Any, loss: Callable[..., Ten
     hyper = Hyper(tau=0.25, eta=0.1, beta=1e-3)
     samples = [Sample(u, target), Sample(u), Sample(u, target, tau=0.5, boundary=True), Sample(u, target)]
     for order in ("parallel", "sequential"):
-        learner = Learner(copy.deepcopy(network).eval(), loss, hyper, order=order)
-        judge = reference.run(copy.deepcopy(network).eval(), loss, hyper, samples, order=order)
+        setting: dict[str, Any] = {"order": order, "credit": Forward()}
+        learner = Learner(copy.deepcopy(network).eval(), loss, hyper, **setting)
+        judge = reference.run(copy.deepcopy(network).eval(), loss, hyper, samples, **setting)
         for sample, (state, _) in zip(samples, judge, strict=True):
             learner.step(sample)
             theta = dict(learner.network.named_parameters())

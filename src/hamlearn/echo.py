@@ -54,10 +54,11 @@ class Echoed(Order):
         if due:
             tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
             learned = any(token.sample.target is not None for token in tokens)
+            decay = self.decay(now.t, now.rates)
             if self.joined:
-                omega = self._echo_joined(tokens, carry.omega, now.rates)
+                omega = self._echo_joined(tokens, carry.omega, decay)
             else:
-                omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, now.rates)
+                omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, decay)
         return Outcome(
             [leaf.detach() for leaf in token.h_next],
             carry.z,
@@ -141,7 +142,7 @@ class Echoed(Order):
             if not self.joined:
                 h = [leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
             h_next, spec = next_state(network, h, spec, sample.u, rates.tau)
-            leak = before.rates.tau * before.rates.eta_z if self.joined and before is not None else 0.0
+            leak = before.rates.stride * before.rates.eta_z if self.joined and before is not None else 0.0
             if leak:
                 # Adds nothing to h⁺ and −τη_z z to the costate that comes back through it.
                 h_next = [b - leak * (a - a.detach()) for a, b in zip(h, h_next, strict=True)]
@@ -180,13 +181,23 @@ class Echoed(Order):
                 met = self._first_state(token.sample, spec)
             yield self._run_again(token, met, None, spec)
 
-    def decay(self, rates: Rates) -> float:
-        """What ω is multiplied by before the echo: 1 − τη, or 1 where it dissipates with each token."""
-        return 1.0 if self.credit.dissipate == "token" else 1 - rates.tau * rates.eta
+    def decay(self, t: float, rates: Rates) -> float:
+        """What ω is multiplied by before the echo: 1 − τη, or 1 where it dissipates with each token.
 
-    def _echo_joined(self, tokens: list[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
+        On the clock of events a sequence is one event, whatever its gaps: 1 − τ0η.
+
+        Args:
+            t: Time of the last token.
+            rates: Its rates.
+        """
+        if self.credit.dissipate == "token":
+            return 1.0
+        if rates.tau != rates.stride:
+            rates = self.system.hyper.at(t)
+        return 1 - rates.stride * rates.eta
+
+    def _echo_joined(self, tokens: list[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
         with_loss = [token for token in tokens if token.loss is not None]
-        decay = 1 - rates.tau * rates.eta
         if not with_loss:
             return integrate_costate(omega, None, decay, 1.0)
         losses = [token.loss for token in with_loss if token.loss is not None]
@@ -197,8 +208,8 @@ class Echoed(Order):
         seeds = [seed(L, token.gain) for L, token in zip(losses, with_loss, strict=True)]
         return integrate_costate(omega, vjp(losses, seeds, self.system.theta, keep=True), decay, 1.0)
 
-    def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor], rates: Rates) -> list[Tensor]:
-        omega = scaled(omega, self.decay(rates))
+    def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
+        omega = scaled(omega, decay)
         z: list[Tensor] = []
         for token in tokens:
             if not z:
@@ -210,14 +221,14 @@ class Echoed(Order):
         self, token: Token, z: list[Tensor], flow: list[Tensor], omega: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """One token of the echo: z, what flows on to the token before it, and ω (eq:hescbptt, eq:hesdbptt)."""
-        n, (tau, eta, eta_z, _, _) = len(token.h_next), token.rates
-        seeds: list[Tensor | None] = [f - (tau * eta_z) * a for f, a in zip(flow, z, strict=True)]
+        n, (_, stride, eta, eta_z, _, _) = len(token.h_next), token.rates
+        seeds: list[Tensor | None] = [f - (stride * eta_z) * a for f, a in zip(flow, z, strict=True)]
         roots = list(token.h_next)
         if token.loss is not None:
             roots.append(token.loss)
             seeds.append(seed(token.loss, token.gain))
         grads = vjp(roots, seeds, [*token.h_next, *token.h, *self.system.theta], keep=True)
         if self.credit.dissipate == "token":
-            omega = scaled(omega, 1 - tau * eta)
+            omega = scaled(omega, 1 - stride * eta)
         add_(omega, grads[2 * n :], 1.0)
         return grads[:n], grads[n : 2 * n], omega

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
@@ -16,10 +17,25 @@ Schedule = Callable[[float], float]
 Beta = float | Schedule | Tensor | Mapping[str, float | Schedule | Tensor]
 
 
+_ROUNDING = 1e-12
+"""How far from 1 a product τη may be by rounding alone."""
+
+
 class Rates(NamedTuple):
-    """The hyper-parameters at one instant, as plain numbers. β is kept by `hamlearn.velocity`."""
+    """The hyper-parameters of one step, as plain numbers. β is kept by `hamlearn.velocity`.
+
+    Attributes:
+        tau: Length τ of the step, along which the state flows.
+        stride: What the rates of costates and weights are multiplied by: τ on the continuous clock, the nominal
+            step τ0 on the clock of events.
+        eta: Dissipation of ω, such that `1 − stride·eta` is what is left of it.
+        eta_z: Dissipation of z, likewise.
+        phi: Scale of the loss.
+        s: Sign of the costate equations.
+    """
 
     tau: float
+    stride: float
     eta: float
     eta_z: float
     phi: float
@@ -37,12 +53,18 @@ class Hyper:
 
     Args:
         tau: Time step τ, for samples that carry none of their own.
-        eta: Dissipation η of ω. It is a rate of forgetting, never a learning rate.
+        eta: Dissipation η of ω. It is a rate of forgetting, never a learning rate. τη = 1, the default, keeps no
+            momentum; η = 0 forgets nothing, and the weights then swing around an optimum without coming to rest.
         beta: Positive scale β of the weight velocity. Weights whose β is 0 do not move.
         phi: Positive scale φ of the loss.
         s: Sign of the costate equations: −1 runs them forward in time, +1 is the original.
         eta_z: Dissipation of z; `None` takes `eta`.
         phi_first: φ until the first weight update that a loss has entered; `None` takes `phi`.
+        clock: What happens where a sample's own τ is not the nominal step τ0 = `tau`. `"events"`: each sample
+            counts once, with gain τ0φ, and moves the weights by τ0β⊙ω; costates keep (1 − τ0η)^(τ/τ0) of
+            themselves over the gap; the state flows by the true τ. Learning then depends neither on the unit of
+            time nor on gaps, and needs τ0η ≤ 1. `"continuous"`: the equations above with τ everywhere. At τ = τ0
+            both are the same step, to the bit.
 
     Example:
         >>> hyper = Hyper(tau=0.5, eta=0.1, beta={"output.*": 0.01, "*": lambda t: 0.1 / (1 + t)})
@@ -51,14 +73,17 @@ class Hyper:
     """
 
     tau: float | Schedule = 1.0
-    eta: float | Schedule = 0.0
+    eta: float | Schedule = 1.0
     beta: Beta = 0.01
     phi: float | Schedule = 1.0
     s: int = -1
     eta_z: float | Schedule | None = None
     phi_first: float | None = None
+    clock: Literal["events", "continuous"] = "events"
 
     def __post_init__(self) -> None:
+        if self.clock not in ("events", "continuous"):
+            raise ConfigError(f"clock={self.clock!r} must be 'events' or 'continuous'")
         if self.s not in (-1, 1):
             raise ConfigError(f"s={self.s!r} must be -1 (forward in time) or +1 (the original equations)")
         if not callable(self.tau):
@@ -69,6 +94,11 @@ class Hyper:
                 nonnegative(name, value)
         for value in self.beta.values() if isinstance(self.beta, Mapping) else (self.beta,):
             check_beta(value)
+        if self.clock == "events" and not callable(self.tau):
+            for name in ("eta", "eta_z"):
+                value = getattr(self, name)
+                if value is not None and not callable(value):
+                    _check_share(name, float(value), float(self.tau))
 
     @classmethod
     def from_sgd(
@@ -105,12 +135,46 @@ class Hyper:
 
     def at(self, t: float, tau: float | None = None, *, first: bool = False) -> Rates:
         """The rates at time `t`, for a step of length `tau` (`None`: this object's own)."""
-        step = self._value("tau", t) if tau is None else tau
-        positive_time(step, SampleError)
+        nominal = self._value("tau", t)
+        step = nominal if tau is None else tau
+        for time in (nominal, step):
+            positive_time(time, SampleError)
         eta = self._value("eta", t)
         eta_z = eta if self.eta_z is None else self._value("eta_z", t)
         phi = self.phi_first if first and self.phi_first is not None else self._value("phi", t)
-        return Rates(float(step), eta, eta_z, phi, self.s)
+        step = float(step)
+        if self.clock == "continuous":
+            return Rates(step, step, eta, eta_z, phi, self.s)
+        _check_share("eta", eta, nominal, t)
+        _check_share("eta_z", eta_z, nominal, t)
+        if step != nominal:
+            eta, eta_z = over_gaps(eta, nominal)(step), over_gaps(eta_z, nominal)(step)
+        return Rates(step, nominal, eta, eta_z, phi, self.s)
+
+    def along(self, taus: Iterable[float | None], *, first: bool = False) -> list[Rates]:
+        """The rates of steps of these lengths, where none depends on time; stops before what is no time step.
+
+        Example:
+            >>> [rates.tau for rates in Hyper(tau=0.5).along([None, 2.0, -1.0, 3.0])]
+            [0.5, 2.0]
+        """
+        usual = self.at(0.0, first=first)
+        _, stride, eta, eta_z, phi, s = usual
+        events, alike = self.clock == "events", eta == eta_z
+        left, left_z = over_gaps(eta, stride), over_gaps(eta_z, stride)
+        found = []
+        for tau in taus:
+            if tau is None or tau == usual.tau:
+                found.append(usual)
+                continue
+            if not (isinstance(tau, float) and 0.0 < tau < math.inf):
+                break
+            if events:
+                over = left(tau)
+                found.append(Rates(tau, stride, over, over if alike else left_z(tau), phi, s))
+            else:
+                found.append(Rates(tau, tau, eta, eta_z, phi, s))
+        return found
 
     def constant(self) -> bool:
         """Whether no rate but β depends on time."""
@@ -122,6 +186,57 @@ class Hyper:
             return float(rate)
         value = float(rate(t))
         return value if name == "tau" else nonnegative(name, value, t)
+
+
+def over_gaps(eta: float, nominal: float) -> Callable[[float], float]:
+    """From a gap τ to the η' with which one nominal step dissipates as the gap does: 1 − τ0η' = (1 − τ0η)^(τ/τ0).
+
+    Example:
+        >>> round(1 - 0.5 * over_gaps(0.2, nominal=0.5)(1.0), 12)
+        0.81
+    """
+    share = nominal * eta
+    if share > 1 - _ROUNDING:
+        # A share of 1 but for rounding loses everything over any gap, be it as short as it may.
+        return lambda tau: 1.0 / nominal
+    power = math.log1p(-share)
+    return lambda tau: -math.expm1(tau / nominal * power) / nominal
+
+
+def _check_share(name: str, eta: float, tau: float, t: float | None = None) -> None:
+    if tau * eta > 1 + _ROUNDING:
+        when = "" if t is None else f" at t={t:g}"
+        raise ConfigError(
+            f"{name}={eta:g} times tau={tau:g}{when} is {tau * eta:g}: over one nominal step a costate would lose "
+            f"more than all of itself. Lower {name} to at most 1/tau = {1 / tau:g}, or use clock='continuous', "
+            "which takes the equations literally"
+        )
+
+
+class Overshoot:
+    """Tells once where a step of the continuous clock is too long for its dissipation."""
+
+    def __init__(self, hyper: Hyper) -> None:
+        self._told = hyper.clock == "events"
+
+    def look(self, steps: Iterable[Rates]) -> None:
+        """Warn if a costate loses more than all of itself in one of these steps, and nothing was said before."""
+        if self._told:
+            return
+        for rates in steps:
+            name = "eta" if rates.eta >= rates.eta_z else "eta_z"
+            eta = max(rates.eta, rates.eta_z)
+            if rates.stride * eta > 1 + _ROUNDING:
+                self._told = True
+                warnings.warn(
+                    f"{name}={eta:g} times tau={rates.tau:g} is {rates.stride * eta:g}: in this step a costate "
+                    "loses more than all of itself, so that it changes its sign, and grows where the product is "
+                    "above 2. Use Hyper(clock='events'), count time in a longer unit, limit the gaps of the "
+                    f"stream, or lower {name}. This is said once",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+                return
 
 
 @dataclass(frozen=True)

@@ -122,8 +122,16 @@ class Network(nn.Module):
         return network
 
     @classmethod
-    def recurrent(cls, cell: nn.Module, readout: nn.Module | None = None, h0: Any = None) -> Network:
-        """A recurrent cell, `cell(u, h)`, that returns the next state, and `readout(h)` as output net.
+    def recurrent(
+        cls,
+        cell: nn.Module,
+        readout: nn.Module | None = None,
+        h0: Any = None,
+        transition: Literal["next", "rate"] = "next",
+    ) -> Network:
+        """A recurrent cell, `cell(u, h)`, and `readout(h)` as output net.
+
+        The cell returns the next state; with `transition="rate"`, as the cells for continuous time do, ḣ.
 
         `nn.RNNCell`, `nn.GRUCell` and `nn.LSTMCell` fit as they are; of an LSTM's state (h, c) the readout
         sees h. A cell of your own starts at `cell.initial_state(u)` if it has that method, at zeros if it has a
@@ -150,7 +158,7 @@ class Network(nn.Module):
                     "a tensor or a function of the input"
                 )
             h0 = _ZerosForCell(cell)
-        network = cls(state=cell, output=readout, h0=h0, transition="next")
+        network = cls(state=cell, output=readout, h0=h0, transition=transition)
         network._output_reads = "h"
         network._visible = _first if isinstance(cell, nn.LSTMCell) else getattr(cell, "visible", None)
         network._sized_by_batch = True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -19,7 +20,8 @@ class HL(Optimizer):
     ω ← (1 − τη) ω + τφ g; θ ← θ − τβ ω (eq:fanculo, eq:fanculo2), with β = lr/τ, η = (1 − momentum)/τ and
     φ = (1 − dampening)/τ (Appendix oob). At its own time step it follows `torch.optim.SGD` bit for bit, SGD's
     undampened first step included. Where data are unevenly spaced in time, `step(tau=…)` says how long ago the
-    previous step was, and learning and forgetting are scaled to it; that is what SGD cannot do.
+    previous step was; that is what SGD cannot do. On the clock of events ω forgets over the gap, by the factor
+    momentum^(tau/τ), and each gradient counts once.
 
     Args:
         params: Parameters, or groups of them with settings of their own.
@@ -28,6 +30,8 @@ class HL(Optimizer):
         dampening: 1 − τφ; without momentum it has no effect, as in SGD.
         weight_decay: Multiple of θ added to the gradient.
         tau: Time step τ that the other settings are meant for.
+        clock: As in `Hyper`. `"events"`: a gap changes only how much ω forgets. `"continuous"`: learning and
+            forgetting are both scaled to it, as the equations say.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -41,6 +45,8 @@ class HL(Optimizer):
         ['omega']
     """
 
+    _told = False
+
     def __init__(
         self,
         params: Iterable[Any],
@@ -49,6 +55,7 @@ class HL(Optimizer):
         dampening: float = 0.0,
         weight_decay: float = 0.0,
         tau: float = 1.0,
+        clock: Literal["events", "continuous"] = "events",
     ) -> None:
         settings = {
             "lr": lr,
@@ -56,6 +63,7 @@ class HL(Optimizer):
             "dampening": dampening,
             "weight_decay": weight_decay,
             "tau": tau,
+            "clock": clock,
         }
         super().__init__(params, settings)
 
@@ -68,6 +76,8 @@ class HL(Optimizer):
             if not 0.0 <= settings[name] <= 1.0:
                 raise ConfigError(f"{name}={settings[name]!r} must lie between 0 and 1")
         positive_time(settings["tau"], ConfigError)
+        if settings["clock"] not in ("events", "continuous"):
+            raise ConfigError(f"clock={settings['clock']!r} must be 'events' or 'continuous'")
         super().add_param_group(param_group)
 
     @torch.no_grad()
@@ -88,25 +98,37 @@ class HL(Optimizer):
         return loss
 
     def _move(self, theta: list[Tensor], group: dict[str, Any], stretch: float) -> None:
+        # With β, η and φ fixed, a literal step `stretch` times as long has τη and τφ that many times as large.
+        # Written so that at stretch 1 the numbers are momentum and 1 − dampening to the last bit.
         grads = [weight.grad for weight in theta]
         if any(grad is None or grad.is_sparse for grad in grads):
             raise ConfigError("hl.optim.HL takes dense gradients only: build the embedding with sparse=False")
+        decay = group["momentum"]
+        if group["clock"] == "events":
+            decay, stretch = decay**stretch, 1.0
+        elif stretch != 1.0:
+            decay = 1.0 - stretch * (1.0 - decay)
+            if decay < 0 and group["momentum"] and not self._told:
+                self._told = True
+                warnings.warn(
+                    f"a step of {stretch:g} times tau with momentum={group['momentum']:g} leaves {decay:.3g} of "
+                    "the costate: it changes its sign, and grows where that is below -1. Use clock='events', or "
+                    "shorter steps. This is said once",
+                    RuntimeWarning,
+                    stacklevel=3,
+                )
         drive: Any = grads
         if group["weight_decay"]:
             drive = torch._foreach_add(drive, theta, alpha=group["weight_decay"])
         if group["momentum"]:
-            drive = self._costates(theta, list(drive), group, stretch)
+            drive = self._costates(theta, list(drive), decay, (1.0 - group["dampening"]) * stretch, stretch)
         elif stretch != 1.0:
             drive = torch._foreach_mul(drive, stretch)
         torch._foreach_add_(theta, drive, alpha=-(float(group["lr"]) * stretch))
 
     def _costates(
-        self, theta: list[Tensor], grads: list[Tensor], group: dict[str, Any], stretch: float
+        self, theta: list[Tensor], grads: list[Tensor], decay: float, gain: float, stretch: float
     ) -> list[Tensor]:
-        # With β, η and φ fixed, a step `stretch` times as long has τη and τφ that many times as large. Written so
-        # that at stretch 1 the numbers are momentum and 1 − dampening to the last bit.
-        decay = group["momentum"] if stretch == 1.0 else 1.0 - stretch * (1.0 - group["momentum"])
-        gain = (1.0 - group["dampening"]) * stretch
         known = [i for i, weight in enumerate(theta) if "omega" in self.state[weight]]
         if known:
             omega = [self.state[theta[i]]["omega"] for i in known]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn._scale import add_, plus, scaled, seed
+from hamlearn._scale import Scale, add_, plus, scaled, seed
 from hamlearn.credit import Credit
 from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
@@ -22,7 +22,8 @@ class Parallel(Order):
     """All right-hand sides at time t, then all four updates; y is read before h moves (Algorithm alg:hlz).
 
     ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω. The input is held within the step;
-    integrators with several stages see the schedules at each stage's own time.
+    integrators with several stages see the schedules at each stage's own time. On the clock of events the
+    state, and with it z·∂f_h, flows by the true τ, all else by the nominal one (`Rates.stride`).
     """
 
     def __init__(self, system: System, credit: Credit, integrator: Integrator) -> None:
@@ -38,7 +39,7 @@ class Parallel(Order):
 
 def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrator: Integrator) -> Outcome:
     sample, rates = now.sample, now.rates
-    n, m, tau = len(carry.h), len(system.theta), rates.tau
+    n, m, tau, stride = len(carry.h), len(system.theta), rates.tau, rates.stride
     x0 = [*carry.h, *system.theta, *z0, *carry.omega]
     seen: list[Outcome] = []
     stages = _Stages(system, several=not isinstance(integrator, Euler))
@@ -57,7 +58,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
             loss_term = [] if L is None else [L]
             scale = [] if L is None else [seed(L, at.phi)]
-            dH = vjp([*loss_term, *dh], [*scale, *z], [*h_in, *weights])
+            dH = vjp([*loss_term, *dh], [*scale, *_stretched(z, tau / stride)], [*h_in, *weights])
         if not seen:
             coupled = coupling(z, dh) if dh else None
             seen.append(
@@ -70,12 +71,18 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
 
     with torch.no_grad():
         slope = integrator.slope(derivative, now.t, x0, tau)
-        moved = plus([*carry.h, *z0, *carry.omega], [*slope[:n], *slope[n + m :]], tau)
-    outcome = seen[0]
-    outcome.h, outcome.z, outcome.omega = list(moved[:n]), list(moved[n : 2 * n]), list(moved[2 * n :])
+        outcome = seen[0]
+        outcome.h = plus(carry.h, slope[:n], tau) if n else []
+        costates = plus([*z0, *carry.omega], slope[n + m :], stride)
+    outcome.z, outcome.omega = costates[:n], costates[n:]
     outcome.learned = sample.target is not None
     outcome.dtheta = slope[n : n + m]
     return outcome
+
+
+def _stretched(z: list[Tensor], by: Scale) -> list[Tensor]:
+    """The costate as it meets the Jacobians of f_h: it moves by strides, the state by τ."""
+    return z if not z or (isinstance(by, float) and by == 1.0) else scaled(z, by)
 
 
 class _Stages:

@@ -19,7 +19,8 @@ class Sequential(Order):
     """State, loss on the new state, z, ω from the new z; θ then follows the new ω (section sec:grad).
 
     h⁺ = h + τ f_h; z⁺ = (1 − τη_z) z − sτ [φ ∂L/∂h⁺ + z·∂f_h/∂h]; ωh⁺ = (1 − τη) ωh − sτ z⁺·∂f_h/∂θh;
-    ωy⁺ = (1 − τη) ωy − sτφ ∂L/∂θy.
+    ωy⁺ = (1 − τη) ωy − sτφ ∂L/∂θy. On the clock of events, h⁺ and its Jacobians are those of the true τ, and every
+    other τ is the nominal one (`Rates.stride`).
     """
 
     def __init__(self, system: System, credit: Credit) -> None:
@@ -45,19 +46,20 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
     grads = None if L is None else vjp([L], [None], system.theta)
-    omega = integrate_costate(carry.omega, grads, 1 - rates.tau * rates.eta, -rates.s * rates.tau * rates.phi)
+    omega = integrate_costate(
+        carry.omega, grads, 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
+    )
     return Outcome([], [], omega, _tree.detach(y), _detached(L), None, learned=L is not None)
 
 
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    tau = rates.tau
     with torch.set_grad_enabled(sample.target is not None):
-        h_next, spec = next_state(system.network, carry.h, carry.spec, sample.u, tau)
+        h_next, spec = next_state(system.network, carry.h, carry.spec, sample.u, rates.tau)
         if sample.target is not None:
             h_next = end_points(h_next)
         y = system.network.output_net(sample.u, _tree.unflatten(h_next, spec))
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
-    decay, gain = 1 - tau * rates.eta, tau * rates.phi
+    decay, gain = 1 - rates.stride * rates.eta, rates.stride * rates.phi
     if L is None:
         z = [torch.zeros_like(leaf) for leaf in h_next]
         omega = integrate_costate(carry.omega, None, decay, gain)
@@ -70,7 +72,7 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
 
 
 def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor]) -> Outcome:
-    tau, eta, eta_z, phi, s = rates
+    tau, stride, eta, eta_z, phi, s = rates
     network = system.network
     with torch.enable_grad():
         h = [leaf.detach().requires_grad_() for leaf in carry.h]
@@ -91,12 +93,12 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
     for i, (z_i, zJ_i) in enumerate(zip(z0, zJ, strict=True)):
         flow = (zJ_i - z_i) if is_next else tau * zJ_i
         if L is not None:
-            flow = flow + (tau * phi) * dL[i]
-        z.append((1 - tau * eta_z) * z_i - s * flow)
-    omega = scaled(carry.omega, 1 - tau * eta)
+            flow = flow + (stride * phi) * dL[i]
+        z.append((1 - stride * eta_z) * z_i - s * flow)
+    omega = scaled(carry.omega, 1 - stride * eta)
     _add_at(omega, system.in_state, vjp(result, z, theta_h), -s * unit)
     if L is not None:
-        _add_at(omega, system.in_output, dL[len(h_next) :], -s * tau * phi)
+        _add_at(omega, system.in_output, dL[len(h_next) :], -s * stride * phi)
     coupled = coupling(z0, rate(network, h, result, tau))
     h1 = [leaf.detach() for leaf in h1]
     return Outcome(h1, z, omega, _tree.detach(y), _detached(L), coupled, spec, learned=L is not None)

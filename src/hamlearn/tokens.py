@@ -44,8 +44,8 @@ class Token:
 
     @property
     def gain(self) -> float:
-        """τφ."""
-        return self.rates.tau * self.rates.phi
+        """τφ, with the nominal τ on the clock of events."""
+        return self.rates.stride * self.rates.phi
 
 
 _PARTS = ("u", "target", "h", "random", "buffers")

@@ -23,6 +23,7 @@ def maker(kind: str, dtype: torch.dtype = torch.float64, **setting: Any) -> Call
         else:
             cell = {"gru": nn.GRUCell, "lstm": nn.LSTMCell}[kind](4, 5)
         network = hl.Network.recurrent(cell, nn.Linear(5, 3))
+        setting.setdefault("credit", hl.Forward())
         return hl.Learner(network.to(dtype), nn.functional.mse_loss, hyper, **setting)
 
     return make

@@ -172,7 +172,9 @@ def test_a_class_out_of_range_is_named_as_in_the_eager_engine() -> None:
 def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()
-    problem = Problem(hl.Network.feedforward(module), nn.functional.mse_loss, hl.Hyper(), regression().samples)
+    problem = Problem(
+        hl.Network.feedforward(module), nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples
+    )
     eager, compiled = problem.learner(), problem.learner()
     torch.manual_seed(1)
     one = list(eager.run(problem.samples))
@@ -193,7 +195,7 @@ def test_a_network_that_looks_at_numbers_goes_on_eagerly_and_says_why() -> None:
             return self.linear(u) if u.sum() > 0 else -self.linear(u)
 
     network = hl.Network.feedforward(Branches().double())
-    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(), regression().samples)
+    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples)
     eager, compiled = problem.learner(), problem.learner()
     list(eager.run(problem.samples))
     with pytest.warns(RuntimeWarning, match="goes on eagerly: the step could not be recorded"):
@@ -384,7 +386,7 @@ class Counts(nn.Module):
 @pytest.mark.parametrize(("buffer", "reason"), [(True, "buffer"), (False, "changes output.calls")])
 def test_a_network_that_changes_itself_goes_on_eagerly_and_says_why(buffer: bool, reason: str) -> None:
     network = hl.Network.feedforward(Counts(buffer).double())
-    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(), regression().samples)
+    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples)
     eager, compiled = problem.learner(), problem.learner()
     list(eager.run(problem.samples))
     with pytest.warns(RuntimeWarning, match=reason):
@@ -399,7 +401,7 @@ def test_a_weight_with_a_hook_goes_on_eagerly_and_an_attribute_that_changes_is_f
     with pytest.warns(RuntimeWarning, match="has a hook"):
         list(learner.run(problem.samples, engine="compiled"))
     module = nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1)).double()
-    problem = Problem(hl.Network.feedforward(module), problem.loss, hl.Hyper(), problem.samples)
+    problem = Problem(hl.Network.feedforward(module), problem.loss, hl.Hyper(eta=0.0), problem.samples)
     learners = [problem.learner() for _ in range(2)]
     for learner, engine in zip(learners, ("eager", "compiled"), strict=True):
         list(learner.run(problem.samples, engine=engine))

@@ -61,4 +61,4 @@ def test_sequential_order_agrees_with_the_equations_over_200_steps(kind, seed, c
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_float32_stays_close_to_the_equations(kind, order):
     # (ĥ − h)/τ magnifies rounding by 1/τ, up to 50 here, hence more than float32's 1e-7.
-    compare(random_problem(kind, 4, 50, torch.float32), 1e-4, order=order)
+    compare(random_problem(kind, 4, 50, torch.float32), 1e-4, order=order, credit=hl.Forward())

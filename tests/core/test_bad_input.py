@@ -37,10 +37,11 @@ class Cell(nn.Module):
         return self.cell(self.norm(u), h)
 
 
-def classifier(order="sequential", **kwargs):
+def classifier(order="sequential", credit=hl.Forward(), **kwargs):  # noqa: B008 (frozen)
     torch.manual_seed(0)
     network = hl.Network.recurrent(Cell(), nn.Linear(4, 3))
-    learner = hl.Learner(network, nn.functional.cross_entropy, hl.Hyper(beta=0.1), order=order, **kwargs)
+    hyper = hl.Hyper(eta=0.0, beta=0.1)
+    learner = hl.Learner(network, nn.functional.cross_entropy, hyper, order=order, credit=credit, **kwargs)
     learner.step(hl.Sample(torch.randn(2, 3), torch.tensor([0, 1])))
     return learner
 
@@ -154,7 +155,7 @@ def test_a_costate_that_overflows_while_the_loss_is_finite_is_caught_and_named()
 
 def test_a_state_that_overflows_without_any_target_is_caught():
     network = hl.Network(lambda u, h: 1e30 * h, nn.Bilinear(1, 1, 1), h0=torch.ones(1, 1))
-    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper())
+    learner = hl.Learner(network, nn.functional.mse_loss, order="parallel", credit=hl.Forward())
     learner.step(hl.Sample(torch.ones(1, 1)))
     before = snapshot(learner)
     with pytest.raises(hl.errors.NonFiniteError, match="the state h is not finite"):
@@ -183,7 +184,7 @@ def test_a_state_that_overflows_behind_a_saturating_readout_is_caught_in_mid_seq
 
 def test_a_batch_that_changes_while_z_is_carried_is_refused():
     network = hl.Network.feedforward(nn.Linear(2, 3), role="state")
-    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(), order="sequential", reset_h="sample")
+    learner = hl.Learner(network, nn.functional.mse_loss, credit=hl.Forward(), reset_h="sample")
     learner.step(hl.Sample(torch.randn(4, 2), torch.randn(4, 3)))
     before = snapshot(learner)
     with pytest.raises(hl.errors.SampleError, match=r"\[1, 3\].*\[4, 3\].*lives on.*boundary=True"):
@@ -192,9 +193,9 @@ def test_a_batch_that_changes_while_z_is_carried_is_refused():
 
 
 def test_a_schedule_of_beta_is_checked_at_every_stage_of_an_integrator():
-    hyper = hl.Hyper(beta=lambda t: 0.1 if t < 1 else math.nan)
+    hyper = hl.Hyper(beta=lambda t: 0.1 if t < 1 else math.nan, clock="continuous")
     learner = hl.Learner(
-        hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hyper, integrator=hl.Heun()
+        hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hyper, "parallel", integrator=hl.Heun()
     )
     before = snapshot(learner)
     with pytest.raises(hl.errors.ConfigError, match="beta=nan at t=1"):
@@ -321,7 +322,7 @@ NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
         (lambda: hl.Network.recurrent(nn.GRU(1, 1)), "nn.GRU takes whole sequences.*nn.GRUCell"),
         (
             lambda: hl.Learner(
-                hl.Network.feedforward(nn.Linear(1, 1), role="state"), print, hl.Hyper(), reset_h="sample"
+                hl.Network.feedforward(nn.Linear(1, 1), role="state"), print, order="parallel", reset_h="sample"
             ),
             "never show its input.*order='sequential'",
         ),

@@ -47,9 +47,10 @@ def network():
     return hl.Network.recurrent(Cell(), nn.Linear(4, 3))
 
 
-def build(order="sequential", hyper=None, **kwargs):
-    hyper = hyper or hl.Hyper(tau=0.5, eta=0.2, beta={"state.*": decaying, "*": 0.05}, phi_first=1.5)
-    return hl.Learner(network(), nn.functional.cross_entropy, hyper, order=order, **kwargs)
+def build(order="sequential", hyper=None, credit=hl.Forward(), **kwargs):  # noqa: B008 (frozen)
+    clock = "continuous" if "integrator" in kwargs else "events"
+    hyper = hyper or hl.Hyper(tau=0.5, eta=0.2, beta={"state.*": decaying, "*": 0.05}, phi_first=1.5, clock=clock)
+    return hl.Learner(network(), nn.functional.cross_entropy, hyper, order=order, credit=credit, **kwargs)
 
 
 def stream(count=40):

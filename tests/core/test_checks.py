@@ -9,9 +9,10 @@ from hamlearn import checks
 from tests.problems import NETWORKS, make_network
 
 SETTINGS = [
-    {"order": "parallel"},
-    {"order": "parallel", "integrator": hl.RK4()},
-    {"order": "sequential"},
+    {"order": "parallel", "credit": hl.Forward()},
+    {"order": "parallel", "credit": hl.Forward(), "integrator": hl.RK4()},
+    {"order": "sequential", "credit": hl.Forward()},
+    {},
     {"order": "sequential", "credit": hl.Cleared(), "reset_h": "sample"},
     {"order": "sequential", "credit": hl.Echo()},
     {"order": "sequential", "credit": hl.Echo(truncate=2, every=3)},
@@ -36,7 +37,9 @@ def test_our_learners_pass(kind, setting):
     def make():
         torch.manual_seed(1)
         network = make_network(kind, 2, 4, 2, (3,))
-        return hl.Learner(network, nn.functional.mse_loss, hl.Hyper(tau=0.2, beta=0.05, eta=0.1), **setting)
+        clock = "continuous" if "integrator" in setting else "events"
+        hyper = hl.Hyper(tau=0.2, beta=0.05, eta=0.1, clock=clock)
+        return hl.Learner(network, nn.functional.mse_loss, hyper, **setting)
 
     checks.check_learner(make, samples())
 
@@ -83,7 +86,7 @@ def test_a_cell_whose_visible_part_has_weights_of_its_own_passes():
 def plain():
     torch.manual_seed(1)
     network = make_network("next", 2, 4, 2, (3,))
-    return network, nn.functional.mse_loss, hl.Hyper(tau=0.2, beta=0.05)
+    return network, nn.functional.mse_loss, hl.Hyper(tau=0.2, eta=0.0, beta=0.05)
 
 
 class MovesOnPredict(hl.Learner):

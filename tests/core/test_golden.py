@@ -13,16 +13,16 @@ from tests.problems import random_problem
 
 FOLDER = Path(__file__).parent.parent / "golden"
 RUNS = {
-    "parallel-rate": ("rate", {"order": "parallel"}),
-    "parallel-lstm-rk4": ("lstm", {"order": "parallel", "integrator": hl.RK4()}),
-    "sequential-tree": ("tree", {"order": "sequential"}),
+    "parallel-rate": ("rate", {"order": "parallel", "credit": hl.Forward()}),
+    "parallel-lstm-rk4": ("lstm", {"order": "parallel", "credit": hl.Forward(), "integrator": hl.RK4()}),
+    "sequential-tree": ("tree", {"order": "sequential", "credit": hl.Forward()}),
     "sequential-gru-cleared": ("gru", {"order": "sequential", "credit": hl.Cleared()}),
     "sequential-split-sample": ("split", {"order": "sequential", "credit": hl.Cleared(), "reset_h": "sample"}),
 }
 
 
 def curve(kind, setting):
-    problem = random_problem(kind, 5, 60)
+    problem = random_problem(kind, 5, 60, clock="continuous")
     learner = problem.learner(**setting)
     reports = [learner.step(sample) for sample in problem.samples]
     return [None if report.loss is None else report.loss.item() for report in reports]

@@ -45,8 +45,9 @@ def beta(t):
 
 def learner(integrator):
     network = hl.Network(Decay(), Product(), h0=torch.tensor(1.0)).double()
-    hyper = hl.Hyper(eta=eta, beta=beta, phi=phi)
-    return hl.Learner(network, lambda y, target: 0.5 * (y - target) ** 2, hyper, integrator=integrator)
+    hyper = hl.Hyper(eta=eta, beta=beta, phi=phi, clock="continuous")
+    setting = {"order": "parallel", "credit": hl.Forward(), "integrator": integrator}
+    return hl.Learner(network, lambda y, target: 0.5 * (y - target) ** 2, hyper, **setting)
 
 
 def exact(end):
@@ -146,7 +147,8 @@ def test_within_a_step_dropout_is_one_mask_and_running_statistics_move_once(inte
     torch.manual_seed(0)
     net = Noisy()
     network = hl.Network(net, h0=torch.zeros(4, 3)).double()
-    subject = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(tau=0.1), integrator=integrator)
+    hyper = hl.Hyper(tau=0.1, clock="continuous")
+    subject = hl.Learner(network, nn.functional.mse_loss, hyper, "parallel", integrator=integrator)
     subject.step(hl.Sample(torch.randn(4, 3).double(), torch.zeros(4, 3).double()))
     assert len(net.masks) == {2: 2, 4: 4}[integrator.order]
     assert all(torch.equal(net.masks[0], mask) for mask in net.masks)

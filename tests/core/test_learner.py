@@ -59,7 +59,7 @@ def test_batch_norm_statistics_and_dropout_masks_follow_an_ordinary_training_loo
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Dropout(0.4), nn.Linear(4, 2))
     twin = copy.deepcopy(module)
     learner = hl.Learner(
-        hl.Network.feedforward(module, role=role), MSE, hl.Hyper(beta=0.0), order=order, reset_h="sample"
+        hl.Network.feedforward(module, role=role), MSE, hl.Hyper(beta=0.0), order, hl.Forward(), reset_h="sample"
     )
     data = [(torch.randn(6, 3), torch.randn(6, 2)) for _ in range(10)]
     torch.manual_seed(1)
@@ -102,7 +102,7 @@ def test_reset_returns_to_h0_and_keeps_weights_costates_and_time():
 
 def test_without_a_target_the_state_still_moves_and_the_costates_still_dissipate():
     network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1))
-    learner = hl.Learner(network, MSE, hl.Hyper(eta=0.25, beta=0.1), order="sequential")
+    learner = hl.Learner(network, MSE, hl.Hyper(eta=0.25, beta=0.1), credit=hl.Forward())
     learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
     before, omega = learner.state, learner.state.omega["output.weight"].clone()
     weight = network.output.weight.detach().clone()
@@ -156,7 +156,7 @@ def test_a_batch_is_a_leading_dimension_and_the_loss_decides_how_it_is_reduced()
     for rows in (slice(None), *(slice(i, i + 1) for i in range(5))):
         network = hl.Network.recurrent(copy.deepcopy(cell), copy.deepcopy(readout))
         loss = nn.MSELoss(reduction="sum")
-        learner = hl.Learner(network, loss, hl.Hyper(beta=0.0), order="sequential")
+        learner = hl.Learner(network, loss, hl.Hyper(eta=0.0, beta=0.0), credit=hl.Forward())
         for u, target in samples:
             learner.step(hl.Sample(u[rows], target[rows]))
         omegas.append(learner.state.omega)
@@ -182,7 +182,7 @@ def test_run_is_lazy_counts_steps_and_stops_where_it_is_told():
 
 def test_the_learner_lives_beside_autograd_and_leaves_no_gradients_or_graphs_behind():
     network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1))
-    learner = hl.Learner(network, MSE, hl.Hyper(), order="sequential", credit=hl.Echo(every=3))
+    learner = hl.Learner(network, MSE, hl.Hyper(eta=0.0), order="sequential", credit=hl.Echo(every=3))
     with torch.no_grad():
         for _ in range(7):
             report = learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
@@ -194,9 +194,8 @@ def test_the_learner_lives_beside_autograd_and_leaves_no_gradients_or_graphs_beh
 
 @pytest.mark.parametrize("order", ["sequential", "parallel"])
 def test_memory_is_bounded_on_an_endless_stream(order):
-    learner = hl.Learner(
-        hl.Network.recurrent(nn.RNNCell(8, 16), nn.Linear(16, 2)), MSE, hl.Hyper(beta=1e-3, eta=0.1), order=order
-    )
+    network = hl.Network.recurrent(nn.RNNCell(8, 16), nn.Linear(16, 2))
+    learner = hl.Learner(network, MSE, hl.Hyper(beta=1e-3, eta=0.1), order=order, credit=hl.Forward())
     sample = hl.Sample(torch.randn(1, 8), torch.randn(1, 2))
 
     def resident(steps):

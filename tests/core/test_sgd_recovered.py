@@ -149,7 +149,7 @@ def test_optimizer_follows_sgd_bit_for_bit_with_groups_decay_schedule_and_reload
 
 def test_optimizer_steps_of_uneven_length_follow_the_costate_equation():
     weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = hl.optim.HL([weight], lr=0.1, momentum=0.9, dampening=0.5, tau=0.5)
+    optimizer = hl.optim.HL([weight], lr=0.1, momentum=0.9, dampening=0.5, tau=0.5, clock="continuous")
     beta, eta, phi = 0.1 / 0.5, 0.1 / 0.5, 0.5 / 0.5
     theta, omega = 0.0, 0.0
     for k, tau in enumerate([0.5, 0.25, 1.0, 0.1]):
@@ -162,7 +162,7 @@ def test_optimizer_steps_of_uneven_length_follow_the_costate_equation():
 
 def test_optimizer_without_momentum_scales_with_the_length_of_the_step():
     weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = hl.optim.HL([weight], lr=0.1, tau=0.5)
+    optimizer = hl.optim.HL([weight], lr=0.1, tau=0.5, clock="continuous")
     weight.grad = torch.ones_like(weight)
     optimizer.step(tau=1.0)
     # τβ·τφ g with β = 0.2, φ = 2: both the drive of ω and the move of θ double.

@@ -156,7 +156,7 @@ def samples(kind: str, count: int, batch: tuple[int, ...] = (3,)) -> list[hl.Sam
     return result
 
 
-def hyper(names: list[str], s: int = -1) -> hl.Hyper:
+def hyper(names: list[str], s: int = -1, clock: Any = "events") -> hl.Hyper:
     """Schedules, and one β of its own for the first weight."""
     return hl.Hyper(
         tau=0.7,
@@ -166,4 +166,5 @@ def hyper(names: list[str], s: int = -1) -> hl.Hyper:
         phi_first=1.5,
         s=s,
         beta={names[0]: 0.02, "*": lambda t: 0.05 / (1 + 0.01 * t)},
+        clock=clock,
     )

@@ -27,21 +27,22 @@ def assert_same(learner: LocalLearner, expected: reference.ReferenceState, *, en
             assert close(learner.state.z[name], expected.z[name])
 
 
+@pytest.mark.parametrize("clock", ["events", "continuous"])
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kind, stacked, order):
+def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kind, stacked, order, clock):
     module = make(kind)
     judge_module = copy.deepcopy(module)
     names = [name for name, _ in module.named_parameters()]
-    given = hyper(names)
+    given = hyper(names, clock=clock)
     learner = LocalLearner(module, torch.nn.functional.mse_loss, given, stacked=stacked, order=order)
     assert bool(learner.stacks) == (stacked and kind in ("skips", "long chain"))
-    stream = samples(kind, 200 if order == "parallel" else 50)
+    stream = samples(kind, 100 if order == "parallel" else 40)
     judged = hl.Hyper(**{**vars(given), "beta": {f"state.module.{names[0]}": 0.02, "*": given.beta["*"]}})
     start = copy.deepcopy(dict(module.named_parameters()))
     for sample, (state, seen) in zip(
-        stream, reference.run(whole_network(judge_module), mse, judged, stream, order=order), strict=True
+        stream, reference.run(whole_network(judge_module), mse, judged, stream, order, hl.Forward()), strict=True
     ):
         report = learner.step(sample)
         assert_same(learner, state, ended=sample.boundary)
@@ -58,7 +59,9 @@ def test_the_original_sign_agrees_with_the_equations():
     learner = LocalLearner(module, torch.nn.functional.mse_loss, given)
     stream = samples("skips", 20)
     for sample, (state, _) in zip(
-        stream, reference.run(whole_network(judge_module), mse, given, stream), strict=True
+        stream,
+        reference.run(whole_network(judge_module), mse, given, stream, "parallel", hl.Forward()),
+        strict=True,
     ):
         learner.step(sample)
         assert_same(learner, state, ended=sample.boundary)
@@ -92,7 +95,7 @@ def test_delay_free_agrees_with_the_time_variant_equations(kind):
         for i, s in enumerate(stream)
         for step in range(len(names))
     ]
-    judge = reference.run(whole_network(judge_module, active=names), mse, given, shown)
+    judge = reference.run(whole_network(judge_module, active=names), mse, given, shown, "parallel", hl.Forward())
     for sample in stream:
         learner.step(sample)
         for _ in names:
@@ -102,6 +105,6 @@ def test_delay_free_agrees_with_the_time_variant_equations(kind):
 
 def test_delay_free_output_is_that_of_a_feed_forward_pass():
     module = skips()
-    learner = LocalLearner(module, torch.nn.functional.mse_loss, hl.Hyper(beta=0.0), delay_free=True)
+    learner = LocalLearner(module, torch.nn.functional.mse_loss, hl.Hyper(eta=0.0, beta=0.0), delay_free=True)
     for sample in samples("skips", 5):
         assert close(learner.step(sample).y, learner.predict(sample.u))

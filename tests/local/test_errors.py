@@ -10,7 +10,7 @@ from hamlearn.local import Graph, LocalLearner, Neurons
 from tests.local.cases import Add, chain, layer, make, samples, skips
 
 mse = nn.functional.mse_loss
-HYPER = hl.Hyper(beta=0.01)
+HYPER = hl.Hyper(eta=0.0, beta=0.01)
 
 
 class OwnForward(nn.Sequential):

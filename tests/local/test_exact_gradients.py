@@ -135,7 +135,9 @@ def test_outputs_at_several_depths_and_batches_of_several_sizes_sum_their_gradie
 
 def test_the_loss_of_a_sample_is_weighed_by_its_own_time_step():
     module = chain(3, 4, 2)
-    learner = LocalLearner(module, mse, hl.Hyper(tau=9.0, beta=0.0, phi=0.5), align=True)
+    learner = LocalLearner(
+        module, mse, hl.Hyper(tau=9.0, eta=0.0, beta=0.0, phi=0.5, clock="continuous"), align=True
+    )
     stream = [hl.Sample(s.u, s.target, tau=0.1 * (k + 1)) for k, s in enumerate(random_stream(6))]
     list(learner.run(stream))
     loss = sum(0.5 * s.tau * mse(module(s.u), s.target) for s in stream)
@@ -178,7 +180,7 @@ def test_delays_are_twice_the_distance_to_the_loss():
 
 def test_costates_lose_a_part_of_themselves_with_every_edge():
     module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
-    learner = LocalLearner(module, mse, hl.Hyper(beta=0.0, eta_z=0.25), align=True)
+    learner = LocalLearner(module, mse, hl.Hyper(eta=0.0, beta=0.0, eta_z=0.25), align=True)
     stream = random_stream(5)
     list(learner.run(stream))
     expected = gradients(module, module, stream)

@@ -71,7 +71,7 @@ def test_predict_moves_nothing_and_is_the_pass_through_the_whole_net():
 
 
 def test_predict_of_a_cyclic_graph_is_what_a_step_would_show_next():
-    learner = LocalLearner(make("cyclic"), mse, hl.Hyper(beta=0.0))
+    learner = LocalLearner(make("cyclic"), mse, hl.Hyper(eta=0.0, beta=0.0))
     stream = still("cyclic", 6)
     for sample in stream[:4]:
         learner.step(sample)
@@ -167,7 +167,7 @@ def test_a_node_touches_its_neighbours_alone():
 
 def test_targets_may_stand_on_any_node():
     graph = Graph({"a": layer(3, 4), "b": layer(4, 2)}, [("u", "a"), ("a", "b")], outputs=["a"])
-    learner = LocalLearner(graph, mse, hl.Hyper(beta=0.1), align=True)
+    learner = LocalLearner(graph, mse, hl.Hyper(eta=0.0, beta=0.1), align=True)
     start = copy.deepcopy(graph.state_dict())
     list(learner.run([hl.Sample(torch.randn(2, 3), torch.randn(2, 4)) for _ in range(5)]))
     moved = {name.split(".")[1] for name, w in graph.state_dict().items() if not torch.equal(w, start[name])}

@@ -115,8 +115,8 @@ def test_each_layer_of_a_stack_has_a_beta_of_its_own():
     module = chain(3, 4, 4, 4, 2)
     beta = {"1.*": 0.0, "2.*": 0.3, "*": 0.1}
     start = copy.deepcopy(module)
-    learner = LocalLearner(module, mse, hl.Hyper(beta=beta), align=True)
-    plain = LocalLearner(copy.deepcopy(start), mse, hl.Hyper(beta=beta), align=True, stacked=False)
+    learner = LocalLearner(module, mse, hl.Hyper(eta=0.0, beta=beta), align=True)
+    plain = LocalLearner(copy.deepcopy(start), mse, hl.Hyper(eta=0.0, beta=beta), align=True, stacked=False)
     assert learner.stacks == [("1", "2")]
     stream = [hl.Sample(torch.randn(2, 3), torch.randn(2, 2)) for _ in range(20)]
     list(learner.run(stream)), list(plain.run(stream))
@@ -129,7 +129,7 @@ def test_each_layer_of_a_stack_has_a_beta_of_its_own():
 
 def test_betas_that_cannot_be_put_into_one_tensor_leave_the_layers_apart():
     beta = {"1.*": lambda t: 0.1, "*": 0.1}
-    assert not LocalLearner(chain(3, 4, 4, 4, 2), mse, hl.Hyper(beta=beta)).stacks
+    assert not LocalLearner(chain(3, 4, 4, 4, 2), mse, hl.Hyper(eta=0.0, beta=beta)).stacks
 
 
 def test_layers_that_others_read_or_that_differ_are_not_stacked():
@@ -161,7 +161,7 @@ class Count(TorchDispatchMode):
 
 
 def calls_of_a_tick(depth, **setting):
-    learner = LocalLearner(chain(*[3] * (depth + 1)), mse, hl.Hyper(beta=0.1), **setting)
+    learner = LocalLearner(chain(*[3] * (depth + 1)), mse, hl.Hyper(eta=0.0, beta=0.1), **setting)
     sample = hl.Sample(torch.randn(2, 3), torch.zeros(2, 3))
     for _ in range(2 * depth + 1):
         learner.step(sample)
@@ -178,7 +178,7 @@ def test_a_tick_costs_the_same_calls_at_any_depth(setting):
 
 def test_weights_that_left_their_stack_are_noticed():
     module = chain(3, 3, 3, 3)
-    learner = LocalLearner(module, mse, hl.Hyper(beta=0.1))
+    learner = LocalLearner(module, mse, hl.Hyper(eta=0.0, beta=0.1))
     module.to(torch.float32)
     with pytest.raises(ConfigError, match="new storage"):
         learner.step(hl.Sample(torch.randn(2, 3).float(), torch.zeros(2, 3).float()))
@@ -186,7 +186,7 @@ def test_weights_that_left_their_stack_are_noticed():
 
 def test_the_module_stays_the_owner_of_stacked_weights():
     module = chain(3, 3, 3, 3)
-    learner = LocalLearner(module, mse, hl.Hyper(beta=0.1), align=True)
+    learner = LocalLearner(module, mse, hl.Hyper(eta=0.0, beta=0.1), align=True)
     other = chain(3, 3, 3, 3)
     module.load_state_dict(other.state_dict())
     u = torch.randn(2, 3)

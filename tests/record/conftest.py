@@ -9,7 +9,8 @@ from hamlearn import streams
 def learner():
     torch.manual_seed(0)
     net = hl.Network.recurrent(torch.nn.RNNCell(1, 6), torch.nn.Linear(6, 1))
-    return hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.5, beta=0.02), order="sequential")
+    hyper = hl.Hyper(tau=0.5, eta=0.5, beta=0.02)
+    return hl.Learner(net, torch.nn.functional.mse_loss, hyper, order="sequential", credit=hl.Forward())
 
 
 @pytest.fixture

@@ -113,7 +113,7 @@ def test_recording_does_not_change_what_is_learned(learner, stream):
     with torch.no_grad():
         for p, s in zip(learner.network.parameters(), start, strict=True):
             p.copy_(s)
-    again = hl.Learner(learner.network, torch.nn.functional.mse_loss, learner.hyper, order="sequential")
+    again = hl.Learner(learner.network, torch.nn.functional.mse_loss, learner.hyper, credit=learner.credit)
     recorder = record.Recorder(again, record.Memory(), record.Memory(record.Reservoir(3)))
     for _ in recorder(again.run(stream)):
         pass

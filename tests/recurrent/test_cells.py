@@ -1,5 +1,7 @@
 """Ready-made state nets: stable where they say so, and learnable under every credit and uneven τ."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -87,7 +89,7 @@ def test_every_cell_learns_a_wave_from_uneven_samples_with_every_credit(make, be
     torch.manual_seed(4)
     cell = make()
     network = hl.Network(cell, Readout(cell.size))
-    hyper = hl.Hyper(tau=0.1, eta=2.0, eta_z=5.0, beta=beta)
+    hyper = hl.Hyper(tau=0.1, eta=2.0, eta_z=5.0, beta=beta, clock="continuous")
     learner = hl.Learner(network, MSE, hyper, order="sequential", credit=credit)
     start = {name: weight.detach().clone() for name, weight in network.named_parameters()}
     t, losses = 0.0, []
@@ -106,3 +108,21 @@ class Readout(nn.Linear):
 
     def forward(self, u, h):
         return super().forward(h)
+
+
+def test_a_recurrent_network_of_rates_is_the_one_put_together_by_hand():
+    torch.manual_seed(0)
+    cell, head = hl.cells.Leaky(2, 4), nn.Linear(4, 1)
+    by_hand = Readout(4)
+    by_hand.load_state_dict(head.state_dict())
+    one = hl.Network.recurrent(cell, head, transition="rate")
+    other = hl.Network(copy.deepcopy(cell), by_hand)
+    learners = [hl.Learner(network, MSE) for network in (one, other)]
+    for tau in (None, 0.3, 1.7):
+        u, target = torch.randn(1, 2), torch.randn(1, 1)
+        y = [learner.step(hl.Sample(u, target, tau=tau)).y for learner in learners]
+        assert torch.equal(*y)
+    assert one.transition == "rate"
+    assert torch.equal(learners[0].state.h, learners[1].state.h)
+    with pytest.raises(hl.errors.ConfigError, match="transition='jump'"):
+        hl.Network.recurrent(cell, head, transition="jump")

@@ -169,13 +169,20 @@ def test_a_truncation_longer_than_the_interval_reaches_back_through_earlier_toke
             assert worst(network, twin) < 1e-12
 
 
+@pytest.mark.parametrize("clock", ["events", "continuous"])
 @pytest.mark.parametrize("dissipate", ["token", "sequence"])
 @pytest.mark.parametrize("truncate", [None, 1, 4])
 @pytest.mark.parametrize("kind", ["next", "lstm", "rate", "tree", "tied", "frozen"])
-def test_echo_agrees_with_the_literal_equations(kind, truncate, dissipate):
-    problem = random_problem(kind, 0, 120)
+def test_echo_agrees_with_the_literal_equations(kind, truncate, dissipate, clock):
+    problem = random_problem(kind, 0, 80)
     problem.hyper = hl.Hyper(
-        tau=0.4, eta=lambda t: 0.3 / (1 + t), eta_z=0.25, phi=lambda t: 1 + 0.1 * t, beta=0.02, phi_first=2.0
+        tau=0.4,
+        eta=lambda t: 0.3 / (1 + t),
+        eta_z=0.25,
+        phi=lambda t: 1 + 0.1 * t,
+        beta=0.02,
+        phi_first=2.0,
+        clock=clock,
     )
     problem.samples[-1].boundary = True
     network = copy.deepcopy(problem.network)
@@ -414,7 +421,7 @@ def test_a_reversible_echo_over_a_long_sequence_is_the_gradient_of_the_sequence_
     generator = torch.Generator().manual_seed(2)
     u = torch.randn(400, 2, 3, generator=generator, dtype=torch.float64)
     target = torch.randn(2, 2, generator=generator, dtype=torch.float64)
-    hyper = hl.Hyper(beta=0.0)
+    hyper = hl.Hyper(eta=0.0, beta=0.0)
     learner = hl.Learner(
         network, nn.functional.mse_loss, hyper, order="sequential", credit=hl.Echo(memory="reversible")
     )
@@ -469,7 +476,7 @@ def test_a_state_that_leaves_the_grid_is_an_error_and_the_learner_stays_as_it_wa
         (lambda: hl.Echo(dissipate="never"), "dissipate='never'"),
         (lambda: echo_learner(hl.Network.feedforward(nn.Linear(1, 1))), "has none: use hl.Cleared"),
         (
-            lambda: hl.Learner(make("rnn"), nn.functional.mse_loss, hl.Hyper(), credit=hl.Echo()),
+            lambda: hl.Learner(make("rnn"), nn.functional.mse_loss, order="parallel", credit=hl.Echo()),
             "order='sequential'",
         ),
         (

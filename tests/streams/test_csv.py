@@ -53,7 +53,7 @@ def test_missing_inputs_follow_the_policy(write):
     assert values(streams.csv(path, ["x", "y"], missing="skip")) == [[2, 3], [5, 6]]
     assert values(streams.csv(path, ["x", "y"], missing="hold")) == [[2, 3], [4, 3], [5, 6]]
     assert values(streams.csv(path, ["x", "y"], missing=-1.0)) == [[-1, 1], [2, 3], [4, -1], [5, 6]]
-    skipping = streams.csv(path, ["y"], time="t", missing="skip")
+    skipping = streams.csv(path, ["y"], time="t", missing="skip", unit=1.0)
     assert [s.tau for s in skipping] == [None, 1.0, 5.0]
     assert skipping.skipped == 1
 

@@ -155,9 +155,8 @@ def test_a_learner_is_scored_as_by_its_own_predictions():
     def learner():
         torch.manual_seed(0)
         net = hl.Network.recurrent(torch.nn.RNNCell(1, 8), torch.nn.Linear(8, 1))
-        return hl.Learner(
-            net, torch.nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.5, beta=0.02), order="sequential"
-        )
+        hyper = hl.Hyper(tau=0.5, eta=0.5, beta=0.02)
+        return hl.Learner(net, torch.nn.functional.mse_loss, hyper, credit=hl.Forward())
 
     stream = streams.take(streams.signals.mackey_glass(), 80)
     plain, total = learner(), []
@@ -244,7 +243,8 @@ def test_scoring_a_run_by_its_own_outputs_is_test_then_train():
     def learner(order):
         torch.manual_seed(0)
         net = hl.Network.recurrent(torch.nn.RNNCell(1, 8), torch.nn.Linear(8, 1))
-        return hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.5, beta=0.02), order=order)
+        hyper = hl.Hyper(tau=0.5, eta=0.5, beta=0.02)
+        return hl.Learner(net, torch.nn.functional.mse_loss, hyper, order=order, credit=hl.Forward())
 
     stream = streams.take(streams.signals.mackey_glass(), 60)
     for order in ("sequential", "parallel"):

@@ -154,13 +154,13 @@ def test_dates_count_in_days():
 
 def test_time_that_runs_backwards_raises_or_is_skipped_with_time_kept_true():
     arguments = ([0.0, 2.0, 1.0, 2.0, 5.0], torch.arange(5.0))
-    stream = iter(streams.timed(*arguments))
+    stream = iter(streams.timed(*arguments, unit=1.0))
     assert [next(stream).tau for _ in range(2)] == [None, 2.0]
     with pytest.raises(SampleError, match=r"runs backwards at sample 2: 1.0 comes 1 before"):
         next(stream)
     with pytest.raises(SampleError, match="stands still at sample 1"):
         list(streams.timed([1, 1], [0.0, 0.0]))
-    skipping = streams.timed(*arguments, backwards="skip")
+    skipping = streams.timed(*arguments, unit=1.0, backwards="skip")
     assert [(float(s.u), s.tau) for s in skipping] == [(0.0, None), (1.0, 2.0), (4.0, 3.0)]
     assert skipping.skipped == 2
 
@@ -181,7 +181,7 @@ def test_bad_times_are_named():
 
 
 def test_timed_reads_endless_iterators_as_it_goes():
-    stream = streams.timed(itertools.count(0, 2), itertools.count(), itertools.cycle([None, 1]))
+    stream = streams.timed(itertools.count(0, 2), itertools.count(), itertools.cycle([None, 1]), unit=1.0)
     first = list(itertools.islice(stream, 3))
     assert [(int(s.u), s.tau) for s in first] == [(0, None), (1, 2.0), (2, 2.0)]
     assert [s.target for s in first] == [None, torch.tensor(1), None]

@@ -13,6 +13,7 @@ from rich.progress import track
 from torch import nn
 
 from hamlearn.bench import _report
+from hamlearn.credit import Forward
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
@@ -24,7 +25,9 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
     early, late = (1_000, 5_000) if quick else (10_000, 1_000_000)
     torch.manual_seed(0)
     network = Network.recurrent(nn.RNNCell(4, 8), nn.Linear(8, 2))
-    learner = Learner(network, nn.functional.mse_loss, Hyper(beta=1e-4, eta=0.1), order="sequential")
+    learner = Learner(
+        network, nn.functional.mse_loss, Hyper(beta=1e-4, eta=0.1), order="sequential", credit=Forward()
+    )
     samples = [Sample(torch.randn(1, 4), torch.randn(1, 2)) for _ in range(64)]
     process = psutil.Process()
     resident: dict[int, int] = {}

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from hamlearn import record, streams
 from hamlearn.bench import _report
+from hamlearn.credit import Forward
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
@@ -31,7 +32,8 @@ INPUTS, NEURONS = 1, 30
 def _learner() -> Learner:
     torch.manual_seed(0)
     network = Network.recurrent(torch.nn.RNNCell(INPUTS, NEURONS), torch.nn.Linear(NEURONS, 1))
-    return Learner(network, torch.nn.functional.mse_loss, Hyper(eta=0.2, beta=0.02), order="sequential")
+    hyper = Hyper(eta=0.2, beta=0.02)
+    return Learner(network, torch.nn.functional.mse_loss, hyper, order="sequential", credit=Forward())
 
 
 def _bare(samples: list[Sample]) -> float:

@@ -26,7 +26,7 @@ class Stretch:
         h: Leaves of the states.
         u: Leaves of the inputs.
         target: Leaves of the targets; empty where no token of the stretch has one.
-        rates: τ, η, η_z and φ; φ is 0 where a token has no target.
+        rates: τ, stride, η, η_z and φ; φ is 0 where a token has no target.
         fresh: Whether a token began its sequence.
         block: The samples, with structures.
         h_spec: Structure of the state.

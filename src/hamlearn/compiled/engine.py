@@ -24,7 +24,7 @@ class Pace:
     """Rates and β of each step of a block, as the graph takes them.
 
     Attributes:
-        rates: τ, η, η_z and φ, one row per step; φ is 0 where a sample has no target.
+        rates: τ, stride, η, η_z and φ, one row per step; φ is 0 where a sample has no target.
         betas: β of each weight: one row per step where `varying`, else once.
         varying: Whether β depends on time.
     """

@@ -125,8 +125,7 @@ class Stage:
     ) -> None:
         self.theta = [weight.detach().clone().requires_grad_() for weight in given.theta]
         self.buffers = [buffer.clone() for buffer in given.buffers]
-        tau, eta, eta_z, phi = given.rates
-        self.rates = Rates(tau, eta, eta_z, phi, s)  # type: ignore[arg-type]
+        self.rates = Rates._make([*given.rates, s])
         self.system: System = copy.copy(order.system)
         self.system.theta = self.theta
         self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
@@ -197,9 +196,9 @@ def record(
             outcome = stage.run(propose)
         with torch.no_grad():
             if outcome.dtheta is None:
-                theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.tau)
+                theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.stride)
             else:
-                theta = plus(stage.theta, outcome.dtheta, stage.rates.tau)
+                theta = plus(stage.theta, outcome.dtheta, stage.rates.stride)
         y, described["y_spec"] = _tree.flatten(outcome.y)
         described.update(y_count=len(y), loss=outcome.loss is not None)
         described["coupling"] = outcome.coupling is not None

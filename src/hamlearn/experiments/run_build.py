@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.streams import Stream, TensorSpec, signals
+from hamlearn.streams.units import Unit
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400, "weeks": 604_800}
 LOSSES: dict[str, Callable[..., Any]] = {
@@ -101,16 +101,18 @@ def _river(name: str) -> Callable[..., Stream]:
     if name not in datasets.__all__:
         raise ConfigError(unknown(f"data set stream.kind = 'river.{name}'", name, datasets.__all__))
 
-    def make(unit: float | timedelta = 1.0) -> Stream:
+    def make(unit: Unit = "auto") -> Stream:
         return from_river(getattr(datasets, name)(), unit)
 
     return make
 
 
-def _unit(name: str) -> float:
+def _unit(name: str) -> Unit:
+    if name == "auto":
+        return "auto"
     if name not in UNITS:
         raise ConfigError(
-            f"stream.unit = {name!r} is not known. Allowed are a number of seconds, {', '.join(UNITS)}."
+            f"stream.unit = {name!r} is not known. Allowed are a number of seconds, auto, {', '.join(UNITS)}."
         )
     return float(UNITS[name])
 

@@ -56,6 +56,7 @@ class EchoRunner(BlockRunner):
         plan = EchoPlan(self, block)
         if plan.count == 0:
             return None
+        self.learner._overshoot.look(plan.rates)
         block = block.part(0, plan.count)
         self.repair = undo = EchoUndo(self)
         try:
@@ -82,11 +83,12 @@ class EchoRunner(BlockRunner):
             if bad is not None:
                 return _rows(passed, learner._carry), start + bad
             if plan.due[stop - 1]:
-                rates = plan.rates[stop - 1]
-                omega = self.engine.backward(self.waiting, scaled(learner._carry.omega, self.order.decay(rates)))
+                t, rates = plan.times[stop - 1], plan.rates[stop - 1]
+                decay = self.order.decay(t, rates)
+                omega = self.engine.backward(self.waiting, scaled(learner._carry.omega, decay))
                 with torch.no_grad():
                     system = learner._system
-                    theta = system.velocity.moved(system.theta, omega, plan.times[stop - 1], rates.tau)
+                    theta = system.velocity.moved(system.theta, omega, t, rates.stride)
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
                     if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *moved]):
                         return _rows(passed, learner._carry), stop - 1
@@ -222,9 +224,9 @@ class EchoPlan:
         return self.rates[index].phi
 
     def rows(self, start: int, stop: int, part: Block) -> list[Tensor]:
-        """τ, η, η_z and φ of some tokens, one row each; φ is 0 where a token has no target."""
-        rows = list(torch.tensor([rates[:4] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
-        rows[3] = rows[3] * part.mask(stop - start)
+        """τ, stride, η, η_z and φ of some tokens, one row each; φ is 0 where a token has no target."""
+        rows = list(torch.tensor([rates[:5] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
+        rows[4] = rows[4] * part.mask(stop - start)
         return rows
 
 
@@ -252,15 +254,14 @@ def _tokens(stretch: Stretch) -> list[Token]:
     for index in range(stretch.count):
         h = [leaf[index].clone() for leaf in stretch.h]
         sample: Sample = stretch.block.sample(index)
-        tau, eta, eta_z, phi = rates[index]
         fresh = bool(stretch.fresh[index])
-        tokens.append(Token(sample, Rates(tau, eta, eta_z, phi, -1), h, [], None, None, fresh, [], []))
+        tokens.append(Token(sample, Rates._make([*rates[index], -1]), h, [], None, None, fresh, [], []))
     return tokens
 
 
 def _masked(token: Token) -> list[float]:
-    tau, eta, eta_z, phi, _ = token.rates
-    return [tau, eta, eta_z, phi if token.sample.target is not None else 0.0]
+    phi = token.rates.phi if token.sample.target is not None else 0.0
+    return [*token.rates[:4], phi]
 
 
 def _first_bad(done: Passed, part: Block, checked: bool) -> int | None:

@@ -13,10 +13,10 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import plus
 from hamlearn._slots import Slots
-from hamlearn.credit import Credit, Echo, Forward
+from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hamiltonian import Loss
-from hamlearn.hyper import Hyper, Rates
+from hamlearn.hyper import Hyper, Overshoot, Rates
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
@@ -34,13 +34,16 @@ from hamlearn.transition import first_state, next_state
 class Learner:
     """Hamiltonian Learning of one network from one stream, forward only.
 
+    As it comes, a learner follows the gradient of each sample's loss. Algorithm 1 of the paper (alg:hlz) is
+    `Learner(network, loss, hyper, order="parallel", credit=Forward())`.
+
     Args:
         network: State net and output net.
         loss: L(y, target), any function that returns a scalar.
         hyper: τ, η, β, φ and s.
-        order: `"parallel"`: all four updates from values at time t (Algorithm alg:hlz).
-            `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
-        credit: What z carries between steps: `Forward()`, `Cleared()` or `Echo()`.
+        order: `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
+            `"parallel"`: all four updates from values at time t.
+        credit: What z carries between steps: `Cleared()`, `Forward()` or `Echo()`.
         reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
             each sample, as feed-forward state nets need.
         integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
@@ -52,7 +55,7 @@ class Learner:
         >>> import torch, hamlearn as hl
         >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
         >>> loss = torch.nn.functional.mse_loss
-        >>> learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.1), order="sequential")
+        >>> learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.1))
         >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
         >>> report.loss.shape, learner.state.t
         (torch.Size([]), 1.0)
@@ -62,9 +65,9 @@ class Learner:
         self,
         network: Network,
         loss: Loss,
-        hyper: Hyper,
-        order: Literal["parallel", "sequential"] = "parallel",
-        credit: Credit = Forward(),  # noqa: B008 (frozen)
+        hyper: Hyper = Hyper(),  # noqa: B008 (frozen)
+        order: Literal["parallel", "sequential"] = "sequential",
+        credit: Credit = Cleared(),  # noqa: B008 (frozen)
         reset_h: Literal["boundary", "sample"] = "boundary",
         integrator: Integrator = Euler(),  # noqa: B008 (stateless)
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
@@ -86,6 +89,7 @@ class Learner:
         self._stateful = network.state is not None
         self._constant = hyper.constant()
         self._usual: tuple[bool, Rates] | None = None
+        self._overshoot = Overshoot(hyper)
         self._devices = sorted({weight.get_device() for weight in network.parameters() if weight.is_cuda})
         self._repair: Callable[[], None] | None = None
 
@@ -324,6 +328,7 @@ class Learner:
             rates = self._usual[1]
         else:
             rates = self.hyper.at(self._t, sample.tau, first=first)
+            self._overshoot.look([rates])
             if sample.tau is None:
                 self._usual = first, rates
         self._system.velocity.check(self._t)
@@ -350,12 +355,12 @@ class Learner:
     @torch.no_grad()
     def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
         """θ⁺, where this step moves the weights."""
-        system, tau = self._system, now.rates.tau
+        system, stride = self._system, now.rates.stride
         if not outcome.moves:
             return None
         if outcome.dtheta is None:
-            return system.velocity.moved(system.theta, outcome.omega, now.t, tau)
-        return plus(system.theta, outcome.dtheta, tau)
+            return system.velocity.moved(system.theta, outcome.omega, now.t, stride)
+        return plus(system.theta, outcome.dtheta, stride)
 
     def _accepted(self, now: Instant, outcome: Outcome, theta: list[Tensor] | None) -> Commit:
         carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)

@@ -36,7 +36,7 @@ class Population:
         >>> import torch, hamlearn as hl
         >>> def make(hyper):
         ...     network = hl.Network.feedforward(torch.nn.Linear(2, 1))
-        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper, order="sequential")
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper)
         >>> rates = [hl.Hyper.from_sgd(lr=lr) for lr in (0.01, 0.1)]
         >>> population = hl.Population(make, hyper=rates, seeds=[0, 1, 2])
         >>> stream = [hl.Sample(torch.randn(1, 2), target=torch.zeros(1, 1)) for _ in range(50)]

@@ -68,6 +68,8 @@ class PopulationRunner(BlockRunner):
         plan = PopulationPlan(self.members, lanes, block, self._kept)
         if plan.count == 0:
             return None
+        for number, member in enumerate(self.members):
+            member._overshoot.look(step[number] for step in plan.rates)
         block = block.part(0, plan.count)
         start = lanes.carry
         if stateful and (lanes.fresh or not start.h):
@@ -201,7 +203,7 @@ class PopulationPlan:
         if self.steady and self.kept.get("key") == key:
             rows, betas = self.kept["pace"]
         else:
-            table = torch.tensor([[r[:4] for r in rates] for rates in self.rates], dtype=torch.float64)
+            table = torch.tensor([[r[:5] for r in rates] for rates in self.rates], dtype=torch.float64)
             if self.steady:
                 table = table.expand(self.count, -1, -1)
             rows = [pack(part.unbind(1), dim=1) for part in table.unbind(2)]
@@ -212,7 +214,7 @@ class PopulationPlan:
                 self.kept["key"], self.kept["pace"] = key, (rows, betas)
         if known is not None:
             mask = torch.tensor(known[: self.count], dtype=torch.float64)
-            rows = [*rows[:3], rows[3] * mask[:, None, None]]
+            rows = [*rows[:4], rows[4] * mask[:, None, None]]
         return Pace(rows, betas, self.scheduled)
 
 

@@ -63,6 +63,11 @@ def make_order(system: System, order: str, credit: Credit, integrator: Integrato
                 "in parallel order the output is read before the state moves, so a feed-forward state net with "
                 "reset_h='sample' would never show its input: use order='sequential'"
             )
+        if not isinstance(integrator, Euler) and system.hyper.clock == "events":
+            raise ConfigError(
+                f"{integrator!r} follows the equations within a step, which the clock of events does not: "
+                "use Hyper(clock='continuous')"
+            )
         return Parallel(system, credit, integrator)
     if not isinstance(integrator, Euler):
         raise ConfigError(

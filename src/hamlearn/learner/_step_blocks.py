@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -47,6 +48,7 @@ class StepRunner(BlockRunner):
         plan = StepPlan(learner, block)
         if plan.count == 0:
             return None
+        learner._overshoot.look(plan.rates)
         block = block.part(0, plan.count)
         if learner._stateful and (learner._fresh or not start.h):
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(0).u))
@@ -92,8 +94,8 @@ class StepPlan:
         self.scheduled = velocity.scheduled
         self.block = block
         self.updates = learner._updates
-        steady = learner._constant and block.tau is None and not self.scheduled
-        steady = steady and (self.updates > 0 or hyper.phi_first is None)
+        still = learner._constant and not self.scheduled and (self.updates > 0 or hyper.phi_first is None)
+        steady = still and block.tau is None
         self.rates: list[Rates] = []
         self.betas: list[list[float | Tensor]] = []
         if steady:
@@ -101,6 +103,11 @@ class StepPlan:
             self.betas = [velocity.values(learner._t)]
             self.count = block.count
             steps: Iterable[float] = itertools.repeat(self.rates[0].tau, self.count)
+            self.updates += block.targets(self.count)
+        elif still and block.tau is not None:
+            self.rates, self.betas = hyper.along(block.tau), [velocity.values(learner._t)]
+            self.count = len(self.rates)
+            steps = [rates.tau for rates in self.rates]
             self.updates += block.targets(self.count)
         else:
             t = learner._t
@@ -138,12 +145,12 @@ class StepPlan:
             key = (self.rates[0], n)
             if kept.get("key") != key:
                 kept["key"] = key
-                kept["rows"] = [torch.full((n,), rate, dtype=torch.float64) for rate in self.rates[0][:4]]
+                kept["rows"] = [torch.full((n,), rate, dtype=torch.float64) for rate in self.rates[0][:5]]
             rows = list(kept["rows"])
         else:
-            rows = list(torch.tensor([rates[:4] for rates in self.rates], dtype=torch.float64).unbind(1))
+            rows = list(torch.from_numpy(np.array(self.rates).T[:5].copy()).unbind())
         if known is not None:
-            rows[3] = rows[3] * torch.tensor(known[:n], dtype=torch.float64)
+            rows[4] = rows[4] * torch.tensor(known[:n], dtype=torch.float64)
         if not self.scheduled:
             if "betas" not in kept:
                 kept["betas"] = [torch.as_tensor(beta, dtype=torch.float64) for beta in self.betas[0]]
@@ -158,7 +165,7 @@ def first_watch(rates: Iterable[Rates], betas: Iterable[Iterable[float | Tensor]
 
     An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves nothing.
     """
-    if not any(r.tau * r.eta == 1.0 for r in rates):
+    if not any(r.stride * r.eta == 1.0 for r in rates):
         return "state"
     still = any(bool((torch.as_tensor(beta) == 0).any()) for step in betas for beta in step)
     return "all" if still else "state"

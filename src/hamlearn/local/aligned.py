@@ -84,7 +84,7 @@ class Aligned:
         if sample is not None:
             self._check_target(sample)
             values = self.system.wiring.values(sample.u)
-            flights[self.number] = Flight(sample, t, rates.tau, last, values, given=given)
+            flights[self.number] = Flight(sample, t, rates.stride, last, values, given=given)
         tick = Tick(self.number, flights, rates, [None] * len(self.system.theta))
         for cell in self.system.cells:
             self._forward(tick, cell)
@@ -138,7 +138,7 @@ class Aligned:
             h = tick.h[entry, name] if self.schedule.lag == 0 else flight.h[name]
             L, dL = self.system.losses({name: h}, flight.sample.target)
             if L is not None:
-                tick.send(entry, name, (flight.tau * tick.rates.phi) * dL[name])
+                tick.send(entry, name, (flight.stride * tick.rates.phi) * dL[name])
                 tick.losses[entry] = tick.losses[entry] + L if entry in tick.losses else L
                 total = L if total is None else total + L
         return total
@@ -146,7 +146,7 @@ class Aligned:
     def _backward(self, tick: Tick, cell: Cell | Stack) -> None:
         entry, flight = tick.at(self.schedule.backward[cell.name])
         z = None if flight is None else tick.z.get((entry, cell.name), flight.z.get(cell.name))
-        keep = 1 - tick.rates.tau * tick.rates.eta_z
+        keep = 1 - tick.rates.stride * tick.rates.eta_z
         increments: Sequence[Tensor | Outer]
         if isinstance(cell, Cell):
             if flight is None or z is None:

@@ -40,10 +40,10 @@ class DelayFree(Unaligned):
         messages, increments = trace.both(self.z[active])
         grads: list[Tensor | Outer | None] = [None] * len(system.theta)
         add_at(grads, cell.slots, increments)
-        flow = {name: (rates.tau * rates.phi) * grad for name, grad in self.pending.items()}
+        flow = {name: (rates.stride * rates.phi) * grad for name, grad in self.pending.items()}
         for name, message in ((cell.name, -self.z[active]), *zip(cell.parents, messages, strict=True)):
             flow[name] = flow[name] + message if name in flow else message
-        keep = 1 - rates.tau * rates.eta_z
+        keep = 1 - rates.stride * rates.eta_z
         z1 = [
             keep * z - rates.s * flow[c.name] if c.name in flow else keep * z
             for c, z in zip(cells, self.z, strict=True)

@@ -23,7 +23,7 @@ class Flight:
     Attributes:
         sample: A copy of what the stream gave: a source may use its memory again while the sample is on its way.
         t: Time at which it was taken.
-        tau: Its time step, which weighs its loss.
+        stride: Its time step, or the nominal one on the clock of events; it weighs the loss.
         reported: Whether its output is to be reported.
         h: External inputs and outputs of nodes, by name.
         z: Costates that have arrived at nodes.
@@ -34,7 +34,7 @@ class Flight:
 
     sample: Sample
     t: float
-    tau: float
+    stride: float
     reported: bool
     h: dict[str, Any]
     z: dict[str, Tensor] = field(default_factory=dict)

@@ -51,7 +51,7 @@ class LocalLearner:
         >>> import torch, hamlearn as hl
         >>> from hamlearn.local import LocalLearner
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
-        >>> learner = LocalLearner(net, torch.nn.functional.mse_loss, hl.Hyper(beta=0.01), align=True)
+        >>> learner = LocalLearner(net, torch.nn.functional.mse_loss, hl.Hyper(eta_z=0.0), align=True)
         >>> stream = [hl.Sample(torch.full((1, 2), k / 5), torch.ones(1, 1)) for k in range(5)]
         >>> [report.sample is sample for report, sample in zip(learner.run(stream), stream)]
         [True, True, True, True, True]

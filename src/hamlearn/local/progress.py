@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import NonFiniteError
-from hamlearn.hyper import Rates
+from hamlearn.hyper import Overshoot, Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, nonfinite_message, reach, smallest_risk
@@ -56,6 +56,7 @@ class Progress:
         self.shown = 0
         self._constant = system.hyper.constant()
         self._rates: dict[tuple[float | None, bool], Rates] = {}
+        self._overshoot = Overshoot(system.hyper)
         modules = list(system.wiring.root.modules())
         self._watch = Watch(modules, system)
         self._buffers = Buffers(modules)
@@ -106,10 +107,10 @@ class Progress:
         extra = {"given": sample} if self.aligned else {}
         proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
         done = proposal.done
-        omega = costate(self.omega, proposal.grads, 1 - rates.tau * rates.eta, -float(rates.s))
+        omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
             written = self._buffers.written(buffers)
-            if not (is_finite(proposal, written) and self._weights_stay_finite(omega, t, rates.tau)):
+            if not (is_finite(proposal, written) and self._weights_stay_finite(omega, t, rates.stride)):
                 if self.on_nonfinite == "raise":
                     raise NonFiniteError(nonfinite_message(proposal, written, omega, t, self.aligned))
                 told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
@@ -118,7 +119,7 @@ class Progress:
         report = None
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
-        move = system.move(system.theta, moving, t, rates.tau)
+        move = system.move(system.theta, moving, t, rates.stride)
         return Change(move, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
 
     def _take(self, change: Change, shown: int) -> None:
@@ -127,31 +128,31 @@ class Progress:
         change.proposal.commit()
         self.omega, self.t, self.updates, self.shown = change.omega, change.t, change.updates, shown
 
-    def _weights_stay_finite(self, omega: list[Omega], t: float, tau: float) -> bool:
+    def _weights_stay_finite(self, omega: list[Omega], t: float, stride: float) -> bool:
         """Whether ω is finite, and θ after a step with it: in parallel order that is the step after this one."""
         system, sequential = self.system, self.system.order == "sequential"
         new = reach(omega)
         if self._reach is None or self._reach[0] is not self.omega:
             self._reach = self.omega, 0.0 if sequential else reach(self.omega)
         old, self._reach = self._reach[1], (omega, new)
-        if tau * system.largest_beta(t) * max(old, new) < self._risk:
+        if stride * system.largest_beta(t) * max(old, new) < self._risk:
             return True
         if not all_finite(omega):
             return False
         theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
         for step in (omega,) if sequential else (self.omega, omega):
-            system.move(theta, step, t, tau).make()
+            system.move(theta, step, t, stride).make()
             if not all_finite(list(theta)):
                 return False
         return True
 
     def _rates_at(self, tau: float | None) -> Rates:
         hyper, first = self.system.hyper, self.updates == 0
-        if not self._constant:
-            return hyper.at(self.t, tau, first=first)
         key = tau, first
-        if key not in self._rates:
-            self._rates = {key: hyper.at(self.t, tau, first=first)}
+        if not self._constant or key not in self._rates:
+            rates = hyper.at(self.t, tau, first=first)
+            self._overshoot.look([rates])
+            self._rates = {key: rates}
         return self._rates[key]
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:

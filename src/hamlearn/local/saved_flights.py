@@ -42,7 +42,7 @@ def _dump(flight: Flight, prefix: str, inputs: tuple[str, ...]) -> tuple[dict[st
         tensors |= {f"{prefix}/{part}/{i}": leaf for i, leaf in found.items()}
         others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         trees[part] = [_pytree.treespec_dumps(spec), json.dumps(others), sorted(found, key=int)]
-    header = {"t": flight.t, "tau": flight.tau, "reported": flight.reported, "trees": trees}
+    header = {"t": flight.t, "stride": flight.stride, "reported": flight.reported, "trees": trees}
     return tensors, header | {"sample": {"tau": sample.tau, "boundary": sample.boundary}}
 
 
@@ -56,7 +56,7 @@ def _restore(
             leaves[int(i)] = tensors[f"{prefix}/{part}/{i}"]
         parts[part] = _pytree.tree_unflatten(leaves, _pytree.treespec_loads(spec))
     flight = Flight(
-        Sample(**parts, **header["sample"]), header["t"], header["tau"], header["reported"], values(parts["u"])
+        Sample(**parts, **header["sample"]), header["t"], header["stride"], header["reported"], values(parts["u"])
     )
     flight.loss = tensors.get(f"{prefix}/loss")
     for key in sorted(name for name in tensors if name.startswith(f"{prefix}/")):

@@ -66,7 +66,7 @@ class Unaligned:
         if sequential:
             shown = self.seen(h1)
         L, dL = system.losses(shown, sample.target)
-        gain = rates.tau * rates.phi
+        gain = rates.stride * rates.phi
         incoming = {name: grad if gain == 1.0 else gain * grad for name, grad in dL.items()}
         grads: list[Tensor | Outer | None] = [None] * len(system.theta)
         inner: list[Tensor | None] = []
@@ -100,7 +100,7 @@ class Unaligned:
         self, cell: Cell | Stack, z: Tensor, inner: Tensor | None, incoming: Tensor | None, rates: Rates
     ) -> Tensor:
         message = cell.join(inner, torch.zeros_like(cell.last(z)) if incoming is None else incoming)
-        keep = 1 + rates.s - rates.tau * rates.eta_z
+        keep = 1 + rates.s - rates.stride * rates.eta_z
         if rates.s == 1:
             message = -message
         return message + keep * z if keep else message

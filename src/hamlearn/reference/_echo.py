@@ -22,6 +22,8 @@ from hamlearn.reference._equations import (
     hyper_at,
     inner,
     leaf,
+    left,
+    nominal_of,
     tau_of,
 )
 from hamlearn.state import Sample
@@ -39,7 +41,9 @@ def echo_sequence(
     """Run tokens forward with frozen weights, let the last `truncate` of them echo, move the weights once.
 
     For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
-    ωy ← ωy + τφ ∂L_k/∂θy. Each net is evaluated anew wherever a derivative of it is needed.
+    ωy ← ωy + τφ ∂L_k/∂θy. Each net is evaluated anew wherever a derivative of it is needed. On the clock of events
+    the transitions are those of the true τ, τ0φ takes the place of τφ, and −τη_z z becomes what z loses over the
+    gap, ((1 − τ0η_z)^(τ/τ0) − 1) z; a sequence is one event, for `dissipate="sequence"` and for θ.
     """
     theta = state.theta
     h, t, reports = [state.h], [state.t], []
@@ -66,7 +70,9 @@ def echo_sequence(
     for k in range(last, max(n - (truncate or n), 0) - 1, -1):
         now = replace(state, t=t[k])
         tau = tau_of(hyper, now, samples[k])
+        tau0 = nominal_of(hyper, now, tau)
         _, phi, eta, eta_z, _ = hyper_at(hyper, now)
+        loss_z = 1 - left(eta_z, tau0, tau)
         weights, h1 = leaf(theta), leaf(h[k + 1])
         target = samples[k].target
         L = loss(f_y(network, weights, samples[k].u, h1), target) if target is not None else None
@@ -75,15 +81,19 @@ def echo_sequence(
         if k < last:
             point = leaf(h[k + 1])
             back = gradient(inner(z, transition(k + 1, theta, point)), point)
-        z = tree_map(lambda l, b, a: tau * phi * l + b - tau * eta_z * a, dL_dh1, back, z)  # eq:hescbptt  # noqa: B023
+        z = tree_map(lambda l, b, a: tau0 * phi * l + b - loss_z * a, dL_dh1, back, z)  # eq:hescbptt  # noqa: B023
         dz_dtheta = gradient(inner(z, transition(k, weights, h[k])), weights)
-        decay = 1 - tau * eta if dissipate == "token" or k == last else 1.0
+        decay = 1.0
+        if dissipate == "token":
+            decay = left(eta, tau0, tau)
+        elif k == last:
+            decay = 1 - tau0 * eta
         omega = {  # eq:hesdbptt; the second term is ωh's, the third ωy's
-            name: decay * omega[name] + dz_dtheta[name] + tau * phi * dL_dtheta[name] for name in theta
+            name: decay * omega[name] + dz_dtheta[name] + tau0 * phi * dL_dtheta[name] for name in theta
         }
     now = replace(state, t=t[last])
-    tau, beta = tau_of(hyper, now, samples[last]), hyper_at(hyper, now)[4]
-    moved = {name: theta[name] - tau * (beta(name) * omega[name]) for name in theta}  # eq:hesb
+    tau0, beta = nominal_of(hyper, now, tau_of(hyper, now, samples[last])), hyper_at(hyper, now)[4]
+    moved = {name: theta[name] - tau0 * (beta(name) * omega[name]) for name in theta}  # eq:hesb
     updates = state.updates + any(sample.target is not None for sample in samples[-(truncate or n) :])
     zeros = tree_map(torch.zeros_like, h[-1])
     return ReferenceState(t[-1], h[-1], zeros, moved, omega, updates), reports

@@ -75,6 +75,16 @@ def tau_of(hyper: Hyper, state: ReferenceState, sample: Sample) -> float:
     return sample.tau if sample.tau is not None else _value(hyper.tau, state.t)
 
 
+def nominal_of(hyper: Hyper, state: ReferenceState, tau: float) -> float:
+    """τ0: the nominal step on the clock of events, τ itself on the continuous one."""
+    return tau if hyper.clock == "continuous" else _value(hyper.tau, state.t)
+
+
+def left(eta: float, tau0: float, tau: float) -> float:
+    """What a costate keeps over τ: 1 − τη where τ is τ0, else (1 − τ0η)^(τ/τ0)."""
+    return 1 - tau * eta if tau == tau0 else (1 - tau0 * eta) ** (tau / tau0)
+
+
 def hyper_at(hyper: Hyper, state: ReferenceState) -> tuple[int, float, float, float, Callable[[str], Any]]:
     """s, φ, η, η_z at the state's time, and β as a function of the parameter's name."""
     t = state.t

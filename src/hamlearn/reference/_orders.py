@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch.utils._pytree import tree_map
 
-from hamlearn.credit import Credit, Forward
+from hamlearn.credit import Cleared, Credit
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.reference._equations import (
@@ -24,6 +24,8 @@ from hamlearn.reference._equations import (
     hyper_at,
     inner,
     leaf,
+    left,
+    nominal_of,
     start,
     tau_of,
 )
@@ -35,8 +37,8 @@ def run(
     loss: Loss,
     hyper: Hyper,
     samples: Iterable[Sample],
-    order: str = "parallel",
-    credit: Credit | None = None,
+    order: str = "sequential",
+    credit: Credit = Cleared(),  # noqa: B008 (frozen)
     reset_h: str = "boundary",
 ) -> Iterator[tuple[ReferenceState, ReferenceReport]]:
     """Integrate a stream by Euler's method; yields the state after each sample, and what was seen there.
@@ -56,7 +58,7 @@ def run(
         if fresh or reset_h == "sample":
             h0 = h0_for(network, sample.u)
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0) if fresh else state.z)
-        if not (credit or Forward()).carries:
+        if not credit.carries:
             state = replace(state, z=tree_map(torch.zeros_like, state.h))
         step = parallel_step if order == "parallel" else sequential_step
         state, report = step(network, loss, hyper, state, sample)
@@ -70,20 +72,32 @@ def run(
 def parallel_step(
     network: Network, loss: Loss, hyper: Hyper, state: ReferenceState, sample: Sample
 ) -> tuple[ReferenceState, ReferenceReport]:
-    """Algorithm alg:hlz: all right-hand sides at time t, then x ← x + τẋ for all four."""
+    """Algorithm alg:hlz: all right-hand sides at time t, then x ← x + τẋ for all four.
+
+    On the clock of events, τ0 is the nominal step: the state and z·∂f_h flow by τ, the loss enters and the weights
+    move by τ0, and costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
+    """
     tau = tau_of(hyper, state, sample)
-    rates, report = parallel_rates(network, loss, hyper, state, sample, tau)
-    return (
-        ReferenceState(
-            t=state.t + tau,
-            h=add(state.h, tau, rates.h),  # eq:eulera
-            z=add(state.z, tau, rates.z),
-            theta=add(state.theta, tau, rates.theta),  # eq:eulera
-            omega=add(state.omega, tau, rates.omega),
-            updates=state.updates + (sample.target is not None),
-        ),
-        report,
-    )
+    tau0 = nominal_of(hyper, state, tau)
+    s, phi, eta, eta_z, beta = hyper_at(hyper, state)
+    h, z, omega = leaf(state.h), state.z, state.omega
+    theta = {name: leaf(weight) for name, weight in state.theta.items()}
+    dh = f_h(network, theta, sample.u, h, tau)  # eq:hesa
+    y = f_y(network, theta, sample.u, h)  # eq:netsplitc
+    L = loss(y, sample.target) if sample.target is not None else None
+    dL_dh, dL_dtheta = gradient(L, h), gradient(L, theta)
+    dzf_dh, dzf_dtheta = gradient(inner(z, dh), h), gradient(inner(z, dh), theta)
+    h1 = add(state.h, tau, detach(dh))  # eq:eulera
+    theta1 = {n: state.theta[n] - tau0 * (beta(n) * omega[n]) for n in theta}  # eq:hesb
+    keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
+    z1 = tree_map(lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh, dzf_dh)  # eq:hesc
+    omega1 = {  # eq:hesd
+        n: keep * omega[n] - s * (tau0 * phi * dL_dtheta[n] + tau * dzf_dtheta[n]) for n in theta
+    }
+    H = inner(z, dh) if L is None else phi * L + inner(z, dh)  # eq:hrestricted
+    report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
+    updates = state.updates + (sample.target is not None)
+    return ReferenceState(state.t + tau, h1, z1, theta1, omega1, updates), report
 
 
 def parallel_rates(
@@ -109,8 +123,14 @@ def parallel_rates(
 def sequential_step(
     network: Network, loss: Loss, hyper: Hyper, state: ReferenceState, sample: Sample
 ) -> tuple[ReferenceState, ReferenceReport]:
-    """State first, loss on the new state, then z, then ω from the new z, then θ from the new ω."""
+    """State first, loss on the new state, then z, then ω from the new z, then θ from the new ω.
+
+    On the clock of events, τ0 is the nominal step: the new state and its derivatives ∂h⁺/∂h − 1 = τ ∂f_h/∂h and
+    ∂h⁺/∂θ = τ ∂f_h/∂θ are those of the step that was really made, the loss enters and the weights move by τ0, and
+    costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
+    """
     tau = tau_of(hyper, state, sample)
+    tau0 = nominal_of(hyper, state, tau)
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z, omega = leaf(state.h), state.z, state.omega
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
@@ -121,14 +141,15 @@ def sequential_step(
     dL_dh1 = gradient(L, h1)
     dL_dtheta = gradient(L, theta)
     dzf_dh = gradient(inner(z, dh), h)
+    keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
     z1 = tree_map(  # eq:hesc, eq:figliobottom
-        lambda a, l, j: (1 - tau * eta_z) * a - s * tau * (phi * l + j), z, dL_dh1, dzf_dh
+        lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh1, dzf_dh
     )
     dzf_dtheta = gradient(inner(z1, dh), theta)
     omega1 = {  # eq:hesd, eq:fanculo; the first term is ωh's, the second ωy's
-        n: (1 - tau * eta) * omega[n] - s * tau * dzf_dtheta[n] - s * tau * phi * dL_dtheta[n] for n in theta
+        n: keep * omega[n] - s * tau * dzf_dtheta[n] - s * tau0 * phi * dL_dtheta[n] for n in theta
     }
-    theta1 = {n: state.theta[n] - tau * (beta(n) * omega1[n]) for n in theta}  # eq:hesb, eq:fanculo2
+    theta1 = {n: state.theta[n] - tau0 * (beta(n) * omega1[n]) for n in theta}  # eq:hesb, eq:fanculo2
     H = inner(z, dh) if L is None else phi * L + inner(z, dh)  # eq:hrestricted
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     updates = state.updates + (sample.target is not None)

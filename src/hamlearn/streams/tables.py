@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv as _csv
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +16,8 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.cells import Lines, is_missing, number
-from hamlearn.streams.timed import Clock, to_unit
+from hamlearn.streams.timed import Clock
+from hamlearn.streams.units import FIRST, Unit, unit_or_auto
 from hamlearn.streams.values import Spec, TensorSpec
 
 
@@ -28,7 +30,7 @@ def csv(
     missing: Literal["raise", "skip", "hold"] | float = "raise",
     bad: Literal["raise", "skip"] = "raise",
     time_format: str | None = None,
-    unit: float | timedelta = 1.0,
+    unit: Unit = "auto",
     delimiter: str = ",",
     encoding: str = "utf-8",
     dtype: torch.dtype | None = None,
@@ -48,7 +50,8 @@ def csv(
         bad: What a bad row gets (a cell that is no number, an unknown class, too few or too many cells, time
             that does not move forward): `"raise"` an error that names the line, or `"skip"` it.
         time_format: As in `datetime.strptime`.
-        unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`.
+        unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
+            median of the first 32 gaps, which is logged, and kept with the stream's state.
         delimiter: Between cells.
         encoding: Of the file.
         dtype: Of inputs and numeric targets; `None` is torch's default.
@@ -59,7 +62,7 @@ def csv(
         >>> import tempfile, pathlib
         >>> file = pathlib.Path(tempfile.mkdtemp()) / "flow.csv"
         >>> _ = file.write_text("t,flow,next\n0,1.5,2\n1,2.0,\n4,2.5,3\n")
-        >>> [(s.u.item(), s.target, s.tau) for s in csv(file, u=["flow"], target="next", time="t")]
+        >>> [(s.u.item(), s.target, s.tau) for s in csv(file, u=["flow"], target="next", time="t", unit=1.0)]
         [(1.5, tensor([2.]), None), (2.0, None, 1.0), (2.5, tensor([3.]), 3.0)]
     """
     if isinstance(u, str):
@@ -82,7 +85,7 @@ def csv(
         missing,
         bad,
         time_format,
-        to_unit(unit),
+        unit_or_auto(unit),
         delimiter,
         encoding,
         dtype,
@@ -102,7 +105,7 @@ class CsvStream(Stream):
         missing: str | float,
         bad: str,
         time_format: str | None,
-        unit: float,
+        unit: float | None,
         delimiter: str,
         encoding: str,
         dtype: torch.dtype | None,
@@ -149,19 +152,42 @@ class CsvStream(Stream):
             "offset": self._offset,
             "line": self._line,
             "skipped": self.skipped,
-            "last": self._clock.last,
+            **self._clock.state(),
             "held": list(self._held),
         }
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         self._offset, self._line = int(cursor["offset"]), int(cursor["line"])
-        self.skipped, self._clock.last = int(cursor["skipped"]), cursor["last"]
+        self.skipped = int(cursor["skipped"])
+        self._clock.load_state(cursor)
         self._held = list(cursor["held"])
 
     def _rows(self, lines: Iterator[str]) -> Iterator[list[str]]:
         return _csv.reader(lines, delimiter=self._delimiter, strict=True)
 
+    @property
+    def unit(self) -> float | None:
+        """What counts as one unit of time; `None` as long as it has not been found."""
+        return self._clock.unit
+
+    def _first_stamps(self) -> Iterator[Any]:
+        """Time stamps of the first rows, as far as they can be read."""
+        assert self._time is not None
+        column = self._index[self._time]
+        with self._path.open("rb") as file:
+            file.seek(self._start)
+            rows = islice(self._rows(Lines(file, self._encoding)), FIRST + 1)
+            try:
+                for row in rows:
+                    if len(row) == len(self._header):
+                        yield self._stamp(row[column].strip(), "")
+            except (SampleError, _csv.Error, UnicodeDecodeError):
+                # The row is named when its turn comes; the unit is found from those before it.
+                return
+
     def _samples(self) -> Iterator[Sample]:
+        if self._time is not None:
+            self._clock.find(self._first_stamps())
         with self._path.open("rb") as file:
             file.seek(self._offset)
             lines = Lines(file, self._encoding, self._line)
@@ -240,12 +266,14 @@ class CsvStream(Stream):
         return torch.tensor(values, dtype=self._dtype)
 
     def _tau(self, text: str, where: str) -> float | None:
-        stamp: Any = text
-        if self._time_format is not None:
-            try:
-                stamp = datetime.strptime(text, self._time_format)
-            except ValueError as error:
-                raise SampleError(
-                    f"{where}: column {self._time!r} holds {text!r}, which does not follow {self._time_format!r}."
-                ) from error
-        return self._clock.advance(stamp, where, skip=False, option="bad")[0]
+        return self._clock.advance(self._stamp(text, where), where, skip=False, option="bad")[0]
+
+    def _stamp(self, text: str, where: str) -> Any:
+        if self._time_format is None:
+            return text
+        try:
+            return datetime.strptime(text, self._time_format)
+        except ValueError as error:
+            raise SampleError(
+                f"{where}: column {self._time!r} holds {text!r}, which does not follow {self._time_format!r}."
+            ) from error

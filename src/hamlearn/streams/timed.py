@@ -14,6 +14,7 @@ import torch
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.units import Unit, ahead, median_gap, tell, unit_or_auto
 from hamlearn.streams.values import Spec, to_tensors
 
 Stamp = Any
@@ -24,7 +25,7 @@ def timed(
     times: Iterable[Stamp],
     u: Iterable[Any],
     target: Iterable[Any] | None = None,
-    unit: float | timedelta = 1.0,
+    unit: Unit = "auto",
     first: float | None = None,
     backwards: Literal["raise", "skip"] = "raise",
 ) -> Stream:
@@ -34,7 +35,9 @@ def timed(
         times: Time stamps: numbers, datetimes, or texts in ISO format.
         u: Inputs, one for each time stamp.
         target: Targets, `None` in it where there is none.
-        unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`.
+        unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
+            median of the first 32 gaps, which is logged, and kept with the stream's state. Where `times` is an
+            iterator, so many rows are then read before the first sample is yielded.
         first: `tau` of the first sample; `None` takes `Hyper.tau`.
         backwards: What happens where time stands still or runs backwards: `"raise"`, or `"skip"` the sample.
 
@@ -44,7 +47,7 @@ def timed(
         >>> [sample.tau for sample in timed(days, [[0.1], [0.2], [0.3]], unit=timedelta(days=1))]
         [None, 1.0, 3.0]
     """
-    seconds = to_unit(unit)
+    seconds = unit_or_auto(unit)
     if backwards not in ("raise", "skip"):
         raise ConfigError(f'backwards={backwards!r} is not known. Give "raise" or "skip".')
     columns = {"times": times, "u": u, "target": target}
@@ -62,7 +65,7 @@ class TimedStream(Stream):
         times: Iterable[Stamp],
         u: Iterable[Any],
         target: Iterable[Any] | None,
-        unit: float,
+        unit: float | None,
         first: float | None,
         backwards: str,
     ) -> None:
@@ -71,6 +74,11 @@ class TimedStream(Stream):
         self._backwards = backwards
         self._seen: Sample | None = None
         self._rewind()
+
+    @property
+    def unit(self) -> float | None:
+        """What counts as one unit of time; `None` as long as it has not been found."""
+        return self._clock.unit
 
     @property
     def spec(self) -> Spec:
@@ -89,15 +97,19 @@ class TimedStream(Stream):
         self._clock.last = None
 
     def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n, "skipped": self.skipped, "last": self._clock.last}
+        return {"n": self._n, "skipped": self.skipped, **self._clock.state()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         self._n, self.skipped = int(cursor["n"]), int(cursor["skipped"])
-        self._clock.last = None if cursor["last"] is None else float(cursor["last"])
+        self._clock.load_state(cursor)
 
     def _samples(self) -> Iterator[Sample]:
         columns = [itertools.islice(column, self._n, None) for column in self._columns]
-        for row in _zip(columns, self._n):
+        rows = _zip(columns, self._n)
+        if self._clock.unit is None:
+            seen, rows = ahead(rows)
+            self._clock.find(row[0] for row in seen)
+        for row in rows:
             self._n += 1
             tau, ok = self._clock.advance(row[0], f"sample {self._n - 1}", self._backwards == "skip")
             if not ok:
@@ -110,12 +122,35 @@ class TimedStream(Stream):
 
 
 class Clock:
-    """Turns time stamps into time steps."""
+    """Turns time stamps into time steps.
 
-    def __init__(self, unit: float, first: float | None) -> None:
+    Args:
+        unit: What counts as one unit of time; `None` to find it from the data.
+        first: The time step of the first sample.
+    """
+
+    def __init__(self, unit: float | None, first: float | None) -> None:
         self.unit = unit
         self.first = first
         self.last: float | None = None
+        self._finds = unit is None
+
+    def find(self, stamps: Iterable[Stamp]) -> None:
+        """Take the median of the first gaps as the unit, where it was left to the data, and say so."""
+        if self.unit is None:
+            self.unit = median_gap(_valid(stamps))
+            if self.unit is not None:
+                tell(self.unit)
+
+    def state(self) -> dict[str, float | None]:
+        """The last stamp, and the unit that was found."""
+        return {"last": self.last, "unit": self.unit if self._finds else None}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.last = None if state["last"] is None else float(state["last"])
+        if self._finds:
+            self.unit = None if state["unit"] is None else float(state["unit"])
 
     def advance(
         self, stamp: Stamp, where: str, skip: bool, option: str = "backwards"
@@ -138,17 +173,20 @@ class Clock:
                 f"time {how} at {where}: {stamp!r} comes {when} its predecessor. "
                 f'Sort the data by time, or leave such samples out with {option}="skip".'
             )
-        tau = (now - self.last) / self.unit
+        if self.unit is None:
+            self.find([self.last, now])
+        tau = (now - self.last) / self.unit  # type: ignore[operator]
         self.last = now
         return tau, True
 
 
-def to_unit(unit: float | timedelta) -> float:
-    """A unit of time as a number of seconds."""
-    seconds = unit.total_seconds() if isinstance(unit, timedelta) else float(unit)
-    if not (seconds > 0 and math.isfinite(seconds)):
-        raise ConfigError(f"unit={unit!r} is no unit of time. Give a positive, finite number or timedelta.")
-    return seconds
+def _valid(stamps: Iterable[Stamp]) -> Iterator[float]:
+    for stamp in stamps:
+        try:
+            yield to_seconds(stamp, "")
+        except SampleError:
+            # It is named when its turn comes.
+            continue
 
 
 def to_seconds(stamp: Stamp, where: str) -> float:

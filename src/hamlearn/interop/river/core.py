@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from hamlearn.credit import Forward
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
@@ -48,7 +49,8 @@ class Core:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             network = make_network(net, sizes, hidden)
-        self.learner = Learner(network, loss, Hyper(tau=tau, eta=eta, beta=beta), order="sequential")
+        hyper = Hyper(tau=tau, eta=eta, beta=beta)
+        self.learner = Learner(network, loss, hyper, order="sequential", credit=Forward())
 
     def learn(self, u: list[float], target: torch.Tensor, t: Any) -> None:
         """One step."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
+from itertools import islice
 from typing import Any
 
 import torch
@@ -11,13 +12,14 @@ import torch
 from hamlearn.errors import ConfigError
 from hamlearn.state import Sample
 from hamlearn.streams import Stream, TensorSpec
-from hamlearn.streams.timed import Clock, to_unit
+from hamlearn.streams.timed import Clock
+from hamlearn.streams.units import FIRST, Unit, unit_or_auto
 from hamlearn.streams.values import Spec
 
 
 def from_river(
     dataset: Iterable[tuple[Mapping[str, Any], Any]],
-    unit: float | timedelta = 1.0,
+    unit: Unit = "auto",
     dtype: torch.dtype | None = None,
 ) -> RiverStream:
     """A stream over a River data set: pairs of a dictionary and a target.
@@ -27,7 +29,8 @@ def from_river(
 
     Args:
         dataset: Gone through once before the first sample, to know its classes and its length.
-        unit: What counts as one unit of time: a number of seconds, or a `timedelta`.
+        unit: What counts as one unit of time: a number of seconds, or a `timedelta`. `"auto"`: the median of the
+            first 32 gaps, which is logged, and kept with the stream's state.
         dtype: `None` is torch's default.
 
     Example:
@@ -36,7 +39,7 @@ def from_river(
         >>> print(stream.spec)
         u: float32[0], target: float32[1], length: 1268
     """
-    return RiverStream(dataset, to_unit(unit), dtype or torch.get_default_dtype())
+    return RiverStream(dataset, unit_or_auto(unit), dtype or torch.get_default_dtype())
 
 
 class RiverStream(Stream):
@@ -46,7 +49,9 @@ class RiverStream(Stream):
         classes: The classes of the target in order; `None` where it is a number.
     """
 
-    def __init__(self, dataset: Iterable[tuple[Mapping[str, Any], Any]], unit: float, dtype: torch.dtype) -> None:
+    def __init__(
+        self, dataset: Iterable[tuple[Mapping[str, Any], Any]], unit: float | None, dtype: torch.dtype
+    ) -> None:
         self._dataset, self._dtype, self._clock = dataset, dtype, Clock(unit, None)
         labels, self._length, first = set(), 0, None
         for x, y in dataset:
@@ -74,13 +79,16 @@ class RiverStream(Stream):
         return {"features": self._names, "length": self._length}
 
     def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n, "last": self._clock.last}
+        return {"n": self._n, **self._clock.state()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._n, self._clock.last = int(cursor["n"]), cursor["last"]
+        self._n = int(cursor["n"])
+        self._clock.load_state(cursor)
 
     def _samples(self) -> Iterator[Sample]:
         start = self._n
+        if self._time is not None:
+            self._clock.find(x[self._time] for x, _ in islice(self._dataset, FIRST + 1))
         for k, (x, y) in enumerate(self._dataset):
             if k < start:
                 continue

@@ -20,7 +20,7 @@ from hamlearn.streams.base import Stream
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.feeders import Feeder
 from hamlearn.streams.live.sockets import JsonLines, connect, is_address
-from hamlearn.streams.timed import to_unit
+from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec, to_sample
 
 
