@@ -31,7 +31,7 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
             L = loss(y, target)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, UserWarning) as error:
+    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError, UserWarning) as error:
         reason = str(error).rstrip(".")
         raise SampleError(
             f"the loss could not compare y={_tree.describe(y)} with target={_tree.describe(target)}: {reason}. "

@@ -184,7 +184,7 @@ class Network(nn.Module):
             return None
         try:
             return self._start(u)
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
             reason = str(error).rstrip(".")
             raise SampleError(
                 f"the first state could not be made for u={_tree.describe(u)}: {reason}. Check the sample's shape "
@@ -217,7 +217,7 @@ class Network(nn.Module):
             return net(h)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
+        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
             given = {"u": "u={u}", "uh": "u={u} and h={h}"}.get(reads, "h={h}")
             shapes = given.format(u=_tree.describe(u), h=_tree.describe(h))
             remedy = (

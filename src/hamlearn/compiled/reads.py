@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import gc
 import random
 import sys
 import types
@@ -156,11 +157,16 @@ class Reads:
             except UnsupportedError as error:
                 failed.append(error)
 
+        # What the garbage collector would call meanwhile is not part of the step.
+        collects = gc.isenabled()
+        gc.disable()
         sys.settrace(called)
         try:
             yield
         finally:
             sys.settrace(outer)
+            if collects:
+                gc.enable()
             changed = self.changed()
             if changed is not None:
                 self._put_back()
