@@ -108,6 +108,11 @@ class Cell:
         """ĥ with a graph from the nodes that were read and from θ."""
         inputs = list(inputs)
         for i in self.from_nodes:
+            if not inputs[i].is_floating_point() and not inputs[i].is_complex():
+                raise ConfigError(
+                    f"node {self.sources[i]!r} gives {inputs[i].dtype}, along which no costate can pass: compute "
+                    f"whole numbers inside a node, for example by one group with {self.name!r}"
+                )
             inputs[i] = inputs[i].detach().requires_grad_()
         with torch.enable_grad():
             return Trace(self._evaluate(inputs), [inputs[i] for i in self.from_nodes], self.theta)

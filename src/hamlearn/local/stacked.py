@@ -87,14 +87,13 @@ class Stack:
         kinds = [[layer.weight for layer in self._linear]]
         if self._linear[0].bias is not None:
             kinds.append([cast(nn.Parameter, layer.bias) for layer in self._linear])
-        self.theta = [torch.stack([w.detach() for w in kind]).requires_grad_() for kind in kinds]
+        self.theta = [torch.stack([w.detach() for w in kind]) for kind in kinds]
         self.own()
 
-    @torch.no_grad()
     def own(self) -> None:
         """Make the layers' weights views of the stacked tensors, which hold the same values."""
         for stacked, kind in zip(self.theta, ("weight", "bias"), strict=False):
-            for layer, values in zip(self._linear, stacked.detach(), strict=True):
+            for layer, values in zip(self._linear, stacked, strict=True):
                 getattr(layer, kind).data = values
         self._columns = self.theta[0].transpose(1, 2)
         self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None

@@ -168,7 +168,7 @@ class System:
         found = [name for name in self.wiring.outputs if name in targets and name in h]
         if not found:
             return None, {}
-        if self._without_graph is not None:
+        if self._without_graph is not None and not torch.is_autocast_enabled(h[found[0]].device.type):
             pair = self._without_graph(h[found[0]], targets[found[0]])
             if pair is not None:
                 return pair[0], {found[0]: pair[1]}

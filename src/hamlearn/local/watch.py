@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter, getitem
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
@@ -78,6 +79,8 @@ class Watch:
         return not same or any(held[name] is not w for held, name, w in self._single)
 
     def _check_stacks(self) -> None:
+        if torch.is_autocast_enabled(self._system.theta[0].device.type):
+            raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
         if any(self._hooks):
             raise ConfigError(
                 "a hook was added to a layer after the learner had stacked it, and would not be called: add hooks "
