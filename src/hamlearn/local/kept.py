@@ -45,7 +45,8 @@ class Buffers:
             for name, value in values.items():
                 buffer = before[name]
                 assert buffer is not None
-                buffer.copy_(value)
+                # Through .data: graphs that have saved a buffer which did not change stay valid.
+                buffer.data.copy_(value)
 
     def versions(self) -> list[tuple[Tensor, int]]:
         """Every buffer of real numbers, and how often it has been written to."""
