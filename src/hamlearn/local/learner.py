@@ -45,7 +45,10 @@ class LocalLearner:
         order: `"parallel"`; or `"sequential"`, where the loss is taken on the new state, ω moves with the new z
             and θ with the new ω: one group is then plain BackPropagation.
         stacked: Whether runs of equal layers are kept as one batched tensor, which changes speed alone.
-        on_nonfinite: As in `Learner`. Where aligned, `"skip"` also drops the samples in flight.
+        on_nonfinite: What to do where a loss, state, costate, weight or buffer would not be finite: `"raise"`, or
+            `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
+            where aligned, and elsewhere states and costates where these are the cause and not the sample.
+            `"ignore"` saves the check.
 
     Example:
         >>> import torch, hamlearn as hl
