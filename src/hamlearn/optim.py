@@ -157,7 +157,8 @@ def _costate(index: Any, kept: Mapping[str, Any], shapes: Mapping[Any, torch.Siz
     """ω of one weight, under the name it has in HL or in SGD."""
     if not kept.keys() <= {"omega", "momentum_buffer"}:
         raise CheckpointError(
-            f"the state of weight {index} holds {sorted(kept)}: it is another optimizer's. Take up that of HL or SGD"
+            f"the state of weight {index} holds {sorted(kept)}: it is another optimizer's. Take up that of HL or "
+            "SGD"
         )
     omega = kept.get("omega", kept.get("momentum_buffer"))
     if omega is not None and omega.shape != shapes.get(index, omega.shape):

@@ -1,4 +1,4 @@
-"""The equations of local learning once more, by plain autograd, for any modules: shared, tied, hooked, changing."""
+"""The equations of local learning once more, by plain autograd, for modules that are shared, hooked, changing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ Nodes = Sequence[tuple[str, nn.Module, tuple[str, ...]]]
 class Plain:
     """Parallel order with s = −1 over all nodes, or over one node a step: H = φL + ⟨z, (−h + ĥ)/τ⟩."""
 
-    def __init__(self, nodes: Nodes, loss: Callable[..., Tensor], *, eta: float, beta: float, one: bool = False) -> None:
+    def __init__(
+        self, nodes: Nodes, loss: Callable[..., Tensor], *, eta: float, beta: float, one: bool = False
+    ) -> None:
         self.nodes, self.loss, self.eta, self.beta, self.one = nodes, loss, eta, beta, one
         self.theta = list({p: None for _, module, _ in nodes for p in module.parameters() if p.requires_grad})
         self.omega = [torch.zeros_like(p, requires_grad=False) for p in self.theta]

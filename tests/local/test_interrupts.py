@@ -26,7 +26,9 @@ def everything(learner: LocalLearner) -> list:
     state, engine = learner.state, learner._engine
     parts = [*learner.module.parameters(), *learner.module.buffers(), *state.omega.values()]
     parts += [x for tree in (state.h, state.z) for x in (tree or {}).values()]
-    parts += [x for flight in getattr(engine, "flights", {}).values() for x in (*flight.h.values(), *flight.z.values())]
+    parts += [
+        x for flight in getattr(engine, "flights", {}).values() for x in (*flight.h.values(), *flight.z.values())
+    ]
     parts += [*getattr(engine, "pending", {}).values(), torch.get_rng_state()]
     modes = [module.training for module in learner.module.modules()]
     numbers = [state.t, state.updates, learner.position, getattr(engine, "number", 0), getattr(engine, "kappa", 0)]

@@ -1,4 +1,4 @@
-"""hl.optim.HL beside torch.optim.SGD in odd cases: the same bits, or a refusal that leaves everything as it was."""
+"""hl.optim.HL beside torch.optim.SGD in odd cases: the same bits, or a refusal that leaves all as it was."""
 
 import copy
 import pickle
@@ -80,7 +80,10 @@ def changed(**group):
     ("state", "says"),
     [
         (state_of_adam, "another optimizer"),
-        (lambda: torch.optim.SGD(weights((2,)), lr=0.1, momentum=0.9, nesterov=True).state_dict(), "nesterov=True"),
+        (
+            lambda: torch.optim.SGD(weights((2,)), lr=0.1, momentum=0.9, nesterov=True).state_dict(),
+            "nesterov=True",
+        ),
         (lambda: torch.optim.SGD(weights((2,)), lr=0.1, maximize=True).state_dict(), "maximize=True"),
         (lambda: changed(lr=float("nan")), "lr=nan"),
         (lambda: {**changed(), "state": {0: {"omega": torch.ones(3)}}}, r"shape \[3\], the weight \[2\]"),
@@ -111,7 +114,9 @@ def test_a_step_that_is_not_hls_is_refused_in_a_group_too(option):
     assert equal(theta, weights((2,)))
 
 
-@pytest.mark.parametrize("setting", [{"lr": float("nan")}, {"momentum": 1.5}, {"weight_decay": -1.0}, {"tau": 0.0}])
+@pytest.mark.parametrize(
+    "setting", [{"lr": float("nan")}, {"momentum": 1.5}, {"weight_decay": -1.0}, {"tau": 0.0}]
+)
 def test_a_setting_that_went_wrong_in_mid_run_stops_the_step_before_anything_moves(setting):
     theta = weights((2,), (3,))
     optimizer = hl.optim.HL([{"params": theta[:1]}, {"params": theta[1:]}], lr=0.1)

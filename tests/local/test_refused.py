@@ -107,17 +107,20 @@ def along(y, target):
     return (y * target).sum()
 
 
-@pytest.mark.parametrize("setting", [{}, {"align": True}, {"order": "sequential"}, {"hold": 3}, {"delay_free": True}])
+@pytest.mark.parametrize(
+    "setting", [{}, {"align": True}, {"order": "sequential"}, {"hold": 3}, {"delay_free": True}]
+)
 @pytest.mark.parametrize("beta", [1e150, {"*": 1e150}, lambda t: 1e150, torch.tensor(1e150, dtype=torch.float64)])
 @pytest.mark.parametrize("eta", [1.0, 0.5])
 def test_weights_that_would_overflow_are_not_taken_and_learning_goes_on(beta, eta, setting):
     # The loss and every costate of the huge sample are finite; a step of the weights along them is not.
-    huge, usual = (hl.Sample(torch.ones(4, 3), torch.full((4, 2), size)) for size in (1e160, 1e-152))
+    huge, usual = (hl.Sample(torch.ones(4, 3), torch.full((4, 2), size)) for size in (1e160, 1e-154))
+    eta = 0.5 if "delay_free" in setting else eta  # with 1 no costate would outlast a sweep
     found = {}
     for policy in ("skip", "raise"):
         module = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)), nn.Linear(3, 2))
         learner = LocalLearner(module, along, hl.Hyper(eta=eta, beta=beta), on_nonfinite=policy, **setting)
-        for sample in [usual] * 12:
+        for sample in [usual] * 4:
             learner.step(sample)
         before = [p.detach().clone() for p in module.parameters()]
         for sample in [huge] * 12:
@@ -130,7 +133,7 @@ def test_weights_that_would_overflow_are_not_taken_and_learning_goes_on(beta, et
         assert all(p.isfinite().all() for p in module.parameters())
         if policy == "raise":
             learner.reset()
-        reports = [learner.step(usual) for _ in range(12)]
+        reports = [learner.step(usual) for _ in range(9)]
         # What the last huge sample has left under way goes with the first of these.
         assert not any(report.skipped for report in reports[1:])
         assert any(not torch.equal(p, q) for p, q in zip(module.parameters(), before, strict=True))
@@ -167,9 +170,8 @@ def test_a_node_of_whole_numbers_is_named(setting):
             return x.argmax(-1)
 
     learner = LocalLearner(nn.Sequential(nn.Linear(3, 3), Pick(), nn.Embedding(3, 2)), mse, hl.Hyper(), **setting)
-    with pytest.raises(ConfigError, match="'1' gives torch.int64"):
-        for sample in stream(8):
-            learner.step(sample)
+    with pytest.raises(ConfigError, match=r"'1' gives torch\.int64"):
+        list(learner.run(stream(8)))
 
 
 def test_predict_leaves_statistics_modes_and_random_numbers_alone():

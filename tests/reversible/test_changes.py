@@ -156,7 +156,7 @@ def move_statistics(net, u):
 )
 def test_a_field_that_is_another_in_the_backward_run_is_refused(field, options, done, memory, exact):
     net = Midpoint(field.double(), 6, 0.1, exact=exact, **options)
-    with pytest.raises(RebuildError, match="when (it was evaluated|they were run) again"):
+    with pytest.raises(RebuildError, match=r"when (it was evaluated|they were run) again"):
         gradients(net, memory, **done)
 
 
@@ -227,7 +227,9 @@ def test_a_field_that_takes_the_place_of_another_is_looked_at():
             net(torch.ones(1, 4)).sum().backward()
 
 
-@pytest.mark.parametrize(("setting", "says"), [({"tau": 0.0}, "tau=0.0"), ({"tau": 0.1, "bound": -1.0}, "bound=-1.0")])
+@pytest.mark.parametrize(
+    ("setting", "says"), [({"tau": 0.0}, "tau=0.0"), ({"tau": 0.1, "bound": -1.0}, "bound=-1.0")]
+)
 def test_a_cell_that_cannot_work_is_refused_at_once(setting, says):
     with pytest.raises(ConfigError, match=says):
         MidpointCell(Block(), 4, **setting)

@@ -75,9 +75,7 @@ class Aligned:
         """Drop all samples in flight."""
         self.flights, self.pipes = {}, {}
 
-    def tick(
-        self, sample: Sample | None, t: float, rates: Rates, *, last: bool, given: Sample | None
-    ) -> Proposal:
+    def tick(self, sample: Sample | None, t: float, rates: Rates, *, last: bool, given: Sample | None) -> Proposal:
         """One tick of all nodes, each with a sample of its own; `None` lets those in flight move on.
 
         A boundary means nothing: in a graph without cycles samples do not see each other.

@@ -32,7 +32,7 @@ class Trace:
         self.theta = theta
 
     def state(self) -> Tensor:
-        """ĥ by itself, to be carried on: what a node returns may be its input, its weight, or memory used again."""
+        """ĥ by itself, to be carried on: a node may return its input, its weight, or memory that it uses again."""
         return self.out.detach().clone()
 
     def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:

@@ -56,6 +56,6 @@ def _cross_entropy(y: Tensor, target: Any) -> Pair | None:
 
 
 def _alike(y: Tensor, target: Any) -> bool:
-    """Whether a target is a plain tensor on the device of a plain, real y: all else the loss itself has to judge."""
+    """Whether a target is a plain tensor on the device of a plain, real y: all else is for the loss to judge."""
     plain = type(y) is Tensor and type(target) is Tensor
     return plain and y.is_floating_point() and y.device == target.device

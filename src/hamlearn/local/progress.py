@@ -105,9 +105,7 @@ class Progress:
             raise
         return told
 
-    def _propose(
-        self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool
-    ) -> Change | Skip:
+    def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
         """What one tick would change, or that it is to be skipped."""
         system, t = self.system, self.t
         rates = self._rates_at(None if sample is None else sample.tau)
@@ -123,9 +121,9 @@ class Progress:
                 if self.on_nonfinite == "raise":
                     raise NonFiniteError(nonfinite_message(proposal, spoilt, omega, t))
                 told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
-                report = StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
+                skipped = StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
                 # Costates come from samples before this one: kept, they would spoil every sample to come.
-                return Skip(report, drop=self.aligned or sound)
+                return Skip(skipped, drop=self.aligned or sound)
         moving = omega if system.order == "sequential" else self.omega
         report: StepReport | None = None
         if done is not None:

@@ -46,14 +46,14 @@ class Weights:
             self._of[id(module)] = theta, places
 
     def require_same(self, module: object) -> None:
-        """Refuse a module whose weights are others than in the forward run, which would be left without gradient."""
+        """Refuse a module with other weights than in the forward run: those would be left without gradient."""
         theta = self._of[id(module)][0]
         found = module.parameters() if isinstance(module, nn.Module) else ()
         if [id(p) for p in found if p.requires_grad] != [id(p) for p in theta]:
             raise ConfigError(
-                f"{type(module).__name__} has other weights, or others that are frozen, than in the forward run: a "
-                "tensor that it used then is not among its parameters() that require a gradient any more. Exchange "
-                "and freeze weights after the backward run, or use memory='stored'."
+                f"{type(module).__name__} has other weights, or others that are frozen, than in the forward run: "
+                "a tensor that it used then is not among its parameters() that require a gradient any more. "
+                "Exchange and freeze weights after the backward run, or use memory='stored'."
             )
 
     def require_no_hooks(self) -> None:
@@ -61,8 +61,9 @@ class Weights:
         for p in self.tensors:
             if p._backward_hooks:
                 raise ConfigError(
-                    f"a weight of shape {tuple(p.shape)} has a hook on its gradient, which would be called at every "
-                    "step and not once: use register_post_accumulate_grad_hook, or memory='stored' or 'checkpoint'."
+                    f"a weight of shape {tuple(p.shape)} has a hook on its gradient, which would be called at "
+                    "every step and not once: use register_post_accumulate_grad_hook, or memory='stored' or "
+                    "'checkpoint'."
                 )
 
     def of(self, module: object) -> tuple[list[Tensor], list[int]]:
@@ -178,8 +179,8 @@ class Chain:
         """
         if not torch.equal(checksum(value), self.last[what]):
             raise RebuildError(
-                f"{type(self.readout if what else self.field(self.steps - 1)).__name__} gave other bits when it was "
-                f"evaluated again. {CHANGED}"
+                f"{type(self.readout if what else self.field(self.steps - 1)).__name__} gave other bits when it "
+                f"was evaluated again. {CHANGED}"
             )
 
     def _note(self, k: int, h: Tensor) -> None:

@@ -58,8 +58,8 @@ class Omega:
         leaves = [h, *u_leaves, *self.chain.weights.of(module)[0]]
         if id(module) not in self.looked:
             self.chain.weights.require_same(module)
-            # What else it depends on is looked for once for good, in the first two of every echo (readout and field)
-            # again.
+            # What else it depends on is looked for once for good, and in the first two of every echo (readout and
+            # field) again.
             if len(self.looked) < 2 or self.chain.trusted.get(id(module)) is not module:
                 _require_known(module, v, leaves)
                 self.chain.trusted[id(module)] = module
