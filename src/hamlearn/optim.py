@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.hyper import nonnegative, positive_time
+
+# What SGD can be told beside HL's own settings: the first ask for another step, the others how it is computed.
+_OTHER_STEPS = ("maximize", "nesterov", "differentiable")
+_OTHER_WAYS = ("foreach", "fused")
 
 
 class HL(Optimizer):
@@ -69,16 +73,12 @@ class HL(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not name are the optimizer's."""
-        settings = {**self.defaults, **param_group}
-        for name in ("lr", "weight_decay"):
-            nonnegative(name, settings[name])
-        for name in ("momentum", "dampening"):
-            if not 0.0 <= settings[name] <= 1.0:
-                raise ConfigError(f"{name}={settings[name]!r} must lie between 0 and 1")
-        positive_time(settings["tau"], ConfigError)
-        if settings["clock"] not in ("events", "continuous"):
-            raise ConfigError(f"clock={settings['clock']!r} must be 'events' or 'continuous'")
+        _check({**self.defaults, **param_group})
         super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a state that `state_dict` gave: HL's own, or SGD's, whose momentum is ω."""
+        super().load_state_dict(self._understood(state_dict))
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -91,8 +91,13 @@ class HL(Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        for group in self.param_groups:
-            theta = [weight for weight in group["params"] if weight.grad is not None]
+        groups = [(group, [w for w in group["params"] if w.grad is not None]) for group in self.param_groups]
+        for group, theta in groups:
+            # Settings may be changed at any time; all is looked at before anything moves.
+            _check(group)
+            if any(weight.grad.layout is not torch.strided for weight in theta):
+                raise ConfigError("hl.optim.HL takes dense gradients only: build the embedding with sparse=False")
+        for group, theta in groups:
             if theta:
                 self._move(theta, group, 1.0 if tau is None else tau / group["tau"])
         return loss
@@ -101,8 +106,6 @@ class HL(Optimizer):
         # With β, η and φ fixed, a literal step `stretch` times as long has τη and τφ that many times as large.
         # Written so that at stretch 1 the numbers are momentum and 1 − dampening to the last bit.
         grads = [weight.grad for weight in theta]
-        if any(grad is None or grad.is_sparse for grad in grads):
-            raise ConfigError("hl.optim.HL takes dense gradients only: build the embedding with sparse=False")
         decay = group["momentum"]
         if group["clock"] == "events":
             decay, stretch = decay**stretch, 1.0
@@ -138,3 +141,53 @@ class HL(Optimizer):
             first = torch.clone(grads[i]).detach()
             self.state[theta[i]]["omega"] = first if stretch == 1.0 else first.mul_(stretch)
         return [self.state[weight]["omega"] for weight in theta]
+
+    def _understood(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """A state as HL writes it; raises where it is of another kind, before anything is taken from it."""
+        groups = []
+        for group in state_dict["param_groups"]:
+            missing = {"lr", "momentum", "dampening", "weight_decay"} - group.keys()
+            if missing:
+                raise CheckpointError(
+                    f"the state holds no {sorted(missing)}: it is another optimizer's. Take up that of HL or SGD"
+                )
+            own = {name: self.defaults[name] for name in ("tau", "clock")}
+            _check({**own, **group})
+            settings = {k: v for k, v in group.items() if k not in (*_OTHER_STEPS, *_OTHER_WAYS)}
+            groups.append({**own, **settings})
+        mine = [weight for group in self.param_groups for weight in group["params"]]
+        theirs = [index for group in groups for index in group["params"]]
+        shapes = {index: weight.shape for index, weight in zip(theirs, mine, strict=False)}
+        states = {index: _costate(index, kept, shapes) for index, kept in state_dict["state"].items()}
+        return {**state_dict, "param_groups": groups, "state": states}
+
+
+def _check(group: Mapping[str, Any]) -> None:
+    for name in ("lr", "weight_decay"):
+        nonnegative(name, group[name])
+    for name in ("momentum", "dampening"):
+        if not 0.0 <= group[name] <= 1.0:
+            raise ConfigError(f"{name}={group[name]!r} must lie between 0 and 1")
+    positive_time(group["tau"], ConfigError)
+    if group["clock"] not in ("events", "continuous"):
+        raise ConfigError(f"clock={group['clock']!r} must be 'events' or 'continuous'")
+    for name in _OTHER_STEPS:
+        if group.get(name):
+            raise ConfigError(f"{name}={group[name]!r} is a step that hl.optim.HL does not make: leave it out")
+
+
+def _costate(index: Any, kept: Mapping[str, Any], shapes: Mapping[Any, torch.Size]) -> dict[str, Any]:
+    """ω of one weight, under the name it has in HL or in SGD."""
+    if not kept.keys() <= {"omega", "momentum_buffer"}:
+        raise CheckpointError(
+            f"the state of weight {index} holds {sorted(kept)}: it is another optimizer's. Take up that of HL or "
+            "SGD"
+        )
+    omega = kept.get("omega", kept.get("momentum_buffer"))
+    if omega is not None and omega.shape != shapes.get(index, omega.shape):
+        raise CheckpointError(
+            f"the state of weight {index} has shape {list(omega.shape)}, the weight {list(shapes[index])}: build "
+            "the model that it was saved from"
+        )
+    # A copy: both optimizers would go on writing to one tensor.
+    return {} if omega is None else {"omega": omega.clone()}

@@ -32,7 +32,7 @@ class Trace:
         self.theta = theta
 
     def state(self) -> Tensor:
-        """ĥ by itself, to be carried on: what a node returns may be its input, its weight, or memory used again."""
+        """ĥ by itself, to be carried on: a node may return its input, its weight, or memory that it uses again."""
         return self.out.detach().clone()
 
     def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
@@ -108,6 +108,11 @@ class Cell:
         """ĥ with a graph from the nodes that were read and from θ."""
         inputs = list(inputs)
         for i in self.from_nodes:
+            if not inputs[i].is_floating_point() and not inputs[i].is_complex():
+                raise ConfigError(
+                    f"node {self.sources[i]!r} gives {inputs[i].dtype}, along which no costate can pass: compute "
+                    f"whole numbers inside a node, for example by one group with {self.name!r}"
+                )
             inputs[i] = inputs[i].detach().requires_grad_()
         with torch.enable_grad():
             return Trace(self._evaluate(inputs), [inputs[i] for i in self.from_nodes], self.theta)

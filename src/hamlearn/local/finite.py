@@ -14,12 +14,9 @@ from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega, Proposal
 
 
-def is_finite(proposal: Proposal, buffers: list[Tensor]) -> bool:
-    """Whether loss, h and z of a tick, and the buffers that it has written, are all finite."""
-    values = [*proposal.h, *proposal.z, *buffers]
-    if proposal.loss is not None:
-        values.append(proposal.loss)
-    return _tree.all_finite(values)
+def is_finite(loss: Tensor | None, values: list[Tensor]) -> bool:
+    """Whether a loss, where there is one, and some states or costates are all finite."""
+    return _tree.all_finite(values if loss is None else [*values, loss])
 
 
 def reach(omega: list[Omega]) -> float:
@@ -64,9 +61,7 @@ def check_input(u: Any, policy: str) -> bool:
     return False
 
 
-def nonfinite_message(
-    proposal: Proposal, buffers: list[Tensor], omega: list[Omega], t: float, aligned: bool
-) -> str:
+def nonfinite_message(proposal: Proposal, spoilt: bool, omega: list[Omega], t: float) -> str:
     """Says what is not finite, and what to do."""
     if proposal.loss is not None and not bool(proposal.loss.isfinite()):
         what = f"the loss is {proposal.loss.item()}"
@@ -74,14 +69,13 @@ def nonfinite_message(
         what = "a node's state h is not finite"
     elif not _tree.all_finite(proposal.z):
         what = "a node's costate z is not finite"
-    elif not _tree.all_finite(buffers):
+    elif spoilt:
         what = "a buffer, such as a running statistic, is not finite"
     elif not all_finite(omega):
         what = "the costate omega of the weights is not finite"
     else:
         what = "the weights would not be finite any more"
-    remedy = "; reset() drops the samples in flight" if aligned else ""
     return (
         f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "
-        f"pass on_nonfinite='skip'{remedy}"
+        "pass on_nonfinite='skip'. Where a sample before this one is the cause, reset() drops what is under way"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -45,17 +46,31 @@ class Buffers:
             for name, value in values.items():
                 buffer = before[name]
                 assert buffer is not None
-                buffer.copy_(value)
+                # Through .data: graphs that have saved a buffer which did not change stay valid.
+                buffer.data.copy_(value)
 
-    def versions(self) -> list[tuple[Tensor, int]]:
-        """Every buffer of real numbers, and how often it has been written to."""
-        found = (x for held in self._held if held for x in held.values())
-        return [(x, x._version) for x in found if x is not None and x.is_floating_point()]
+    def spoilt(self, kept: Kept) -> bool:
+        """Whether an entry of a buffer was finite when the buffers were kept and is not any more.
 
-    def written(self, before: list[tuple[Tensor, int]]) -> list[Tensor]:
-        """The buffers that were replaced or written to since `versions` was asked."""
-        known = {id(x): version for x, version in before}
-        return [x for x, version in self.versions() if known.get(id(x)) != version]
+        Kernels that keep statistics write to buffers without a mark on their version, so that all are looked at.
+        """
+        found = [x for held in self._held if held for x in held.values() if x is not None and _is_real(x)]
+        if not found or math.isfinite(sum(norm.item() for norm in torch._foreach_norm(found))):
+            return False
+        before = [values for _, values in kept] if kept is not None else [{}] * len(self._held)
+        for held, values in zip(self._held, before, strict=True):
+            for name, x in held.items():
+                if x is None or not _is_real(x):
+                    continue
+                then = values.get(name)
+                sound = x.isfinite() if then is None or then.shape != x.shape else x.isfinite() | ~then.isfinite()
+                if not bool(sound.all()):
+                    return True
+        return False
+
+
+def _is_real(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() and buffer.layout is torch.strided
 
 
 def random_state(devices: Iterable[int]) -> list[Tensor]:

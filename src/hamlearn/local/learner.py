@@ -18,7 +18,7 @@ from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
 from hamlearn.local.kept import evaluating
 from hamlearn.local.progress import Progress
-from hamlearn.local.setting import check_setting
+from hamlearn.local.setting import Settings, check_setting
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import Losses, Order, System
 from hamlearn.local.unaligned import Unaligned
@@ -26,7 +26,7 @@ from hamlearn.local.wiring import Groups, wire
 from hamlearn.state import Sample, State, StepReport
 
 
-class LocalLearner:
+class LocalLearner(Settings):
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
 
     ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +
@@ -45,7 +45,10 @@ class LocalLearner:
         order: `"parallel"`; or `"sequential"`, where the loss is taken on the new state, ω moves with the new z
             and θ with the new ω: one group is then plain BackPropagation.
         stacked: Whether runs of equal layers are kept as one batched tensor, which changes speed alone.
-        on_nonfinite: As in `Learner`. Where aligned, `"skip"` also drops the samples in flight.
+        on_nonfinite: What to do where a loss, state, costate, weight or buffer would not be finite: `"raise"`, or
+            `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
+            where aligned, and elsewhere states and costates where these are the cause and not the sample.
+            `"ignore"` saves the check.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -77,7 +80,6 @@ class LocalLearner:
         cycle = wiring.cycle() if delay_free else None
         if cycle:
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
-        self._module = module
         self._hold = hold
         self._system = System(wiring, loss, hyper, order, stacked and not delay_free)
         self._align, self._delay_free = align, delay_free
@@ -92,36 +94,6 @@ class LocalLearner:
             if isinstance(cell, Stack):
                 # A copy of a weight is no view of the copied stack any more.
                 cell.own()
-
-    @property
-    def module(self) -> nn.Module:
-        """What is learned, with the weights as they are now."""
-        return self._module
-
-    @property
-    def hyper(self) -> Hyper:
-        """τ, η, β, φ and s."""
-        return self._system.hyper
-
-    @property
-    def hold(self) -> int:
-        """Ticks that each sample is shown for."""
-        return self._hold
-
-    @property
-    def align(self) -> bool:
-        """Whether a costate meets the input of its own sample."""
-        return self._align
-
-    @property
-    def delay_free(self) -> bool:
-        """Whether one layer moves at each step."""
-        return self._delay_free
-
-    @property
-    def on_nonfinite(self) -> str:
-        """What is done where a value is not finite."""
-        return self._progress.on_nonfinite
 
     @property
     def state(self) -> State:
@@ -228,7 +200,7 @@ class LocalLearner:
         been held for `hold` ticks from the present state on.
         """
         wiring = self._system.wiring
-        with evaluating(self._module):
+        with evaluating(self.module):
             if wiring.cycle() is None:
                 return self._system.read(wiring.forward(u))
             h = self.state.h or wiring.start(u)

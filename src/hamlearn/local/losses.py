@@ -36,14 +36,14 @@ def without_graph(loss: object) -> Callable[[Tensor, Any], Pair | None] | None:
 
 
 def _squared(y: Tensor, target: Any) -> Pair | None:
-    if not isinstance(target, Tensor) or target.shape != y.shape or target.dtype != y.dtype:
+    if not _alike(y, target) or target.shape != y.shape or target.dtype != y.dtype:
         return None
     L = _aten.mse_loss.default(y, target, _MEAN)
     return L, _aten.mse_loss_backward.default(torch.ones_like(L), y, target, _MEAN)
 
 
 def _cross_entropy(y: Tensor, target: Any) -> Pair | None:
-    usual = isinstance(target, Tensor) and target.dtype == torch.int64 and y.dim() == 2
+    usual = _alike(y, target) and target.dtype == torch.int64 and y.dim() == 2
     if not usual or target.shape != y.shape[:1] or not y.shape[0]:
         return None
     log_p = _aten._log_softmax.default(y, 1, False)
@@ -53,3 +53,9 @@ def _cross_entropy(y: Tensor, target: Any) -> Pair | None:
         return None
     dL = _aten.nll_loss_backward.default(torch.ones_like(L), log_p, target, None, _MEAN, _IGNORED, weight)
     return L, _aten._log_softmax_backward_data.default(dL, log_p, 1, y.dtype)
+
+
+def _alike(y: Tensor, target: Any) -> bool:
+    """Whether a target is a plain tensor on the device of a plain, real y: all else is for the loss to judge."""
+    plain = type(y) is Tensor and type(target) is Tensor
+    return plain and y.is_floating_point() and y.device == target.device

@@ -13,7 +13,7 @@ from hamlearn.hyper import Overshoot, Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, nonfinite_message, reach, smallest_risk
-from hamlearn.local.kept import Buffers, random_state, set_random_state, used_devices
+from hamlearn.local.kept import Buffers, Kept, random_state, set_random_state, used_devices
 from hamlearn.local.move import Move
 from hamlearn.local.proposal import Done, Omega, Proposal, costate
 from hamlearn.local.system import System
@@ -32,6 +32,14 @@ class Change:
     t: float
     updates: int
     report: StepReport | None
+
+
+@dataclass(slots=True)
+class Skip:
+    """A tick that is not to be taken, and whether what it found under way is to blame and has to go."""
+
+    report: StepReport
+    drop: bool
 
 
 class Progress:
@@ -81,11 +89,11 @@ class Progress:
             for tick in range(ticks):
                 last = tick == ticks - 1
                 with torch.no_grad():
-                    change = self._propose(sample, own, last=last)
-                if isinstance(change, StepReport):
-                    self._restore(before, reset=self.aligned)
+                    change = self._propose(sample, own, before[0], last=last)
+                if isinstance(change, Skip):
+                    self._restore(before, reset=change.drop)
                     self.shown = shown
-                    return change
+                    return change.report
                 told = change.report or told
                 if last:
                     accepted = change
@@ -98,25 +106,27 @@ class Progress:
             raise
         return told
 
-    def _propose(self, sample: Sample | None, own: Sample | None, *, last: bool) -> Change | StepReport:
-        """What one tick would change; a report where it is to be skipped."""
+    def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
+        """What one tick would change, or that it is to be skipped."""
         system, t = self.system, self.t
         rates = self._rates_at(None if sample is None else sample.tau)
         system.velocity.check(t)
-        buffers = self._buffers.versions()
         extra = {"given": sample} if self.aligned else {}
         proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
         done = proposal.done
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
-            written = self._buffers.written(buffers)
-            if not (is_finite(proposal, written) and self._weights_stay_finite(omega, t, rates.stride)):
+            spoilt = self._buffers.spoilt(buffers)
+            sound = is_finite(proposal.loss, proposal.h) and not spoilt
+            if not (sound and is_finite(None, proposal.z) and self._weights_stay_finite(omega, t, rates.stride)):
                 if self.on_nonfinite == "raise":
-                    raise NonFiniteError(nonfinite_message(proposal, written, omega, t, self.aligned))
+                    raise NonFiniteError(nonfinite_message(proposal, spoilt, omega, t))
                 told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
-                return StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
+                skipped = StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
+                # Costates come from samples before this one: kept, they would spoil every sample to come.
+                return Skip(skipped, drop=self.aligned or sound)
         moving = omega if system.order == "sequential" else self.omega
-        report = None
+        report: StepReport | None = None
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
         move = system.move(system.theta, moving, t, rates.stride)

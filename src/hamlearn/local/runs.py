@@ -6,7 +6,7 @@ from collections import Counter
 
 from torch import nn
 
-from hamlearn.local.stacked import flat, module_hooks, out_of_place
+from hamlearn.local.layers import flat, module_hooks, out_of_place
 from hamlearn.local.wiring import Node, Wiring
 
 _ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)

@@ -1,9 +1,18 @@
-"""Settings of a local learner that cannot work."""
+"""Settings of a local learner: those that cannot work, and all of them as they were given."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
+
+if TYPE_CHECKING:
+    from hamlearn.local.progress import Progress
+    from hamlearn.local.system import System
 
 
 def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, order: str, nonfinite: str) -> None:
@@ -20,3 +29,54 @@ def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, or
         raise ConfigError("delay_free is defined in parallel order (eq:ffasd): leave order='parallel'")
     if nonfinite not in ("raise", "skip", "ignore"):
         raise ConfigError(f"on_nonfinite={nonfinite!r} must be 'raise', 'skip' or 'ignore'")
+
+
+def check_tensors(named: list[tuple[str, Tensor]]) -> None:
+    """Raise where a weight or buffer cannot be learned with."""
+    for name, x in named:
+        if is_lazy(x):
+            raise ConfigError(f"{name} has no shape yet: run the module once, and make the learner afterwards")
+        if x.is_inference():
+            raise ConfigError(
+                f"{name} was made in inference mode, where nothing is learned: make it outside of it"
+            )
+
+
+class Settings:
+    """What a learner was made with; nothing of it can be set anew, which would have no effect."""
+
+    _system: System
+    _progress: Progress
+    _hold: int
+    _align: bool
+    _delay_free: bool
+
+    @property
+    def module(self) -> nn.Module:
+        """What is learned, with the weights as they are now."""
+        return self._system.wiring.root
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s."""
+        return self._system.hyper
+
+    @property
+    def hold(self) -> int:
+        """Ticks that each sample is shown for."""
+        return self._hold
+
+    @property
+    def align(self) -> bool:
+        """Whether a costate meets the input of its own sample."""
+        return self._align
+
+    @property
+    def delay_free(self) -> bool:
+        """Whether one layer moves at each step."""
+        return self._delay_free
+
+    @property
+    def on_nonfinite(self) -> str:
+        """What is done where a value is not finite."""
+        return self._progress.on_nonfinite

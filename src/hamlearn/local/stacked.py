@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import vjp
+from hamlearn.local.layers import flat, out_of_place
 from hamlearn.local.outer import Outer
-from hamlearn.local.wiring import Merged, Node
+from hamlearn.local.wiring import Node
 
 
 class StackTrace:
@@ -86,15 +86,14 @@ class Stack:
         self._linear = [cast(nn.Linear, layer[0]) for layer in leaves]
         kinds = [[layer.weight for layer in self._linear]]
         if self._linear[0].bias is not None:
-            kinds.append([cast(nn.Parameter, layer.bias) for layer in self._linear])
-        self.theta = [torch.stack([w.detach() for w in kind]).requires_grad_() for kind in kinds]
+            kinds.append([layer.bias for layer in self._linear])
+        self.theta = [torch.stack([w.detach() for w in kind]) for kind in kinds]
         self.own()
 
-    @torch.no_grad()
     def own(self) -> None:
         """Make the layers' weights views of the stacked tensors, which hold the same values."""
         for stacked, kind in zip(self.theta, ("weight", "bias"), strict=False):
-            for layer, values in zip(self._linear, stacked.detach(), strict=True):
+            for layer, values in zip(self._linear, stacked, strict=True):
                 getattr(layer, kind).data = values
         self._columns = self.theta[0].transpose(1, 2)
         self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
@@ -168,45 +167,3 @@ class Stack:
 
 def _rows(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.reshape(x.shape[0], -1, x.shape[-1])
-
-
-def flat(module: nn.Module) -> list[nn.Module] | None:
-    """What a module calls one after the other, a module that is called twice at both places; `None`: not a chain.
-
-    Example:
-        >>> tanh = nn.Tanh()
-        >>> flat(nn.Sequential(nn.Linear(2, 2), nn.Sequential(tanh, tanh)))
-        [Linear(in_features=2, out_features=2, bias=True), Tanh(), Tanh()]
-    """
-    if isinstance(module, Merged):
-        parts = [flat(node.module) for node in module.group] if module.straight else [None]
-    elif type(module) is nn.Sequential:
-        parts = [flat(child) for child in module]
-    else:
-        return None if list(module.children()) else [module]
-    return None if any(part is None for part in parts) else [m for part in parts for m in part or ()]
-
-
-def out_of_place(function: nn.Module) -> nn.Module:
-    """The same function, leaving its input as it was."""
-    # The stack differentiates by the value that a function in place would destroy.
-    twin = copy.copy(function)
-    if getattr(twin, "inplace", False):
-        twin.inplace = False  # type: ignore[assignment]
-    return twin
-
-
-def module_hooks(module: nn.Module) -> tuple[Any, ...]:
-    """All that may be called before or after a module, forward or backward."""
-    return (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-
-
-def settings_of(function: nn.Module) -> list[str]:
-    """Names of the attributes that decide what an elementwise function computes."""
-    names = () if isinstance(function, nn.Linear) else getattr(function, "__constants__", ())
-    return [name for name in names if name != "inplace"]

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.parameter import UninitializedTensorMixin
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
@@ -20,6 +19,7 @@ from hamlearn.local.move import Move, Part
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
+from hamlearn.local.setting import check_tensors
 from hamlearn.local.stacked import Stack
 from hamlearn.local.wiring import Node, Wiring
 from hamlearn.velocity import Value, Velocity
@@ -45,9 +45,9 @@ class System:
         if not found:
             raise ConfigError("no parameter requires grad: there is nothing to learn")
         weights: list[Tensor] = [w for _, w in found]
-        _check_kinds([*self.wiring.root.named_parameters(), *self.wiring.root.named_buffers()])
+        check_tensors([*self.wiring.root.named_parameters(), *self.wiring.root.named_buffers()])
         self.names = dict(enumerate(n for n, _ in found))
-        self._name_of = {w: n for n, w in found}
+        self._name_of: dict[Tensor, str] = {w: n for n, w in found}
         if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
             raise ConfigError(f"losses for {sorted(self.loss)}, but the outputs are {sorted(self.wiring.outputs)}")
         Velocity(self.hyper.beta, list(self.names.values()), weights)
@@ -168,7 +168,7 @@ class System:
         found = [name for name in self.wiring.outputs if name in targets and name in h]
         if not found:
             return None, {}
-        if self._without_graph is not None:
+        if self._without_graph is not None and not torch.is_autocast_enabled(h[found[0]].device.type):
             pair = self._without_graph(h[found[0]], targets[found[0]])
             if pair is not None:
                 return pair[0], {found[0]: pair[1]}
@@ -200,13 +200,3 @@ class System:
                 f"target must be a mapping from some of the outputs {list(outputs)} to their targets"
             )
         return {name: value for name, value in target.items() if value is not None}
-
-
-def _check_kinds(named: list[tuple[str, Tensor]]) -> None:
-    for name, x in named:
-        if isinstance(x, UninitializedTensorMixin):
-            raise ConfigError(f"{name} has no shape yet: run the module once, and make the learner afterwards")
-        if x.is_inference():
-            raise ConfigError(
-                f"{name} was made in inference mode, where nothing is learned: make it outside of it"
-            )

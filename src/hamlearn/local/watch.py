@@ -5,10 +5,12 @@ from __future__ import annotations
 from operator import attrgetter, getitem
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
-from hamlearn.local.stacked import Stack, module_hooks, settings_of
+from hamlearn.local.layers import module_hooks, settings_of
+from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
 
 _requires_grad = attrgetter("requires_grad")
@@ -54,8 +56,8 @@ class Watch:
         """Raise where the module is another than the learner was built from."""
         if self._children != self._children_then or self._exchanged():
             raise ConfigError(
-                "a module or a weight was added, removed or exchanged after the learner was made, which would go on "
-                "with the old one: make a new learner"
+                "a module or a weight was added, removed or exchanged after the learner was made, which would go "
+                "on with the old one: make a new learner"
             )
         if list(map(_requires_grad, self._weights)) != self._learnable:
             raise ConfigError(
@@ -64,8 +66,8 @@ class Watch:
             )
         if list(map(_kind, self._apart)) != self._kinds:
             raise ConfigError(
-                "a weight has got another dtype, device or shape since the learner was made (module.to()): convert "
-                "the module first, and make the learner afterwards"
+                "a weight has got another dtype, device or shape since the learner was made (module.to()): "
+                "convert the module first, and make the learner afterwards"
             )
         if self._stacks:
             self._check_stacks()
@@ -78,6 +80,8 @@ class Watch:
         return not same or any(held[name] is not w for held, name, w in self._single)
 
     def _check_stacks(self) -> None:
+        if torch.is_autocast_enabled(self._system.theta[0].device.type):
+            raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
         if any(self._hooks):
             raise ConfigError(
                 "a hook was added to a layer after the learner had stacked it, and would not be called: add hooks "

@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn.errors import SampleError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.reversible._drive import Drive
 from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._grid import Watch
 from hamlearn.reversible._replay import Replay, checksum
 from hamlearn.reversible._rule import Rule
+
+CHANGED = (
+    "The cause is an operation that is not deterministic, a module that changes itself when called, or something "
+    "that was changed since the forward run: an attribute, a buffer, a weight, u. Make the backward run first; "
+    "memory='stored' works in any case."
+)
 
 Field = Callable[[Any, Tensor], Tensor]
 """f(u, h): the rate of change of h. An `nn.Module`, so that its weights are known."""
@@ -39,6 +45,27 @@ class Weights:
                 places.append(place)
             self._of[id(module)] = theta, places
 
+    def require_same(self, module: object) -> None:
+        """Refuse a module with other weights than in the forward run: those would be left without gradient."""
+        theta = self._of[id(module)][0]
+        found = module.parameters() if isinstance(module, nn.Module) else ()
+        if [id(p) for p in found if p.requires_grad] != [id(p) for p in theta]:
+            raise ConfigError(
+                f"{type(module).__name__} has other weights, or others that are frozen, than in the forward run: "
+                "a tensor that it used then is not among its parameters() that require a gradient any more. "
+                "Exchange and freeze weights after the backward run, or use memory='stored'."
+            )
+
+    def require_no_hooks(self) -> None:
+        """Refuse weights whose gradient is changed by a hook: each step of the echo would call it."""
+        for p in self.tensors:
+            if p._backward_hooks:
+                raise ConfigError(
+                    f"a weight of shape {tuple(p.shape)} has a hook on its gradient, which would be called at "
+                    "every step and not once: use register_post_accumulate_grad_hook, or memory='stored' or "
+                    "'checkpoint'."
+                )
+
     def of(self, module: object) -> tuple[list[Tensor], list[int]]:
         """The weights of `module` that require a gradient, and their places in `tensors`."""
         return self._of[id(module)]
@@ -56,7 +83,7 @@ class Chain:
         replay: the conditions of this call.
         watch: sees that the states stay on the grid; None without a grid.
         verify: whether to keep a checksum of every state.
-        trusted: ids of fields known to depend on no weights but their own; the echo adds to it.
+        trusted: fields known to depend on no weights but their own, by id; the echo adds to it.
     """
 
     def __init__(
@@ -69,12 +96,13 @@ class Chain:
         replay: Replay,
         watch: Watch | None,
         verify: bool,
-        trusted: set[int],
+        trusted: dict[int, object],
     ) -> None:
         self.rule, self.fields, self.readout, self.steps = rule, fields, readout, steps
         self.drive, self.replay, self.watch, self.trusted = drive, replay, watch, trusted
         self.weights = Weights([*fields, readout])
         self.verify, self.sums = verify, torch.empty(0, dtype=torch.int64)
+        self.last: list[Tensor] = []
 
     def field(self, k: int) -> Field:
         """The field of step k."""
@@ -112,8 +140,8 @@ class Chain:
             self.watch.check()
         return h_prev, h, ys
 
-    def untaped(self, h0: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-        """All steps, keeping only the last two states, and the outputs.
+    def untaped(self, h0: Tensor, *, remember: bool) -> tuple[Tensor, Tensor, Tensor | None]:
+        """All steps, keeping only the last two states, and the outputs; `remember`: for a backward run.
 
         Each evaluation builds the graph of its own step and drops it: the rebuild needs that graph, and
         kernels may return other bits when no graph is asked for (fused inference paths, compiled fields).
@@ -124,10 +152,15 @@ class Chain:
         for k in range(self.steps):
             u, _ = drive.at(k)
             v = self.rate(k, u, self.leaf(h)).detach()
+            last = remember and k == self.steps - 1
+            if last:
+                self.last = [checksum(v)]
             h_prev, h = h, self.rule.increment(k, h, v).add_(h_prev)
             self._note(k + 1, h)
             if self.readout is not None:
                 y_k = self.output(k, u, self.leaf(h)).detach()
+                if last:
+                    self.last.append(checksum(y_k))
                 y = y_k.new_empty(self.steps, *y_k.shape) if y is None else y
                 if y_k.shape != y.shape[1:]:
                     raise SampleError(
@@ -138,6 +171,17 @@ class Chain:
         if self.watch is not None:
             self.watch.check()
         return h_prev, h, y
+
+    def require_last(self, what: int, value: Tensor) -> None:
+        """Refuse a rate (`what` is 0) or output (1) of the last step that is not what it was in the forward run.
+
+        The state that this step starts from was kept, so that whatever differs has changed since.
+        """
+        if not torch.equal(checksum(value), self.last[what]):
+            raise RebuildError(
+                f"{type(self.readout if what else self.field(self.steps - 1)).__name__} gave other bits when it "
+                f"was evaluated again. {CHANGED}"
+            )
 
     def _note(self, k: int, h: Tensor) -> None:
         if self.watch is not None:
@@ -152,6 +196,5 @@ class Chain:
         if self.verify and not torch.equal(checksum(rebuilt), self.sums[max(k - 1, 0)]):
             raise RebuildError(
                 f"step {k} was not rebuilt: its field, {type(self.field(k)).__name__}, gave other bits when it "
-                "was evaluated again. The cause is an operation that is not deterministic, or a module that "
-                "changes itself when called; make it deterministic, or use memory='stored' or 'checkpoint'."
+                f"was evaluated again. {CHANGED}"
             )

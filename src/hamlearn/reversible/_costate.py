@@ -8,13 +8,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from hamlearn.errors import ConfigError
-from hamlearn.reversible._chain import Chain
+from hamlearn.reversible._chain import CHANGED, Chain
 from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._omega import Omega
-from hamlearn.reversible._replay import Replay
+from hamlearn.reversible._replay import Replay, checksum
 
 Output = tuple[Tensor, Tensor | None]
 
@@ -25,9 +25,10 @@ def run(chain: Chain, h0: Tensor, memory: str) -> Output:
     with chain.replay.own_random_numbers():
         if not torch.is_grad_enabled() or not any(x.requires_grad for x in (h0, *inputs)):
             with torch.no_grad():
-                _, h, y = chain.untaped(h0)
+                _, h, y = chain.untaped(h0, remember=False)
             return h.to(h0.dtype), y
         if memory == "reversible":
+            chain.weights.require_no_hooks()
             out = _Rebuilt.apply(chain, h0, *inputs)
             return out if isinstance(out, tuple) else (out, None)
         h_prev = h = chain.start(h0)
@@ -46,16 +47,34 @@ def run(chain: Chain, h0: Tensor, memory: str) -> Output:
 def _checkpointed(
     chain: Chain, h_prev: Tensor, h: Tensor, first: int, last: int
 ) -> tuple[Tensor, Tensor, list[Tensor]]:
-    return checkpoint(
-        chain.taped,
-        h_prev,
-        h,
-        first,
-        last,
-        use_reentrant=False,
-        preserve_rng_state=False,
-        context_fn=lambda: (nullcontext(), _Quietly(chain.replay)),
-    )
+    # To the end, so that the end can be compared.
+    with set_checkpoint_early_stop(False):
+        return checkpoint(
+            _Span(chain, first, last),
+            h_prev,
+            h,
+            use_reentrant=False,
+            preserve_rng_state=False,
+            context_fn=lambda: (nullcontext(), _Quietly(chain.replay)),
+        )
+
+
+class _Span:
+    """Some steps that are run again in the backward run, and have to lead to the same bits."""
+
+    def __init__(self, chain: Chain, first: int, last: int) -> None:
+        self.chain, self.first, self.last = chain, first, last
+        self.sums: Tensor | None = None
+
+    def __call__(self, h_prev: Tensor, h: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        h_prev, h, ys = self.chain.taped(h_prev, h, self.first, self.last)
+        sums = torch.stack([checksum(x) for x in (h_prev, h, *ys)])
+        if self.sums is not None and not torch.equal(sums, self.sums):
+            raise RebuildError(
+                f"steps {self.first} to {self.last - 1} led to other bits when they were run again. {CHANGED}"
+            )
+        self.sums = sums
+        return h_prev, h, ys
 
 
 class _Quietly:
@@ -78,7 +97,7 @@ class _Rebuilt(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, chain: Chain, h0: Tensor, *inputs: Tensor) -> Any:
         with torch.enable_grad():
-            h, h_next, y = chain.untaped(h0)
+            h, h_next, y = chain.untaped(h0, remember=True)
         ctx.set_materialize_grads(False)
         ctx.save_for_backward(h, h_next, *inputs)  # u and θ too: a change in place before the backward is an error
         ctx.chain = chain
@@ -93,6 +112,7 @@ class _Rebuilt(torch.autograd.Function):
                 "second derivatives need memory='stored'."
             )
         h, h_next, *_ = ctx.saved_tensors
+        ctx.chain.weights.require_no_hooks()
         with ctx.chain.replay.again():
             return None, *_echo(ctx.chain, h, h_next, dL_dh, dL_dy)
 
@@ -111,12 +131,16 @@ def _echo(
         if dL_dy is not None:
             with torch.enable_grad():
                 y = chain.output(k, u, x := chain.leaf(h_next))
+            if k == chain.steps - 1:
+                chain.require_last(1, y)
             leaves = omega.leaves(chain.readout, y, x, u_leaves)
             dL_dx, *dL = rule.pullback(y, leaves, dL_dy[k])
             z_next = z_next if dL_dx is None else z_next.add_(dL_dx)
             omega.add(k, chain.readout, dL)
         with torch.enable_grad():
             v = chain.rate(k, u, x := chain.leaf(h))
+        if k == chain.steps - 1:
+            chain.require_last(0, v)
         leaves = omega.leaves(chain.field(k), v, x, u_leaves)
         increment = rule.increment(k, h, v.detach())
         h_prev = torch.sub(h_next, increment, out=increment)
@@ -128,7 +152,6 @@ def _echo(
     if rule.grid is not None and not torch.equal(h, h_next):  # h_{-1} = h_0
         raise RebuildError(
             "the rebuilt states do not lead back to the start: a field gave other bits when it was evaluated "
-            "again (an operation that is not deterministic, or a module that changes itself when called). "
-            "verify=True names the step; memory='stored' or 'checkpoint' work with such a field."
+            f"again; verify=True names the step. {CHANGED}"
         )
     return [(z + z_next).to(rule.shown), *omega.u.values, *omega.theta.values]

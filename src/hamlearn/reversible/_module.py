@@ -46,7 +46,7 @@ class Reversible(nn.Module):
             raise ConfigError(f"state_dtype={state_dtype}: states are held in torch.float32 or torch.float64.")
         self.tau, self.exact, self.memory, self.bound = float(tau), exact, memory, bound
         self.state_dtype, self.verify, self.preserve_rng = state_dtype, verify, preserve_rng
-        self._trusted: set[int] = set()
+        self._trusted: dict[int, object] = {}
         if exact:
             Grid(bound, state_dtype or torch.float32)  # a bound that cannot work fails here, not in the first run
 

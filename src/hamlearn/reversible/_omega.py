@@ -56,11 +56,13 @@ class Omega:
     def leaves(self, module: object, v: Tensor, h: Tensor, u_leaves: Sequence[Tensor]) -> list[Tensor]:
         """What v = module(u, h) is to be differentiated by: h, then u, then the weights of `module`."""
         leaves = [h, *u_leaves, *self.chain.weights.of(module)[0]]
-        # Each module is looked at once for good, and the first two of every echo (readout and field) again, in
-        # case the weights were exchanged after the forward run (torch.func.functional_call).
-        if id(module) not in self.looked and (len(self.looked) < 2 or id(module) not in self.chain.trusted):
-            _require_known(module, v, leaves)
-            self.chain.trusted.add(id(module))
+        if id(module) not in self.looked:
+            self.chain.weights.require_same(module)
+            # What else it depends on is looked for once for good, and in the first two of every echo (readout and
+            # field) again.
+            if len(self.looked) < 2 or self.chain.trusted.get(id(module)) is not module:
+                _require_known(module, v, leaves)
+                self.chain.trusted[id(module)] = module
             self.looked.add(id(module))
         return leaves
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn.local.kept import Buffers
+
 
 class Replay:
     """The conditions under which a chain was run forward, and how to set them again.
@@ -23,7 +25,10 @@ class Replay:
         kinds = {"cpu", device.type}
         self.casts = {kind: _autocast_state(kind) for kind in kinds if torch.amp.is_autocast_available(kind)}
         self.cache = torch.is_autocast_cache_enabled()
-        self.modules = [m for m in modules if isinstance(m, nn.Module)]
+        fields = {m: None for m in modules if isinstance(m, nn.Module)}
+        parts = {sub: sub.training for m in fields for sub in m.modules()}
+        self.modes = list(parts.items())
+        self.buffers = Buffers(parts)
         self.contexts: list[torch.autocast] = []
 
     def evaluate(self, k: int, call: Callable[[Any, Tensor], Tensor], u: Any, h: Tensor) -> Tensor:
@@ -49,16 +54,18 @@ class Replay:
 
     @contextmanager
     def quietly(self) -> Iterator[None]:
-        """Evaluate fields again inside: neither the generators nor the running statistics move."""
-        training = {sub for m in self.modules for sub in m.modules() if sub.training}
-        kept = [(b, b.clone()) for sub in training for b in sub.buffers(recurse=False)]
+        """Evaluate fields again inside, in the modes of the first run; generators and statistics do not move."""
+        now = [(sub, sub.training) for sub, training in self.modes if sub.training != training]
+        kept = self.buffers.keep()
         try:
+            for sub, training in now:
+                sub.training = not training
             with self.own_random_numbers():
                 yield
         finally:
-            for b, value in kept:
-                # Through .data: other graphs that have saved a buffer which did not change stay valid.
-                b.data.copy_(value)
+            for sub, training in now:
+                sub.training = training
+            self.buffers.put_back(kept)
 
     @contextmanager
     def again(self) -> Iterator[None]:
@@ -91,7 +98,7 @@ def _generators(device: torch.device) -> list[torch.Generator]:
 
 def checksum(h: Tensor) -> Tensor:
     """A number that changes with any bit of `h` and with the order of its entries (a 0-d int64 tensor)."""
-    word = {2: torch.int16, 4: torch.int32, 8: torch.int64}[h.element_size()]
+    word = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[h.element_size()]
     bits = h.detach().contiguous().view(word).flatten().to(torch.int64)
     # Odd multipliers, different at every place: two changes cannot cancel as they would in a plain sum.
     place = torch.arange(bits.numel(), device=h.device) * 2 + 1

@@ -1,0 +1,339 @@
+"""What changes in a module between two steps is seen by the next one, or refused by name."""
+
+import copy
+import pickle
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrize
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.local import Graph, LocalLearner
+from tests.local.cases import chain, layer, make
+from tests.local.plain import Plain
+from tests.local.test_interrupts import everything, same
+from tests.local.test_shared import assert_equal, nodes_of
+
+mse = functional.mse_loss
+
+
+def stream(count, size=3):
+    return [hl.Sample(torch.randn(2, size), torch.randn(2, size)) for _ in range(count)]
+
+
+class Gain(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.dropout, self.gain = nn.Linear(3, 3), nn.Dropout(0.0), 1.0
+
+    def forward(self, x):
+        return self.dropout(torch.tanh(self.gain * self.linear(x)))
+
+
+def double(module, inputs, output):
+    return 2 * output
+
+
+CHANGES = {
+    "an attribute": lambda net: setattr(net[1], "gain", 0.5),
+    "evaluation": lambda net: net[1].eval(),
+    "dropout": lambda net: setattr(net[1].dropout, "p", 1.0),
+    "a hook": lambda net: net[1].register_forward_hook(double),
+    "a hook on a weight": lambda net: net[1].linear.weight.register_hook(lambda grad: 3 * grad),
+    "values": lambda net: net[1].load_state_dict({n: x + 1 for n, x in net[1].state_dict().items()}),
+}
+
+
+@pytest.mark.parametrize("setting", [{}, {"hold": 2}, {"delay_free": True}])
+@pytest.mark.parametrize("case", CHANGES)
+def test_the_next_step_sees_the_change(case, setting):
+    net = nn.Sequential(layer(3, 3), Gain(), layer(3, 3), nn.Linear(3, 3))
+    twin = copy.deepcopy(net)
+    learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+    plain = Plain(nodes_of(twin), mse, eta=0.3, beta=0.05, one="delay_free" in setting)
+    plain.start({name: torch.zeros(2, 3) for name, _, _ in plain.nodes})
+    for k, sample in enumerate(stream(16)):
+        if k == 8:
+            CHANGES[case](net), CHANGES[case](twin)
+        learner.step(sample)
+        for _ in range(setting.get("hold", 1)):
+            plain.step(sample.u, sample.target)
+    assert_equal(learner, plain)
+
+
+@pytest.mark.parametrize("case", ["an attribute", "dropout", "a hook", "values"])
+def test_an_aligned_learner_sees_the_change(case):
+    """After the change and a flush, ω of β = 0 gathers the exact gradients of the network as it then is."""
+    net = nn.Sequential(layer(3, 3), Gain(), nn.Linear(3, 3))
+    learner = LocalLearner(net, mse, hl.Hyper(eta=0.0, beta=0.0), align=True)
+    list(learner.run(stream(8)))
+    before = {n: w.clone() for n, w in learner.state.omega.items()}
+    CHANGES[case](net)
+    samples = stream(8)
+    list(learner.run(samples))
+    loss = sum(mse(net(s.u), s.target) for s in samples)
+    for (name, w), grad in zip(
+        learner.state.omega.items(),
+        torch.autograd.grad(loss, list(net.parameters()), allow_unused=True, materialize_grads=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(w - before[name], grad, rtol=1e-12, atol=1e-12)
+
+
+class Noisy(nn.Linear):
+    """A subclass of a module that draws nothing, and draws."""
+
+    def forward(self, x):
+        return super().forward(x) * (torch.rand_like(x[..., :1]) < 0.5)
+
+
+def with_hook():
+    linear = nn.Linear(3, 3)
+    linear.register_forward_hook(lambda module, inputs, output: functional.dropout(output, 0.5))
+    return linear
+
+
+@pytest.mark.parametrize("make_node", [lambda: Noisy(3, 3), with_hook])
+def test_an_aligned_node_learns_with_the_numbers_it_drew(make_node):
+    # A row that was set to 0 teaches nothing: the gradient of its own draw is that of the other rows.
+    drawn = []
+
+    class Record(nn.Module):
+        def forward(self, x):
+            if self.training and not torch.is_grad_enabled():
+                drawn.append(x.detach().clone())
+            return 1.0 * x
+
+    node = make_node()
+    learner = LocalLearner(
+        nn.Sequential(node, Record(), nn.Linear(3, 1)), lambda y, t: (y * t).sum(), hl.Hyper(eta=0.0, beta=0.0),
+        align=True,
+    )  # fmt: skip
+    samples = [hl.Sample(torch.randn(4, 3), torch.ones(4, 1)) for _ in range(6)]
+    list(learner.run(samples))
+    weight = learner.module[2].weight
+    expected = torch.zeros_like(node.weight)
+    for sample, out in zip(samples, drawn, strict=False):
+        plain = functional.linear(sample.u, node.weight, node.bias)
+        expected += (weight * (out / plain)).T @ sample.u
+    torch.testing.assert_close(learner.state.omega["0.weight"], expected, rtol=1e-10, atol=1e-10)
+
+
+def replace_weight(net):
+    net[1][0].weight = nn.Parameter(net[1][0].weight.detach().clone())
+
+
+def parametrized(net):
+    parametrize.register_parametrization(net[1][0], "weight", nn.Identity())
+
+
+def longer(net):
+    net.append(nn.Tanh())
+
+
+def other_layer(net):
+    net[1] = copy.deepcopy(net[1])
+
+
+REFUSED = {
+    "a weight is exchanged": (replace_weight, "exchanged"),
+    "a layer is exchanged": (other_layer, "exchanged"),
+    "a layer is added": (longer, "added"),
+    "a weight is parametrized": (parametrized, "added"),
+    "a weight is frozen": (lambda net: net[1][0].weight.requires_grad_(False), "frozen or set free"),
+    "a weight is set free": (lambda net: net[0][0].bias.requires_grad_(True), "frozen or set free"),
+    "another dtype": (lambda net: net.to(torch.float32), "dtype|storage"),
+}
+
+
+@pytest.mark.parametrize("setting", [{}, {"stacked": False}, {"align": True}, {"delay_free": True}, {"groups": 2}])
+@pytest.mark.parametrize("case", REFUSED)
+def test_a_change_that_a_learner_cannot_follow_is_named(case, setting):
+    change, says = REFUSED[case]
+    net = chain(3, 3, 3, 3, 3)
+    net[0][0].bias.requires_grad_(False)
+    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), **setting)
+    samples = stream(6)
+    for sample in samples[:5]:
+        learner.step(sample)
+    change(net)
+    before = everything(learner)
+    with pytest.raises(ConfigError, match=says):
+        learner.step(samples[5])
+    assert same(everything(learner), before)
+
+
+def test_a_weight_of_one_entry_that_is_exchanged_for_an_equal_one_is_noticed():
+    net = nn.Sequential(nn.Linear(1, 1), nn.Linear(1, 1))
+    learner = LocalLearner(net, mse, hl.Hyper())
+    net[0].weight = nn.Parameter(net[0].weight.detach().clone())
+    with pytest.raises(ConfigError, match="exchanged"):
+        learner.step(hl.Sample(torch.ones(1, 1), torch.ones(1, 1)))
+
+
+STACKED = {
+    "a hook": (lambda net: net[2].register_forward_hook(double), "hook"),
+    "a hook inside": (lambda net: net[2][0].register_forward_hook(double), "hook"),
+    "a backward hook": (lambda net: net[2][1].register_full_backward_hook(lambda m, g, o: g), "hook"),
+    "a slope": (lambda net: setattr(net[2][1], "negative_slope", 0.4), "activation"),
+}
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}])
+@pytest.mark.parametrize("case", STACKED)
+def test_a_change_inside_a_stack_is_named_at_the_next_step(case, setting):
+    change, says = STACKED[case]
+    net = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.1)) for _ in range(4)))
+    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), **setting)
+    assert learner.stacks == [("0", "1", "2", "3")]
+    learner.step(stream(1)[0])
+    change(net)
+    with pytest.raises(ConfigError, match=says):
+        learner.step(stream(1)[0])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda net: setattr(net[2][0].weight, "data", net[2][0].weight.data.clone()),
+        lambda net: net[2][0].bias.register_hook(lambda grad: 2 * grad),
+    ],
+)
+def test_memory_and_hooks_of_stacked_weights_are_looked_at_one_layer_a_step(change):
+    net = chain(3, 3, 3, 3, 3)
+    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05))
+    change(net)
+    with pytest.raises(ConfigError, match="'2'"):
+        list(learner.run(stream(4)))
+
+
+def test_stacked_layers_refuse_autocast_and_others_follow_it():
+    def learned(context, **setting):
+        torch.manual_seed(3)
+        net = chain(3, 3, 3, 3).to(torch.float32)
+        learner = LocalLearner(net, mse, hl.Hyper(eta=1.0, beta=0.05), order="sequential", **setting)
+        for _ in range(3):
+            sample = hl.Sample(torch.ones(2, 3).float(), torch.zeros(2, 3).float(), boundary=True)
+            with context():
+                learner.step(sample)
+        return list(net.parameters())
+
+    autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16)
+    with pytest.raises(ConfigError, match="stacked=False"):
+        learned(autocast)
+    torch.manual_seed(3)
+    net = chain(3, 3, 3, 3).to(torch.float32)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
+    for _ in range(3):
+        optimizer.zero_grad()
+        with autocast():
+            mse(net(torch.ones(2, 3).float()), torch.zeros(2, 3).float()).backward()
+        optimizer.step()
+    assert all(torch.equal(p, q) for p, q in zip(learned(autocast, groups=1), net.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("name", ["module", "hyper", "hold", "align", "delay_free", "on_nonfinite"])
+def test_a_setting_cannot_be_changed_in_silence(name):
+    learner = LocalLearner(chain(3, 3, 3), mse, hl.Hyper())
+    with pytest.raises(AttributeError, match=name):
+        setattr(learner, name, getattr(learner, name))
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}, {"hold": 2}])
+def test_a_copy_goes_on_as_the_original_and_by_itself(setting, again):
+    learner = LocalLearner(chain(3, 3, 3, 3), mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+    samples = stream(14)
+    for sample in samples[:7]:
+        learner.step(sample)
+    twin = again(learner)
+    before = everything(twin)
+    for sample in samples[7:]:
+        learner.step(sample)
+    assert same(everything(twin), before)
+    for sample in samples[7:]:
+        twin.step(sample)
+    assert same(everything(twin), everything(learner))
+    u = torch.randn(2, 3)
+    assert torch.equal(twin.predict(u), learner.predict(u))
+    assert torch.equal(twin.module(u), twin.predict(u))
+
+
+class Changing(nn.CrossEntropyLoss):
+    """Its smoothing grows with every call."""
+
+    def forward(self, y, target):
+        self.label_smoothing += 0.01
+        return super().forward(y, target)
+
+
+CLASSES = torch.tensor([0, 2, -100, 1])
+LOSSES = {
+    "weights": (lambda: partial(functional.cross_entropy, weight=torch.tensor([1.0, 2.0, 3.0]).double()), CLASSES),
+    "ignored": (lambda: partial(functional.cross_entropy, ignore_index=2), torch.tensor([0, 2, 1, 1])),
+    "smooth": (lambda: partial(functional.cross_entropy, label_smoothing=0.2), CLASSES),
+    "sum": (lambda: partial(functional.cross_entropy, reduction="sum"), CLASSES),
+    "classes": (lambda: functional.cross_entropy, CLASSES),
+    "probabilities": (lambda: functional.cross_entropy, torch.full((4, 3), 1 / 3, dtype=torch.float64)),
+    "changing": (Changing, CLASSES),
+    "squares": (lambda: mse, torch.ones(4, 3, dtype=torch.float64)),
+    "single targets": (lambda: mse, torch.ones(4, 3, dtype=torch.float32)),
+    "sum of squares": (lambda: partial(mse, reduction="sum"), torch.ones(4, 3, dtype=torch.float64)),
+    "parameter": (lambda: mse, nn.Parameter(torch.ones(4, 3, dtype=torch.float64))),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_every_form_of_a_loss_is_differentiated_as_by_autograd(case):
+    make_loss, target = LOSSES[case]
+    net = chain(3, 5, 3)
+    twin, loss, their_loss = copy.deepcopy(net), make_loss(), make_loss()
+    learner = LocalLearner(net, loss, hl.Hyper.from_sgd(lr=0.1), groups=1, order="sequential")
+    optimizer = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for _ in range(5):
+        u = torch.randn(4, 3)
+        optimizer.zero_grad()
+        their_loss(twin(u), target).backward()
+        optimizer.step()
+        learner.step(hl.Sample(u, target))
+    assert all(torch.equal(p, q) for p, q in zip(net.parameters(), twin.parameters(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("loss", "target"),
+    [
+        (functional.cross_entropy, torch.tensor([0, 3, 1, 1])),
+        (functional.cross_entropy, torch.tensor([0, 2, 1, 1], dtype=torch.int32)),
+        (functional.cross_entropy, torch.tensor([0, 2])),
+        (mse, torch.ones(4)),
+        (mse, torch.ones(4, 1)),
+    ],
+)
+def test_a_target_that_the_loss_does_not_take_is_named(loss, target):
+    learner, sample = LocalLearner(chain(3, 5, 3), loss, hl.Hyper()), hl.Sample(torch.randn(4, 3), target)
+    before = everything(learner)
+    with pytest.raises(SampleError, match="target="):
+        learner.step(sample)
+    assert same(everything(learner), before)
+
+
+def test_inputs_and_targets_are_found_by_name_in_any_order():
+    found = []
+    for turned in (False, True):
+        torch.manual_seed(3)
+        graph = make("outputs")
+        learner = LocalLearner(graph, mse, hl.Hyper(beta=0.05))
+        torch.manual_seed(4)
+        for _ in range(9):
+            u = {"u": torch.randn(2, 3), "v": torch.randn(2, 2)}
+            target = {"a": torch.randn(2, 4), "c": torch.randn(2, 2)}
+            if turned:
+                u, target = dict(reversed(u.items())), dict(reversed(target.items()))
+            learner.step(hl.Sample(u, target))
+        found.append(list(graph.parameters()))
+    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+    assert isinstance(graph, Graph)

@@ -1,0 +1,121 @@
+"""A step that is broken off at any line leaves the learner exactly as before it, or exactly as after it."""
+
+import copy
+from itertools import count
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.local import LocalLearner
+from tests.local.cases import layer, make
+from tests.local.interrupts import broken_off
+
+mse = nn.functional.mse_loss
+
+
+def network() -> nn.Sequential:
+    """Stacked layers, running statistics, and random numbers."""
+    return nn.Sequential(
+        nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Dropout(0.2)), layer(2, 2), layer(2, 2)
+    )
+
+
+def everything(learner: LocalLearner) -> list:
+    state, engine = learner.state, learner._engine
+    parts = [*learner.module.parameters(), *learner.module.buffers(), *state.omega.values()]
+    parts += [x for tree in (state.h, state.z) for x in (tree or {}).values()]
+    parts += [
+        x for flight in getattr(engine, "flights", {}).values() for x in (*flight.h.values(), *flight.z.values())
+    ]
+    parts += [*getattr(engine, "pending", {}).values(), torch.get_rng_state()]
+    modes = [module.training for module in learner.module.modules()]
+    numbers = [state.t, state.updates, learner.position, getattr(engine, "number", 0), getattr(engine, "kappa", 0)]
+    return [*numbers, *modes, *(part.detach().clone() for part in parts)]
+
+
+def same(a: list, b: list) -> bool:
+    if len(a) != len(b):
+        return False
+    return all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
+
+
+def stream(count: int, batch: int = 3, outputs: int = 2) -> list[hl.Sample]:
+    given = torch.Generator().manual_seed(5)
+    return [
+        hl.Sample(
+            torch.randn(batch, 3, generator=given),
+            torch.randn(batch, outputs, generator=given),
+            boundary=k % 4 == 3,
+        )
+        for k in range(count)
+    ]
+
+
+SETTINGS = {
+    "unaligned": {},
+    "aligned": {"align": True},
+    "held": {"hold": 2, "align": True},
+    "delay-free": {"delay_free": True, "groups": 2},
+    "one group": {"groups": 1, "order": "sequential"},
+}
+BETA = {"0.*": 0.02, "1.*": 0.1, "*": 0.05}
+
+
+def learner_of(setting: dict, module: nn.Module | None = None) -> LocalLearner:
+    return LocalLearner(module or network(), mse, hl.Hyper(eta=0.3, beta=0.05 if module else BETA), **setting)
+
+
+def break_off_everywhere(ready: LocalLearner, sample: hl.Sample) -> None:
+    spare, through, learner = copy.deepcopy(ready), copy.deepcopy(ready), ready
+    random, before = torch.get_rng_state(), everything(ready)
+    through.step(sample)
+    after, found = everything(through), []
+    for line in count():
+        torch.set_rng_state(random)
+        if not broken_off(lambda: learner.step(sample), line):  # noqa: B023 (called at once)
+            break
+        now = everything(learner)
+        found.append(same(now, after))
+        assert found[-1] or same(now, before), f"line {line}"
+        if found[-1]:
+            learner = copy.deepcopy(spare)
+    assert set(found) == {True, False}
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
+    samples, ready = stream(8), learner_of(SETTINGS[setting])
+    for sample in samples[:-1]:
+        ready.step(sample)
+    break_off_everywhere(ready, samples[-1])
+
+
+@pytest.mark.parametrize("setting", ["unaligned", "aligned"])
+def test_the_first_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
+    break_off_everywhere(learner_of(SETTINGS[setting]), stream(1)[0])
+
+
+def test_a_step_of_neurons_broken_off_at_any_line_is_not_taken_or_taken_whole():
+    samples, ready = stream(3), learner_of({}, make("neurons"))
+    for sample in samples[:-1]:
+        ready.step(sample)
+    break_off_everywhere(ready, samples[-1])
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}])
+def test_a_run_broken_off_at_any_line_goes_on_where_it_was(setting):
+    samples, ready = stream(3), learner_of(setting)
+    random, whole = torch.get_rng_state(), copy.deepcopy(ready)
+    list(whole.run(samples))
+    expected = everything(whole)
+    for line in count(step=41):
+        learner = copy.deepcopy(ready)
+        torch.set_rng_state(random)
+        if not broken_off(lambda: list(learner.run(samples)), line):  # noqa: B023 (called at once)
+            break
+        for _ in learner.run(samples, resume=True):
+            pass
+        assert same(everything(learner), expected), f"line {line}"
+    assert line > 1000

@@ -1,0 +1,133 @@
+"""Sources that use one piece of memory for every sample: nothing that a learner keeps may lie there."""
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.local import Graph, LocalLearner
+from tests.local.cases import Add, chain, make, samples
+
+mse = nn.functional.mse_loss
+
+
+class Constant(nn.Module):
+    """Shows its weight, whatever comes."""
+
+    def __init__(self):
+        super().__init__()
+        self.b = nn.Parameter(torch.ones(1, 3))
+
+    def forward(self, x):
+        return self.b.expand(len(x), -1)
+
+
+class Double(nn.Module):
+    def forward(self, x):
+        return 2 * x.detach()
+
+
+class Reused(nn.Module):
+    """The same in one piece of memory, as recorded graphs of a device do."""
+
+    def __init__(self):
+        super().__init__()
+        self.out = torch.zeros(3, 3)
+
+    def forward(self, x):
+        return self.out.copy_(2 * x.detach())
+
+
+def refilled(given):
+    """The same values as `given`, all in the tensors of the first sample."""
+    memory = None
+    for sample in given:
+        if memory is None:
+            memory = hl.Sample(sample.u.clone(), sample.target.clone())
+        memory.u.copy_(sample.u)
+        memory.target.copy_(sample.target)
+        yield memory
+        memory.u.fill_(torch.nan)
+        memory.target.fill_(torch.nan)
+
+
+def stream(count=16):
+    return [hl.Sample(torch.randn(3, 3), torch.randn(3, 2)) for _ in range(count)]
+
+
+MODULES = {
+    "stacked": lambda: chain(3, 4, 4, 4, 2),
+    "input is passed on": lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(3, 2)),
+    "dropout of nothing": lambda: nn.Sequential(nn.Dropout(0.0), nn.Linear(3, 2)),
+    "a weight is shown": lambda: nn.Sequential(Constant(), nn.Linear(3, 2)),
+    "skips": lambda: make("skips"),
+    "late input": lambda: Graph(
+        {"a": nn.Linear(3, 3), "b": nn.Linear(3, 3), "add": Add(), "out": nn.Linear(3, 2)},
+        [("u", "a"), ("a", "b"), ("b", "add"), ("u", "add"), ("add", "out")],
+    ),
+}
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"hold": 2, "align": True}, {"delay_free": True}])
+@pytest.mark.parametrize("case", MODULES)
+def test_a_source_that_refills_its_memory_teaches_the_same(case, setting):
+    found = []
+    given = stream()
+    for source in (given, refilled(given)):
+        torch.manual_seed(2)
+        learner = LocalLearner(MODULES[case](), mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+        reports = list(learner.run(source))
+        found.append([*learner.module.parameters(), *learner.state.omega.values(), *(r.y for r in reports)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+    assert not any(x.isnan().any() for x in found[0])
+
+
+def test_a_checkpoint_of_samples_in_flight_holds_what_they_were(tmp_path):
+    given, found = stream(5), []
+    for source in (iter(given), refilled(given)):
+        torch.manual_seed(2)
+        learner = LocalLearner(chain(3, 4, 4, 2), mse, hl.Hyper(beta=0.05), align=True)
+        for sample in source:
+            learner.step(sample)
+        learner.save(tmp_path / "a.hl")
+        again = LocalLearner(chain(3, 4, 4, 2), mse, hl.Hyper(beta=0.05), align=True)
+        again.load(tmp_path / "a.hl")
+        again.flush()
+        found.append(list(again.module.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def test_a_weight_that_a_node_shows_is_seen_as_it_was_then():
+    module = nn.Sequential(Constant(), nn.Linear(3, 2))
+    learner = LocalLearner(module, mse, hl.Hyper(beta=0.5))
+    for sample in stream(6):
+        before = module[0].b.detach().clone()
+        learner.step(sample)
+        assert torch.equal(learner.state.h["0"], before.expand(3, 3))
+    assert not torch.equal(module[0].b, before)
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}])
+def test_a_node_that_uses_its_output_memory_again_keeps_no_other_sample(setting):
+    given, found = stream(10), []
+    for double in (Reused(), Double()):
+        torch.manual_seed(2)
+        module = nn.Sequential(double, nn.Linear(3, 2), nn.Linear(2, 2))
+        learner = LocalLearner(module, mse, hl.Hyper(beta=0.05), **setting)
+        reports = list(learner.run(given))
+        found.append([*module.parameters(), *(r.y for r in reports)])
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}])
+def test_a_node_that_writes_into_its_input_is_named(setting):
+    class Scale(nn.Module):
+        def forward(self, x):
+            with torch.no_grad():
+                x.mul_(2)
+            return 1.0 * x
+
+    learner = LocalLearner(nn.Sequential(Scale(), nn.Linear(3, 2)), mse, hl.Hyper(), **setting)
+    sample = samples("chain", 1)[0]
+    with pytest.raises(hl.errors.HamlearnError, match=r"'0'"):
+        learner.step(sample)

@@ -1,0 +1,192 @@
+"""A sample that is refused or skipped leaves everything as it was, and learning goes on."""
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError, HamlearnError, NonFiniteError
+from hamlearn.local import LocalLearner
+from tests.local.cases import chain, layer
+from tests.local.test_interrupts import everything, same
+
+mse = nn.functional.mse_loss
+ENGINES = [{}, {"align": True}, {"delay_free": True}, {"hold": 2}, {"groups": 1, "order": "sequential"}]
+
+
+def noisy() -> nn.Sequential:
+    """Statistics and random numbers at the entrance, and no weight that would tell of a state gone wrong."""
+    return nn.Sequential(
+        nn.Sequential(nn.BatchNorm1d(3, affine=False), nn.Dropout(0.2), nn.ReLU()), layer(3, 4), layer(4, 2)
+    )
+
+
+def stream(count: int) -> list[hl.Sample]:
+    return [hl.Sample(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(count)]
+
+
+def trained(setting: dict, count: int = 7, **options) -> LocalLearner:
+    learner = LocalLearner(noisy(), mse, hl.Hyper(eta=0.3, beta=0.05), **setting, **options)
+    for sample in stream(count):
+        learner.step(sample)
+    return learner
+
+
+def bad_loss(y, target):
+    torch.rand(3)
+    raise ValueError("the loss draws numbers and then fails")
+
+
+BAD = {
+    "nan without target": hl.Sample(torch.full((4, 3), torch.nan)),
+    "one nan without target": hl.Sample(torch.tensor([[torch.nan, 1.0, 2.0]] + [[0.0] * 3] * 3)),
+    "variance overflows": hl.Sample(1e200 * torch.eye(4, 3, dtype=torch.float64)),
+    "target of another shape": hl.Sample(torch.ones(4, 3, dtype=torch.float64), torch.zeros(4, 5)),
+    "target of another kind": hl.Sample(torch.ones(4, 3, dtype=torch.float64), "what?"),
+    "input of another shape": hl.Sample(torch.ones(4, 5, dtype=torch.float64), torch.zeros(4, 2)),
+}
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize("setting", ENGINES)
+@pytest.mark.parametrize("case", BAD)
+def test_statistics_random_numbers_and_all_else_are_as_before_a_refused_sample(case, setting, first):
+    bad = hl.Sample(BAD[case].u.double(), BAD[case].target)
+    learner = trained(setting, 0 if first else 7)
+    before = everything(learner)
+    with pytest.raises(HamlearnError):
+        learner.step(bad)
+    assert same(everything(learner), before)
+    assert all(buffer.isfinite().all() for buffer in learner.module.buffers())
+
+
+@pytest.mark.parametrize("setting", [s for s in ENGINES if "align" not in s])
+@pytest.mark.parametrize("case", ["nan without target", "variance overflows"])
+def test_a_skipped_sample_is_as_if_it_had_never_come(case, setting):
+    torch.manual_seed(3)
+    learner, given = trained(setting, on_nonfinite="skip"), stream(5)
+    random = torch.get_rng_state()
+    for sample in given:
+        learner.step(sample)
+    torch.manual_seed(3)
+    other = trained(setting, on_nonfinite="skip")
+    torch.set_rng_state(random)
+    assert other.step(hl.Sample(BAD[case].u.double())).skipped
+    for sample in given:
+        other.step(sample)
+    assert same(everything(other), everything(learner))
+
+
+class Replaces(nn.Module):
+    """Its buffer is another tensor after every call, and a new one is added with the first."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        self.seen = self.seen + 1
+        if "first" not in dict(self.named_buffers()):
+            self.register_buffer("first", x.detach().mean(0))
+        return x
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}])
+def test_buffers_that_a_module_replaces_or_adds_are_put_back_and_move_once_a_sample(setting):
+    learner = LocalLearner(nn.Sequential(Replaces(), nn.Linear(3, 2)), mse, hl.Hyper(), **setting)
+    with pytest.raises(HamlearnError):
+        learner.step(hl.Sample(torch.ones(4, 3), torch.zeros(4, 7)))
+    assert list(dict(learner.module.named_buffers())) == ["0.seen"]
+    for sample in stream(6):
+        learner.step(sample)
+    assert learner.module[0].seen == 6
+
+
+def along(y, target):
+    """A loss whose gradient is the target."""
+    return (y * target).sum()
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, {"align": True}, {"order": "sequential"}, {"hold": 3}, {"delay_free": True}]
+)
+@pytest.mark.parametrize("beta", [1e150, {"*": 1e150}, lambda t: 1e150, torch.tensor(1e150, dtype=torch.float64)])
+@pytest.mark.parametrize("eta", [1.0, 0.5])
+def test_weights_that_would_overflow_are_not_taken_and_learning_goes_on(beta, eta, setting):
+    # The loss and every costate of the huge sample are finite; a step of the weights along them is not.
+    huge, usual = (hl.Sample(torch.ones(4, 3), torch.full((4, 2), size)) for size in (1e160, 1e-154))
+    eta = 0.5 if "delay_free" in setting else eta  # with 1 no costate would outlast a sweep
+    found = {}
+    for policy in ("skip", "raise"):
+        module = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)), nn.Linear(3, 2))
+        learner = LocalLearner(module, along, hl.Hyper(eta=eta, beta=beta), on_nonfinite=policy, **setting)
+        for sample in [usual] * 4:
+            learner.step(sample)
+        before = [p.detach().clone() for p in module.parameters()]
+        for sample in [huge] * 12:
+            try:
+                found[policy] = found.get(policy, False) | learner.step(sample).skipped
+            except NonFiniteError as error:
+                found[policy] = "the weights would not be finite" in str(error)
+                learner.reset()
+        assert found[policy]
+        assert all(p.isfinite().all() for p in module.parameters())
+        if policy == "raise":
+            learner.reset()
+        reports = [learner.step(usual) for _ in range(9)]
+        # What the last huge sample has left under way goes with the first of these.
+        assert not any(report.skipped for report in reports[1:])
+        assert any(not torch.equal(p, q) for p, q in zip(module.parameters(), before, strict=True))
+
+
+def test_the_message_says_that_it_is_the_weights():
+    learner = LocalLearner(nn.Sequential(nn.Linear(1, 1)), mse, hl.Hyper(beta=1e200), groups=1, order="sequential")
+    weights = [p.detach().clone() for p in learner.module.parameters()]
+    with pytest.raises(NonFiniteError, match="weights would not be finite"):
+        learner.step(hl.Sample(torch.ones(1, 1), torch.full((1, 1), 1e150)))
+    assert all(torch.equal(p, q) for p, q in zip(learner.module.parameters(), weights, strict=True))
+    assert learner.state.updates == 0
+
+
+def test_a_step_in_inference_mode_is_refused_and_not_ignored():
+    learner = LocalLearner(chain(3, 4, 2), mse, hl.Hyper())
+    with torch.inference_mode(), pytest.raises(ConfigError, match="inference mode"):
+        learner.step(hl.Sample(torch.ones(1, 3), torch.zeros(1, 2)))
+    with torch.inference_mode():
+        frozen = chain(3, 4, 2)
+    with pytest.raises(ConfigError, match=r"0\.0\.weight was made in inference mode"):
+        LocalLearner(frozen, mse, hl.Hyper())
+
+
+def test_weights_without_a_shape_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"0\.weight has no shape yet"):
+        LocalLearner(nn.Sequential(nn.LazyLinear(3)), mse, hl.Hyper())
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}])
+def test_a_node_of_whole_numbers_is_named(setting):
+    class Pick(nn.Module):
+        def forward(self, x):
+            return x.argmax(-1)
+
+    learner = LocalLearner(nn.Sequential(nn.Linear(3, 3), Pick(), nn.Embedding(3, 2)), mse, hl.Hyper(), **setting)
+    with pytest.raises(ConfigError, match=r"'1' gives torch\.int64"):
+        list(learner.run(stream(8)))
+
+
+def test_predict_leaves_statistics_modes_and_random_numbers_alone():
+    class Restless(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("seen", torch.zeros(()))
+
+        def forward(self, x):
+            self.seen += 1
+            return x + torch.randn_like(x)
+
+    learner = LocalLearner(nn.Sequential(Restless(), nn.Dropout(0.5), nn.Linear(3, 2)), mse, hl.Hyper())
+    learner.step(stream(1)[0])
+    learner.module[1].eval()
+    before = everything(learner)
+    learner.predict(torch.ones(4, 3))
+    assert same(everything(learner), before)

@@ -1,0 +1,235 @@
+"""Modules used at several places and weights that several modules share: as plain autograd has it."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrize
+
+import hamlearn as hl
+from hamlearn.local import Graph, LocalLearner
+from tests.local.cases import Two, layer
+from tests.local.plain import Plain
+
+mse = nn.functional.mse_loss
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+class Twice(nn.Module):
+    """The same weights twice in one node."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, x):
+        return torch.tanh(self.linear(torch.tanh(self.linear(x))))
+
+
+def same_module():
+    linear = nn.Linear(3, 3)
+    return nn.Sequential(linear, nn.Tanh(), linear, nn.Tanh(), linear)
+
+
+def same_layer():
+    shared = layer(3, 3)
+    return nn.Sequential(shared, layer(3, 3), shared, shared)
+
+
+def same_parameter():
+    net = nn.Sequential(*(layer(3, 3) for _ in range(4)))
+    net[2][0].weight = net[0][0].weight
+    net[3][0].bias = net[0][0].bias
+    return net
+
+
+def inside():
+    return nn.Sequential(Twice(), Twice(), nn.Linear(3, 3))
+
+
+CHAINS = {"module": same_module, "layer": same_layer, "parameter": same_parameter, "inside": inside}
+
+
+def nodes_of(net):
+    names = [str(k) for k in range(len(net))]
+    return list(zip(names, net, [(s,) for s in ["u", *names]], strict=False))
+
+
+def stream(count):
+    return [hl.Sample(torch.randn(2, 3), torch.randn(2, 3)) for _ in range(count)]
+
+
+def assert_equal(learner, plain):
+    for p, q in zip(learner.module.parameters(), plain.theta, strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
+    for w, v in zip(learner.state.omega.values(), plain.omega, strict=True):
+        torch.testing.assert_close(w, v, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("setting", [{}, {"hold": 3}, {"stacked": False}, {"delay_free": True}])
+@pytest.mark.parametrize("case", CHAINS)
+def test_shared_weights_follow_plain_autograd(case, setting):
+    net = CHAINS[case]()
+    twin = copy.deepcopy(net)
+    learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+    plain = Plain(nodes_of(twin), mse, eta=0.3, beta=0.05, one=setting.get("delay_free", False))
+    plain.start({name: torch.zeros(2, 3) for name, _, _ in plain.nodes})
+    for sample in stream(20):
+        learner.step(sample)
+        for _ in range(setting.get("hold", 1)):
+            plain.step(sample.u, sample.target)
+    assert_equal(learner, plain)
+    assert all(w.any() for w in plain.omega)
+
+
+def test_a_module_at_two_nodes_of_a_cycle_follows_plain_autograd():
+    shared = Two(3, 3, 3)
+    edges = [("u", "a"), ("b", "a"), ("a", "b"), ("u", "b"), ("b", "c")]
+    graph = Graph({"a": shared, "b": shared, "c": layer(3, 3)}, edges, h0={n: torch.zeros(2, 3) for n in "abc"})
+    twin = copy.deepcopy(graph)
+    learner = LocalLearner(graph, mse, hl.Hyper(eta=0.3, beta=0.05))
+    plain = Plain([(n, twin.nodes[n], twin.sources[n]) for n in "abc"], mse, eta=0.3, beta=0.05)
+    plain.start({n: torch.zeros(2, 3) for n in "abc"})
+    for sample in stream(20):
+        learner.step(sample)
+        plain.step(sample.u, sample.target)
+    assert_equal(learner, plain)
+
+
+@pytest.mark.parametrize("groups", [None, 2, 1])
+@pytest.mark.parametrize("order", ["parallel", "sequential"])
+@pytest.mark.parametrize("case", CHAINS)
+def test_aligned_gradients_of_shared_weights_are_exact(case, order, groups):
+    net = CHAINS[case]()
+    hyper = hl.Hyper(eta=0.0, beta=0.0)
+    learner = LocalLearner(net, mse, hyper, align=True, order=order, groups=groups)
+    samples = stream(9)
+    list(learner.run(samples))
+    loss = sum(mse(net(s.u), s.target) for s in samples)
+    for found, expected in zip(
+        learner.state.omega.values(), torch.autograd.grad(loss, list(net.parameters())), strict=True
+    ):
+        torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}, {"groups": 2}])
+@pytest.mark.parametrize("case", CHAINS)
+def test_nothing_is_left_in_the_module(case, setting):
+    net = CHAINS[case]()
+    before = [(m, list(vars(m)), dict(m._modules), dict(m._parameters)) for m in net.modules()]
+    learner = LocalLearner(net, mse, hl.Hyper(), **setting)
+    for sample in stream(6):
+        learner.step(sample)
+    for m, attributes, children, parameters in before:
+        assert list(vars(m)) == attributes
+        assert all(m._modules[n] is x for n, x in children.items())
+        assert all(m._parameters[n] is x for n, x in parameters.items())
+    assert all(type(p) is nn.Parameter for p in net.parameters())
+
+
+def linear_twice(linear):
+    return nn.Sequential(linear, nn.Tanh(), linear)
+
+
+def tanh_twice(linear):
+    tanh = nn.Tanh()
+    return nn.Sequential(linear, tanh, tanh)
+
+
+def weight_hooked(linear):
+    linear.weight.register_hook(lambda grad: 2 * grad)
+    return nn.Sequential(linear, nn.Tanh())
+
+
+def hooked(method):
+    def make(linear):
+        hooks = {
+            "register_full_backward_hook": lambda module, grads, out: (2 * grads[0],),
+            "register_full_backward_pre_hook": lambda module, out: (2 * out[0],),
+            "register_forward_pre_hook": lambda module, x: (2 * x[0],),
+        }
+        getattr(linear, method)(hooks[method])
+        return nn.Sequential(linear, nn.Tanh())
+
+    return make
+
+
+def own_forward(linear):
+    linear.forward = lambda x: 2 * nn.functional.linear(x, linear.weight, linear.bias)
+    return nn.Sequential(linear, nn.Tanh())
+
+
+def spectral(linear):
+    class Half(nn.Module):
+        def forward(self, weight):
+            return weight / 2
+
+    parametrize.register_parametrization(linear, "weight", Half())
+    return nn.Sequential(linear, nn.Tanh())
+
+
+LOOK_ALIKES = {
+    "linear twice": linear_twice,
+    "tanh twice": tanh_twice,
+    "hook on a weight": weight_hooked,
+    "backward hook": hooked("register_full_backward_hook"),
+    "backward pre-hook": hooked("register_full_backward_pre_hook"),
+    "forward pre-hook": hooked("register_forward_pre_hook"),
+    "own forward": own_forward,
+    "parametrized": spectral,
+    "subclass": lambda linear: nn.Sequential(Doubled(3, 3), nn.Tanh()),
+    "other slope": lambda linear: nn.Sequential(linear, nn.LeakyReLU(0.3)),
+}
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"order": "sequential"}])
+@pytest.mark.parametrize("case", LOOK_ALIKES)
+def test_layers_that_look_alike_and_differ_are_learned_as_by_themselves(case, setting):
+    def make():
+        torch.manual_seed(4)
+        return nn.Sequential(*(LOOK_ALIKES[case](nn.Linear(3, 3)) if k == 1 else layer(3, 3) for k in range(3)))
+
+    samples, found = stream(20), []
+    for stacked in (True, False):
+        learner = LocalLearner(make(), mse, hl.Hyper(eta=0.3, beta=0.05), stacked=stacked, **setting)
+        assert not any("1" in names for names in learner.stacks)
+        list(learner.run(samples))
+        found.append(list(learner.module.parameters()))
+    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}])
+@pytest.mark.parametrize("make", [linear_twice, tanh_twice])
+def test_runs_of_layers_with_a_module_used_twice_equal_layers_by_themselves(make, setting):
+    net = nn.Sequential(*(make(nn.Linear(3, 3)) for _ in range(4)))
+    apart = LocalLearner(copy.deepcopy(net), mse, hl.Hyper(eta=0.3, beta=0.05), stacked=False, **setting)
+    learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+    samples = stream(20)
+    list(apart.run(samples)), list(learner.run(samples))
+    for p, q in zip(net.parameters(), apart.module.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
+
+
+def test_groups_that_hold_a_module_twice_equal_layers_by_themselves():
+    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
+    net = nn.Sequential(a, a, b, b)
+    apart = LocalLearner(copy.deepcopy(net), mse, hl.Hyper(beta=0.05), groups=2, stacked=False)
+    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), groups=2)
+    for sample in stream(12):
+        apart.step(sample), learner.step(sample)
+    for p, q in zip(net.parameters(), apart.module.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_that_share_memory_are_not_stacked():
+    net = nn.Sequential(*(layer(3, 3) for _ in range(3)))
+    net[2][0].weight.data = net[0][0].weight.data
+    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05))
+    assert not learner.stacks
+    learner.step(stream(1)[0])
+    assert torch.equal(net[2][0].weight, net[0][0].weight)
