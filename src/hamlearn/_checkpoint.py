@@ -2,48 +2,46 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import json
 import os
-import tempfile
 import types
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import save
 from torch import Tensor
 
+from hamlearn import _files
+from hamlearn._claims import Tensors, generator_state, shown
 from hamlearn.errors import CheckpointError
 
-FORMAT = "hamlearn-checkpoint-1"
+FORMAT = "hamlearn-checkpoint-2"
+_SLICE = 1 << 22
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write to a temporary file beside `path`, force it to disk, and rename: a crash leaves old or new, whole."""
+    """Write tensors and header, with a digest over all of them; a crash leaves the old file or the new one, whole."""
     path = Path(path)
-    if not path.parent.is_dir():
-        raise CheckpointError(f"cannot save {path}: there is no folder {path.parent}. Create it first")
-    text = json.dumps({"format": FORMAT, **header})
-    flat = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
     try:
-        save_file(flat, temporary, metadata={"hamlearn": text})
-        _sync(temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync(path.parent)
+        text = json.dumps({"format": FORMAT, **header})
+        flat = _apart(tensors)
+        data = save(flat, metadata={"hamlearn": text, "sha256": _digest_of(text, flat)})
+    except (TypeError, ValueError, RuntimeError, RecursionError) as error:
+        raise CheckpointError(
+            f"cannot save {path}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
+        ) from error
+    _files.replace(path, data)
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors and header of a checkpoint; refuses what is truncated or foreign."""
+    """Tensors and header of a checkpoint; refuses what is truncated, foreign, or not as it was written."""
     path = Path(path)
     if not path.is_file():
         raise CheckpointError(f"{path} is not a file: give the path that learner.save() wrote")
@@ -52,18 +50,111 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
             metadata = file.metadata() or {}
             # Copies, because the file's own memory is not aligned, and kernels round by alignment.
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
+    except Exception as error:  # whatever a reader of foreign bytes may come upon
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({error}): it is truncated or of another kind. "
             "Restore it from a copy, or start anew"
         ) from error
+    if "hamlearn" not in metadata:
+        raise CheckpointError(f"{path} is a safetensors file but not one that learner.save() wrote")
+    text = metadata["hamlearn"]
     try:
-        header = json.loads(metadata["hamlearn"])
-    except (KeyError, json.JSONDecodeError) as error:
-        raise CheckpointError(f"{path} is a safetensors file but not one that learner.save() wrote") from error
-    if header.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {header.get('format')!r}; this version reads {FORMAT!r}")
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    found = header.get("format") if isinstance(header, dict) else None
+    if isinstance(found, str) and found != FORMAT:
+        raise CheckpointError(f"{path} has format {found!r}; this version reads {FORMAT!r}")
+    if found is None or metadata.get("sha256") != _digest_of(text, tensors):
+        raise CheckpointError(
+            f"{path} is not as learner.save() wrote it: its content does not have the digest that stands in it. "
+            "Restore it from a copy, or start anew"
+        )
+    assert isinstance(header, dict)
     return tensors, header
+
+
+@contextlib.contextmanager
+def reading(path: object) -> Iterator[None]:
+    """Within, whatever is wrong with the content of a file is a `CheckpointError`."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} does not hold what learner.save() writes for this learner: {error}. Nothing was loaded. "
+            "Restore the file from a copy, or start anew"
+        ) from error
+
+
+class Restoring:
+    """Within, all is done or nothing: whatever ends it early puts everything back, to the bit.
+
+    Args:
+        tensors: What is written to in place.
+        owners: Objects whose attributes are replaced.
+        graphs: Whether somebody holds graphs that lead to the tensors, which must stay valid if all is put back.
+    """
+
+    def __init__(self, tensors: Iterable[Tensor], owners: Iterable[object], *, graphs: bool) -> None:
+        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
+        self._owners = [(owner, dict(vars(owner))) for owner in owners]
+        self._random = random_state()
+        self._graphs = graphs
+
+    @torch.no_grad()
+    def set(self, tensor: Tensor, value: Tensor) -> None:
+        """Write to a tensor."""
+        # Through `.data` no graph notices; where there are none to spare, those of others shall.
+        (tensor.data if self._graphs else tensor).copy_(value)
+
+    def __enter__(self) -> Restoring:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        for tensor, value in self._tensors:
+            tensor.data.copy_(value)
+        for owner, attributes in self._owners:
+            vars(owner).clear()
+            vars(owner).update(attributes)
+        restore_random_state(self._random)
+
+
+def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, dense, none of them in another one's memory."""
+    seen: set[int] = set()
+    flat = {}
+    for name, given in tensors.items():
+        tensor = given.detach().cpu().contiguous()
+        place = tensor.untyped_storage().data_ptr()
+        if place in seen or tensor.untyped_storage().nbytes() != tensor.nbytes:
+            tensor = tensor.clone()
+        seen.add(place)
+        flat[name] = tensor
+    return flat
+
+
+def _digest_of(text: str, tensors: Mapping[str, Tensor]) -> str:
+    """SHA-256 over the header and each tensor's name, dtype, shape and content, in the order of their names."""
+    total = hashlib.sha256(text.encode())
+    large: list[memoryview] = []
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        total.update(f"\n{len(name)} {name} {tensor.dtype} {list(tensor.shape)}\n".encode())
+        content = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        if len(content) < _SLICE:
+            total.update(content)
+        else:
+            large += [content[start : start + _SLICE] for start in range(0, len(content), _SLICE)]
+    if large:
+        # Slice by slice on all cores: hashing would else take longer than reading the file.
+        with ThreadPoolExecutor() as pool:
+            for digest in pool.map(lambda part: hashlib.sha256(part).digest(), large):
+                total.update(digest)
+    return total.hexdigest()
 
 
 def require_equal(path: object, what: str, saved: Any, current: Any, remedy: str) -> None:
@@ -75,7 +166,7 @@ def require_equal(path: object, what: str, saved: Any, current: Any, remedy: str
             if saved.get(key) != current.get(key):
                 what, saved, current = f"{what} {key!r}", saved.get(key), current.get(key)
                 break
-    raise CheckpointError(f"{path} was saved with {what} = {saved!r}, this learner has {current!r}: {remedy}")
+    raise CheckpointError(f"{path} was saved with {what} = {shown(saved)}, this learner has {shown(current)}: {remedy}")
 
 
 def layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:
@@ -127,17 +218,19 @@ def random_state() -> dict[str, Tensor]:
     return states
 
 
+def checked_random_state(tensors: Tensors) -> dict[str, Tensor]:
+    """The states that `random_state` told, taken out of a file."""
+    states = {"rng/cpu": generator_state(tensors.take("rng/cpu"), "the tensor 'rng/cpu'", "cpu")}
+    for index, state in enumerate(tensors.counted("rng/cuda/")):
+        there = torch.cuda.is_available() and index < torch.cuda.device_count()
+        device = f"cuda:{index}" if there else None
+        states[f"rng/cuda/{index}"] = generator_state(state, f"the tensor 'rng/cuda/{index}'", device)
+    return states
+
+
 def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
     """Put PyTorch's random number generators back."""
     torch.set_rng_state(tensors["rng/cpu"])
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
         if f"rng/cuda/{index}" in tensors:
             torch.cuda.set_rng_state(tensors[f"rng/cuda/{index}"], index)
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import Tensors, record, whole
 from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
 from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
@@ -98,21 +100,47 @@ class Echoed(Order):
         tensors, described = pack(self.tokens)
         return tensors, {"tokens": described, "since": self.since}
 
-    def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
+    def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
         """Take the stored tokens back, and run them again to have their graphs."""
-        self.take_back(unpack(tensors, described["tokens"]), described["since"], spec)
+        about = record(described, "the memory", "tokens", "since")
+        tokens = list(unpack(tensors, about["tokens"], carry.omega[0].device))
+        tensors.done()
+        self._check(tokens, whole(about["since"], "since"), carry)
+        self.take_back(tokens, about["since"], carry.spec)
+        last = self.tokens[-1].h_next if self.tokens else []
+        if last and [leaf.shape for leaf in last] != [leaf.shape for leaf in carry.h]:
+            raise ValueError("the stored tokens do not lead to the state h")
+
+    def _check(self, tokens: list[Token], since: int, carry: Carry) -> None:
+        most, every = self.credit.truncate, self.credit.every
+        fits = len(tokens) == since if most is None else min(since, most) <= len(tokens) <= most
+        if not fits or (every is not None and since >= every):
+            raise ValueError(f"{len(tokens)} tokens, {since} since the last echo, do not follow from {self.credit!r}")
+        if any(token.fresh for token in tokens[1:]):
+            raise ValueError("a token within the sequence claims to be its first")
+        shapes = [] if self.rebuilds else [(leaf.shape, leaf.dtype) for leaf in carry.h]
+        if any([(leaf.shape, leaf.dtype) for leaf in token.h] != shapes for token in tokens):
+            raise ValueError("a stored token met a state of another shape than h")
 
     def take_back(self, tokens: Iterable[Token], since: int, spec: _tree.Spec) -> None:
         """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
-        self.forget()
+        # The old ones are kept until all the new ones have run.
+        taken: deque[Token] = deque(maxlen=self.credit.truncate)
         for token in tokens:
-            before = self.tokens[-1] if self.tokens else None
+            before = taken[-1] if taken else None
             if not self.rebuilds:
                 h = before.h_next if self.joined and before is not None else token.h
                 h = self._first_state(token.sample) if token.fresh else h
                 token = self._run_again(token, h, before, spec)
-            self.tokens.append(token)
-        self.since = since
+            taken.append(token)
+        self.tokens, self.since = taken, since
+
+    def without_graphs(self) -> Echoed:
+        """The same order as it can be copied, and then be given its graphs again by `take_back`."""
+        twin = copy.copy(self)
+        twin.tokens = deque((token.without_graph() for token in self.tokens), maxlen=self.credit.truncate)
+        twin._proposed = None
+        return twin
 
     def _state_met(self, carry: Carry, now: Instant) -> list[Tensor]:
         if self.joined and self.tokens:

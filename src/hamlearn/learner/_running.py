@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
+from hamlearn._claims import record, whole
 from hamlearn.errors import StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, blocks_of
 
 END: Any = object()
 R = TypeVar("R")
+
+
+def checked_place(state: Any) -> dict[str, Any]:
+    """What `Reader.state_dict` told, out of a file; the stream looks at its own part when it is opened."""
+    place = record(state, "the place in the stream", "position", "stream", "skip")
+    whole(place["position"], "the position in the stream")
+    whole(place["skip"], "the number of samples to skip")
+    return place
 
 
 class Reader:
