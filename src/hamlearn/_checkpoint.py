@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
 import json
 import os
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from hamlearn import _files
@@ -27,17 +29,27 @@ _SLICE = 1 << 22
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
-    """Write tensors and header, with a digest over all of them; a crash leaves the old file or the new one, whole."""
+    """Write tensors and header, and a digest over all of them; a crash leaves the old file or the new one."""
     path = Path(path)
     try:
         text = json.dumps({"format": FORMAT, **header})
         flat = _apart(tensors)
-        data = save(flat, metadata={"hamlearn": text, "sha256": _digest_of(text, flat)})
+        metadata = {"hamlearn": text, "sha256": _digest_of(text, flat)}
     except (TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise CheckpointError(
             f"cannot save {path}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
         ) from error
-    _files.replace(path, data)
+    _files.replace(path, functools.partial(_save, flat, metadata))
+
+
+def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
+    try:
+        save_file(tensors, path, metadata)
+    except SafetensorError as error:
+        # Its message is all that it tells of what the system said.
+        code = re.search(r"os error (\d+)", str(error))
+        number = int(code[1]) if code else errno.EIO
+        raise OSError(number, os.strerror(number)) from error
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -144,7 +156,7 @@ def _digest_of(text: str, tensors: Mapping[str, Tensor]) -> str:
     for name in sorted(tensors):
         tensor = tensors[name]
         total.update(f"\n{len(name)} {name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        content = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+        content = tensor.reshape(-1).view(torch.uint8).numpy().data
         if len(content) < _SLICE:
             total.update(content)
         else:
@@ -166,7 +178,9 @@ def require_equal(path: object, what: str, saved: Any, current: Any, remedy: str
             if saved.get(key) != current.get(key):
                 what, saved, current = f"{what} {key!r}", saved.get(key), current.get(key)
                 break
-    raise CheckpointError(f"{path} was saved with {what} = {shown(saved)}, this learner has {shown(current)}: {remedy}")
+    raise CheckpointError(
+        f"{path} was saved with {what} = {shown(saved)}, this learner has {shown(current)}: {remedy}"
+    )
 
 
 def layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:

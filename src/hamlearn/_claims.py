@@ -23,7 +23,7 @@ def record(value: Any, what: str, *keys: str) -> dict[str, Any]:
 def entries(value: Any, what: str) -> list[Any]:
     """A list."""
     if not isinstance(value, list):
-        raise ValueError(f"{what} is {shown(value)} and no list")
+        raise ValueError(f"{what} is {shown(value)} and no list")  # noqa: TRY004 (the file is wrong, not a caller)
     return value
 
 
@@ -45,7 +45,7 @@ def number(value: Any, what: str, *, positive: bool = False) -> float:
 def flag(value: Any, what: str) -> bool:
     """True or false."""
     if not isinstance(value, bool):
-        raise ValueError(f"{what} is {shown(value)}, neither true nor false")
+        raise ValueError(f"{what} is {shown(value)}, neither true nor false")  # noqa: TRY004 (as above)
     return value
 
 

@@ -42,7 +42,7 @@ def describe(tree: Any, keep: Callable[[Tensor], int], own: Iterable[type] = ())
         if kind in _MAPPINGS.values():
             for key in tree:
                 if type(key) not in (str, int):
-                    raise ValueError(f"the key {shown(key)} of a {kind.__name__} is neither a string nor a whole number")
+                    raise ValueError(f"the key {shown(key)} of a {kind.__name__} is no string and no whole number")
             return {kind.__name__: [[key, inner(item)] for key, item in tree.items()]}
         if _is_namedtuple(kind) and not getattr(tree, "__dict__", None):
             name, fields = _name(kind), list(kind._fields)
@@ -107,7 +107,7 @@ def build_structure(described: Any, count: int, own: Iterable[type] = ()) -> _tr
             raise ValueError(f"a state of {count} tensors has no structure")
         return None
     leaves, spec = _tree.flatten(build(described, _no_tensor, own))
-    if any(type(leaf) is not int for leaf in leaves) or leaves != list(range(count)):
+    if any(isinstance(leaf, bool | float) for leaf in leaves) or leaves != list(range(count)):
         raise ValueError(f"the structure {shown(described)} is not that of {count} tensors")
     return spec
 
@@ -146,7 +146,7 @@ def _find(name: Any, fields: list[Any], own: Iterable[type]) -> type:
         if len(fitting) == 1:
             return fitting.pop()
         if fitting:
-            raise ValueError(f"{len(fitting)} classes of named tuples are called {name}: give them different names")
+            raise ValueError(f"{len(fitting)} classes of named tuples are called {name}: give them other names")
     raise ValueError(
         f"the named tuple {shown(name)} with the fields {shown(fields)} is not defined in this program: define or "
         "import it first, then load"
@@ -154,6 +154,7 @@ def _find(name: Any, fields: list[Any], own: Iterable[type]) -> type:
 
 
 def _subclasses(kind: type) -> Iterator[type]:
+    sub: type
     for sub in kind.__subclasses__():
         yield sub
         yield from _subclasses(sub)

@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from hamlearn.errors import CheckpointError
@@ -23,11 +24,15 @@ _OLD = 24 * 3600.0
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
-_swept: set[str] = set()
+_swept: set[Path] = set()
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Let `path` hold `data`: whoever looks, whenever the process is stopped, finds the old file or the new one.
+def replace(path: Path, write: Callable[[Path], None]) -> None:
+    """Let `path` hold what `write` writes: whoever looks, at any moment, finds the old file or the new one, whole.
+
+    Args:
+        path: The file.
+        write: Writes to the path that it is given; `OSError` where that fails.
 
     Raises:
         CheckpointError: If it cannot be written; the old file is as it was then, and nothing is left beside it.
@@ -38,14 +43,14 @@ def replace(path: Path, data: bytes) -> None:
     if path.is_dir():
         raise CheckpointError(f"cannot save {path}: it is a folder. Give the path of a file in it")
     try:
-        if os.path.abspath(folder) not in _swept:
+        if folder.resolve() not in _swept:
             sweep(folder)
-            _swept.add(os.path.abspath(folder))
-        _replace(path, data)
+            _swept.add(folder.resolve())
+        _replace(path, write)
     except OSError as error:
         remedy = "Look at the disk, or save elsewhere"
         if error.errno in _FULL:
-            remedy = f"Free {len(data) / 1e6:.3g} MB there, or save to another disk"
+            remedy = "Make room on that disk, or save to another one"
         elif error.errno in _CLOSED:
             remedy = f"Allow writing to {folder}, or save elsewhere"
         raise CheckpointError(
@@ -66,7 +71,7 @@ def sweep(folder: Path) -> None:
             _remove_abandoned(path)
 
 
-def _replace(path: Path, data: bytes) -> None:
+def _replace(path: Path, write: Callable[[Path], None]) -> None:
     handle, temporary = -1, None
     try:
         while handle < 0:
@@ -77,9 +82,9 @@ def _replace(path: Path, data: bytes) -> None:
                 # Swept away between its making and its lock.
                 os.close(handle)
                 handle = -1
-        _write(handle, data)
-        os.fsync(handle)
         assert temporary is not None
+        write(temporary)
+        os.fsync(handle)
         temporary.replace(path)
     except BaseException:
         if temporary is not None:
@@ -88,12 +93,6 @@ def _replace(path: Path, data: bytes) -> None:
     finally:
         if handle >= 0:
             os.close(handle)
-
-
-def _write(handle: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(handle, left) :]
 
 
 def _lock(handle: int) -> None:

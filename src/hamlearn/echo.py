@@ -115,7 +115,7 @@ class Echoed(Order):
         most, every = self.credit.truncate, self.credit.every
         fits = len(tokens) == since if most is None else min(since, most) <= len(tokens) <= most
         if not fits or (every is not None and since >= every):
-            raise ValueError(f"{len(tokens)} tokens, {since} since the last echo, do not follow from {self.credit!r}")
+            raise ValueError(f"{len(tokens)} tokens, {since} since the last echo, are none of {self.credit!r}")
         if any(token.fresh for token in tokens[1:]):
             raise ValueError("a token within the sequence claims to be its first")
         shapes = [] if self.rebuilds else [(leaf.shape, leaf.dtype) for leaf in carry.h]

@@ -183,7 +183,7 @@ class Network(nn.Module):
             ) from error
 
     def first_names(self) -> Any:
-        """The names of the tensors of h0 in the structure of the state; `None` where h0 is found from the input."""
+        """Names of the tensors of h0, in the structure of the state; `None` where h0 is found from the input."""
         return getattr(self, "_h0_names", None)
 
     def state_net(self, u: Any, h: Any) -> Any:

@@ -130,7 +130,7 @@ class Order(ABC):
         return {}, None
 
     def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
-        """Take back what `state` told, to go on from `carry`; raises `ValueError` where it cannot have told this."""
+        """Take back what `state` told, to go on from `carry`; `ValueError` where it cannot have told this."""
         tensors.done()
         if described is not None:
             raise ValueError("it holds stored tokens, and this learner stores none")

@@ -102,8 +102,8 @@ def _rates(value: Any, what: str) -> Rates:
     rates = entries(value, f"the rates of {what}")
     if len(rates) != len(Rates._fields) or rates[-1] != -1 or type(rates[-1]) is not int:
         raise ValueError(f"the rates of {what} are {shown(rates)}, not those of {Rates._fields} with s = -1")
-    tau, *others = (number(rate, f"a rate of {what}") for rate in rates[:-1])
-    return Rates(number(tau, f"tau of {what}", positive=True), *others, -1)
+    tau, eta, eta_z, phi = (number(rate, f"a rate of {what}") for rate in rates[:-1])
+    return Rates(number(tau, f"tau of {what}", positive=True), eta, eta_z, phi, -1)
 
 
 class Rerun:

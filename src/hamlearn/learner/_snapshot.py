@@ -56,10 +56,11 @@ def load(path: str | os.PathLike[str], learner: Learner, *, new_hyper: bool) -> 
     weights, in which their graphs end; should that fail, or be interrupted, all is put back.
     """
     tensors, header = _checkpoint.read(path)
-    network, system, order, blocks = learner.network, learner._system, learner._order, learner._blocks
+    network, order, blocks = learner.network, learner._order, learner._blocks
     with _checkpoint.reading(path):
         _require_same(path, learner, header, new_hyper=new_hyper)
         left = Tensors(tensors)
+        values: list[tuple[Tensor, Tensor]]
         values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in network.named_parameters()]
         values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in network.named_buffers()]
         fresh = flag(header["fresh"], "fresh")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import Tensors, record, whole
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
@@ -221,12 +222,45 @@ class Aligned:
             tensors |= {f"pipe/{name}/h": pipe.h, f"pipe/{name}/z": pipe.z, f"pipe/{name}/line": pipe.line.slots}
         return tensors, {"number": self.number, "flights": flights}
 
-    def load(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take what a checkpoint held."""
-        self.number, self.pipes = header["number"], {}
+    def load(self, tensors: Tensors, header: Any) -> None:
+        """Take what a checkpoint held, if it can have been saved here; raises `ValueError` where it cannot."""
+        about = record(header, "the pipeline", "number", "flights")
+        self.number, self.pipes = whole(about["number"], "the number of ticks"), {}
+        device = self.system.theta[0].device
         for cell in self.system.cells:
-            if f"pipe/{cell.name}/h" in tensors and isinstance(cell, Stack):
-                self._lay(cell, tensors[f"pipe/{cell.name}/h"])
-                self.pipes[cell.name].z = tensors[f"pipe/{cell.name}/z"]
-                self.pipes[cell.name].line.slots = tensors[f"pipe/{cell.name}/line"]
-        self.flights = restore(tensors, header["flights"], self.system.wiring.values)
+            if isinstance(cell, Stack) and f"pipe/{cell.name}/h" in tensors:
+                h = tensors.take(f"pipe/{cell.name}/h").to(device)
+                cell.check(h)
+                self._lay(cell, h)
+                pipe = self.pipes[cell.name]
+                pipe.z = tensors.take(f"pipe/{cell.name}/z", pipe.z).to(device)
+                pipe.line.slots = tensors.take(f"pipe/{cell.name}/line", pipe.line.slots).to(device)
+        self.flights = restore(tensors, about["flights"], self.system.wiring.values, device)
+        tensors.done()
+        for entry, flight in self.flights.items():
+            self._check_flight(entry, flight)
+
+    def _check_flight(self, entry: int, flight: Flight) -> None:
+        """Raise unless a sample that entered at this tick can be in flight like this."""
+        age, u = self.number - entry, flight.sample.u
+        if not 1 <= age < self.schedule.horizon:
+            raise ValueError(f"a sample of tick {entry} is in flight at tick {self.number}")
+        key, trial = _tree.describe(u), self.system.wiring.start(u)
+        passed = [cell for cell in self.system.cells if self.schedule.shown(cell.name) < age]
+        known = {cell.name for cell in passed}
+        drew = {cell.name: 1 + len(cell.devices) for cell in passed if isinstance(cell, Cell) and cell.random}
+        if set(flight.h) - set(self.system.wiring.inputs) != known or not set(flight.z) <= known:
+            raise ValueError(f"the sample of tick {entry} has not the states of the nodes that it has passed")
+        if {name: len(states) for name, states in flight.draws.items()} != drew:
+            raise ValueError(f"the sample of tick {entry} has not the random states of the nodes that drew")
+        for name, x in [*((n, flight.h[n]) for n in known), *flight.z.items()]:
+            if x.shape != trial[name].shape or x.dtype is not trial[name].dtype:
+                raise ValueError(f"the sample of tick {entry} has {_tree.describe(x)} at node {name!r}")
+        for cell in self.system.cells:
+            fits = cell.name in self.pipes and self.pipes[cell.name].h.shape[1:] == trial[cell.name].shape
+            if isinstance(cell, Stack) and not fits:
+                raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
+        if flight.loss is not None and (flight.loss.dim() or not flight.loss.is_floating_point()):
+            raise ValueError(f"the sample of tick {entry} has the loss {_tree.describe(flight.loss)}")
+        self._key, self._trial = key, trial
+        self._check_target(flight.sample)

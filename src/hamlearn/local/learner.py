@@ -23,6 +23,8 @@ from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.wiring import Groups, evaluating, wire
 from hamlearn.state import Sample, State, StepReport
 
+_LAID_OUT = ("_system", "_engine", "_progress")
+
 
 class LocalLearner:
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
@@ -71,21 +73,42 @@ class LocalLearner:
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
     ) -> None:
         check_setting(hyper, hold, align, delay_free, order, on_nonfinite)
-        wiring = wire(module, groups)
-        cycle = wiring.cycle() if delay_free else None
-        if cycle:
-            raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
         self.module = module
         self.hyper = hyper
         self.hold = hold
         self.align = align
         self.delay_free = delay_free
         self.on_nonfinite = on_nonfinite
-        self._system = System(wiring, loss, hyper, order, stacked and not delay_free)
-        engine = Aligned if align else DelayFree if delay_free else Unaligned
-        self._engine: Any = engine(self._system)
-        self._progress = Progress(self._system, self._engine, on_nonfinite)
+        self._groups = groups
         self._reader = Reader()
+        self._lay_out(loss, order, stacked=stacked and not delay_free)
+
+    def _lay_out(self, loss: Losses, order: Order, *, stacked: bool) -> None:
+        wiring = wire(self.module, self._groups)
+        cycle = wiring.cycle() if self.delay_free else None
+        if cycle:
+            raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
+        self._system = System(wiring, loss, self.hyper, order, stacked)
+        engine = Aligned if self.align else DelayFree if self.delay_free else Unaligned
+        self._engine: Any = engine(self._system)
+        self._progress = Progress(self._system, self._engine, self.on_nonfinite)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Stacked weights are views of one tensor, which copies are not: a copy lays out its own.
+        system, now = self._system, self._progress
+        parts = {name: value for name, value in vars(self).items() if name not in _LAID_OUT}
+        made = {"loss": system.loss, "order": system.order, "stacked": system.stacked}
+        moved = {"omega": now.omega, "t": now.t, "updates": now.updates}
+        return {"parts": parts, "made": made, "moved": moved, "nodes": self._engine.snapshot()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state["parts"])
+        self._lay_out(**state["made"])
+        vars(self._progress).update(state["moved"])
+        self._engine.restore(state["nodes"])
+
+    def __copy__(self) -> LocalLearner:
+        raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
 
     @property
     def state(self) -> State:
