@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -54,6 +55,8 @@ def generator_state(state: Tensor, what: str, device: str | None) -> Tensor:
     try:
         if device is not None:
             torch.Generator(device).set_state(state)
+        elif state.dtype is not torch.uint8 or state.dim() != 1:
+            raise TypeError("it is not a row of bytes")
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{what} is no state of a random number generator ({error})") from error
     return state
@@ -97,6 +100,10 @@ class Tensors:
             )
         return tensor
 
+    def keep(self, name: str, device: torch.device, like: Tensor | None = None) -> Tensor:
+        """As `take`, in memory of its own on a device."""
+        return self.take(name, like).to(device, copy=True)
+
     def under(self, prefix: str) -> Tensors:
         """Those whose names begin with `prefix`, by the rest of their names."""
         names = [name for name in self._left if name.startswith(prefix)]
@@ -106,12 +113,9 @@ class Tensors:
         """What is left."""
         return list(self._left)
 
-    def counted(self, prefix: str) -> list[Tensor]:
-        """Those named `prefix` with 0, 1, 2 and so on behind it."""
-        count = 0
-        while f"{prefix}{count}" in self._left:
-            count += 1
-        return [self.take(f"{prefix}{index}") for index in range(count)]
+    def counted(self, prefix: str) -> list[str]:
+        """Names that are `prefix` with 0, 1, 2 and so on behind it."""
+        return list(itertools.takewhile(self._left.__contains__, (f"{prefix}{i}" for i in itertools.count())))
 
     def done(self) -> None:
         """Raise where a tensor is left."""

@@ -112,6 +112,17 @@ def build_structure(described: Any, count: int, own: Iterable[type] = ()) -> _tr
     return spec
 
 
+def alike(tree: Any, other: Any) -> bool:
+    """Whether two trees have the same keys and lengths, whatever they hold and whichever classes they are of."""
+    if isinstance(tree, dict) or isinstance(other, dict):
+        both = isinstance(tree, dict) and isinstance(other, dict) and tree.keys() == other.keys()
+        return both and all(alike(tree[key], other[key]) for key in tree)
+    if isinstance(tree, tuple | list) or isinstance(other, tuple | list):
+        both = isinstance(tree, tuple | list) and isinstance(other, tuple | list) and len(tree) == len(other)
+        return both and all(map(alike, tree, other))
+    return True
+
+
 def namedtuples(tree: Any) -> Iterator[type]:
     """Classes of the named tuples in a tree."""
     if _is_namedtuple(type(tree)):

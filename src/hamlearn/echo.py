@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -96,9 +96,20 @@ class Echoed(Order):
         return 0 if self.credit.every is not None else len(self.tokens)
 
     def state(self) -> tuple[dict[str, Tensor], Any]:
-        """Stored tokens: inputs, targets and the states they met."""
-        tensors, described = pack(self.tokens)
+        """Stored tokens: inputs, targets, and the states they met where those are not found by running them."""
+        count = len(self.tokens)
+        tensors, described = pack(
+            token if self._met(index, token, count, self.since) == "met" else replace(token, h=[])
+            for index, token in enumerate(self.tokens)
+        )
         return tensors, {"tokens": described, "since": self.since}
+
+    def _met(self, index: int, token: Token, count: int, since: int) -> str:
+        """From what the token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""
+        if self.joined and index:
+            return "before"
+        # From before the last echo, whatever it met: the weights have moved since, and a learned h0 with them.
+        return "h0" if token.fresh and index >= count - since else "met"
 
     def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
         """Take the stored tokens back, and run them again to have their graphs."""
@@ -118,19 +129,22 @@ class Echoed(Order):
             raise ValueError(f"{len(tokens)} tokens, {since} since the last echo, are none of {self.credit!r}")
         if any(token.fresh for token in tokens[1:]):
             raise ValueError("a token within the sequence claims to be its first")
-        shapes = [] if self.rebuilds else [(leaf.shape, leaf.dtype) for leaf in carry.h]
-        if any([(leaf.shape, leaf.dtype) for leaf in token.h] != shapes for token in tokens):
-            raise ValueError("a stored token met a state of another shape than h")
+        for index, token in enumerate(tokens):
+            met = not self.rebuilds and self._met(index, token, len(tokens), since) == "met"
+            shapes = [(leaf.shape, leaf.dtype) for leaf in carry.h] if met else []
+            if [(leaf.shape, leaf.dtype) for leaf in token.h] != shapes:
+                raise ValueError(f"token {index} has not met a state such as h")
 
-    def take_back(self, tokens: Iterable[Token], since: int, spec: _tree.Spec) -> None:
+    def take_back(self, tokens: Sequence[Token], since: int, spec: _tree.Spec) -> None:
         """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
         # The old ones are kept until all the new ones have run.
         taken: deque[Token] = deque(maxlen=self.credit.truncate)
-        for token in tokens:
+        for index, token in enumerate(tokens):
             before = taken[-1] if taken else None
             if not self.rebuilds:
-                h = before.h_next if self.joined and before is not None else token.h
-                h = self._first_state(token.sample) if token.fresh else h
+                met = self._met(index, token, len(tokens), since)
+                h = self._first_state(token.sample) if met == "h0" else token.h
+                h = before.h_next if met == "before" and before is not None else h
                 token = self._run_again(token, h, before, spec)
             taken.append(token)
         self.tokens, self.since = taken, since

@@ -62,10 +62,10 @@ def unpack(tensors: Tensors, described: Any, device: torch.device) -> Iterator[T
         what = f"token {index}"
         record(about, what, "rates", "fresh", "sample")
         sample = unpack_sample(tensors, about["sample"], f"{index}/", device)
-        h = [leaf.to(device) for leaf in tensors.counted(f"{index}/h/")]
+        h = [tensors.keep(name, device) for name in tensors.counted(f"{index}/h/")]
         random = [
-            generator_state(state, f"the random state of {what}", None if i else "cpu")
-            for i, state in enumerate(tensors.counted(f"{index}/random/"))
+            generator_state(tensors.take(name), f"the random state of {what}", None if i else "cpu")
+            for i, name in enumerate(tensors.counted(f"{index}/random/"))
         ]
         fresh = flag(about["fresh"], f"fresh of {what}")
         yield Token(sample, _rates(about["rates"], what), h, [], None, None, fresh, random)
@@ -91,7 +91,7 @@ def unpack_sample(tensors: Tensors, described: Any, prefix: str, device: torch.d
     """The sample that `pack_sample` wrote down."""
     about = record(described, "a sample", "tau", "boundary", "u", "target")
     u, target = (
-        build(about[part], lambda i, part=part: tensors.take(f"{prefix}{part}/{i}").to(device))  # type: ignore[misc]
+        build(about[part], lambda i, part=part: tensors.keep(f"{prefix}{part}/{i}", device))  # type: ignore[misc]
         for part in ("u", "target")
     )
     tau = None if about["tau"] is None else number(about["tau"], "tau of a sample", positive=True)

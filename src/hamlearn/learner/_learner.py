@@ -93,8 +93,7 @@ class Learner:
         return _snapshot.copied(self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        _snapshot.revive(self)
+        _snapshot.revive(self, state)
 
     def __copy__(self) -> Learner:
         raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from hamlearn import _checkpoint, _tree
-from hamlearn._claims import Tensors, flag, number, record, whole
-from hamlearn._described import build_structure, describe_structure, namedtuples
+from hamlearn._claims import Tensors, flag, number, record, shown, whole
+from hamlearn._described import alike, build_structure, describe_structure, namedtuples
 from hamlearn.echo import Echoed
 from hamlearn.errors import CheckpointError
 from hamlearn.learner._running import checked_place
@@ -90,15 +90,21 @@ def load(path: str | os.PathLike[str], learner: Learner, *, new_hyper: bool) -> 
 
 def copied(learner: Learner) -> dict[str, Any]:
     """What a copy of the learner is made of: all but graphs, and what its engines can find again."""
-    order = learner._order
+    order, carry = learner._order, learner._carry
+    h, z = (_tree.unflatten(part, carry.spec) if part else None for part in (carry.h, carry.z))
     return vars(learner) | {
         "_blocks": None,
         "_order": order.without_graphs() if isinstance(order, Echoed) else order,
+        "_carry": (h, z, carry.omega),
     }
 
 
-def revive(learner: Learner) -> None:
-    """Run the stored tokens of a copy again, to have their graphs, which cannot be copied."""
+def revive(learner: Learner, copied: dict[str, Any]) -> None:
+    """Make a learner of what `copied` told, running its stored tokens again to have their graphs."""
+    vars(learner).update(copied)
+    h, z, omega = copied["_carry"]
+    leaves, spec = ([], None) if h is None else _tree.flatten(h)
+    learner._carry = Carry(leaves, [] if z is None else _tree.flatten(z)[0], omega, spec)
     order = learner._order
     if isinstance(order, Echoed) and order.tokens:
         devices = sorted({weight.get_device() for weight in learner._network.parameters() if weight.is_cuda})
@@ -119,23 +125,30 @@ def _require_same(path: object, learner: Learner, header: dict[str, Any], *, new
 
 def _carry(left: Tensors, described: Any, learner: Learner, *, fresh: bool) -> Carry:
     theta, names = learner._system.theta, learner._system.names
-    omega = [left.take(f"omega/{n}", w).to(w.device) for n, w in zip(names, theta, strict=True)]
+    omega = [left.keep(f"omega/{n}", w.device, w) for n, w in zip(names, theta, strict=True)]
     device = theta[0].device
-    h = [leaf.to(device) for leaf in left.counted("h/")]
-    z = [left.take(f"z/{index}", leaf).to(device) for index, leaf in enumerate(h)]
+    h = [left.keep(name, device) for name in left.counted("h/")]
+    z = [left.keep(f"z/{index}", device, leaf) for index, leaf in enumerate(h)]
     stateful = learner._network.state is not None
     if not all(leaf.is_floating_point() or leaf.is_complex() for leaf in h):
         raise ValueError("the state h holds whole numbers")
     if bool(h) > stateful or (stateful and not fresh and not h):
         raise ValueError(f"it holds {len(h)} tensors of the state h in the middle of a sequence")
-    return Carry(h, z, omega, build_structure(described, len(h), _own_classes(learner)))
+    spec = build_structure(described, len(h), _own_classes(learner))
+    known = _known_states(learner)
+    if h and known and not any(alike(_tree.unflatten(h, spec), state) for state in known):
+        raise ValueError(f"its state has the structure {shown(described)}, not that of this network's")
+    return Carry(h, z, omega, spec)
+
+
+def _known_states(learner: Learner) -> list[Any]:
+    """States of the network, as far as the learner has met them: the present one, and h0."""
+    carry, first = learner._carry, learner._network.first_names()
+    return [*([_tree.unflatten(carry.h, carry.spec)] if carry.h else []), *([] if first is None else [first])]
 
 
 def _own_classes(learner: Learner) -> list[type]:
-    """Named tuples that the learner's own states are made of, as far as it has met them."""
-    carry = learner._carry
-    present = _tree.unflatten(carry.h, carry.spec) if carry.h else None
-    return [*namedtuples(present), *namedtuples(learner._network.first_names())]
+    return [kind for state in _known_states(learner) for kind in namedtuples(state)]
 
 
 def _model(learner: Learner) -> dict[str, str]:

@@ -229,12 +229,12 @@ class Aligned:
         device = self.system.theta[0].device
         for cell in self.system.cells:
             if isinstance(cell, Stack) and f"pipe/{cell.name}/h" in tensors:
-                h = tensors.take(f"pipe/{cell.name}/h").to(device)
+                h = tensors.keep(f"pipe/{cell.name}/h", device)
                 cell.check(h)
                 self._lay(cell, h)
                 pipe = self.pipes[cell.name]
-                pipe.z = tensors.take(f"pipe/{cell.name}/z", pipe.z).to(device)
-                pipe.line.slots = tensors.take(f"pipe/{cell.name}/line", pipe.line.slots).to(device)
+                pipe.z = tensors.keep(f"pipe/{cell.name}/z", device, pipe.z)
+                pipe.line.slots = tensors.keep(f"pipe/{cell.name}/line", device, pipe.line.slots)
         self.flights = restore(tensors, about["flights"], self.system.wiring.values, device)
         tensors.done()
         for entry, flight in self.flights.items():

@@ -52,7 +52,7 @@ def load(learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper: bool
         values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
         values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
         moved = {
-            "omega": [left.take(f"omega/{i}", weight).to(weight.device) for i, weight in enumerate(theta)],
+            "omega": [left.keep(f"omega/{i}", weight.device, weight) for i, weight in enumerate(theta)],
             "t": number(header["t"], "t"),
             "updates": whole(header["updates"], "updates"),
         }

@@ -85,7 +85,9 @@ class DelayFree(Unaligned):
         self.kappa = whole(header["kappa"], "kappa")
         shown, arrived = self.seen(self.h) if self.h else {}, tensors.under("pending/")
         self.pending = {
-            name: arrived.take(name, shown[name]) for name in self.system.wiring.outputs if name in arrived
+            name: arrived.keep(name, shown[name].device, shown[name])
+            for name in self.system.wiring.outputs
+            if name in arrived and name in shown
         }
         arrived.done()
         tensors.done()

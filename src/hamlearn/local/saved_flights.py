@@ -64,13 +64,13 @@ def _restore(
         for name in arrived.names():
             if name in kept:
                 raise ValueError(f"a sample in flight brings {name!r} twice")
-            kept[name] = arrived.take(name).to(device)
+            kept[name] = arrived.keep(name, device)
     for name in entries(about["draws"], "the list of nodes that draw"):
         # States of random number generators stay on the CPU, wherever the weights are.
-        states = left.counted(f"draws/{name}/")
-        for index, state in enumerate(states):
-            generator_state(state, f"the random state of node {name!r}", None if index else "cpu")
-        flight.draws[name] = states
+        flight.draws[name] = [
+            generator_state(left.take(state), f"the random state of node {name!r}", None if index else "cpu")
+            for index, state in enumerate(left.counted(f"draws/{name}/"))
+        ]
     if "loss" in left:
-        flight.loss = left.take("loss").to(device)
+        flight.loss = left.keep("loss", device)
     return flight

@@ -127,8 +127,8 @@ class Unaligned:
     def _take(self, tensors: Tensors, header: dict[str, Any]) -> None:
         cells, device = self.system.cells, self.system.theta[0].device
         count = len(cells) if flag(header["begun"], "begun") else 0
-        self.h = [tensors.take(f"h/{i}").to(device) for i in range(count)]
-        self.z = [tensors.take(f"z/{i}", h).to(device) for i, h in enumerate(self.h)]
+        self.h = [tensors.keep(f"h/{i}", device) for i in range(count)]
+        self.z = [tensors.keep(f"z/{i}", device, h) for i, h in enumerate(self.h)]
         for cell, h in zip(cells, self.h, strict=bool(count)):
             cell.check(h)
 
