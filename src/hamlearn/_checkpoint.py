@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import json
 import os
-import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load
 from torch import Tensor
 
 from hamlearn import _files
@@ -25,7 +22,14 @@ from hamlearn._claims import Tensors, generator_state, shown
 from hamlearn.errors import CheckpointError
 
 FORMAT = "hamlearn-checkpoint-2"
-_SLICE = 1 << 22
+_SLICE = 1 << 20
+_NAMES = {
+    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
+    torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint64: "U64", torch.uint32: "U32",
+    torch.uint16: "U16", torch.uint8: "U8", torch.bool: "BOOL", torch.complex64: "C64",
+    torch.float8_e4m3fn: "F8_E4M3", torch.float8_e5m2: "F8_E5M2",
+}  # fmt: skip
+Described = tuple[torch.dtype, list[int]]
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -33,30 +37,46 @@ def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: M
     path = Path(path)
     try:
         text = json.dumps({"format": FORMAT, **header})
-        flat = _apart(tensors)
-        metadata = {"hamlearn": text, "sha256": _digest_of(text, flat)}
+        contents = {name: _content(name, tensor) for name, tensor in tensors.items()}
+        described = {name: _described(tensor) for name, tensor in tensors.items()}
+        head = _head(text, described, contents)
     except (TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise CheckpointError(
             f"cannot save {path}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
         ) from error
-    _files.replace(path, functools.partial(_save, flat, metadata))
+
+    def put(file: BinaryIO) -> None:
+        file.write(head)
+        for name in _placed(described):
+            file.write(contents[name])
+
+    _files.replace(path, put)
 
 
-def _save(tensors: dict[str, Tensor], metadata: dict[str, str], path: Path) -> None:
-    try:
-        save_file(tensors, path, metadata)
-    except SafetensorError as error:
-        # Its message is all that it tells of what the system said.
-        code = re.search(r"os error (\d+)", str(error))
-        number = int(code[1]) if code else errno.EIO
-        raise OSError(number, os.strerror(number)) from error
+def _head(text: str, described: Mapping[str, Described], contents: Mapping[str, memoryview]) -> bytes:
+    """What stands before the tensors: the format's own header, which says where each of them lies."""
+    digest = _digest_of(text, described, contents)
+    about: dict[str, Any] = {"__metadata__": {"hamlearn": text, "sha256": digest}}
+    start = 0
+    for name in _placed(described):
+        dtype, shape = described[name]
+        end = start + len(contents[name])
+        about[name] = {"dtype": _NAMES[dtype], "shape": shape, "data_offsets": [start, end]}
+        start = end
+    head = json.dumps(about, separators=(",", ":")).encode()
+    head += b" " * (-len(head) % 8)
+    return len(head).to_bytes(8, "little") + head
+
+
+def _placed(described: Mapping[str, Described]) -> list[str]:
+    """Names in the order of the file: the widest numbers first, so that all of them are aligned."""
+    return sorted(described, key=lambda name: (-described[name][0].itemsize, name))
 
 
 def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header of a checkpoint; refuses what is truncated, foreign, or not as it was written.
 
-    The tensors lie in memory as they do in the file, where kernels, which round by alignment, should not meet them:
-    copy what is kept.
+    The tensors lie in memory as they do in the file, and kernels round by alignment: copy what is kept.
     """
     path = Path(path)
     if not path.is_file():
@@ -80,7 +100,9 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     found = header.get("format") if isinstance(header, dict) else None
     if isinstance(found, str) and found != FORMAT:
         raise CheckpointError(f"{path} has format {found!r}; this version reads {FORMAT!r}")
-    if found != FORMAT or metadata.get("sha256") != _digest_of(text, tensors):
+    contents = {name: _content(name, tensor) for name, tensor in tensors.items()}
+    described = {name: _described(tensor) for name, tensor in tensors.items()}
+    if found != FORMAT or metadata.get("sha256") != _digest_of(text, described, contents):
         raise CheckpointError(
             f"{path} is not as learner.save() wrote it: its content does not have the digest that stands in it. "
             "Restore it from a copy, or start anew"
@@ -138,28 +160,27 @@ class Restoring:
         restore_random_state(self._random)
 
 
-def _apart(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, dense, none of them in another one's memory."""
-    seen: set[int] = set()
-    flat = {}
-    for name, given in tensors.items():
-        tensor = given.detach().cpu().contiguous()
-        place = tensor.untyped_storage().data_ptr()
-        if place in seen or tensor.untyped_storage().nbytes() != tensor.nbytes:
-            tensor = tensor.clone()
-        seen.add(place)
-        flat[name] = tensor
-    return flat
+def _content(name: str, tensor: Tensor) -> memoryview:
+    """The bytes of a tensor, in its own memory where that can be."""
+    if tensor.layout is not torch.strided or tensor.dtype not in _NAMES:
+        raise ValueError(f"{name} is a tensor of layout {tensor.layout} and type {tensor.dtype}")
+    flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    content: memoryview = flat.view(torch.uint8).numpy().data
+    return content
 
 
-def _digest_of(text: str, tensors: Mapping[str, Tensor]) -> str:
+def _described(tensor: Tensor) -> Described:
+    return tensor.dtype, list(tensor.shape)
+
+
+def _digest_of(text: str, described: Mapping[str, Described], contents: Mapping[str, memoryview]) -> str:
     """SHA-256 over the header and each tensor's name, dtype, shape and content, in the order of their names."""
     total = hashlib.sha256(text.encode())
     large: list[memoryview] = []
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        total.update(f"\n{len(name)} {name} {tensor.dtype} {list(tensor.shape)}\n".encode())
-        content = tensor.reshape(-1).view(torch.uint8).numpy().data
+    for name in sorted(described):
+        dtype, shape = described[name]
+        total.update(f"\n{len(name)} {name} {dtype} {shape}\n".encode())
+        content = contents[name]
         if len(content) < _SLICE:
             total.update(content)
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -47,7 +48,7 @@ def describe(tree: Any, keep: Callable[[Tensor], int], own: Iterable[type] = ())
         if _is_namedtuple(kind) and not getattr(tree, "__dict__", None):
             name, fields = _name(kind), list(kind._fields)
             if _find(name, fields, own) is not kind:
-                raise ValueError(f"another class is called {name} too: give the named tuples different names")
+                raise ValueError(f"another class is called {name} too: give them names of their own")
             return {"namedtuple": name, "fields": [[f, inner(item)] for f, item in zip(fields, tree, strict=True)]}
         raise ValueError(
             f"a {kind.__module__}.{kind.__qualname__} cannot be written down: use tensors, numbers and strings in "
@@ -152,15 +153,19 @@ def _name(kind: type) -> str:
 
 
 def _find(name: Any, fields: list[Any], own: Iterable[type]) -> type:
+    """The class of a named tuple: one of `own`, or the only one of this name, or the one its module has now."""
     for classes in (own, _subclasses(tuple)):
         fitting = {c for c in classes if _is_namedtuple(c) and _name(c) == name and list(c._fields) == fields}  # type: ignore[attr-defined]
+        if len(fitting) > 1:
+            # Defined anew, as a notebook does.
+            fitting &= {
+                vars(sys.modules[c.__module__]).get(c.__name__) for c in fitting if c.__module__ in sys.modules
+            }
         if len(fitting) == 1:
             return fitting.pop()
-        if fitting:
-            raise ValueError(f"{len(fitting)} classes of named tuples are called {name}: give them other names")
     raise ValueError(
-        f"the named tuple {shown(name)} with the fields {shown(fields)} is not defined in this program: define or "
-        "import it first, then load"
+        f"the named tuple {shown(name)} with the fields {shown(fields)} is not defined in this program, or more than "
+        "once: define or import it, under a name of its own"
     )
 
 

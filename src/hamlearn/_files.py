@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import BinaryIO
 
 from hamlearn.errors import CheckpointError
 
@@ -27,12 +28,12 @@ _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _swept: set[Path] = set()
 
 
-def replace(path: Path, write: Callable[[Path], None]) -> None:
+def replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
     """Let `path` hold what `write` writes: whoever looks, at any moment, finds the old file or the new one, whole.
 
     Args:
         path: The file.
-        write: Writes to the path that it is given; `OSError` where that fails.
+        write: Writes to the file that it is given.
 
     Raises:
         CheckpointError: If it cannot be written; the old file is as it was then, and nothing is left beside it.
@@ -71,7 +72,7 @@ def sweep(folder: Path) -> None:
             _remove_abandoned(path)
 
 
-def _replace(path: Path, write: Callable[[Path], None]) -> None:
+def _replace(path: Path, write: Callable[[BinaryIO], None]) -> None:
     handle, temporary = -1, None
     try:
         while handle < 0:
@@ -83,7 +84,8 @@ def _replace(path: Path, write: Callable[[Path], None]) -> None:
                 os.close(handle)
                 handle = -1
         assert temporary is not None
-        write(temporary)
+        with open(handle, "wb", closefd=False) as file:
+            write(file)
         os.fsync(handle)
         temporary.replace(path)
     except BaseException:

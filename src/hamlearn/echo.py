@@ -105,7 +105,7 @@ class Echoed(Order):
         return tensors, {"tokens": described, "since": self.since}
 
     def _met(self, index: int, token: Token, count: int, since: int) -> str:
-        """From what the token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""
+        """From what token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""
         if self.joined and index:
             return "before"
         # From before the last echo, whatever it met: the weights have moved since, and a learned h0 with them.

@@ -10,19 +10,16 @@ from typing import Any
 import torch
 from safetensors.torch import load
 
-from hamlearn._checkpoint import _digest_of
+from hamlearn._checkpoint import _content, _described, _head, _placed
 
 DEEP = "@deep@"
 VALUES: list[Any] = [
     None, True, False, -1, 0, 1, 2, 7, 10**18, 2**63, 10**400, -0.0, 0.5, -3.5, 1e308, float("nan"), float("inf"),
-    "", "x", "tensor", "h/0", [], [0], {}, {"value": 1}, {"tensor": 0}, {"tuple": []}, {"list": [{"value": 0}]}, DEEP,
+    "", "x", "tensor", "h/0", [], [0], {}, {"value": 1}, {"tensor": 0}, {"tuple": []}, {"list": [{"value": 0}]},
+    DEEP,
     {"namedtuple": "os.terminal_size", "fields": [["columns", {"value": 0}], ["lines", {"value": 1}]]},
     {"dict": [["a", {"value": 0}], ["a", {"value": 1}]]}, {"defaultdict": []}, [1.0, 0.0, 0.0, 1.0, -1],
 ]  # fmt: skip
-TYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.int64: "I64", torch.uint8: "U8",
-    torch.bool: "BOOL",
-}  # fmt: skip
 Parts = tuple[dict[str, Any], dict[str, torch.Tensor]]
 
 
@@ -41,17 +38,9 @@ def assemble(header: Any, tensors: dict[str, torch.Tensor]) -> bytes:
     """A checkpoint with a digest that fits."""
     depth = 100_000
     text = json.dumps(header).replace(f'"{DEEP}"', "[" * depth + "]" * depth)
-    flat = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    # By hand: ten times as fast as the library's own function.
-    about: dict[str, Any] = {"__metadata__": {"hamlearn": text, "sha256": _digest_of(text, flat)}}
-    content = bytearray()
-    for name, tensor in flat.items():
-        start = len(content)
-        content += tensor.reshape(-1).view(torch.uint8).numpy().tobytes()
-        entry = {"dtype": TYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, len(content)]}
-        about[name] = entry
-    head = json.dumps(about, separators=(",", ":")).encode()
-    return len(head).to_bytes(8, "little") + head + content
+    contents = {name: _content(name, tensor) for name, tensor in tensors.items()}
+    described = {name: _described(tensor) for name, tensor in tensors.items()}
+    return b"".join([_head(text, described, contents), *(contents[name] for name in _placed(described))])
 
 
 def by_bytes(rng: random.Random, data: bytes) -> bytes:

@@ -30,7 +30,9 @@ def save(path: str | os.PathLike[str], learner: Learner) -> None:
     tensors |= {f"z/{index}": leaf for index, leaf in enumerate(carry.z)}
     tensors |= _checkpoint.random_state()
     try:
-        state_tree = describe_structure(carry.spec, len(carry.h), _own_classes(learner))
+        # By what any learner of this network knows, before it has met a state.
+        known = list(namedtuples(learner._network.first_names()))
+        state_tree = describe_structure(carry.spec, len(carry.h), known)
         memory, described = learner._order.state()
     except ValueError as error:
         raise CheckpointError(f"cannot save {path}: {error}") from error
@@ -134,8 +136,8 @@ def _carry(left: Tensors, described: Any, learner: Learner, *, fresh: bool) -> C
         raise ValueError("the state h holds whole numbers")
     if bool(h) > stateful or (stateful and not fresh and not h):
         raise ValueError(f"it holds {len(h)} tensors of the state h in the middle of a sequence")
-    spec = build_structure(described, len(h), _own_classes(learner))
     known = _known_states(learner)
+    spec = build_structure(described, len(h), [kind for state in known for kind in namedtuples(state)])
     if h and known and not any(alike(_tree.unflatten(h, spec), state) for state in known):
         raise ValueError(f"its state has the structure {shown(described)}, not that of this network's")
     return Carry(h, z, omega, spec)
@@ -145,10 +147,6 @@ def _known_states(learner: Learner) -> list[Any]:
     """States of the network, as far as the learner has met them: the present one, and h0."""
     carry, first = learner._carry, learner._network.first_names()
     return [*([_tree.unflatten(carry.h, carry.spec)] if carry.h else []), *([] if first is None else [first])]
-
-
-def _own_classes(learner: Learner) -> list[type]:
-    return [kind for state in _known_states(learner) for kind in namedtuples(state)]
 
 
 def _model(learner: Learner) -> dict[str, str]:
