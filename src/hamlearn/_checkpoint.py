@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import os
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -210,42 +208,6 @@ def require_equal(path: object, what: str, saved: Any, current: Any, remedy: str
 def layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Name, shape and dtype of each tensor, to tell one model from another."""
     return {name: f"{tensor.dtype}{list(tensor.shape)}" for name, tensor in tensors.items()}
-
-
-def identity(value: Any) -> Any:
-    """A JSON description that two equal settings share: of numbers, schedules, tensors and mappings."""
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    if isinstance(value, Tensor):
-        data = value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
-        return f"tensor {value.dtype}{list(value.shape)} {_digest(data)}"
-    if isinstance(value, Mapping):
-        return {str(key): identity(item) for key, item in value.items()}
-    if isinstance(value, tuple | list):
-        return [identity(item) for item in value]
-    if isinstance(value, functools.partial):
-        return {"partial": identity([value.func, value.args, value.keywords])}
-    if isinstance(value, types.MethodType):
-        return {"method": identity([value.__func__, value.__self__])}
-    if isinstance(value, types.FunctionType):
-        closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        parts = repr([_code(value.__code__), identity([closed, value.__defaults__, value.__kwdefaults__])])
-        return f"function {value.__module__}.{value.__qualname__} {_digest(parts.encode())}"
-    if isinstance(value, types.BuiltinFunctionType):
-        return f"builtin {value.__module__}.{value.__qualname__}"
-    kind = f"{type(value).__module__}.{type(value).__qualname__}"
-    if not hasattr(value, "__dict__"):
-        return {"type": kind, "repr": repr(value)}
-    return {"type": kind, **identity(vars(value))}
-
-
-def _code(code: types.CodeType) -> list[Any]:
-    inner = [_code(item) if isinstance(item, types.CodeType) else repr(item) for item in code.co_consts]
-    return [code.co_code, code.co_names, inner]
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
 
 
 def random_state() -> dict[str, Tensor]:

@@ -164,8 +164,8 @@ def _find(name: Any, fields: list[Any], own: Iterable[type]) -> type:
         if len(fitting) == 1:
             return fitting.pop()
     raise ValueError(
-        f"the named tuple {shown(name)} with the fields {shown(fields)} is not defined in this program, or more than "
-        "once: define or import it, under a name of its own"
+        f"the named tuple {shown(name)} with the fields {shown(fields)} is not defined in this program, or more "
+        "than once: define or import it, under a name of its own"
     )
 
 

@@ -363,7 +363,8 @@ KILLED = """
 import os, pathlib, random, signal, sys, time, torch, hamlearn as hl
 folder = pathlib.Path(sys.argv[1])
 network = hl.Network.feedforward(torch.nn.Linear(300, 300))
-learner, sample = hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper()), hl.Sample(torch.ones(1, 300), torch.zeros(1, 300))
+learner = hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper())
+sample = hl.Sample(torch.ones(1, 300), torch.zeros(1, 300))
 learner.save(folder / "checkpoint")
 random.seed(0)
 reached = 0.0

@@ -134,7 +134,7 @@ class Fuzzer:
 
 
 class Watch:
-    """Looks whether a learner is as it was: the bits of the weights, and all that is replaced, never written to."""
+    """Looks whether a learner is as it was: the bits of the weights, and what is replaced, never written to."""
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner

@@ -24,8 +24,8 @@ Parts = tuple[dict[str, Any], dict[str, torch.Tensor]]
 
 
 def parse(data: bytes) -> Parts:
-    """Header and tensors of a whole checkpoint."""
-    return json.loads(raw_header(data)["__metadata__"]["hamlearn"]), load(data)
+    """Header and tensors of a whole checkpoint, in the same order every time."""
+    return json.loads(raw_header(data)["__metadata__"]["hamlearn"]), dict(sorted(load(data).items()))
 
 
 def raw_header(data: bytes) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from hamlearn import _checkpoint, _tree
 from hamlearn._claims import Tensors, flag, number, record, shown, whole
 from hamlearn._described import alike, build_structure, describe_structure, namedtuples
+from hamlearn._identity import identity
 from hamlearn.echo import Echoed
 from hamlearn.errors import CheckpointError
 from hamlearn.learner._running import checked_place
@@ -46,7 +47,7 @@ def save(path: str | os.PathLike[str], learner: Learner) -> None:
         "memory": described,
         "model": _model(learner),
         "setting": _setting(learner),
-        "hyper": _checkpoint.identity(vars(learner.hyper)),
+        "hyper": identity(vars(learner.hyper)),
     }
     _checkpoint.write(path, tensors, header)
 
@@ -121,7 +122,7 @@ def _require_same(path: object, learner: Learner, header: dict[str, Any], *, new
     equal(path, "parameter or buffer", header["model"], _model(learner), "build the model it was saved from")
     equal(path, "setting", header["setting"], _setting(learner), "build the learner with the same settings")
     if not new_hyper:
-        mine = _checkpoint.identity(vars(learner.hyper))
+        mine = identity(vars(learner.hyper))
         equal(path, "hyper", header["hyper"], mine, "use the same Hyper, or load(..., new_hyper=True)")
 
 

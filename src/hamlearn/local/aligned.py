@@ -17,7 +17,7 @@ from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight, Line, Pipe, Tick
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
-from hamlearn.local.saved_flights import dump, restore
+from hamlearn.local.saved_flights import check, dump, restore
 from hamlearn.local.schedule import Schedule, schedule
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
@@ -238,29 +238,11 @@ class Aligned:
         self.flights = restore(tensors, about["flights"], self.system.wiring.values, device)
         tensors.done()
         for entry, flight in self.flights.items():
-            self._check_flight(entry, flight)
-
-    def _check_flight(self, entry: int, flight: Flight) -> None:
-        """Raise unless a sample that entered at this tick can be in flight like this."""
-        age, u = self.number - entry, flight.sample.u
-        if not 1 <= age < self.schedule.horizon:
-            raise ValueError(f"a sample of tick {entry} is in flight at tick {self.number}")
-        key, trial = _tree.describe(u), self.system.wiring.start(u)
-        passed = [cell for cell in self.system.cells if self.schedule.shown(cell.name) < age]
-        known = {cell.name for cell in passed}
-        drew = {cell.name: 1 + len(cell.devices) for cell in passed if isinstance(cell, Cell) and cell.random}
-        if set(flight.h) - set(self.system.wiring.inputs) != known or not set(flight.z) <= known:
-            raise ValueError(f"the sample of tick {entry} has not the states of the nodes that it has passed")
-        if {name: len(states) for name, states in flight.draws.items()} != drew:
-            raise ValueError(f"the sample of tick {entry} has not the random states of the nodes that drew")
-        for name, x in [*((n, flight.h[n]) for n in known), *flight.z.items()]:
-            if x.shape != trial[name].shape or x.dtype is not trial[name].dtype:
-                raise ValueError(f"the sample of tick {entry} has {_tree.describe(x)} at node {name!r}")
-        for cell in self.system.cells:
-            fits = cell.name in self.pipes and self.pipes[cell.name].h.shape[1:] == trial[cell.name].shape
-            if isinstance(cell, Stack) and not fits:
-                raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
-        if flight.loss is not None and (flight.loss.dim() or not flight.loss.is_floating_point()):
-            raise ValueError(f"the sample of tick {entry} has the loss {_tree.describe(flight.loss)}")
-        self._key, self._trial = key, trial
-        self._check_target(flight.sample)
+            trial = self.system.wiring.start(flight.sample.u)
+            check(entry, flight, self.number - entry, self.schedule, self.system, trial)
+            for cell in self.system.cells:
+                fits = cell.name in self.pipes and self.pipes[cell.name].h.shape[1:] == trial[cell.name].shape
+                if isinstance(cell, Stack) and not fits:
+                    raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
+            self._key, self._trial = _tree.describe(flight.sample.u), trial
+            self._check_target(flight.sample)

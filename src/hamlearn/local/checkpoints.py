@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hamlearn import _checkpoint
 from hamlearn._claims import Tensors, number, record, whole
+from hamlearn._identity import identity
 from hamlearn.errors import CheckpointError
 from hamlearn.learner._running import checked_place
 from hamlearn.local.outer import dense
@@ -36,7 +37,7 @@ def save(learner: LocalLearner, path: str | os.PathLike[str]) -> None:
         "engine": engine,
         "model": _layout(learner),
         "setting": _setting(learner),
-        "hyper": _checkpoint.identity(vars(learner.hyper)),
+        "hyper": identity(vars(learner.hyper)),
     }
     _checkpoint.write(path, tensors, header)
 
@@ -78,7 +79,7 @@ def _require_same(path: object, learner: LocalLearner, header: dict[str, Any], *
     equal(path, "parameter or buffer", header["model"], _layout(learner), "build the model it was saved from")
     equal(path, "setting", header["setting"], _setting(learner), "build the learner with the same settings")
     if not new_hyper:
-        mine = _checkpoint.identity(vars(learner.hyper))
+        mine = identity(vars(learner.hyper))
         equal(path, "hyper", header["hyper"], mine, "use the same Hyper, or load(..., new_hyper=True)")
 
 

@@ -8,8 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn import _tree
 from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, whole
+from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight
+from hamlearn.local.schedule import Schedule
+from hamlearn.local.system import System
 from hamlearn.tokens import pack_sample, unpack_sample
 
 
@@ -46,6 +50,36 @@ def restore(
         flights[entry] = _restore(left, about, values, device)
         left.done()
     return flights
+
+
+def check(
+    entry: int, flight: Flight, age: int, schedule: Schedule, system: System, trial: dict[str, Tensor]
+) -> None:
+    """Raise `ValueError` unless a sample that entered `age` ticks ago can be in flight like this.
+
+    Args:
+        entry: The tick at which it entered.
+        flight: What the file says of it.
+        age: Ticks since then.
+        schedule: When it passes which node.
+        system: The nodes.
+        trial: Outputs of the nodes for its input, for their shapes.
+    """
+    what = f"the sample of tick {entry}"
+    if not 1 <= age < schedule.horizon:
+        raise ValueError(f"{what} cannot be in flight after {age} ticks")
+    passed = [cell for cell in system.cells if schedule.shown(cell.name) < age]
+    known = {cell.name for cell in passed}
+    if set(flight.h) - set(system.wiring.inputs) != known or not set(flight.z) <= known:
+        raise ValueError(f"{what} has not the states of the nodes that it has passed")
+    drew = {cell.name: 1 + len(cell.devices) for cell in passed if isinstance(cell, Cell) and cell.random}
+    if {name: len(states) for name, states in flight.draws.items()} != drew:
+        raise ValueError(f"{what} has not the random states of the nodes that drew")
+    for name, x in [*((n, flight.h[n]) for n in known), *flight.z.items()]:
+        if x.shape != trial[name].shape or x.dtype is not trial[name].dtype:
+            raise ValueError(f"{what} has {_tree.describe(x)} at node {name!r}")
+    if flight.loss is not None and (flight.loss.dim() or not flight.loss.is_floating_point()):
+        raise ValueError(f"{what} has the loss {_tree.describe(flight.loss)}")
 
 
 def _restore(
