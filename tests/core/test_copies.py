@@ -58,6 +58,10 @@ def steady(credit):
     return hl.Learner(network, nn.functional.mse_loss, hl.Hyper(beta=0.1, eta=0.2), "sequential", credit)
 
 
+def linear(hyper):
+    return hl.Learner(hl.Network.feedforward(nn.Linear(3, 2)), nn.functional.mse_loss, hyper, "sequential")
+
+
 def through_pickle(learner):
     return pickle.loads(pickle.dumps(learner))
 
@@ -121,6 +125,24 @@ def test_what_a_copy_does_with_its_network_is_its_own_affair():
     twin.reset()
     assert same(before, everything(learner))
     assert learner.stored_tokens == 1
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, through_pickle])
+def test_a_copied_population_goes_on_as_the_original_does(way):
+    given = [hl.Sample(torch.randn(1, 3), torch.zeros(1, 2)) for _ in range(12)]
+    rates = [hl.Hyper.from_sgd(lr=lr) for lr in (0.01, 0.1)]
+    population, alone = (hl.Population(linear, rates, seeds=[0, 1]) for _ in range(2))
+    for number, _ in enumerate(population.run(given[:8], chunk=4)):
+        if number == 5:
+            twin = way(population)
+    assert twin.position == 6
+    for each, rest in ((population, given[8:]), (twin, given[6:]), (alone, given)):
+        list(each.run(rest))
+    for one, other, third in zip(population.members, twin.members, alone.members, strict=True):
+        assert same(everything(one), everything(third))
+        assert same(everything(other), everything(third))
+    with pytest.raises(ConfigError, match=r"use copy\.deepcopy"):
+        copy.copy(population)
 
 
 def test_a_shallow_copy_is_refused_by_name():
