@@ -45,6 +45,12 @@ class Slots:
         self._exchanged: Any = None
         self.refresh()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"network": self.network}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        Slots.__init__(self, **state)
+
     def refresh(self) -> None:
         """Look at the network anew."""
         network = self.network

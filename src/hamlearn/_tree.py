@@ -87,16 +87,6 @@ def copied(tree: Any) -> Any:
     return _pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
 
 
-def dumps(spec: Spec) -> str | None:
-    """A structure as JSON text."""
-    return None if spec is None else _pytree.treespec_dumps(spec)
-
-
-def loads(text: str | None) -> Spec:
-    """The structure that `dumps` wrote."""
-    return None if text is None else _pytree.treespec_loads(text)
-
-
 def describe(tree: Any) -> str:
     """Shapes and dtypes of a tree, for messages.
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import Tensors, record, whole
 from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
 from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
@@ -96,25 +98,65 @@ class Echoed(Order):
         return 0 if self.credit.every is not None else len(self.tokens)
 
     def state(self) -> tuple[dict[str, Tensor], Any]:
-        """Stored tokens: inputs, targets and the states they met."""
-        tensors, described = pack(self.tokens)
+        """Stored tokens: inputs, targets, and the states they met where those are not found by running them."""
+        count = len(self.tokens)
+        tensors, described = pack(
+            token if self._met(index, token, count, self.since) == "met" else replace(token, h=[])
+            for index, token in enumerate(self.tokens)
+        )
         return tensors, {"tokens": described, "since": self.since}
 
-    def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
-        """Take the stored tokens back, and run them again to have their graphs."""
-        self.take_back(unpack(tensors, described["tokens"]), described["since"], spec)
+    def _met(self, index: int, token: Token, count: int, since: int) -> str:
+        """From what token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""
+        if self.joined and index:
+            return "before"
+        # From before the last echo, whatever it met: the weights have moved since, and a learned h0 with them.
+        return "h0" if token.fresh and index >= count - since else "met"
 
-    def take_back(self, tokens: Iterable[Token], since: int, spec: _tree.Spec) -> None:
+    def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
+        """Take the stored tokens back, and run them again to have their graphs."""
+        about = record(described, "the memory", "tokens", "since")
+        tokens = list(unpack(tensors, about["tokens"], carry.omega[0].device))
+        tensors.done()
+        self._check(tokens, whole(about["since"], "since"), carry)
+        self.take_back(tokens, about["since"], carry.spec)
+        last = self.tokens[-1].h_next if self.tokens else []
+        if last and [leaf.shape for leaf in last] != [leaf.shape for leaf in carry.h]:
+            raise ValueError("the stored tokens do not lead to the state h")
+
+    def _check(self, tokens: list[Token], since: int, carry: Carry) -> None:
+        most, every = self.credit.truncate, self.credit.every
+        fits = len(tokens) == since if most is None else min(since, most) <= len(tokens) <= most
+        if not fits or (every is not None and since >= every):
+            raise ValueError(f"{len(tokens)} tokens, {since} since the last echo, are none of {self.credit!r}")
+        if any(token.fresh for token in tokens[1:]):
+            raise ValueError("a token within the sequence claims to be its first")
+        for index, token in enumerate(tokens):
+            met = not self.rebuilds and self._met(index, token, len(tokens), since) == "met"
+            shapes = [(leaf.shape, leaf.dtype) for leaf in carry.h] if met else []
+            if [(leaf.shape, leaf.dtype) for leaf in token.h] != shapes:
+                raise ValueError(f"token {index} has not met a state such as h")
+
+    def take_back(self, tokens: Sequence[Token], since: int, spec: _tree.Spec) -> None:
         """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
-        self.forget()
-        for token in tokens:
-            before = self.tokens[-1] if self.tokens else None
+        # The old ones are kept until all the new ones have run.
+        taken: deque[Token] = deque(maxlen=self.credit.truncate)
+        for index, token in enumerate(tokens):
+            before = taken[-1] if taken else None
             if not self.rebuilds:
-                h = before.h_next if self.joined and before is not None else token.h
-                h = self._first_state(token.sample, spec) if token.fresh else h
+                met = self._met(index, token, len(tokens), since)
+                h = self._first_state(token.sample, spec) if met == "h0" else token.h
+                h = before.h_next if met == "before" and before is not None else h
                 token = self._run_again(token, h, before, spec)
-            self.tokens.append(token)
-        self.since = since
+            taken.append(token)
+        self.tokens, self.since = taken, since
+
+    def without_graphs(self) -> Echoed:
+        """The same order as it can be copied, and then be given its graphs again by `take_back`."""
+        twin = copy.copy(self)
+        twin.tokens = deque((token.without_graph() for token in self.tokens), maxlen=self.credit.truncate)
+        twin._proposed = None, 0
+        return twin
 
     def _state_met(self, carry: Carry, sample: Sample, fresh: bool) -> list[Tensor]:
         if self.joined and self.tokens:

@@ -191,6 +191,10 @@ class Network(nn.Module):
                 "and dtype, and h0"
             ) from error
 
+    def first_names(self) -> Any:
+        """Names of the tensors of h0, in the structure of the state; `None` where h0 is found from the input."""
+        return getattr(self, "_h0_names", None)
+
     def state_net(self, u: Any, h: Any) -> Any:
         """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
         return self._call("state", self.state, self._state_reads, u, h)

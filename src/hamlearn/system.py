@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import Tensors
 from hamlearn._slots import Slots
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss
@@ -130,5 +131,8 @@ class Order(ABC):
         """The order's own memory as tensors and JSON."""
         return {}, None
 
-    def load_state(self, tensors: dict[str, Tensor], described: Any, spec: _tree.Spec) -> None:
-        """Take back what `state` told; `spec` is the structure of h."""
+    def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
+        """Take back what `state` told, to go on from `carry`; `ValueError` where it cannot have told this."""
+        tensors.done()
+        if described is not None:
+            raise ValueError("it holds stored tokens, and this learner stores none")

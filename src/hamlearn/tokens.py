@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, shown
+from hamlearn._described import build, describe
 from hamlearn._slots import Slots
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
@@ -47,38 +49,78 @@ class Token:
         """τφ, with the nominal τ on the clock of events."""
         return self.rates.stride * self.rates.phi
 
-
-_PARTS = ("u", "target", "h", "random", "buffers")
+    def without_graph(self) -> Token:
+        """The same token as it can be copied: what `Echoed.take_back` runs it again from."""
+        sample = replace(self.sample, u=_tree.detach(self.sample.u), target=_tree.detach(self.sample.target))
+        h = [leaf.detach() for leaf in self.h]
+        return replace(self, sample=sample, h=h, h_next=[], loss=None, y=None)
 
 
 def pack(tokens: Iterable[Token]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Inputs, targets, rates and states of tokens, as tensors and JSON; graphs are left out."""
+    """Samples, rates and states of tokens, as tensors and JSON; graphs are left out."""
     tensors: dict[str, Tensor] = {}
     described = []
     for index, token in enumerate(tokens):
-        about: dict[str, Any] = {"rates": list(token.rates), "fresh": token.fresh}
-        sample = token.sample
-        trees = (sample.u, sample.target, token.h, token.random, token.buffers)
-        for part, tree in zip(_PARTS, trees, strict=True):
-            leaves, spec = ([], None) if tree is None else _tree.flatten(tree)
-            about[part] = {"absent": tree is None, "count": len(leaves), "tree": _tree.dumps(spec)}
-            tensors |= {f"{index}/{part}/{i}": leaf for i, leaf in enumerate(leaves)}
-        described.append(about)
+        tensors |= {f"{index}/h/{i}": leaf for i, leaf in enumerate(token.h)}
+        tensors |= {f"{index}/random/{i}": state for i, state in enumerate(token.random)}
+        tensors |= {f"{index}/buffers/{i}": buffer for i, buffer in enumerate(token.buffers)}
+        parts, sample = pack_sample(token.sample, f"{index}/")
+        tensors |= parts
+        described.append({"rates": list(token.rates), "fresh": token.fresh, "sample": sample})
     return tensors, described
 
 
-def unpack(tensors: dict[str, Tensor], described: list[dict[str, Any]]) -> Iterator[Token]:
-    """The tokens that `pack` wrote down, without graphs."""
-    for index, about in enumerate(described):
-        parts: dict[str, Any] = {}
-        for part in _PARTS:
-            leaves = [tensors[f"{index}/{part}/{i}"] for i in range(about[part]["count"])]
-            absent = about[part]["absent"]
-            parts[part] = None if absent else _tree.unflatten(leaves, _tree.loads(about[part]["tree"]))
-        sample = Sample(parts["u"], parts["target"])
-        random = [state.cpu() for state in parts["random"]]
-        rates = Rates(*about["rates"])
-        yield Token(sample, rates, parts["h"], [], None, None, about["fresh"], random, parts["buffers"])
+def unpack(tensors: Tensors, described: Any, device: torch.device) -> Iterator[Token]:
+    """The tokens that `pack` wrote down, without graphs; raises `ValueError` where it cannot have written this."""
+    for index, about in enumerate(entries(described, "the list of tokens")):
+        what = f"token {index}"
+        record(about, what, "rates", "fresh", "sample")
+        sample = unpack_sample(tensors, about["sample"], f"{index}/", device)
+        h = [tensors.keep(name, device) for name in tensors.counted(f"{index}/h/")]
+        random = [
+            generator_state(tensors.take(name), f"the random state of {what}", None if i else "cpu")
+            for i, name in enumerate(tensors.counted(f"{index}/random/"))
+        ]
+        buffers = [tensors.keep(name, device) for name in tensors.counted(f"{index}/buffers/")]
+        fresh = flag(about["fresh"], f"fresh of {what}")
+        yield Token(sample, _rates(about["rates"], what), h, [], None, None, fresh, random, buffers)
+
+
+def pack_sample(sample: Sample, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """A sample as tensors, their names beginning with `prefix`, and JSON."""
+    tensors: dict[str, Tensor] = {}
+    about: dict[str, Any] = {"tau": sample.tau, "boundary": sample.boundary}
+    for part in ("u", "target"):
+        kept: list[Tensor] = []
+
+        def keep(tensor: Tensor, kept: list[Tensor] = kept) -> int:
+            kept.append(tensor)
+            return len(kept) - 1
+
+        about[part] = describe(getattr(sample, part), keep)
+        tensors |= {f"{prefix}{part}/{i}": tensor for i, tensor in enumerate(kept)}
+    return tensors, about
+
+
+def unpack_sample(tensors: Tensors, described: Any, prefix: str, device: torch.device) -> Sample:
+    """The sample that `pack_sample` wrote down."""
+    about = record(described, "a sample", "tau", "boundary", "u", "target")
+    u, target = (
+        build(about[part], lambda i, part=part: tensors.keep(f"{prefix}{part}/{i}", device))  # type: ignore[misc]
+        for part in ("u", "target")
+    )
+    tau = None if about["tau"] is None else number(about["tau"], "tau of a sample", positive=True)
+    return Sample(u, target, tau, flag(about["boundary"], "boundary of a sample"))
+
+
+def _rates(value: Any, what: str) -> Rates:
+    rates = entries(value, f"the rates of {what}")
+    if len(rates) != len(Rates._fields) or rates[-1] != -1 or type(rates[-1]) is not int:
+        raise ValueError(f"the rates of {what} are {shown(rates)}, not those of {Rates._fields} with s = -1")
+    tau, stride, eta, eta_z, phi = (number(rate, f"a rate of {what}") for rate in rates[:-1])
+    for step in (tau, stride):
+        number(step, f"a time step of {what}", positive=True)
+    return Rates(tau, stride, eta, eta_z, phi, -1)
 
 
 class Rerun:

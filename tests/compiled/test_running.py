@@ -246,7 +246,7 @@ print("done")
 
 
 def test_the_first_use_says_that_it_compiles_and_other_processes_do_not_again(tmp_path: Path) -> None:
-    environment = os.environ | {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment = os.environ | {"HAMLEARN_CACHE_DIR": str(tmp_path)}
     runs = [
         subprocess.run(
             [sys.executable, "-c", COMPILE_ONCE], env=environment, capture_output=True, text=True, check=True
@@ -259,7 +259,7 @@ def test_the_first_use_says_that_it_compiles_and_other_processes_do_not_again(tm
 
 
 def test_without_a_compiler_it_goes_on_eagerly_and_says_so(tmp_path: Path) -> None:
-    environment = {"PATH": "", "HOME": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
+    environment = {"PATH": "", "HOME": str(tmp_path), "HAMLEARN_CACHE_DIR": str(tmp_path)}
     run = subprocess.run(
         [sys.executable, "-c", COMPILE_ONCE], env=environment, capture_output=True, text=True, check=True
     )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,7 +15,7 @@ import pytest
 import torch
 
 from hamlearn.compiled.graphs import pure_graph
-from hamlearn.loops import Loop, Program, UnsupportedError, cached, library, translate
+from hamlearn.loops import Loop, Program, UnsupportedError, cached, library, shelf, translate
 
 SCRIPT = """
 import torch
@@ -32,8 +35,8 @@ def small(name: float) -> Program:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    return tmp_path
+    monkeypatch.setenv("HAMLEARN_CACHE_DIR", str(tmp_path))
+    return tmp_path / "loops"
 
 
 def test_processes_share_what_one_has_compiled(folder: Path) -> None:
@@ -45,7 +48,7 @@ def test_processes_share_what_one_has_compiled(folder: Path) -> None:
     said = [process.communicate(timeout=300)[0].split() for process in together]
     assert said[0] == said[1]
     assert said[0][0] == "True"
-    assert len(list((folder / "hamlearn").iterdir())) == 1
+    assert sorted(path.suffix for path in folder.iterdir()) == [".sha256", ".so"]
     assert cached(program)
     x = torch.zeros(400)
     Loop(program)(2, [x], [torch.ones(2, 400)], [])
@@ -70,20 +73,106 @@ def test_cc_may_name_a_compiler_with_flags(folder: Path, monkeypatch: pytest.Mon
     Loop(small(0.03125))
 
 
-def test_a_missing_cache_folder_is_told_so(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "file").touch()
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(folder / "file" / "below"))
-    with pytest.raises(UnsupportedError, match="set TORCHINDUCTOR_CACHE_DIR"):
-        Loop(small(0.75))
-
-
-def test_a_damaged_library_is_compiled_again(folder: Path) -> None:
-    program = small(0.125)
-    path = library._path(program.source)
-    path.write_bytes(b"not a library")
+def run(loop: Loop) -> torch.Tensor:
     x = torch.ones(400)
-    Loop(program)(1, [x], [torch.ones(1, 400)], [])
-    torch.testing.assert_close(x, torch.full((400,), 1.125).tanh())
+    loop(1, [x], [torch.ones(1, 400)], [])
+    return x
+
+
+def test_a_folder_that_cannot_be_had_is_told_and_the_loop_runs_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "file").touch()
+    monkeypatch.setenv("HAMLEARN_CACHE_DIR", str(folder.parent / "file" / "below"))
+    with pytest.warns(RuntimeWarning, match="for this process only: .*file.*Set HAMLEARN_CACHE_DIR"):
+        loop = Loop(small(0.75))
+    torch.testing.assert_close(run(loop), torch.full((400,), 1.75).tanh())
+
+
+def test_libraries_are_kept_in_a_folder_that_is_closed_to_others(folder: Path) -> None:
+    Loop(small(0.6875))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert folder.stat().st_uid == os.geteuid()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "xdg", "place"),
+    [("/a", "/b", "/a/loops"), ("", "/b", "/b/hamlearn/loops"), ("", "b", "/home/.cache/hamlearn/loops")],
+)
+def test_the_folder_follows_the_variables(
+    chosen: str, xdg: str, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home")
+    assert shelf._place(chosen, xdg) == Path(place)
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
+def test_a_folder_that_others_can_write_to_is_not_used(folder: Path, mode: int) -> None:
+    program = small(0.625)
+    folder.mkdir()
+    folder.chmod(mode)
+    with pytest.warns(RuntimeWarning, match=rf"can be written to by other users \(mode {mode:o}\)"):
+        path = library._path(library._key(program.source))
+    assert path.parent != folder
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_a_folder_that_another_user_made_first_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder.mkdir(mode=0o700)
+    owner = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
+    with pytest.warns(RuntimeWarning, match=f"belongs to another user, {owner}"):
+        path = library._path("key")
+    assert path.parent != folder
+
+
+def swapped(kept: Path, other: Path) -> None:
+    kept.write_bytes(other.read_bytes())
+
+
+def swapped_with_its_digest(kept: Path, other: Path) -> None:
+    swapped(kept, other)
+    kept.with_suffix(".sha256").write_text(other.with_suffix(".sha256").read_text())
+
+
+def without_digest(kept: Path, other: Path) -> None:
+    kept.with_suffix(".sha256").unlink()
+
+
+def one_bit(kept: Path, other: Path) -> None:
+    content = bytearray(kept.read_bytes())
+    content[len(content) // 2] ^= 1
+    kept.write_bytes(content)
+
+
+def cut_short(kept: Path, other: Path) -> None:
+    kept.write_bytes(kept.read_bytes()[:-1])
+
+
+def opened_to_others(kept: Path, other: Path) -> None:
+    kept.chmod(0o666)
+
+
+@pytest.mark.parametrize(
+    "mutate", [swapped, swapped_with_its_digest, without_digest, one_bit, cut_short, opened_to_others]
+)
+def test_a_library_that_was_changed_is_compiled_again_and_never_loaded(
+    folder: Path, mutate: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, other = small(0.5625), small(-4.0)
+    kept, foreign = (library._path(library._key(p.source)) for p in (program, other))
+    # Compiled without being loaded, as another process would.
+    for each, path in ((program, kept), (other, foreign)):
+        library._compile(each.source, path, library._key(each.source))
+    whole = kept.read_bytes()
+    mutate(kept, foreign)
+    loaded = []
+    load = ctypes.CDLL
+    monkeypatch.setattr(library, "_load", library._load.__wrapped__)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: loaded.append(Path(path).read_bytes()) or load(path))
+    torch.testing.assert_close(run(Loop(program)), torch.full((400,), 1.5625).tanh())
+    assert loaded == [whole]
+    assert shelf.intact(kept, library._key(program.source))
 
 
 def test_a_compiler_that_refuses_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +181,7 @@ def test_a_compiler_that_refuses_leaves_nothing_behind(folder: Path, monkeypatch
     with pytest.raises(UnsupportedError, match="failed"):
         Loop(program)
     assert not cached(program)
-    assert not list((folder / "hamlearn").iterdir())
+    assert not list(folder.iterdir())
 
 
 def test_vector_functions_are_not_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

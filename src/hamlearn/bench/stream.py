@@ -64,17 +64,17 @@ def measure(device: str, quick: bool = False) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _empty_caches() -> Iterator[None]:
-    """A new folder for what PyTorch, and the compiled engine with it, keep on disk."""
-    name = "TORCHINDUCTOR_CACHE_DIR"
-    before = os.environ.get(name)
+    """A new folder for what PyTorch and the compiled engine keep on disk."""
+    names = ("TORCHINDUCTOR_CACHE_DIR", "HAMLEARN_CACHE_DIR")
+    before = {name: os.environ[name] for name in names if name in os.environ}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        os.environ[name] = folder
+        os.environ.update(dict.fromkeys(names, folder))
         try:
             yield
         finally:
-            del os.environ[name]
-            if before is not None:
-                os.environ[name] = before
+            for name in names:
+                del os.environ[name]
+            os.environ.update(before)
 
 
 def _load_compilers(device: str) -> None:

@@ -31,7 +31,7 @@ class InC:
         program = translate(graph, kinds, laned, lanes)
         self.lanes = lanes
         if not cached(program):
-            logger.warning("compiling a step into C loops: it takes a moment, and is kept in PyTorch's cache")
+            logger.warning("compiling a step into C loops: it takes a moment, and is kept for the next time")
         self.loop = Loop(program)
 
     def __call__(

@@ -95,7 +95,13 @@ class Learner:
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle(hand_over=True)
-        return vars(self) | {"_blocks": None}
+        return _snapshot.copied(self)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        _snapshot.revive(self, state)
+
+    def __copy__(self) -> Learner:
+        raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
 
     @property
     def hyper(self) -> Hyper:
@@ -287,8 +293,6 @@ class Learner:
             new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
         """
         self._settle()
-        if self._blocks is not None:
-            self._blocks.forget()
         _snapshot.load(path, self, new_hyper=new_hyper)
 
     def _settle(self, *, hand_over: bool = False) -> None:

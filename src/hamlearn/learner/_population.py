@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -62,6 +62,16 @@ class Population:
         self._members: list[Learner] = members
         self._reader = Reader()
         self._blocks = PopulationRunner(members, self._reader, self.step)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_members": self.members, "_blocks": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._blocks = PopulationRunner(self._members, self._reader, self.step)
+
+    def __copy__(self) -> Population:
+        raise ConfigError("copy.copy() would give two populations the same members: use copy.deepcopy()")
 
     @property
     def members(self) -> list[Learner]:

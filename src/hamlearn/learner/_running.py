@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
+from hamlearn._claims import record, whole
 from hamlearn.errors import StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, blocks_of
@@ -36,6 +37,14 @@ class Progress(NamedTuple):
         if ends is not None and any(ends):
             return Progress(position, ends[::-1].index(True), True, start)
         return Progress(position, self.tokens + count, self.sequences, start)
+
+
+def checked_place(state: Any) -> dict[str, Any]:
+    """What `Reader.state_dict` told, out of a file; the stream looks at its own part when it is opened."""
+    place = record(state, "the place in the stream", "position", "stream", "skip")
+    whole(place["position"], "the position in the stream")
+    whole(place["skip"], "the number of samples to skip")
+    return place
 
 
 class Reader:

@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import Tensors, record, whole
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight, Line, Pipe, Tick, own_copy
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
-from hamlearn.local.saved_flights import dump, restore
+from hamlearn.local.saved_flights import check, dump, restore
 from hamlearn.local.schedule import Schedule, schedule
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
@@ -224,12 +225,27 @@ class Aligned:
             tensors |= {f"pipe/{name}/h": pipe.h, f"pipe/{name}/z": pipe.z, f"pipe/{name}/line": pipe.line.slots}
         return tensors, {"number": self.number, "flights": flights}
 
-    def load(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take what a checkpoint held."""
-        self.number, self.pipes = header["number"], {}
+    def load(self, tensors: Tensors, header: Any) -> None:
+        """Take what a checkpoint held, if it can have been saved here; raises `ValueError` where it cannot."""
+        about = record(header, "the pipeline", "number", "flights")
+        self.number, self.pipes = whole(about["number"], "the number of ticks"), {}
+        device = self.system.theta[0].device
         for cell in self.system.cells:
-            if f"pipe/{cell.name}/h" in tensors and isinstance(cell, Stack):
-                self._lay(cell, tensors[f"pipe/{cell.name}/h"])
-                self.pipes[cell.name].z = tensors[f"pipe/{cell.name}/z"]
-                self.pipes[cell.name].line.slots = tensors[f"pipe/{cell.name}/line"]
-        self.flights = restore(tensors, header["flights"], self.system.wiring.values)
+            if isinstance(cell, Stack) and f"pipe/{cell.name}/h" in tensors:
+                h = tensors.keep(f"pipe/{cell.name}/h", device)
+                cell.check(h)
+                self._lay(cell, h)
+                pipe = self.pipes[cell.name]
+                pipe.z = tensors.keep(f"pipe/{cell.name}/z", device, pipe.z)
+                pipe.line.slots = tensors.keep(f"pipe/{cell.name}/line", device, pipe.line.slots)
+        self.flights = restore(tensors, about["flights"], self.system.wiring.values, device)
+        tensors.done()
+        for entry, flight in self.flights.items():
+            trial = self.system.wiring.start(flight.sample.u)
+            check(entry, flight, self.number - entry, self.schedule, self.system, trial)
+            for cell in self.system.cells:
+                fits = cell.name in self.pipes and self.pipes[cell.name].h.shape[1:] == trial[cell.name].shape
+                if isinstance(cell, Stack) and not fits:
+                    raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
+            self._key, self._trial = _tree.describe(flight.sample.u), trial
+            self._check_target(flight.sample)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from hamlearn import _checkpoint
+from hamlearn._claims import Tensors, number, record, whole
+from hamlearn._identity import identity
+from hamlearn.errors import CheckpointError
+from hamlearn.learner._running import checked_place
 from hamlearn.local.outer import dense
 
 if TYPE_CHECKING:
@@ -20,7 +24,10 @@ def save(learner: LocalLearner, path: str | os.PathLike[str]) -> None:
     tensors: dict[str, Tensor] = {f"theta/{n}": weight for n, weight in learner.module.named_parameters()}
     tensors |= {f"buffer/{name}": buffer for name, buffer in learner.module.named_buffers()}
     tensors |= {f"omega/{i}": dense(omega) for i, omega in enumerate(learner._progress.omega)}
-    held, engine = learner._engine.saved()
+    try:
+        held, engine = learner._engine.saved()
+    except ValueError as error:
+        raise CheckpointError(f"cannot save {path}: {error}") from error
     tensors |= {f"engine/{name}": tensor for name, tensor in held.items()}
     tensors |= _checkpoint.random_state()
     header = {
@@ -30,40 +37,50 @@ def save(learner: LocalLearner, path: str | os.PathLike[str]) -> None:
         "engine": engine,
         "model": _layout(learner),
         "setting": _setting(learner),
-        "hyper": _checkpoint.identity(vars(learner.hyper)),
+        "hyper": identity(vars(learner.hyper)),
     }
     _checkpoint.write(path, tensors, header)
 
 
 def load(learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper: bool) -> None:
-    """Read what `save` wrote into a learner of the same model and setting."""
+    """Read what `save` wrote into a learner of the same model and setting; changes nothing if it does not fit."""
     tensors, header = _checkpoint.read(path)
-    compare = _checkpoint.require_equal
-    compare(path, "parameter or buffer", header["model"], _layout(learner), "build the model it was saved from")
-    compare(path, "setting", header["setting"], _setting(learner), "build the learner with the same settings")
+    module, progress, engine, theta = learner.module, learner._progress, learner._engine, learner._system.theta
+    with _checkpoint.reading(path):
+        _require_same(path, learner, header, new_hyper=new_hyper)
+        left = Tensors(tensors)
+        values: list[tuple[Tensor, Tensor]]
+        values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
+        values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
+        moved = {
+            "omega": [left.keep(f"omega/{i}", weight.device, weight) for i, weight in enumerate(theta)],
+            "t": number(header["t"], "t"),
+            "updates": whole(header["updates"], "updates"),
+        }
+        place = checked_place(header["reader"])
+        random = _checkpoint.checked_random_state(left)
+        # Nodes and samples in flight are laid out beside the engine, and looked at there.
+        loaded = copy.copy(engine)
+        loaded.load(left.under("engine/"), header["engine"])
+        left.done()
+        owners, written = (progress, engine, learner._reader), [tensor for tensor, _ in values]
+        with _checkpoint.Restoring(written, owners, graphs=False) as change:
+            for tensor, value in values:
+                change.set(tensor, value)
+            vars(progress).update(moved)
+            vars(engine).update(vars(loaded))
+            learner._reader.load_state_dict(place)
+            _checkpoint.restore_random_state(random)
+
+
+def _require_same(path: object, learner: LocalLearner, header: dict[str, Any], *, new_hyper: bool) -> None:
+    record(header, "the header", "t", "updates", "reader", "engine", "model", "setting", "hyper", "format")
+    equal = _checkpoint.require_equal
+    equal(path, "parameter or buffer", header["model"], _layout(learner), "build the model it was saved from")
+    equal(path, "setting", header["setting"], _setting(learner), "build the learner with the same settings")
     if not new_hyper:
-        mine = _checkpoint.identity(vars(learner.hyper))
-        compare(path, "hyper", header["hyper"], mine, "use the same Hyper, or load(..., new_hyper=True)")
-    device = learner._system.theta[0].device
-    with torch.no_grad():
-        for name, weight in learner.module.named_parameters():
-            weight.copy_(tensors[f"theta/{name}"])
-        for name, buffer in learner.module.named_buffers():
-            buffer.copy_(tensors[f"buffer/{name}"])
-    learner._progress.omega = [tensors[f"omega/{i}"].to(device) for i in range(len(learner._progress.omega))]
-    learner._engine.load(_engine_tensors(tensors, device), header["engine"])
-    learner._progress.t, learner._progress.updates = header["t"], header["updates"]
-    learner._reader.load_state_dict(header["reader"])
-    _checkpoint.restore_random_state(tensors)
-
-
-def _engine_tensors(tensors: dict[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    # States of random number generators stay on the CPU, wherever the weights are.
-    return {
-        name.removeprefix("engine/"): tensor if "/draws/" in name else tensor.to(device)
-        for name, tensor in tensors.items()
-        if name.startswith("engine/")
-    }
+        mine = identity(vars(learner.hyper))
+        equal(path, "hyper", header["hyper"], mine, "use the same Hyper, or load(..., new_hyper=True)")
 
 
 def _layout(learner: LocalLearner) -> dict[str, str]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hamlearn._claims import Tensors, record, whole
 from hamlearn.hyper import Rates
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
@@ -74,13 +75,20 @@ class DelayFree(Unaligned):
         pending = {f"pending/{name}": grad for name, grad in self.pending.items()}
         return tensors | pending, header | {"kappa": self.kappa}
 
-    def load(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take what a checkpoint held."""
-        super().load(tensors, header)
-        self.kappa = header["kappa"]
+    def load(self, tensors: Tensors, header: Any) -> None:
+        """Take what a checkpoint held, if it can have been saved here; raises `ValueError` where it cannot."""
+        self._take(tensors, record(header, "the engine", "begun", "kappa"))
+        self.kappa = whole(header["kappa"], "kappa")
+        shown, arrived = self.seen(self.h) if self.h else {}, tensors.under("pending/")
         self.pending = {
-            key.removeprefix("pending/"): grad for key, grad in tensors.items() if key.startswith("pending/")
+            name: arrived.keep(name, shown[name].device, shown[name])
+            for name in self.system.wiring.outputs
+            if name in arrived and name in shown
         }
+        arrived.done()
+        tensors.done()
+        if self.kappa % self.ticks or bool(self.kappa) > bool(self.h):
+            raise ValueError(f"kappa is {self.kappa} between two samples of {self.ticks} layers")
 
     def reset(self) -> None:
         """Start afresh with the next sample."""

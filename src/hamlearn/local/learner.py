@@ -88,6 +88,9 @@ class LocalLearner(Settings):
         self._progress = Progress(self._system, self._engine, on_nonfinite)
         self._reader = Reader()
 
+    def __copy__(self) -> LocalLearner:
+        raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         for cell in self._system.cells:

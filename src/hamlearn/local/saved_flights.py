@@ -2,67 +2,109 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.utils import _pytree
 
+from hamlearn import _tree
+from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, whole
+from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight
-from hamlearn.state import Sample
+from hamlearn.local.schedule import Schedule
+from hamlearn.local.system import System
+from hamlearn.tokens import pack_sample, unpack_sample
 
 
-def dump(flights: dict[int, Flight], inputs: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def dump(flights: dict[int, Flight], inputs: tuple[str, ...]) -> tuple[dict[str, Tensor], list[Any]]:
     """Tensors by name, and the rest; the external inputs are found again in u."""
     tensors: dict[str, Tensor] = {}
-    header = {}
+    header = []
     for entry, flight in flights.items():
-        held, header[str(entry)] = _dump(flight, f"flight/{entry}", inputs)
-        tensors |= held
+        prefix = f"flight/{entry}/"
+        tensors |= {} if flight.loss is None else {f"{prefix}loss": flight.loss}
+        tensors |= {f"{prefix}h/{n}": x for n, x in flight.h.items() if n not in inputs}
+        tensors |= {f"{prefix}z/{n}": x for n, x in flight.z.items()}
+        tensors |= {f"{prefix}draws/{n}/{i}": x for n, xs in flight.draws.items() for i, x in enumerate(xs)}
+        parts, sample = pack_sample(flight.sample, prefix)
+        tensors |= parts
+        about = {"entry": entry, "t": flight.t, "stride": flight.stride, "reported": flight.reported}
+        header.append(about | {"draws": list(flight.draws), "sample": sample})
     return tensors, header
 
 
 def restore(
-    tensors: dict[str, Tensor], header: dict[str, Any], values: Callable[[Any], dict[str, Any]]
+    tensors: Tensors, header: Any, values: Callable[[Any], dict[str, Any]], device: torch.device
 ) -> dict[int, Flight]:
-    """The flights that `dump` took apart; `values` gives the external inputs of u by name."""
-    return {int(e): _restore(tensors, saved, f"flight/{e}", values) for e, saved in header.items()}
+    """The flights that `dump` took apart; `values` gives the external inputs of u by name.
+
+    Raises:
+        ValueError: If `dump` cannot have written this.
+    """
+    flights: dict[int, Flight] = {}
+    for about in entries(header, "the list of samples in flight"):
+        record(about, "a sample in flight", "entry", "t", "stride", "reported", "draws", "sample")
+        entry = whole(about["entry"], "the entry of a sample in flight", least=max(flights, default=-1) + 1)
+        left = tensors.under(f"flight/{entry}/")
+        flights[entry] = _restore(left, about, values, device)
+        left.done()
+    return flights
 
 
-def _dump(flight: Flight, prefix: str, inputs: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    tensors: dict[str, Tensor] = {} if flight.loss is None else {f"{prefix}/loss": flight.loss}
-    tensors |= {f"{prefix}/h/{n}": x for n, x in flight.h.items() if n not in inputs}
-    tensors |= {f"{prefix}/z/{n}": x for n, x in flight.z.items()}
-    tensors |= {f"{prefix}/draws/{n}/{i}": x for n, xs in flight.draws.items() for i, x in enumerate(xs)}
-    sample, trees = flight.sample, {}
-    for part in ("u", "target"):
-        leaves, spec = _pytree.tree_flatten(getattr(sample, part))
-        found = {str(i): leaf for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)}
-        tensors |= {f"{prefix}/{part}/{i}": leaf for i, leaf in found.items()}
-        others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        trees[part] = [_pytree.treespec_dumps(spec), json.dumps(others), sorted(found, key=int)]
-    header = {"t": flight.t, "stride": flight.stride, "reported": flight.reported, "trees": trees}
-    return tensors, header | {"sample": {"tau": sample.tau, "boundary": sample.boundary}}
+def check(
+    entry: int, flight: Flight, age: int, schedule: Schedule, system: System, trial: dict[str, Tensor]
+) -> None:
+    """Raise `ValueError` unless a sample that entered `age` ticks ago can be in flight like this.
+
+    Args:
+        entry: The tick at which it entered.
+        flight: What the file says of it.
+        age: Ticks since then.
+        schedule: When it passes which node.
+        system: The nodes.
+        trial: Outputs of the nodes for its input, for their shapes.
+    """
+    what = f"the sample of tick {entry}"
+    if not 1 <= age < schedule.horizon:
+        raise ValueError(f"{what} cannot be in flight after {age} ticks")
+    passed = [cell for cell in system.cells if schedule.shown(cell.name) < age]
+    known = {cell.name for cell in passed}
+    if set(flight.h) - set(system.wiring.inputs) != known or not set(flight.z) <= known:
+        raise ValueError(f"{what} has not the states of the nodes that it has passed")
+    drew = {cell.name: 1 + len(cell.devices) for cell in passed if isinstance(cell, Cell) and cell.random}
+    if {name: len(states) for name, states in flight.draws.items()} != drew:
+        raise ValueError(f"{what} has not the random states of the nodes that drew")
+    for name, x in [*((n, flight.h[n]) for n in known), *flight.z.items()]:
+        if x.shape != trial[name].shape or x.dtype is not trial[name].dtype:
+            raise ValueError(f"{what} has {_tree.describe(x)} at node {name!r}")
+    if flight.loss is not None and (flight.loss.dim() or not flight.loss.is_floating_point()):
+        raise ValueError(f"{what} has the loss {_tree.describe(flight.loss)}")
 
 
 def _restore(
-    tensors: dict[str, Tensor], header: dict[str, Any], prefix: str, values: Callable[[Any], dict[str, Any]]
+    left: Tensors, about: dict[str, Any], values: Callable[[Any], dict[str, Any]], device: torch.device
 ) -> Flight:
-    parts = {}
-    for part, (spec, others, found) in header["trees"].items():
-        leaves = json.loads(others)
-        for i in found:
-            leaves[int(i)] = tensors[f"{prefix}/{part}/{i}"]
-        parts[part] = _pytree.tree_unflatten(leaves, _pytree.treespec_loads(spec))
+    sample = unpack_sample(left, about["sample"], "", device)
     flight = Flight(
-        Sample(**parts, **header["sample"]), header["t"], header["stride"], header["reported"], values(parts["u"])
+        sample,
+        number(about["t"], "the time of a sample in flight"),
+        number(about["stride"], "the time step of a sample in flight", positive=True),
+        flag(about["reported"], "reported of a sample in flight"),
+        values(sample.u),
     )
-    flight.loss = tensors.get(f"{prefix}/loss")
-    for key in sorted(name for name in tensors if name.startswith(f"{prefix}/")):
-        kind, _, name = key.removeprefix(f"{prefix}/").partition("/")
-        if kind == "draws":
-            flight.draws.setdefault(name.rpartition("/")[0], []).append(tensors[key])
-        elif kind in ("h", "z"):
-            getattr(flight, kind)[name] = tensors[key]
+    for place, kept in (("h/", flight.h), ("z/", flight.z)):
+        arrived = left.under(place)
+        for name in arrived.names():
+            if name in kept:
+                raise ValueError(f"a sample in flight brings {name!r} twice")
+            kept[name] = arrived.keep(name, device)
+    for name in entries(about["draws"], "the list of nodes that draw"):
+        # States of random number generators stay on the CPU, wherever the weights are.
+        flight.draws[name] = [
+            generator_state(left.take(state), f"the random state of node {name!r}", None if index else "cpu")
+            for index, state in enumerate(left.counted(f"draws/{name}/"))
+        ]
+    if "loss" in left:
+        flight.loss = left.keep("loss", device)
     return flight

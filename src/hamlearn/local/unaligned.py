@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._claims import Tensors, flag, record
 from hamlearn.errors import SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
@@ -118,10 +119,18 @@ class Unaligned:
         tensors = {f"h/{i}": h for i, h in enumerate(self.h)} | {f"z/{i}": z for i, z in enumerate(self.z)}
         return tensors, {"begun": bool(self.h)}
 
-    def load(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
-        """Take what a checkpoint held."""
-        count = len(self.system.cells) if header["begun"] else 0
-        self.h, self.z = ([tensors[f"{x}/{i}"] for i in range(count)] for x in "hz")
+    def load(self, tensors: Tensors, header: Any) -> None:
+        """Take what a checkpoint held, if it can have been saved here; raises `ValueError` where it cannot."""
+        self._take(tensors, record(header, "the engine", "begun"))
+        tensors.done()
+
+    def _take(self, tensors: Tensors, header: dict[str, Any]) -> None:
+        cells, device = self.system.cells, self.system.theta[0].device
+        count = len(cells) if flag(header["begun"], "begun") else 0
+        self.h = [tensors.keep(f"h/{i}", device) for i in range(count)]
+        self.z = [tensors.keep(f"z/{i}", device, h) for i, h in enumerate(self.h)]
+        for cell, h in zip(cells, self.h, strict=bool(count)):
+            cell.check(h)
 
     def by_node(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """States and costates by node."""

@@ -1,4 +1,4 @@
-"""Compiling C source once per machine: shared libraries in PyTorch's own cache folder."""
+"""Compiling C source once per machine: shared libraries, kept in a folder of the user's own."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from hamlearn.loops import shelf
 from hamlearn.loops.program import Program
 from hamlearn.loops.values import UnsupportedError
 
@@ -99,29 +100,37 @@ def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
 
 def cached(program: Program) -> bool:
     """Whether the library of this program has been compiled before."""
-    return _path(program.source).exists()
+    return _path(_key(program.source)).exists()
 
 
 @functools.cache
 def _load(source: str) -> ctypes.CDLL:
-    path = _path(source)
+    key = _key(source)
+    path = _path(key)
     if path.exists():
-        try:
-            return ctypes.CDLL(str(path))
-        except OSError:
-            logger.warning("%s cannot be loaded: compiling it again", path)
-    _compile(source, path)
+        if shelf.intact(path, key):
+            try:
+                return ctypes.CDLL(str(path))
+            except OSError:
+                logger.warning("%s cannot be loaded: compiling it again", path)
+        else:
+            logger.warning("%s is not what was compiled from its source: compiling it again", path)
+    _compile(source, path, key)
     return ctypes.CDLL(str(path))
 
 
-def _compile(source: str, path: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        library = Path(folder, "loop.so")
-        done = _call_compiler(source, library, *FLAGS, *_vector_math())
-        if done.returncode:
-            raise UnsupportedError(f"{compiler()} failed: {done.stderr.strip()[:500]}")
-        # In one step, so that another process sees all of the library or none.
-        library.replace(path)
+def _compile(source: str, path: Path, key: str) -> None:
+    try:
+        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+            library = Path(folder, "loop.so")
+            done = _call_compiler(source, library, *FLAGS, *_vector_math())
+            if done.returncode:
+                raise UnsupportedError(f"{compiler()} failed: {done.stderr.strip()[:500]}")
+            shelf.store(library, path, key)
+    except OSError as error:
+        raise UnsupportedError(
+            f"there is no place for compiled loops ({error}): set {shelf.VARIABLE} to a folder with room"
+        ) from error
 
 
 def _call_compiler(source: str, output: Path, *flags: str) -> subprocess.CompletedProcess[str]:
@@ -168,15 +177,9 @@ def _machine() -> str:
     return "\n".join([version.stdout, platform.machine(), *platform.libc_ver(), cpu])
 
 
-def _path(source: str) -> Path:
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
+def _key(source: str) -> str:
+    return hashlib.sha256("\n".join([source, " ".join(FLAGS), _machine()]).encode()).hexdigest()
 
-    key = hashlib.sha256("\n".join([source, " ".join(FLAGS), _machine()]).encode()).hexdigest()
-    try:
-        folder = Path(cache_dir(), "hamlearn")
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UnsupportedError(
-            f"there is no folder for compiled loops ({error}): set TORCHINDUCTOR_CACHE_DIR to one"
-        ) from error
-    return folder / f"{key[:32]}.so"
+
+def _path(key: str) -> Path:
+    return shelf.folder() / f"{key[:32]}.so"

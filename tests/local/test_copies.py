@@ -1,0 +1,145 @@
+"""Copies and checkpoints of local learners with samples in flight."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.errors import CheckpointError, ConfigError
+from hamlearn.local import LocalLearner
+from tests.fuzz.checkpoint_files import Watch
+from tests.fuzz.checkpoint_mutations import assemble, parse
+
+SETTINGS = [
+    {"align": True},
+    {"align": True, "stacked": False},
+    {"align": True, "order": "sequential", "groups": 3},
+    {"align": True, "hold": 2},
+    {"hold": 2},
+    {"order": "sequential"},
+    {"delay_free": True},
+]
+
+
+def make(**setting):
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(3)]
+    module = nn.Sequential(*layers, nn.Dropout(0.2), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    return LocalLearner(module, nn.functional.mse_loss, hl.Hyper(beta=0.02, eta=0.1, eta_z=0.05), **setting)
+
+
+def samples(count=14):
+    generator = torch.Generator().manual_seed(2)
+    return [
+        hl.Sample(
+            torch.randn(2, 3, generator=generator),
+            torch.randn(2, 2, generator=generator) if k % 3 else None,
+            tau=0.5 if k % 4 == 0 else None,
+        )
+        for k in range(count)
+    ]
+
+
+def goes_on(learner, rest):
+    torch.manual_seed(1)
+    reports = [learner.step(sample) for sample in rest] + learner.flush()
+    tensors = [report.loss for report in reports if report.loss is not None]
+    return [*tensors, *learner.module.state_dict().values(), *learner.state.omega.values()]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("way", [copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))])
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_a_copy_made_with_samples_in_flight_goes_on_bit_for_bit_and_leaves_the_original_alone(setting, way):
+    given = samples()
+    learner, alone = make(**setting), make(**setting)
+    for each in (learner, alone):
+        torch.manual_seed(8)
+        for sample in given[:9]:
+            each.step(sample)
+    twin = way(learner)
+    assert twin.stacks == learner.stacks
+    ends = [goes_on(each, given[9:]) for each in (twin, learner, alone)]
+    assert same(ends[0], ends[2])
+    assert same(ends[1], ends[2])
+
+
+def test_a_shallow_copy_is_refused_by_name():
+    with pytest.raises(ConfigError, match=r"copy\.copy\(\).*use copy\.deepcopy\(\)"):
+        copy.copy(make())
+
+
+def test_inputs_and_targets_in_flight_keep_their_structure(tmp_path):
+    graph = hl.local.Graph(
+        {"a": nn.Bilinear(3, 2, 4), "b": nn.Linear(4, 2)},
+        [("u", "a"), ("v", "a"), ("a", "b")],
+        inputs=("u", "v"),
+        outputs=("a", "b"),
+    )
+    learner, again = (
+        LocalLearner(copy.deepcopy(graph), nn.functional.mse_loss, hl.Hyper(), align=True) for _ in range(2)
+    )
+    u = {"v": torch.ones(1, 2), "u": torch.zeros(1, 3)}
+    learner.step(hl.Sample(u, {"b": torch.ones(1, 2)}, tau=0.25))
+    learner.save(tmp_path / "checkpoint")
+    again.load(tmp_path / "checkpoint")
+    (flight,) = again._engine.flights.values()
+    assert list(flight.sample.u) == ["v", "u"]
+    assert list(flight.sample.target) == ["b"]
+    assert flight.sample.tau == 0.25
+
+
+def without(name):
+    def mutate(header, tensors):
+        del tensors[next(n for n in tensors if n.endswith(name))]
+
+    return mutate
+
+
+def entry_of_the_past(header, tensors):
+    header["engine"]["number"] += 30
+
+
+def another_shape(header, tensors):
+    name = next(n for n in tensors if "/h/" in n)
+    tensors[name] = tensors[name].repeat(2, 1)
+
+
+def target_that_does_not_fit(header, tensors):
+    name = next(n for n in tensors if "/target/" in n)
+    tensors[name] = torch.zeros(7)
+
+
+@pytest.mark.parametrize(
+    ("mutate", "message"),
+    [
+        (without("/h/2"), "states of the nodes that it has passed"),
+        (without("/draws/3/0"), "random states of the nodes that drew"),
+        (without("/line"), "'pipe/2/line' is missing"),
+        (without("/u/0"), "'u/0' is missing"),
+        (entry_of_the_past, "cannot be in flight after"),
+        (another_shape, r"has float64\[4, \d\] at node"),
+        (target_that_does_not_fit, "size"),
+    ],
+)
+def test_flights_that_cannot_be_are_refused_with_nothing_changed(tmp_path, mutate, message):
+    path, learner = tmp_path / "checkpoint", make(align=True)
+    for sample in samples(9):
+        learner.step(sample)
+    learner.save(path)
+    header, tensors = parse(path.read_bytes())
+    mutate(header, tensors)
+    path.write_bytes(assemble(header, tensors))
+    learner.step(samples()[10])
+    watch = Watch(learner)
+    before = watch.look(), torch.get_rng_state()
+    with pytest.raises(CheckpointError, match=message):
+        learner.load(path)
+    assert before[0] == watch.look()
+    assert torch.equal(before[1], torch.get_rng_state())
