@@ -1,0 +1,33 @@
+"""Cases of `hl.Learner`: a drawn learner, drawn operations, three judges."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import hamlearn as hl
+from tests.fuzz.cases import Op, Spec, draw_ops, draw_spec
+from tests.fuzz.session import Session
+
+VARIANTS = 60
+
+
+def draw(seed: int, variants: int = VARIANTS) -> tuple[Spec, list[Op]]:
+    """The case of one integer."""
+    r = Random(seed)
+    spec = draw_spec(r, seed, variants)
+    return spec, draw_ops(r, spec, r.randint(3, 8))
+
+
+def play(spec: Spec, ops: list[Op]) -> Counter[str]:
+    """Carry out a case; raises where something is wrong."""
+    with TemporaryDirectory() as folder:
+        try:
+            session = Session(spec, Path(folder))
+        except hl.errors.ConfigError as error:
+            return Counter({f"not allowed: {error}"[:90]: 1})
+        for op in ops:
+            session.do(op)
+        return session.counts
