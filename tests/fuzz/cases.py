@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from random import Random
@@ -256,3 +257,9 @@ def draw_op(r: Random, spec: Spec) -> Op:
     if kind == "mode":
         return ("mode", r.random() < 0.5)
     return (kind,)
+
+
+def seed(spec: Spec, number: int) -> None:
+    """Put PyTorch's and Python's generators where operation `number` of a case begins."""
+    torch.manual_seed(spec.seed * 1009 + number)
+    random.seed(spec.seed * 1009 + number)

@@ -1,0 +1,82 @@
+"""The quick profile: a few cases of every kind, always the same ones, and a machine that Hypothesis drives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
+
+import hamlearn as hl
+from tests.fuzz import cases, differential
+from tests.fuzz.session import Session
+
+QUICK = {"learner": 16, "sgd": 4, "reference": 5, "local": 12, "population": 3, "optimizer": 10}
+VARIANTS = 8
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    differential.quiet()
+
+
+@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind, count in QUICK.items() for seed in range(count)])
+def test_three_judges_agree_on_a_case_drawn_from_one_integer(kind, seed):
+    differential.one(kind, seed, VARIANTS)
+
+
+class Machine(RuleBasedStateMachine):
+    """Operations in any order; what Hypothesis finds it makes smaller, and prints."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = TemporaryDirectory()
+        self.session: Session | None = None
+
+    @initialize(seed=st.integers(0, 999))
+    def make(self, seed: int) -> None:
+        try:
+            self.session = Session(cases.draw_spec(Random(seed), seed, VARIANTS), Path(self.folder.name))
+        except hl.errors.ConfigError:
+            self.session = None
+
+    @rule(seed=st.integers(0, 99))
+    def any_operation(self, seed: int) -> None:
+        if self.session is not None:
+            self.session.do(cases.draw_op(Random(seed), self.session.spec))
+
+    @rule(count=st.sampled_from([1, 3]), chunk=st.sampled_from([1, 2, 256]), mode=st.sampled_from(["end", "leave"]))
+    def compiled(self, count: int, chunk: int, mode: str) -> None:
+        if self.session is not None:
+            self.session.do(("compiled", count, chunk, mode))
+
+    @rule(count=st.sampled_from([1, 4]))
+    def step(self, count: int) -> None:
+        if self.session is not None:
+            self.session.do(("step", count))
+
+    @rule(where=st.sampled_from(["self", "fresh", "earlier"]))
+    def load(self, where: str) -> None:
+        if self.session is not None:
+            self.session.do(("load", where))
+
+    def teardown(self) -> None:
+        self.folder.cleanup()
+
+
+def test_no_interleaving_of_operations_parts_a_learner_from_its_judges():
+    run_state_machine_as_test(
+        Machine,
+        settings=settings(
+            max_examples=10,
+            stateful_step_count=6,
+            derandomize=True,
+            deadline=None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
