@@ -33,7 +33,9 @@ def fuzzers() -> list[str]:
     """Names of the modules that define `run`."""
     names = sorted(module.name for module in pkgutil.iter_modules(tests.fuzz.__path__))
     plain = [name for name in names if not name.startswith(("_", "test_"))]
-    return [name for name in plain if callable(getattr(importlib.import_module(f"tests.fuzz.{name}"), "run", None))]
+    return [
+        name for name in plain if callable(getattr(importlib.import_module(f"tests.fuzz.{name}"), "run", None))
+    ]
 
 
 def shares(names: list[str], seconds: float) -> dict[str, float]:
@@ -51,7 +53,11 @@ def work(seconds: float, seed: int, out: Path, only: str | None) -> None:
         try:
             found[name] = importlib.import_module(f"tests.fuzz.{name}").run(share, seed)
         except Exception:
-            found[name] = {"cases": {}, "seed": seed, "failures": [{"what": name, "message": traceback.format_exc()}]}
+            found[name] = {
+                "cases": {},
+                "seed": seed,
+                "failures": [{"what": name, "message": traceback.format_exc()}],
+            }
         out.write_text(json.dumps(found, default=str))
 
 
@@ -80,7 +86,7 @@ def summary(results: list[dict[str, Any]], seconds: float) -> tuple[str, int]:
             row = [name, process, found.get("seed"), found.get("seconds"), f"{total(cases):,}", len(wrong)]
             lines.append("| " + " | ".join(map(str, row)) + " |")
             failures += [(name, failure) for failure in wrong]
-            for kind, count in (cases.items() if isinstance(cases, dict) else ()):
+            for kind, count in cases.items() if isinstance(cases, dict) else ():
                 kinds[f"{name}: {kind}"] = kinds.get(f"{name}: {kind}", 0) + count
             for what, count in found.get("done", {}).items():
                 done[what] = done.get(what, 0) + count

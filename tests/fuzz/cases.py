@@ -85,6 +85,8 @@ def hyper_of(spec: Spec, names: list[str], shapes: list[tuple[int, ...]]) -> hl.
     beta: Any = r.choice([0.01, 0.05])
     if spec.beta == "schedule":
         beta = Waves(0.03)
+    elif spec.beta == "huge":
+        beta = 1e308
     elif spec.beta == "zero":
         beta = {names[0]: 0.0, "*": 0.05}
     elif spec.beta == "tensor":
@@ -223,7 +225,18 @@ def draw_spec(r: Random, seed: int, variants: int) -> Spec:
     )
 
 
-BAD = ("u shape", "target shape", "u dtype", "tau zero", "tau nan", "tau text", "index", "class", "nan u", "inf target")
+BAD = (
+    "u shape",
+    "target shape",
+    "u dtype",
+    "tau zero",
+    "tau nan",
+    "tau text",
+    "index",
+    "class",
+    "nan u",
+    "inf target",
+)
 
 
 def draw_ops(r: Random, spec: Spec, count: int) -> list[Op]:
@@ -232,18 +245,26 @@ def draw_ops(r: Random, spec: Spec, count: int) -> list[Op]:
 
 
 def draw_op(r: Random, spec: Spec) -> Op:
-    kind = r.choice(
-        ["step", "run", "compiled", "compiled", "compiled", "predict", "load", "copy", "reset", "bad", "bad"]
-        + ["interrupt", "turn", "freeze", "mode", "step"]
-    )
+    often = ["step", "compiled", "compiled", "bad", "turn"]
+    kinds = ["step", "run", "compiled", "predict", "load", "copy", "reset", "bad", "interrupt", "turn"]
+    kind = r.choice([*often, *kinds, "freeze", "mode", "overflow", "scan"])
     if kind == "step":
         return ("step", r.choice([1, 2, 5]))
     if kind == "run":
         return ("run", r.choice([1, 4, 9]), r.choice(["end", "look", "late", "leave"]))
     if kind == "compiled":
-        return ("compiled", r.choice([1, 4, 9, 15]), r.choice([1, 2, 3, 5, 256]), r.choice(["end", "look", "late", "leave"]))
+        return (
+            "compiled",
+            r.choice([1, 4, 9, 15]),
+            r.choice([1, 2, 3, 5, 256]),
+            r.choice(["end", "look", "late", "leave"]),
+        )
     if kind == "load":
-        return ("load", r.choice(["self", "fresh", "earlier"]))
+        return ("load", r.choice(["self", "fresh", "earlier", "value"]))
+    if kind == "overflow":
+        return ("overflow", r.choice(["step", "run", "compiled"]))
+    if kind == "scan":
+        return ("scan", r.choice([3, 8]))
     if kind == "copy":
         return ("copy", r.choice(["deepcopy", "pickle"]))
     if kind == "bad":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
@@ -75,7 +76,7 @@ def chain_of(spec: Spec, seed: int) -> nn.Sequential:
     torch.manual_seed(seed)
     sizes = [3, *[WIDTH] * (spec.layers - 1), 2]
     layers: list[nn.Module] = []
-    for a, b in zip(sizes, sizes[1:], strict=False):
+    for a, b in pairwise(sizes):
         pair = [nn.Linear(a, b), nn.Tanh()]
         layers += [nn.Sequential(*pair)] if spec.pairs else pair
     return nn.Sequential(*layers).double()
@@ -182,7 +183,9 @@ class Ticks:
     def compare(self, seen: dict[str, Any], what: str) -> None:
         for name, parameter in self.chain.named_parameters():
             assert_close(seen[f"theta:{name}"], parameter, 1e-10, f"{what}: theta {name}")
-            assert_close(seen[f"omega:{name}"], self.judge.omega[f"state.chain.{name}"], 1e-10, f"{what}: omega {name}")
+            assert_close(
+                seen[f"omega:{name}"], self.judge.omega[f"state.chain.{name}"], 1e-10, f"{what}: omega {name}"
+            )
         assert_close(seen["t"], self.judge.t, 1e-12, f"{what}: t")
 
 
@@ -218,7 +221,7 @@ class Flights:
 
         def losses(at: int) -> None:
             for s, flight in self.flights.items():
-                if T == s + at and flight["target"] is not None:
+                if s + at == T and flight["target"] is not None:
                     y = flight["in"][G].clone().requires_grad_()
                     loss = nn.functional.mse_loss(y, flight["target"])
                     flight["z"][G - 1] = hyper.tau * hyper.phi * torch.autograd.grad(loss, y)[0]
@@ -227,7 +230,7 @@ class Flights:
         def learn(late: int) -> None:
             for s, flight in self.flights.items():
                 for g in range(G):
-                    if T == s + g + 2 * (G - g) - late and g in flight["z"]:
+                    if s + g + 2 * (G - g) - late == T and g in flight["z"]:
                         x = flight["in"][g].clone().requires_grad_()
                         weights = list(self.nodes[g].parameters())
                         out = self.nodes[g](x)
@@ -249,7 +252,7 @@ class Flights:
         self.omega = {n: (1 - hyper.tau * hyper.eta) * w + gained[n] for n, w in old.items()}
         for name, parameter in self.chain.named_parameters():
             parameter.data = parameter.data - hyper.tau * hyper.beta * (self.omega if sequential else old)[name]
-        self.flights = {s: f for s, f in self.flights.items() if T < s + 2 * G}
+        self.flights = {s: f for s, f in self.flights.items() if s + 2 * G > T}
         self.tick += 1
 
     def compare(self, seen: dict[str, Any], what: str) -> None:
@@ -328,7 +331,7 @@ def groups_of(spec: Spec, names: list[str]) -> list[list[str]]:
     if starts is None:
         return [[name] for name in names]
     edges = [0, *starts, len(names)]
-    return [names[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    return [names[a:b] for a, b in pairwise(edges)]
 
 
 def endless(feed: Any) -> Any:
@@ -395,4 +398,6 @@ def exact(spec: Spec, subject: Any, k: int) -> None:
         return
     total.backward()
     for name, parameter in chain.named_parameters():
-        assert_close(subject.state.omega[name], parameter.grad, 1e-11, f"aligned: omega {name} against all gradients")
+        assert_close(
+            subject.state.omega[name], parameter.grad, 1e-11, f"aligned: omega {name} against all gradients"
+        )

@@ -1,4 +1,4 @@
-"""Hamiltonian Learning a second time: plain autograd on plain modules, the equations in the order they are written.
+"""Hamiltonian Learning a second time: plain autograd on plain modules, the equations as they are written.
 
 Nothing of the library is used but the samples' fields and the hyper-parameters' values. Modules are called as a
 user would call them, so that tied weights, buffers, hooks and attributes mean what PyTorch says they mean.
@@ -192,7 +192,9 @@ class Judge:
         def rates(c: float, x: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
             """All right-hand sides at time t + cτ and at x; the first stage alone leaves a trace."""
             if x is not None:
-                kept.setdefault("buffers", {id(m): dict(m._buffers) for n in self.parts.modules() for m in n.modules()})
+                kept.setdefault(
+                    "buffers", {id(m): dict(m._buffers) for n in self.parts.modules() for m in n.modules()}
+                )
                 kept.setdefault("noise", torch.get_rng_state())
                 for net in self.parts.modules():
                     for m in net.modules():
@@ -213,7 +215,9 @@ class Judge:
             dzf, dL = self.grads(zf, by_h), self.grads(L, by_h)
             dzf_w, dL_w = self.grads(zf, by_theta), self.grads(L, by_theta)
             if not seen:
-                seen.append(Seen(t, trees.cut(y), L if L is None else L.detach(), zf + (0 if L is None else phi * L)))
+                seen.append(
+                    Seen(t, trees.cut(y), L if L is None else L.detach(), zf + (0 if L is None else phi * L))
+                )
             s = self.hyper.s
             out = {f"h:{k}": v.detach() for k, v in trees.leaves(dh).items()}
             for k in by_h:
@@ -256,7 +260,7 @@ class Judge:
         return seen[0]
 
     def fade(self, t: float, tau: float, eta: float) -> float:
-        """The rate at which a costate dissipates: η, or what has the exact factor of the gap after one Euler step."""
+        """The rate at which a costate dissipates: η, or what gives the gap's exact factor in one Euler step."""
         return (1 - self.clock(t, tau)[1](eta)) / tau
 
     # The echo
@@ -276,7 +280,9 @@ class Judge:
             if truncate is None:
                 self.tokens = []
         loss = token.loss
-        return Seen(t, token.y, None if loss is None else loss.detach(), 0.0 if loss is None else phi * loss.detach())
+        return Seen(
+            t, token.y, None if loss is None else loss.detach(), 0.0 if loss is None else phi * loss.detach()
+        )
 
     def forward(self, u: Any, target: Any, t: float, tau: float, phi: float, met: Any, first: bool) -> Token:
         point = trees.leaf(met)

@@ -28,6 +28,8 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
             session = Session(spec, Path(folder))
         except hl.errors.ConfigError as error:
             return Counter({f"not allowed: {error}"[:90]: 1})
+        if "may be refused" in session.parts.traits and session.refused_by_name():
+            return Counter({f"refused by name: {spec.network}": 1})
         for op in ops:
             session.do(op)
         return session.counts

@@ -1,4 +1,4 @@
-"""Modules that networks of users are like: odd states, tied weights, buffers, attributes, hooks, odd operations."""
+"""Modules such as users write: odd states, tied weights, buffers, attributes, hooks, odd operations."""
 
 from __future__ import annotations
 
@@ -234,9 +234,9 @@ class ScaleHook:
 
 
 class Embedded(nn.Module):
-    def __init__(self, padding: bool = False) -> None:
+    def __init__(self, padding: bool = False, sparse: bool = False) -> None:
         super().__init__()
-        self.table = nn.Embedding(5, SIZE, padding_idx=1 if padding else None)
+        self.table = nn.Embedding(5, SIZE, padding_idx=1 if padding else None, sparse=sparse)
         self.head = nn.Linear(SIZE, CLASSES)
 
     def forward(self, u: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ class OneHot(nn.Module):
 
 
 class Table(nn.Module):
-    """Rows of a parameter, picked by plain indexing, and of an integer buffer."""
+    """Rows of a parameter, picked by way of an integer buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -261,7 +261,30 @@ class Table(nn.Module):
         self.register_buffer("other", torch.tensor([3, 1, 4, 1, 2]))
 
     def forward(self, u: Tensor) -> Tensor:
-        return self.rows[u] + 0.5 * self.rows[self.other[u]]
+        return self.rows[self.other[u]]
+
+
+class Scatter(nn.Module):
+    """A one-hot code made by scattering."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(5, CLASSES)
+
+    def forward(self, u: Tensor) -> Tensor:
+        code = self.head.weight.new_zeros(*u.shape, 5)
+        return self.head(code.scatter(-1, u.unsqueeze(-1), 1.0))
+
+
+class Indexed(nn.Module):
+    """Rows of a parameter by plain indexing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(torch.randn(5, CLASSES))
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.rows[u]
 
 
 class EmbeddedCell(nn.Module):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -46,6 +47,13 @@ def draw(seed: int, variants: int = 0) -> tuple[Spec, list[Any]]:
     return spec, [(r.choice(kinds),) for _ in range(r.randint(4, 14))]
 
 
+def backward(net: nn.Module, optimizer: Any, u: Any, target: Any, forget: bool) -> Any:
+    optimizer.zero_grad(set_to_none=forget)
+    loss = nn.functional.mse_loss(net(u), target)
+    loss.backward()
+    return loss
+
+
 def play(spec: Spec, ops: list[Any]) -> Counter[str]:
     counts: Counter[str] = Counter()
     torch.manual_seed(spec.seed)
@@ -76,12 +84,7 @@ def play(spec: Spec, ops: list[Any]) -> Counter[str]:
                 torch.manual_seed(number)
                 u, target = (torch.randn(5, n, dtype=getattr(torch, spec.dtype)) for n in (3, 2))
 
-                def back(net: Any = net, optimizer: Any = optimizer, u: Any = u, target: Any = target) -> Any:
-                    optimizer.zero_grad(set_to_none=kind != "zero")
-                    loss = nn.functional.mse_loss(net(u), target)
-                    loss.backward()
-                    return loss
-
+                back = partial(backward, net, optimizer, u, target, kind != "zero")
                 if kind == "closure":
                     optimizer.step(back)
                     continue

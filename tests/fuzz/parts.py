@@ -31,7 +31,7 @@ class Parts:
         batches: Batch shapes that the modules take.
         lasts: Whether the state lasts from sample to sample, as an echo needs.
         traits: What else must be known: "random", "buffers", "python" (forward changes Python attributes),
-            "gain" (has something to change between runs), "refused" (must not be recorded).
+            "gain" (has something to change between runs), "may be refused" (by name, at the first sample).
         learned_h0: The first state, where it is a parameter.
     """
 
@@ -111,7 +111,9 @@ def state_net(module: nn.Module, readout: nn.Module | None, size: int, **more: A
     )
 
 
-def recurrent(cell: nn.Module, readout: nn.Module, visible: Callable[[Any], Any] = lambda h: h, **more: Any) -> Parts:
+def recurrent(
+    cell: nn.Module, readout: nn.Module, visible: Callable[[Any], Any] = lambda h: h, **more: Any
+) -> Parts:
     """A cell that returns the next state, and a readout of it."""
     if "h0" not in more:
         size = cell.hidden_size

@@ -207,4 +207,6 @@ def unlike(kind: str) -> None:
             other.step(sample)
         for name, parameter in other.network.named_parameters():
             mine = dict(one.network.named_parameters())[name]
-            assert_close(mine, parameter, 1e-11, f"member {number} of a population of unlike members ({kind}): {name}")
+            assert_close(
+                mine, parameter, 1e-11, f"member {number} of a population of unlike members ({kind}): {name}"
+            )

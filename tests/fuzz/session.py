@@ -10,6 +10,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -46,7 +47,12 @@ class Session:
         self.parts = cases.parts_of(spec)
         for module in self.parts.modules():
             module.train(spec.train)
-        setting = {"order": spec.order, "credit": spec.credit, "reset_h": spec.reset_h, "integrator": spec.integrator}
+        setting = {
+            "order": spec.order,
+            "credit": spec.credit,
+            "reset_h": spec.reset_h,
+            "integrator": spec.integrator,
+        }
         self.judge = Judge(self.parts, cases.loss_of(spec, self.parts), self.subject.hyper, setting)
         self.k = self.number = 0
         self.mode, self.value = spec.train, None
@@ -57,6 +63,17 @@ class Session:
     @property
     def tolerance(self) -> float:
         return 2e-11 if self.spec.dtype == "float64" else 5e-4
+
+    def refused_by_name(self) -> bool:
+        """Whether the learner refuses its first samples, with an error of its own and without a trace."""
+        learner, _ = self.fresh()
+        before = look(learner)
+        try:
+            for k in range(5):
+                learner.step(self.sample(k))
+        except Errors:
+            return same(look(learner)["t"], before["t"])
+        return False
 
     # Samples
 
@@ -120,7 +137,9 @@ class Session:
             calm = kind in ("step", "run", "compiled")
             return calm or (self.spec.network == "python random" and kind in ("load", "predict", "reset"))
         if kind in ("turn", "mode", "freeze"):
-            return not stored and (kind != "turn" or "gain" in traits or self.spec.loss in ("object", "module", "closure"))
+            return not stored and (
+                kind != "turn" or "gain" in traits or self.spec.loss in ("object", "module", "closure")
+            )
         if kind == "copy" and rest[0] == "pickle":
             return self.spec.loss != "closure"
         return True
@@ -249,6 +268,8 @@ class Session:
         return made, loss
 
     def do_load(self, where: str) -> None:
+        if where == "value" and not hasattr(self.subject, "state_dict"):
+            where = "fresh"
         before, path = look(self.subject), self.folder / "saved"
         self.subject.save(path)
         assert_same(look(self.subject), before, "save")
@@ -257,7 +278,12 @@ class Session:
         elif where == "earlier":
             for place in range(2):
                 self.subject.step(self.sample(self.k + 100 + place))
-        self.subject.load(path)
+        if where == "value":
+            value = self.subject.state_dict()
+            self.subject, self.loss = self.fresh()
+            self.subject.load_state_dict(value)
+        else:
+            self.subject.load(path)
         assert_same(look(self.subject), before, f"load into {where}")
 
     def do_copy(self, how: str) -> None:
@@ -350,8 +376,10 @@ class Session:
         if kind == "u shape" and not integers:
             return hl.Sample(torch.zeros(*u.shape[:-1], u.shape[-1] + 7, dtype=dtype), sample.target)
         if kind == "target shape":
-            wrong = target.new_zeros(*target.shape, 7) if self.parts.target == "class" else torch.zeros(
-                *target.shape[:-1], target.shape[-1] + 1, dtype=dtype
+            wrong = (
+                target.new_zeros(*target.shape, 7)
+                if self.parts.target == "class"
+                else torch.zeros(*target.shape[:-1], target.shape[-1] + 1, dtype=dtype)
             )
             return hl.Sample(u, wrong)
         if kind == "u dtype":
@@ -428,7 +456,56 @@ class Session:
         if exact:
             if not place and not bad.boundary and error is not None:
                 assert_same(seen, before, f"a refused sample ({kind}, {engine})")
-            assert_same(seen, look(self.twin), f"a refused sample ({kind}, {engine}) against one that was not shown")
+            assert_same(
+                seen, look(self.twin), f"a refused sample ({kind}, {engine}) against one that was not shown"
+            )
+
+    def do_overflow(self, engine: str) -> None:
+        """A rate so high that the weights leave the numbers: not kept, whatever else is said."""
+        if self.spec.on_nonfinite == "ignore" or self.parts.target == "class" or self.spec.dtype != "float64":
+            return
+        learner, _ = cases.learner_of(replace(self.spec, beta="huge"))
+        samples = []
+        for k in range(9):
+            sample = self.sample(k)
+            target = None if sample.target is None else 1e6 + sample.target
+            samples.append(hl.Sample(sample.u, target, tau=sample.tau, boundary=sample.boundary))
+        with self.refusals():
+            try:
+                if engine == "step":
+                    for sample in samples:
+                        learner.step(sample)
+                        assert_finite(look(learner), "weights that overflow")
+                else:
+                    more = {"engine": "compiled", "chunk": 4} if engine == "compiled" else {}
+                    for _ in learner.run(iter(samples + samples), max_steps=9, **more):
+                        pass
+            except hl.errors.NonFiniteError:
+                self.counts["overflow refused"] += 1
+        assert_finite(look(learner), "weights that overflow")
+
+    def do_scan(self, count: int) -> None:
+        """Whole tensors at once, where the library has that; else as a compiled run."""
+        if not hasattr(self.subject, "scan") or self.spec.labels != "all" or self.spec.uneven:
+            self.do_compiled(count, 256, "end")
+            return
+        samples = [self.sample(self.k + place) for place in range(count)]
+        u, target = (torch.stack([getattr(s, name) for s in samples]) for name in ("u", "target"))
+        boundary = torch.tensor([s.boundary for s in samples])
+        self.seed()
+        with self.refusals():
+            trace = self.subject.scan(u, target, boundary=boundary)
+        seen = look(self.subject)
+        self.seed()
+        for place, sample in enumerate(samples):
+            want = self.judged(sample)
+            at = f"scan, sample {self.k + place}"
+            y = trees.apply(lambda x, n=place: x[n], trace.y)
+            assert_trees_close(y, want["y"], self.tolerance, f"{at}: y")
+            assert_close(trace.loss[place], want["loss"], self.tolerance, f"{at}: loss")
+            assert_close(trace.hamiltonian[place], want["H"].reshape(()), 10 * self.tolerance, f"{at}: H")
+        self.k += count
+        self.compare(seen, f"after a scan of {count}")
 
     # Interrupts
 

@@ -24,7 +24,9 @@ def _quiet() -> None:
     differential.quiet()
 
 
-@pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind, count in QUICK.items() for seed in range(count)])
+@pytest.mark.parametrize(
+    ("kind", "seed"), [(kind, seed) for kind, count in QUICK.items() for seed in range(count)]
+)
 def test_three_judges_agree_on_a_case_drawn_from_one_integer(kind, seed):
     differential.one(kind, seed, VARIANTS)
 
@@ -49,7 +51,9 @@ class Machine(RuleBasedStateMachine):
         if self.session is not None:
             self.session.do(cases.draw_op(Random(seed), self.session.spec))
 
-    @rule(count=st.sampled_from([1, 3]), chunk=st.sampled_from([1, 2, 256]), mode=st.sampled_from(["end", "leave"]))
+    @rule(
+        count=st.sampled_from([1, 3]), chunk=st.sampled_from([1, 2, 256]), mode=st.sampled_from(["end", "leave"])
+    )
     def compiled(self, count: int, chunk: int, mode: str) -> None:
         if self.session is not None:
             self.session.do(("compiled", count, chunk, mode))

@@ -61,7 +61,9 @@ simple("linear", lambda: output_net(nn.Linear(INPUTS, OUTPUTS)))
 simple("mlp", lambda: output_net(mlp()))
 simple("classifier", lambda: output_net(mlp(outputs=CLASSES), target="class"))
 simple("state", lambda: state_net(mlp(), None, OUTPUTS))
-simple("split", lambda: state_net(nn.Sequential(nn.Linear(INPUTS, SIZE), nn.Tanh()), nn.Linear(SIZE, OUTPUTS), SIZE))
+simple(
+    "split", lambda: state_net(nn.Sequential(nn.Linear(INPUTS, SIZE), nn.Tanh()), nn.Linear(SIZE, OUTPUTS), SIZE)
+)
 simple("rnn", lambda: recurrent(nn.RNNCell(INPUTS, SIZE), nn.Linear(SIZE, OUTPUTS)))
 simple("gru", lambda: recurrent(nn.GRUCell(INPUTS, SIZE), nn.Linear(SIZE, OUTPUTS)))
 simple("lstm", lambda: recurrent(nn.LSTMCell(INPUTS, SIZE), nn.Linear(SIZE, OUTPUTS), lambda h: h[0]))
@@ -84,10 +86,16 @@ simple("attention", lambda: output_net(m.Attention(), feed=(3, INPUTS)))
 simple("encoder", lambda: output_net(encoder(), feed=(3, SIZE), target=(3, SIZE), batches=((1,), (2,))))
 simple("embedding", lambda: output_net(m.Embedded(), feed=5, target="class"))
 simple("padded embedding", lambda: output_net(m.Embedded(True), feed=5, target="class"))
+simple(
+    "sparse embedding",
+    lambda: output_net(m.Embedded(sparse=True), feed=5, target="class", traits=frozenset({"may be refused"})),
+)
 simple("one-hot", lambda: output_net(m.OneHot(), feed=5, target="class"))
 simple("table", lambda: output_net(m.Table(), feed=5, target="class"))
+simple("scatter", lambda: output_net(m.Scatter(), feed=5, target="class"))
+simple("indexed", lambda: output_net(m.Indexed(), feed=5, target="class"))
 simple("embedded rnn", lambda: embedded_rnn())
-simple("branches", lambda: output_net(m.Branches(), traits=frozenset({"refused"})))
+simple("branches", lambda: output_net(m.Branches()))
 simple("python random", lambda: output_net(m.PythonRandom(), traits=frozenset({"python"})))
 simple("stack", lambda: stack())
 
@@ -139,9 +147,7 @@ def frozen(batch: tuple[int, ...], variant: int) -> Parts:
 def learned_start(batch: tuple[int, ...], variant: int) -> Parts:
     start = nn.Parameter(torch.randn(SIZE))
     cell, head = nn.RNNCell(INPUTS, SIZE), nn.Linear(SIZE, OUTPUTS)
-    return recurrent(
-        cell, head, h0=lambda u: start.expand(*u.shape[:-1], SIZE), given_h0=start, learned_h0=start
-    )
+    return recurrent(cell, head, h0=lambda u: start.expand(*u.shape[:-1], SIZE), given_h0=start, learned_h0=start)
 
 
 @entry("given start")
