@@ -190,7 +190,7 @@ class Ticks:
 
 
 class Flights:
-    """Aligned: node g computes sample s at tick s+g, its loss is taken at tick s+G, costates go back a node a tick.
+    """Aligned: node g computes sample s at tick s+g; the loss comes at tick s+G, costates go back a node a tick.
 
     Every derivative is taken at the weights of its own tick, from the input that the node met. In sequential order
     the loss is taken on the new state and the last node learns within that tick, so that two ticks are saved.

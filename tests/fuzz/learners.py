@@ -18,7 +18,7 @@ def draw(seed: int, variants: int = VARIANTS) -> tuple[Spec, list[Op]]:
     """The case of one integer."""
     r = Random(seed)
     spec = draw_spec(r, seed, variants)
-    return spec, draw_ops(r, spec, r.randint(3, 8))
+    return spec, draw_ops(r, spec, r.randint(3, 10))
 
 
 def play(spec: Spec, ops: list[Op]) -> Counter[str]:

@@ -337,6 +337,7 @@ class Session:
         self.free(name, False)
         before = look(self.subject)
         try:
+            self.seed()
             self.subject.step(self.sample(self.k))
         except Errors as error:
             self.counts[f"freeze refused: {type(error).__name__}"] += 1
@@ -347,6 +348,7 @@ class Session:
         if not same(after[f"theta:{name}"], before[f"theta:{name}"]):
             raise Mismatch(f"{name} was frozen and has moved")
         held = self.judge.omega.pop(name)
+        self.seed()
         self.judged(self.sample(self.k))
         self.k += 1
         self.compare(after, f"{name} frozen")
@@ -354,9 +356,11 @@ class Session:
         self.judge.omega[name] = after.get(f"omega:{name}", torch.zeros_like(held))
         before = look(self.subject)
         try:
+            self.seed()
             self.subject.step(self.sample(self.k))
         except Errors as error:
             raise Mismatch(f"{name} was frozen without a word, and cannot be set free: {error}") from error
+        self.seed()
         self.judged(self.sample(self.k))
         self.k += 1
         self.compare(look(self.subject), f"{name} set free again")
