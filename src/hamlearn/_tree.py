@@ -29,6 +29,43 @@ def flatten(tree: Any) -> tuple[list[Tensor], Spec]:
     return leaves, spec
 
 
+def flatten_like(tree: Any, spec: Spec) -> list[Tensor] | None:
+    """Leaves of a tree in the order of another one's structure, or `None` where the two do not correspond.
+
+    Entries of dicts are paired by their keys, whatever order they stand in; tuples and lists by position.
+
+    Example:
+        >>> import torch
+        >>> _, spec = flatten({"a": torch.zeros(1), "b": torch.zeros(2)})
+        >>> [len(leaf) for leaf in flatten_like({"b": torch.ones(2), "a": torch.ones(1)}, spec)]
+        [1, 2]
+    """
+    leaves, own = flatten(tree)
+    if own is None or spec is None:
+        return leaves if own is spec else None
+    if own == spec:
+        return leaves
+    places: list[Any] = list(range(spec.num_leaves))
+    found: dict[int, Tensor] = {}
+    if not _pair(_pytree.tree_unflatten(places, spec), tree, found) or len(found) != len(leaves):
+        return None
+    return [found[place] for place in places]
+
+
+def _pair(pattern: Any, tree: Any, found: dict[int, Tensor]) -> bool:
+    if isinstance(pattern, int):
+        if isinstance(tree, Tensor):
+            found[pattern] = tree
+        return isinstance(tree, Tensor)
+    if isinstance(pattern, dict):
+        same = isinstance(tree, dict) and pattern.keys() == tree.keys()
+        return same and all(_pair(pattern[key], tree[key], found) for key in pattern)
+    if isinstance(pattern, tuple | list):
+        same = isinstance(tree, tuple | list) and len(pattern) == len(tree)
+        return same and all(_pair(a, b, found) for a, b in zip(pattern, tree, strict=True))
+    return pattern is None and tree is None
+
+
 def unflatten(leaves: list[Tensor], spec: Spec) -> Any:
     """The tree that `flatten` took apart."""
     if spec is None:
@@ -41,6 +78,13 @@ def detach(tree: Any) -> Any:
     if isinstance(tree, Tensor):
         return tree.detach()
     return _pytree.tree_map_only(Tensor, Tensor.detach, tree)
+
+
+def copied(tree: Any) -> Any:
+    """The same tree with tensors of its own, cut from any graph: whoever handed it in may use its memory again."""
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    return _pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
 
 
 def dumps(spec: Spec) -> str | None:

@@ -18,7 +18,7 @@ from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 from hamlearn.tokens import Rerun, Token, pack, unpack
-from hamlearn.transition import end_points, next_state
+from hamlearn.transition import as_state, end_points, first_state, next_state
 
 
 class Echoed(Order):
@@ -37,16 +37,19 @@ class Echoed(Order):
         self.joined = credit.truncate is None and credit.dissipate == "sequence" and not self.rebuilds
         self.tokens: deque[Token] = deque(maxlen=credit.truncate)
         self.since = 0
-        self._proposed: Token | None = None
-        self._again = Rerun(system.network)
+        self._proposed: tuple[Token | None, int] = None, 0
+        self.again = Rerun(system.slots)
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """The next token's state and output; at the end of the sequence also the new ω."""
         due = now.sample.boundary or self.since + 1 == self.credit.every
-        h = self._state_met(carry, now)
+        # Tokens outlive their step, and whoever handed in the sample may use its memory again.
+        sample = replace(now.sample, u=_tree.copied(now.sample.u), target=_tree.copied(now.sample.target))
+        h = self._state_met(carry, sample, now.fresh)
         before = self.tokens[-1] if self.tokens else None
-        token, spec = self.run_token(now.sample, now.rates, h, before, carry.spec, fresh=now.fresh)
-        self._proposed = token
+        token, spec = self.run_token(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
+        kept = replace(token, h=[], h_next=[], loss=None, y=None) if self.rebuilds else token
+        self._proposed = kept, self.since
         omega, learned = carry.omega, False
         if due:
             tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
@@ -69,16 +72,14 @@ class Echoed(Order):
 
     def accept(self) -> None:
         """Keep the proposed token; after an echo, keep only what a longer truncation reaches back to."""
-        assert self._proposed is not None
-        token, self._proposed = self._proposed, None
-        self.tokens.append(replace(token, h=[], h_next=[], loss=None, y=None) if self.rebuilds else token)
-        self.since += 1
-        if token.sample.boundary:
-            self.forget()
-        elif self.since == self.credit.every:
-            self.since = 0
-            if self.credit.truncate is None:
-                self.tokens.clear()
+        token, since = self._proposed
+        assert token is not None
+        echoed = since + 1 == self.credit.every
+        if token.sample.boundary or (echoed and self.credit.truncate is None):
+            self.tokens.clear()
+        elif not self.tokens or self.tokens[-1] is not token:
+            self.tokens.append(token)
+        self.since = 0 if token.sample.boundary or echoed else since + 1
 
     def forget(self) -> None:
         """Drop all tokens."""
@@ -109,20 +110,20 @@ class Echoed(Order):
             before = self.tokens[-1] if self.tokens else None
             if not self.rebuilds:
                 h = before.h_next if self.joined and before is not None else token.h
-                h = self._first_state(token.sample) if token.fresh else h
+                h = self._first_state(token.sample, spec) if token.fresh else h
                 token = self._run_again(token, h, before, spec)
             self.tokens.append(token)
         self.since = since
 
-    def _state_met(self, carry: Carry, now: Instant) -> list[Tensor]:
+    def _state_met(self, carry: Carry, sample: Sample, fresh: bool) -> list[Tensor]:
         if self.joined and self.tokens:
             return self.tokens[-1].h_next
-        return self._first_state(now.sample) if now.fresh else carry.h
+        return self._first_state(sample, carry.spec) if fresh else carry.h
 
-    def _first_state(self, sample: Sample) -> list[Tensor]:
+    def _first_state(self, sample: Sample, spec: _tree.Spec) -> list[Tensor]:
         """h0, which is part of the graph of the first token where it is learned."""
         # A copy: the weights, a learned h0 among them, move in place while the token may still be stored.
-        return [leaf.clone() for leaf in _tree.flatten(self.system.network.start(sample.u))[0]]
+        return [leaf.clone() for leaf in first_state(self.system.network.start(sample.u), spec)]
 
     def run_token(
         self,
@@ -135,7 +136,7 @@ class Echoed(Order):
         fresh: bool = False,
     ) -> tuple[Token, _tree.Spec]:
         """One token forward, from the state `h` that it meets."""
-        network, random = self.system.network, self._again.random_state()
+        network, (random, buffers) = self.system.network, self.again.met()
         with torch.enable_grad():
             if not self.joined:
                 h = [leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
@@ -152,10 +153,11 @@ class Echoed(Order):
             else:
                 y = network.output_net(sample.u, tree)
                 L = instantaneous_loss(self.system.loss, y, sample.target)
-        return Token(sample, rates, h, h_next, L, _tree.detach(y), fresh, random), spec
+        drawn = self.again.drawn(random)
+        return Token(sample, rates, h, h_next, L, _tree.detach(y), fresh, drawn, buffers), spec
 
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: _tree.Spec) -> Token:
-        with self._again.as_at(token.random):
+        with self.again.as_at(token):
             rerun, _ = self.run_token(token.sample, token.rates, h, before, spec, fresh=token.fresh)
         return rerun
 
@@ -171,11 +173,11 @@ class Echoed(Order):
             met = [leaf.detach() for leaf in token.h]
             if self.rebuilds:
                 previous = self.system.network.state.previous  # type: ignore[union-attr]
-                with torch.no_grad(), self._again.as_at(token.random):
+                with torch.no_grad(), self.again.as_at(token):
                     tree = previous(token.sample.u, _tree.unflatten([leaf.detach() for leaf in after], spec))
-                met = after = _tree.flatten(tree)[0]
+                met = after = as_state(tree, after, spec)
             if token.fresh and not stale:
-                met = self._first_state(token.sample)
+                met = self._first_state(token.sample, spec)
             yield self._run_again(token, met, None, spec)
 
     def decay(self, rates: Rates) -> float:

@@ -86,7 +86,13 @@ def vjp(
     if not roots or not inputs:
         return [torch.zeros_like(x) for x in inputs]
     grads = _differentiate(roots, seeds, inputs, keep)
-    return [torch.zeros_like(x) if g is None else g for g, x in zip(grads, inputs, strict=True)]
+    return [_dense(g, x) for g, x in zip(grads, inputs, strict=True)]
+
+
+def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
+    if gradient is None:
+        return torch.zeros_like(like)
+    return gradient.to_dense() if gradient.is_sparse else gradient
 
 
 def _differentiate(

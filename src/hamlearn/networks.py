@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from hamlearn import _tree
+from hamlearn._slots import Slots
 from hamlearn.errors import ConfigError, SampleError
 
 Net = Callable[..., Any]
@@ -195,7 +196,7 @@ class Network(nn.Module):
         return self._call("output", self.output, self._output_reads, u, h)
 
     def forward(self, u: Any, h: Any, net: Literal["state", "output"]) -> Any:
-        """One of the two nets, so that `torch.func.functional_call` can evaluate it at other weights."""
+        """One of the two nets."""
         return self.state_net(u, h) if net == "state" else self.output_net(u, h)
 
     def _call(self, name: str, net: Net | None, reads: Reads, u: Any, h: Any) -> Any:
@@ -251,20 +252,29 @@ class _ZerosLikeOutput:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
-        self.shapes: dict[str, Any] = {}
+        self.shapes: dict[str, tuple[list[Any], _tree.Spec]] = {}
 
     def __call__(self, u: Any) -> Any:
         weight = next(self.module.parameters(), torch.empty(0))
         key = f"{_tree.describe(u)} {weight.dtype} {weight.device}"
         if key not in self.shapes:
-            # A probe that leaves no trace: evaluation mode draws no random numbers and moves no statistics.
-            modes = [(child, child.training) for child in self.module.modules()]
-            self.module.eval()
-            try:
-                with torch.no_grad():
-                    self.shapes[key] = self.module(u)
-            finally:
-                for child, training in modes:
-                    child.training = training
-        leaves, spec = _tree.flatten(self.shapes[key])
-        return _tree.unflatten([torch.zeros_like(leaf) for leaf in leaves], spec)
+            # Only what the state looks like is kept: its tensors may belong to a recording.
+            leaves, spec = _tree.flatten(self._probe(u, weight))
+            self.shapes[key] = [(leaf.shape, leaf.dtype, leaf.device) for leaf in leaves], spec
+        described, spec = self.shapes[key]
+        zeros = [torch.zeros(shape, dtype=dtype, device=device) for shape, dtype, device in described]
+        return _tree.unflatten(zeros, spec)
+
+    def _probe(self, u: Any, weight: Tensor) -> Any:
+        """What the module returns for `u`, with no trace left: modes, statistics and generators stay."""
+        modes = [(child, child.training) for child in self.module.modules()]
+        slots = Slots(self.module)
+        self.module.eval()
+        slots.lend()
+        try:
+            with torch.no_grad(), torch.random.fork_rng([weight.get_device()] if weight.is_cuda else []):
+                return self.module(u)
+        finally:
+            slots.put_back()
+            for child, training in modes:
+                child.training = training

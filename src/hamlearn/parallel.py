@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from hamlearn import _tree
 from hamlearn._scale import add_, plus, scaled, seed
@@ -16,7 +15,7 @@ from hamlearn.credit import Credit
 from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.system import Carry, Instant, Order, Outcome, System
-from hamlearn.transition import rate
+from hamlearn.transition import as_state, rate
 
 
 class Parallel(Order):
@@ -52,7 +51,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             tree = _tree.unflatten(h_in, carry.spec) if h_in else None
             dh: list[Tensor] = []
             if h_in:
-                result, _ = _tree.flatten(net(sample.u, tree, "state"))
+                result = as_state(net(sample.u, tree, "state"), h_in, carry.spec)
                 dh = rate(system.network, h_in, result, tau)
             y = net(sample.u, tree, "output")
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
@@ -108,7 +107,8 @@ class _Stages:
         swapped |= {name: buffer.clone() for name, buffer in self.buffers.items()}
 
         def net(u: Any, h: Any, which: str) -> Any:
-            return functional_call(self.system.network, swapped, (u, h, which))
+            with self.system.slots.exchanged(swapped):
+                return self.system.network.forward(u, h, which)  # type: ignore[arg-type]
 
         with torch.random.fork_rng(self.devices):
             torch.set_rng_state(self.random[0])

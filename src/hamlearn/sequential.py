@@ -12,7 +12,7 @@ from hamlearn.hamiltonian import coupling, instantaneous_loss, integrate_costate
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
-from hamlearn.transition import check_same_shapes, end_points, next_state, rate
+from hamlearn.transition import as_state, end_points, next_state, rate
 
 
 class Sequential(Order):
@@ -74,8 +74,8 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
     network = system.network
     with torch.enable_grad():
         h = [leaf.detach().requires_grad_() for leaf in carry.h]
-        result, spec = _tree.flatten(network.state_net(sample.u, _tree.unflatten(h, carry.spec)))
-        check_same_shapes(result, h)
+        spec = carry.spec
+        result = as_state(network.state_net(sample.u, _tree.unflatten(h, spec)), h, spec)
         is_next = network.transition == "next"
         h1 = [r.detach() if is_next else a.detach() + tau * r.detach() for a, r in zip(h, result, strict=True)]
         h_next = [leaf.requires_grad_() for leaf in h1]

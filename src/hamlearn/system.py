@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._slots import Slots
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper, Rates
@@ -31,6 +32,7 @@ class System:
         self.network = network
         self.loss = loss
         self.hyper = hyper
+        self.slots = Slots(network)
         self.names = [name for name, _ in named]
         self.theta: list[Tensor] = [weight for _, weight in named]
         self.velocity = Velocity(hyper.beta, self.names, self.theta)

@@ -8,17 +8,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.dropout import _DropoutNd
+from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._slots import Slots
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 
 
 @dataclass(slots=True)
 class Token:
-    """One token with the state it met, and the graph from that state to the next one and to the loss."""
+    """One token with the state it met, and the graph from that state to the next one and to the loss.
+
+    Attributes:
+        sample: Input and target, copies of those of the stream.
+        rates: Rates of its step.
+        h: State that it met.
+        h_next: State that it led to.
+        loss: L(y, target), if there was a target.
+        y: Output.
+        fresh: Whether it began its sequence.
+        random: Generators as it met them, where it drew from them.
+        buffers: Buffers of the network as it met them.
+    """
 
     sample: Sample
     rates: Rates
@@ -28,11 +40,15 @@ class Token:
     y: Any
     fresh: bool
     random: list[Tensor]
+    buffers: list[Tensor]
 
     @property
     def gain(self) -> float:
         """τφ."""
         return self.rates.tau * self.rates.phi
+
+
+_PARTS = ("u", "target", "h", "random", "buffers")
 
 
 def pack(tokens: Iterable[Token]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
@@ -41,8 +57,9 @@ def pack(tokens: Iterable[Token]) -> tuple[dict[str, Tensor], list[dict[str, Any
     described = []
     for index, token in enumerate(tokens):
         about: dict[str, Any] = {"rates": list(token.rates), "fresh": token.fresh}
-        parts = (("u", token.sample.u), ("target", token.sample.target), ("h", token.h), ("random", token.random))
-        for part, tree in parts:
+        sample = token.sample
+        trees = (sample.u, sample.target, token.h, token.random, token.buffers)
+        for part, tree in zip(_PARTS, trees, strict=True):
             leaves, spec = ([], None) if tree is None else _tree.flatten(tree)
             about[part] = {"absent": tree is None, "count": len(leaves), "tree": _tree.dumps(spec)}
             tensors |= {f"{index}/{part}/{i}": leaf for i, leaf in enumerate(leaves)}
@@ -54,47 +71,48 @@ def unpack(tensors: dict[str, Tensor], described: list[dict[str, Any]]) -> Itera
     """The tokens that `pack` wrote down, without graphs."""
     for index, about in enumerate(described):
         parts: dict[str, Any] = {}
-        for part in ("u", "target", "h", "random"):
+        for part in _PARTS:
             leaves = [tensors[f"{index}/{part}/{i}"] for i in range(about[part]["count"])]
             absent = about[part]["absent"]
             parts[part] = None if absent else _tree.unflatten(leaves, _tree.loads(about[part]["tree"]))
         sample = Sample(parts["u"], parts["target"])
         random = [state.cpu() for state in parts["random"]]
-        yield Token(sample, Rates(*about["rates"]), parts["h"], [], None, None, about["fresh"], random)
+        rates = Rates(*about["rates"])
+        yield Token(sample, rates, parts["h"], [], None, None, about["fresh"], random, parts["buffers"])
 
 
 class Rerun:
-    """Lets a token be run again under the conditions of its first run, with no trace left in the network.
+    """Lets a token be run again as it was run first, with no trace left in the network or the generators."""
 
-    Random numbers are replayed where the network holds dropout modules in training mode; running statistics are
-    put back.
-    """
+    def __init__(self, slots: Slots) -> None:
+        self.slots = slots
+        self.devices = sorted({weight.get_device() for weight in slots.parameters.values() if weight.is_cuda})
 
-    def __init__(self, network: nn.Module) -> None:
-        self.network = network
-        self.draws = [module for module in network.modules() if isinstance(module, _DropoutNd)]
-        self.devices = sorted({weight.get_device() for weight in network.parameters() if weight.is_cuda})
+    def met(self) -> tuple[list[Tensor], list[Tensor]]:
+        """State of the generators, and copies of the buffers."""
+        buffers = self.slots.present()
+        return self.generators(), [buffer.clone() for buffer in buffers]
 
-    def random_state(self) -> list[Tensor]:
-        """State of the generators, where anything may be drawn from them."""
-        if not any(module.training for module in self.draws):
-            return []
+    def generators(self) -> list[Tensor]:
+        """State of the generators."""
         return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self.devices)]
 
+    def drawn(self, before: list[Tensor]) -> list[Tensor]:
+        """`before` again if anything has been drawn since, else nothing."""
+        now = self.generators()
+        return before if any(not torch.equal(a, b) for a, b in zip(before, now, strict=True)) else []
+
     @contextmanager
-    def as_at(self, random: list[Tensor]) -> Iterator[None]:
-        """Within, generators are as in `random`; afterwards, they and the buffers are as they were before."""
-        buffers = [(buffer, buffer.clone()) for buffer in self.network.buffers()]
-        try:
-            if not random:
+    def as_at(self, token: Token) -> Iterator[None]:
+        """Within, generators and buffers are as the token met them; afterwards, they are as they were before."""
+        before = self.slots.present()
+        held = [buffer.clone() for buffer in (token.buffers or before)]
+        with self.slots.holding(held):
+            if not token.random:
                 yield
                 return
             with torch.random.fork_rng(self.devices):
-                torch.set_rng_state(random[0])
-                for device, state in zip(self.devices, random[1:], strict=True):
+                torch.set_rng_state(token.random[0])
+                for device, state in zip(self.devices, token.random[1:], strict=True):
                     torch.cuda.set_rng_state(state, device)
                 yield
-        finally:
-            for buffer, value in buffers:
-                # Through `.data`, as normalisation layers write theirs: graphs that hold the buffer stay valid.
-                buffer.data.copy_(value)

@@ -17,10 +17,9 @@ def next_state(
     network: Network, h: list[Tensor], spec: _tree.Spec, u: Any, tau: float
 ) -> tuple[list[Tensor], _tree.Spec]:
     """h⁺ = h + τ f_h, which is ĥ itself where the state net returns the next state (eq:figliodi1)."""
-    tree = None if network.memoryless else _tree.unflatten(h, spec)
-    result, spec = _tree.flatten(network.state_net(u, tree))
-    if not network.memoryless:
-        check_same_shapes(result, h)
+    if network.memoryless:
+        return _tree.flatten(network.state_net(u, None))
+    result = as_state(network.state_net(u, _tree.unflatten(h, spec)), h, spec)
     if network.transition == "next":
         return result, spec
     return plus(h, result, tau), spec
@@ -28,7 +27,6 @@ def next_state(
 
 def rate(network: Network, h: list[Tensor], result: list[Tensor], tau: float) -> list[Tensor]:
     """f_h from what the state net returned: ḣ as it is, or (−h + ĥ)/τ (eq:euleraa)."""
-    check_same_shapes(result, h)
     if network.transition == "rate":
         return result
     return [(r - a) / tau for a, r in zip(h, result, strict=True)]
@@ -46,12 +44,28 @@ def end_points(h: list[Tensor]) -> list[Tensor]:
     return [leaf.view_as(leaf) for leaf in h]
 
 
-def check_same_shapes(result: Sequence[Tensor], h: Sequence[Tensor]) -> None:
-    """Raise unless the state net's result has the state's structure and shapes."""
-    if len(result) == 1 and len(h) == 1 and result[0].shape == h[0].shape:
-        return
-    if len(result) != len(h) or any(a.shape != b.shape for a, b in zip(result, h, strict=True)):
+def first_state(start: Any, spec: _tree.Spec) -> list[Tensor]:
+    """Leaves of a first state, in the order of the structure that the state has had so far."""
+    leaves = _tree.flatten_like(start, spec)
+    if leaves is None:
         raise SampleError(
-            f"the state net returned {_tree.describe(list(result))} for a state h of {_tree.describe(list(h))}: "
-            "both must have the same structure and shapes; check h0 and the batch size"
+            f"the first state became {_tree.describe(start)}, which has another structure than the state before: "
+            "h0 must have the same one for every sample"
         )
+    return leaves
+
+
+def as_state(result: Any, h: Sequence[Tensor], spec: _tree.Spec) -> list[Tensor]:
+    """What the state net returned, leaf by leaf as the state has them; entries of dicts are paired by key.
+
+    Raises:
+        SampleError: If it has not the state's structure and shapes.
+    """
+    leaves = _tree.flatten_like(result, spec)
+    if leaves is None or any(a.shape != b.shape for a, b in zip(leaves, h, strict=True)):
+        raise SampleError(
+            f"the state net returned {_tree.describe(result)} for a state h of "
+            f"{_tree.describe(_tree.unflatten(list(h), spec))}: both must have the same structure and shapes; "
+            "check h0 and the batch size"
+        )
+    return leaves

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 import torch
 from torch import Tensor
 
-from hamlearn._scale import Scale, add_
+from hamlearn._scale import Scale, plus
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Beta, Schedule, nonnegative
 
@@ -73,19 +73,24 @@ class Velocity:
                 dtheta[index] = omega[index] * -rate
         return dtheta
 
-    def move_(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: Scale) -> None:
-        """θ ← θ − τβ⊙ω, in place."""
+    def moved(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: Scale) -> list[Tensor]:
+        """θ − τβ⊙ω; a weight that stays is the very tensor that was given."""
         if self._uniform is not None:
-            add_(theta, omega, -(tau * float(_at(self._uniform, t))))
-            return
+            return plus(theta, omega, -(tau * float(_at(self._uniform, t))))
+        result = list(theta)
         for indices, value in self._groups:
             beta = _at(value, t)
-            weights = [theta[i] for i in indices]
-            costates = [omega[i] for i in indices]
+            weights, costates = [theta[i] for i in indices], [omega[i] for i in indices]
             if isinstance(beta, Tensor) and beta.dim():
-                add_(weights, [costate * beta for costate in costates], -tau)
+                moved = plus(weights, [costate * beta for costate in costates], -tau)
+                moved = [new.to(old.dtype) for new, old in zip(moved, weights, strict=True)]
             elif isinstance(beta, Tensor) or beta:
-                add_(weights, costates, -(tau * beta))
+                moved = plus(weights, costates, -(tau * beta))
+            else:
+                continue
+            for index, weight in zip(indices, moved, strict=True):
+                result[index] = weight
+        return result
 
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.backends import Runnable, make_loop
-from hamlearn.compiled.engine import Steps, attributes, named
-from hamlearn.compiled.graphs import unchanged
+from hamlearn.compiled.engine import Made, Steps, make_step, named
+from hamlearn.compiled.reads import Reads
 from hamlearn.compiled.trace import Inputs, Recorded, Variant
 from hamlearn.compiled.trace_echo import record_backward, record_forward
 from hamlearn.echo import Echoed
@@ -66,6 +65,7 @@ class Passed:
     y_spec: _tree.Spec
     loss: Tensor | None
     mark: Tensor | None
+    reads: Reads
 
 
 class EchoEngine:
@@ -86,9 +86,19 @@ class EchoEngine:
         self._steps = Steps()
 
     def forward(
-        self, h: list[Tensor], h_spec: _tree.Spec, rates: list[Tensor], fresh: Tensor, block: Block
+        self,
+        h: list[Tensor],
+        h_spec: _tree.Spec,
+        rates: list[Tensor],
+        fresh: Tensor,
+        block: Block,
+        check: Callable[[], None],
     ) -> Passed:
-        """Run the tokens of a block from the state `h`; buffers change in place."""
+        """Run the tokens of a block from the state `h`; buffers change in place.
+
+        `check` raises where the eager engine would refuse the first token; it is called before one of its kind is
+        recorded.
+        """
         assert block.u is not None
         theta = [weight.detach() for weight in self.order.system.theta]
         buffers, frozen = named(self.order, self.buffer_names), named(self.order, self.frozen_names)
@@ -98,12 +108,13 @@ class EchoEngine:
         rows = [[tensor.contiguous() for tensor in part] for part in parts]
         first = [[row[0] for row in part] for part in rows]
         inputs = Inputs(theta, [], h, [], buffers, frozen, first[0], [], *first[1:])
-        recorded, loop = self._step(
-            record_forward, inputs, block, h_spec, {"h", "buffers"}, {"rates", "u", "target", "fresh"}
+        made = self._step(
+            record_forward, inputs, block, h_spec, {"h", "buffers"}, {"rates", "u", "target", "fresh"}, check
         )
         samples = [tensor for part in rows for tensor in part]
         work = [buffer.contiguous() for buffer in buffers]
-        results = loop(block.count, [*h, *work], samples, _contiguous(theta, frozen))
+        recorded = made.recorded
+        results = made.loop(block.count, [*h, *work], samples, _contiguous(theta, frozen))
         for buffer, moved in zip(buffers, work, strict=True):
             if moved is not buffer:
                 buffer.copy_(moved)
@@ -112,9 +123,9 @@ class EchoEngine:
         met = [next(rest) for _ in h]
         y = [next(rest) for _ in range(recorded.y_count)]
         loss = next(rest) if recorded.loss else None
-        mark = next(rest) if self.checked else None
+        mark = next(rest) if recorded.mark else None
         stretch = Stretch(met, rows[1], rows[2], rows[0], rows[3][0], block, h_spec)
-        return Passed(h, stretch, y, recorded.y_spec, loss, mark)
+        return Passed(h, stretch, y, recorded.y_spec, loss, mark, made.reads)
 
     def backward(self, stretches: list[Stretch], omega: list[Tensor]) -> list[Tensor]:
         """ω after the echo of all tokens of the stretches, the last one first."""
@@ -130,16 +141,17 @@ class EchoEngine:
         )
         h, rates, u, target, fresh = first
         inputs = Inputs(theta, omega, h, z, buffers, frozen, rates, [], u, target, fresh, flow)
-        _, loop = self._step(
+        made = self._step(
             record_backward,
             inputs,
             joined.block,
             joined.h_spec,
             {"omega", "z", "flow"},
             {"h", "rates", "u", "target", "fresh"},
+            lambda: None,
         )
         samples = [tensor for part in rows for tensor in part]
-        loop(joined.count, [*omega, *z, *flow], samples, _contiguous(theta, buffers, frozen))
+        made.loop(joined.count, [*omega, *z, *flow], samples, _contiguous(theta, buffers, frozen))
         return omega
 
     def _step(
@@ -150,18 +162,18 @@ class EchoEngine:
         h_spec: _tree.Spec,
         carry: set[str],
         sample: set[str],
-    ) -> tuple[Recorded, Runnable]:
-        modes = attributes(list(self.order.system.network.modules()))
+        check: Callable[[], None],
+    ) -> Made:
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.flat())
-        key = (record.__name__, shapes, modes, str(block.u_spec), str(block.target_spec), str(h_spec))
+        key = (record.__name__, shapes, str(block.u_spec), str(block.target_spec), str(h_spec))
 
-        def make() -> tuple[Recorded, Runnable]:
+        def make() -> Made:
+            check()
             variant = Variant(bool(inputs.target), True, "state" if self.checked else "nothing")
             specs = (h_spec, block.u_spec, block.target_spec)
-            with unchanged(self.order.system.network):
-                recorded = record(self.order, inputs, variant, specs, (self.buffer_names, self.frozen_names))
-            kinds = inputs.kinds(carry, sample)
-            return recorded, make_loop(recorded.graph, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
+            names, kinds = (self.buffer_names, self.frozen_names), inputs.kinds(carry, sample)
+            recording = lambda: record(self.order, inputs, variant, specs, names)  # noqa: E731
+            return make_step(self.order, recording, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
 
         return self._steps.get(key, make)
 
@@ -169,8 +181,14 @@ class EchoEngine:
 def _joined(stretches: list[Stretch]) -> Stretch:
     if len(stretches) == 1:
         return stretches[0]
-    if len({tuple(leaf.shape[1:] for leaf in (*s.h, *s.u)) for s in stretches}) > 1:
-        raise UnsupportedError("the tokens of a sequence differ in shape")
+    kinds = {(str(s.block.u_spec), *((leaf.shape[1:], leaf.dtype) for leaf in (*s.h, *s.u))) for s in stretches}
+    targets = {
+        (str(s.block.target_spec), *((leaf.shape[1:], leaf.dtype) for leaf in s.target))
+        for s in stretches
+        if s.target
+    }
+    if len(kinds) > 1 or len(targets) > 1:
+        raise UnsupportedError("the tokens of a sequence differ in shape, type or structure")
     with_target = next((s for s in stretches if s.target), stretches[0])
     rows = [
         s.target or [leaf[:1].expand(s.count, *leaf.shape[1:]) for leaf in with_target.target] for s in stretches

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.backends import Runnable, make_loop
-from hamlearn.compiled.graphs import unchanged
+from hamlearn.compiled.backends import make_loop
+from hamlearn.compiled.reads import Reads
 from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
-from hamlearn.loops import UnsupportedError
+from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry, Order
 
@@ -44,6 +45,7 @@ class Ran:
         loss: Losses, one per step.
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
+        reads: What the steps depend on beyond their inputs.
     """
 
     carry: Carry
@@ -52,6 +54,7 @@ class Ran:
     loss: Tensor | None
     coupling: Tensor | None
     mark: Tensor | None
+    reads: Reads
 
 
 class Engine:
@@ -74,7 +77,6 @@ class Engine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self._modules = list(network.modules())
         self._steps = Steps()
 
     def run(
@@ -87,6 +89,7 @@ class Engine:
         pace: Pace,
         block: Block,
         watch: Watch,
+        check: Callable[[], None],
     ) -> Ran:
         """Take all samples of `block`; `theta` and `buffers` change in place.
 
@@ -99,6 +102,8 @@ class Engine:
             pace: Rates and β of each step.
             block: The samples.
             watch: What is looked at for values that are not finite, step by step.
+            check: Raises where the eager engine would refuse the first sample; called before a step for samples of
+                its kind is recorded, since a recording may take what the eager engine does not.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
@@ -119,27 +124,30 @@ class Engine:
 
         shapes = (
             tuple((t.shape[1:], t.dtype) for t in (*u, *target)),
-            tuple((t.shape, t.dtype) for t in (*h, theta[0])),
-            tuple(t.dim() for t in betas),
+            tuple((t.shape, t.dtype) for t in (*h, *theta, *buffers, *frozen)),
+            tuple(t.shape for t in betas),
         )
         specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
-        key = (shapes, specs, attributes(self._modules), len(target), pace.varying, watch)
-        recorded, loop = self._steps.get(key, lambda: self._make(first(), block, carry.spec, pace.varying, watch))
+        key = (shapes, specs, len(target), pace.varying, watch)
+
+        def make() -> Made:
+            check()
+            return self._make(first(), block, carry.spec, pace.varying, watch)
+
+        made = self._steps.get(key, make)
         carried = [*theta, *omega, *h, *z, *buffers]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
-        results = loop(block.count, work, samples, constants)
+        results = made.loop(block.count, work, samples, constants)
         with torch.no_grad():
             for tensor, moved in zip(carried, work, strict=True):
                 if moved is not tensor:
                     tensor.copy_(moved)
         torch.autograd.graph.increment_version([*theta, *buffers])
-        return _read(results, recorded, Carry(h, z, omega, carry.spec))
+        return _read(results, made, Carry(h, z, omega, carry.spec))
 
-    def _make(
-        self, first: Inputs, block: Block, h_spec: _tree.Spec, varying: bool, watch: Watch
-    ) -> tuple[Recorded, Runnable]:
-        with unchanged(self.order.system.network):
-            recorded = record(
+    def _make(self, first: Inputs, block: Block, h_spec: _tree.Spec, varying: bool, watch: Watch) -> Made:
+        def recording() -> Recorded:
+            return record(
                 self.order,
                 self._member(first),
                 Variant(bool(block.target), bool(first.fresh), watch),
@@ -148,9 +156,10 @@ class Engine:
                 self.reset_each,
                 self.carries,
             )
+
         read = {"rates", "u", "target", "fresh", *(["betas"] if varying else [])}
         kinds, laned = first.kinds({"theta", "omega", "h", "z", "buffers"}, read), first.laned()
-        return recorded, make_loop(recorded.graph, kinds, laned, self.lanes, first.theta[0].device)
+        return make_step(self.order, recording, kinds, laned, self.lanes, first.theta[0].device)
 
     def _member(self, inputs: Inputs) -> Inputs:
         if self.lanes == 1:
@@ -160,28 +169,59 @@ class Engine:
 
 
 class Steps:
-    """Compiled steps by what they were compiled for, and what could not be, with the reason."""
+    """Compiled steps by what they were compiled for, and what could not be, with the reason.
+
+    A step is used again only while everything that its recording has read is as it was.
+    """
 
     def __init__(self) -> None:
-        self._made: dict[Any, tuple[Recorded, Runnable]] = {}
-        self._failed: dict[Any, UnsupportedError] = {}
+        self._made: dict[Any, deque[Made]] = {}
 
-    def get(self, key: Any, make: Callable[[], tuple[Recorded, Runnable]]) -> tuple[Recorded, Runnable]:
-        """The step for `key`, made if it is the first time."""
-        if key in self._failed:
-            raise self._failed[key]
-        if key not in self._made:
-            try:
-                self._made[key] = make()
-            except UnsupportedError as error:
-                self._failed[key] = error
-                raise
-        return self._made[key]
+    def get(self, key: Any, make: Callable[[], Made]) -> Made:
+        """The step for `key`, made if there is none that still holds."""
+        made = self._made.setdefault(key, deque(maxlen=_KEPT))
+        found = next((step for step in made if step.reads.changed() is None), None)
+        if found is None:
+            found = make()
+            made.appendleft(found)
+        if found.failure is not None:
+            raise found.failure
+        return found
 
 
-def attributes(modules: Sequence[nn.Module]) -> tuple[tuple[int, ...], ...]:
-    """Tells whether an attribute of a module, its mode among them, was given another value."""
-    return tuple(tuple(map(id, vars(module).values())) for module in modules)
+@dataclass
+class Made:
+    """A compiled step, or the reason why there is none, and what it depends on."""
+
+    reads: Reads
+    recorded: Any = None
+    loop: Any = None
+    failure: UnsupportedError | None = None
+
+
+_KEPT = 8
+"""How many steps are kept that differ in nothing but the values they have read."""
+
+
+def make_step(
+    order: Order,
+    record: Callable[[], Recorded],
+    kinds: Sequence[Kind],
+    laned: Sequence[bool],
+    lanes: int,
+    device: torch.device,
+) -> Made:
+    """Record a step, note down what it reads, and make a loop of it."""
+    system, made = order.system, Made(Reads())
+    try:
+        made.reads.network(system.network)
+        made.reads.follow("the loss", system.loss)
+        with made.reads.watching():
+            made.recorded = record()
+        made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)
+    except UnsupportedError as error:
+        made.failure = error
+    return made
 
 
 def named(order: Order, names: Sequence[str]) -> list[Tensor]:
@@ -193,9 +233,10 @@ def named(order: Order, names: Sequence[str]) -> list[Tensor]:
     return [found[name].detach() for name in names]
 
 
-def _read(results: list[Tensor], recorded: Recorded, carry: Carry) -> Ran:
-    rest = iter(results)
+def _read(results: list[Tensor], made: Made, carry: Carry) -> Ran:
+    recorded, rest = made.recorded, iter(results)
     y = [next(rest) for _ in range(recorded.y_count)]
     loss = next(rest) if recorded.loss else None
     coupling = next(rest) if recorded.coupling else None
-    return Ran(carry, y, recorded.y_spec, loss, coupling, next(rest) if recorded.mark else None)
+    mark = next(rest) if recorded.mark else None
+    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.reads)

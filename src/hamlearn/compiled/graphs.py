@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, fx
 from torch._decomp import decomposition_table
 from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -60,32 +59,6 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
             raise UnsupportedError(f"it draws random numbers ({node.target})")
     _simplify(pure)
     return pure
-
-
-@contextmanager
-def unchanged(network: nn.Module) -> Iterator[None]:
-    """Within, the network is only called.
-
-    Raises:
-        UnsupportedError: If a call changes an attribute of a module, which a recording cannot follow, or if a
-            weight has a hook of its own; the attributes are put back.
-    """
-    for name, weight in network.named_parameters():
-        if weight._backward_hooks:
-            raise UnsupportedError(f"the weight {name!r} has a hook")
-    before = [(name, module, dict(vars(module))) for name, module in network.named_modules()]
-    yield
-    changed = []
-    for name, module, kept in before:
-        now = vars(module)
-        for key in {*kept, *now}:
-            if kept.get(key) is not now.get(key):
-                changed.append(f"{name}.{key}".lstrip("."))
-        if changed:
-            now.clear()
-            now.update(kept)
-    if changed:
-        raise UnsupportedError(f"calling it changes {', '.join(sorted(changed))}")
 
 
 def _writes(node: fx.Node) -> bool:

@@ -12,20 +12,21 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx, nn
-from torch.func import functional_call
+from torch import Tensor, fx
 
 from hamlearn import _tree
-from hamlearn._scale import add_
+from hamlearn._scale import plus
+from hamlearn.compiled.faults import counted
 from hamlearn.compiled.graphs import pure_graph
 from hamlearn.hyper import Rates
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, System
+from hamlearn.transition import first_state
 from hamlearn.velocity import Velocity
 
 Watch = Literal["nothing", "state", "all"]
-"""What is watched for values that are not finite, step by step: nothing, h and z, or ω too."""
+"""What is watched for values that are not finite, step by step: nothing; h, z and buffers; or ω and θ too."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +94,7 @@ class Recorded:
         y_count: Number of tensors in y.
         loss: Whether the loss is among the results.
         coupling: Whether ⟨z, f_h⟩ is.
-        mark: Whether a count of entries that are not finite is.
+        mark: Whether a count of what is wrong is: entries that are not finite, indices out of range.
     """
 
     graph: fx.GraphModule
@@ -114,23 +115,6 @@ class GivenRates:
     def at(self, t: Any, tau: Any, *, first: bool) -> Rates:
         """The rates of the step."""
         return self.rates
-
-
-class _Within(nn.Module):
-    """Runs a function while the network holds other weights and buffers."""
-
-    def __init__(self, network: nn.Module, function: Callable[[], Any]) -> None:
-        super().__init__()
-        self.network = network
-        self.function = function
-
-    def forward(self) -> Any:
-        given = dict(self.network.named_buffers())
-        result = self.function()
-        for name, buffer in self.network.named_buffers():
-            if given[name] is not buffer:
-                raise UnsupportedError(f"it puts another tensor in the place of its buffer {name!r}")
-        return result
 
 
 class Stage:
@@ -156,9 +140,13 @@ class Stage:
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` with the network at these weights."""
-        within = _Within(self.system.network, function)
-        swapped = {f"network.{name}": tensor for name, tensor in self.names.items()}
-        return functional_call(within, swapped, (), tie_weights=True)
+        slots = self.system.slots
+        with slots.exchanged(self.names):
+            result = function()
+            for name, buffer in zip(slots.buffers, slots.present(), strict=True):
+                if buffer is not self.names[name]:
+                    raise UnsupportedError(f"it puts another tensor in the place of its buffer {name!r}")
+        return result
 
 
 def record(
@@ -195,7 +183,7 @@ def record(
         def propose() -> Any:
             h, z = given.h, given.z
             if h and (reset_each or variant.fresh):
-                start, _ = _tree.flatten(network.initial_state(u))
+                start = first_state(network.initial_state(u), h_spec)
                 again = [torch.zeros_like(leaf) for leaf in z]
                 if reset_each:
                     h, z = start, z if carries else again
@@ -205,33 +193,40 @@ def record(
                     z = [torch.where(new, a, b) for a, b in zip(again, z, strict=True)]
             return stage.order.propose(Carry(h, z, given.omega, h_spec), now)
 
-        outcome = stage.run(propose)
+        with counted() as faults:
+            outcome = stage.run(propose)
         with torch.no_grad():
             if outcome.dtheta is None:
-                system.velocity.move_(stage.theta, outcome.omega, 0.0, stage.rates.tau)
+                theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.tau)
             else:
-                add_(stage.theta, outcome.dtheta, stage.rates.tau)
+                theta = plus(stage.theta, outcome.dtheta, stage.rates.tau)
         y, described["y_spec"] = _tree.flatten(outcome.y)
         described.update(y_count=len(y), loss=outcome.loss is not None)
         described["coupling"] = outcome.coupling is not None
-        carried = [*stage.theta, *outcome.omega, *outcome.h, *outcome.z, *stage.buffers]
+        carried = [*theta, *outcome.omega, *outcome.h, *outcome.z, *stage.buffers]
         carried = [new.detach().to(old.dtype) for new, old in zip(carried, flat, strict=False)]
         results = [*y, *(x for x in (outcome.loss, outcome.coupling) if x is not None)]
-        watched = [*outcome.h, *outcome.z] if variant.watch != "nothing" else []
-        watched += outcome.omega if variant.watch == "all" else []
-        described["mark"] = bool(watched)
-        if watched:
-            results.append(finite_mark(watched))
+        watched = [] if variant.watch == "nothing" else [*outcome.h, *outcome.z, *floating(stage.buffers)]
+        watched += [*outcome.omega, *theta] if variant.watch == "all" else []
+        described["mark"] = bool(watched or faults)
+        if watched or faults:
+            results.append(mark(watched, faults))
         return [tensor.detach() for tensor in (*carried, *results)]
 
     return Recorded(pure_graph(step, inputs.flat()), **described)
 
 
-def finite_mark(tensors: Sequence[Tensor]) -> Tensor:
-    """How many entries of the tensors are not finite."""
+def floating(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Those that can hold what is not a number."""
+    return [tensor for tensor in tensors if tensor.is_floating_point()]
+
+
+def mark(watched: Sequence[Tensor], faults: Sequence[Tensor]) -> Tensor:
+    """How many entries of the tensors are not finite, and how many indices are out of range."""
     # Counted by comparison: a compiler that may reorder sums takes a sum of zeros times anything for zero.
-    marks = [(1 - (x.abs() <= torch.finfo(x.dtype).max).to(x.dtype)).sum() for x in tensors]
+    marks = [(1 - (x.abs() <= torch.finfo(x.dtype).max).to(x.dtype)).sum() for x in watched]
+    marks += [count.to(marks[0].dtype if marks else torch.float32) for count in faults]
     total = marks[0]
-    for mark in marks[1:]:
-        total = total + mark
+    for count in marks[1:]:
+        total = total + count
     return total

@@ -6,13 +6,16 @@ import copy
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from hamlearn import _tree
+from hamlearn.compiled.faults import counted
 from hamlearn.compiled.graphs import pure_graph
-from hamlearn.compiled.trace import Inputs, Recorded, Stage, Variant, finite_mark
+from hamlearn.compiled.trace import Inputs, Recorded, Stage, Variant, floating, mark
 from hamlearn.echo import Echoed
+from hamlearn.loops import UnsupportedError
 from hamlearn.state import Sample
+from hamlearn.transition import first_state
 
 Specs = tuple[_tree.Spec, _tree.Spec, _tree.Spec]
 Names = tuple[list[str], list[str]]
@@ -22,7 +25,18 @@ def token_by_token(order: Echoed) -> Echoed:
     """The same echo, with one graph per token."""
     order = copy.copy(order)
     order.joined = False
+    order.again = _Never()  # type: ignore[assignment]
     return order
+
+
+class _Never:
+    """Stands in for what lets a token be run again, which a recorded one never is."""
+
+    def met(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [], []
+
+    def drawn(self, before: list[Tensor]) -> list[Tensor]:
+        return []
 
 
 def record_forward(order: Echoed, inputs: Inputs, variant: Variant, specs: Specs, names: Names) -> Recorded:
@@ -32,17 +46,42 @@ def record_forward(order: Echoed, inputs: Inputs, variant: Variant, specs: Specs
     def step(*flat: Tensor) -> list[Tensor]:
         given = inputs.like(flat)
         stage = Stage(token_by_token(order), given, -1, *names)
-        token, met = stage.run(lambda: _token(stage, given, variant, specs))
+        with counted() as faults:
+            token, met = stage.run(lambda: _token(stage, given, variant, specs))
         y, described["y_spec"] = _tree.flatten(token.y)
-        mark = variant.watch != "nothing"
-        described.update(y_count=len(y), loss=token.loss is not None, coupling=False, mark=mark)
+        watched = [] if variant.watch == "nothing" else [*token.h_next, *floating(stage.buffers)]
+        marked = bool(watched or faults)
+        described.update(y_count=len(y), loss=token.loss is not None, coupling=False, mark=marked)
         carried = [new.detach().to(old.dtype) for new, old in zip(token.h_next, given.h, strict=True)]
         results = [*met, *y, *([] if token.loss is None else [token.loss])]
-        if mark:
-            results.append(finite_mark(token.h_next))
+        if marked:
+            results.append(mark(watched, faults))
         return [tensor.detach() for tensor in (*carried, *stage.buffers, *results)]
 
-    return Recorded(pure_graph(step, inputs.flat()), **described)
+    graph = pure_graph(step, inputs.flat())
+    _refuse_changing_buffers(graph, inputs, names[0])
+    return Recorded(graph, **described)
+
+
+def _refuse_changing_buffers(graph: fx.GraphModule, inputs: Inputs, names: list[str]) -> None:
+    """Raise where a token changes a buffer that is computed with: on the way back it would be another one."""
+    nodes = list(graph.graph.nodes)
+    given = [node for node in nodes if node.op == "placeholder"]
+    first = sum(map(len, (inputs.theta, inputs.omega, inputs.h, inputs.z)))
+    returned = list(nodes[-1].args[0])
+    left = returned[len(inputs.h) : len(inputs.h) + len(names)]
+    results = {*returned[: len(inputs.h)], *returned[len(inputs.h) + len(names) :]}
+    for name, before, after in zip(names, given[first:], left, strict=False):
+        if after is before:
+            continue
+        reached, waiting = set(), [before]
+        while waiting:
+            node = waiting.pop()
+            if node not in reached:
+                reached.add(node)
+                waiting += node.users
+        if reached & results:
+            raise UnsupportedError(f"its buffer {name!r} changes with every token and enters what is computed")
 
 
 def record_backward(order: Echoed, inputs: Inputs, variant: Variant, specs: Specs, names: Names) -> Recorded:
@@ -71,7 +110,7 @@ def _token(stage: Stage, given: Inputs, variant: Variant, specs: Specs) -> tuple
     target = _tree.unflatten(given.target, target_spec) if variant.targets else None
     # A learned first state is part of the graph of the token that meets it.
     with torch.enable_grad():
-        start, _ = _tree.flatten(network.start(u))
+        start = first_state(network.start(u), h_spec)
         new = given.fresh[0]
         h = [torch.where(new, a, b) for a, b in zip(start, given.h, strict=True)]
     order: Any = stage.order

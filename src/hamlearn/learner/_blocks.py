@@ -44,6 +44,7 @@ class BlockRunner(ABC):
         self.reader = reader
         self.step = step
         self.ahead: Ahead | None = None
+        self.repair: Callable[[], None] | None = None
 
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each sample of the stream."""
@@ -65,12 +66,14 @@ class BlockRunner(ABC):
                     reason = error
             if ahead is None:
                 # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
+                before = reader.progress
                 report = self.step(block.sample(0))
+                if reader.progress is before:
+                    reader.take(1)
+                done, alone = done + 1, False
                 if reason is not None:
                     warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
                     compiles = False
-                reader.take(1)
-                done, alone = done + 1, False
                 yield report
                 continue
             row = self.row
@@ -82,6 +85,15 @@ class BlockRunner(ABC):
                         break
             finally:
                 self._back()
+            changed = None if ahead.settled else ahead.ran.reads.changed()
+            if changed is not None:
+                warnings.warn(
+                    f"{changed} changed while the reports of a block were read: with engine='compiled' the change "
+                    "holds from the next block on. Read learner.network before you change it, or use "
+                    "engine='eager', to have it hold from the next sample on",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             done += ahead.delivered
             since += ahead.delivered
             if ahead.asked:
@@ -93,6 +105,7 @@ class BlockRunner(ABC):
 
     def settle(self) -> None:
         """Bring the learner to the last report that was handed out, since somebody asks for it."""
+        self.make_whole()
         if self.ahead is not None:
             self.ahead.asked = True
             self._back()
@@ -107,6 +120,13 @@ class BlockRunner(ABC):
             if ahead.delivered:
                 self.run(ahead.block.part(0, ahead.delivered))
         self.ahead = None
+
+    def make_whole(self) -> None:
+        """Undo a block that was interrupted before it was done."""
+        repair = self.repair
+        if repair is not None:
+            repair()
+            self.repair = None
 
     @abstractmethod
     def run(self, block: Block) -> Ahead | None:
@@ -139,7 +159,7 @@ class Undo:
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
         self.kept = learner._carry, learner._t, learner._updates, learner._fresh
-        self.tensors = [*learner._system.theta, *learner._buffers]
+        self.tensors = [*learner._system.theta, *learner._system.slots.present()]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
 
     def __call__(self) -> None:

@@ -13,6 +13,7 @@ from hamlearn import _tree
 from hamlearn._scale import scaled
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
+from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
 from hamlearn.state import Sample
@@ -28,7 +29,7 @@ class EchoRunner(BlockRunner):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
     def __init__(self, learner: Learner) -> None:
-        super().__init__(learner._reader, learner.step)
+        super().__init__(learner._reader, learner._step_of_stream)
         self.learner = learner
         order = learner._order
         assert isinstance(order, Echoed)
@@ -50,27 +51,28 @@ class EchoRunner(BlockRunner):
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
+        self.learner._check_network()
         self._take_over()
         plan = EchoPlan(self, block)
         if plan.count == 0:
             return None
         block = block.part(0, plan.count)
-        undo = EchoUndo(self)
+        self.repair = undo = EchoUndo(self)
         try:
             ran, good = self._pass(block, plan)
-        except BaseException:
-            undo()
-            raise
+        except HamlearnError:
+            good = 0
         if good < block.count:
-            undo()
+            self.make_whole()
             shorter = self.run(block.part(0, good)) if good else None
             if shorter is not None:
                 shorter.stops = True
             return shorter
         learner = self.learner
         learner._t, learner._updates = plan.times[-1], plan.updates
-        self.ahead = Ahead(block, plan, ran, undo)
-        return self.ahead
+        ahead = Ahead(block, plan, ran, undo)
+        self.ahead, self.repair = ahead, None
+        return ahead
 
     def _pass(self, block: Block, plan: EchoPlan) -> tuple[Ran, int]:
         learner, passed, start = self.learner, [], 0
@@ -78,17 +80,19 @@ class EchoRunner(BlockRunner):
             part = block.part(start, stop)
             done = self._forward(part, plan, start)
             passed.append(done)
-            bad = _first_bad(done, part)
+            bad = _first_bad(done, part, learner.on_nonfinite != "ignore")
             if bad is not None:
                 return _rows(passed, learner._carry), start + bad
             if plan.due[stop - 1]:
                 rates = plan.rates[stop - 1]
                 omega = self.engine.backward(self.waiting, scaled(learner._carry.omega, self.order.decay(rates)))
-                if learner.on_nonfinite != "ignore" and not _tree.all_finite(omega):
-                    return _rows(passed, learner._carry), stop - 1
                 with torch.no_grad():
                     system = learner._system
-                    system.velocity.move_(system.theta, omega, plan.times[stop - 1], rates.tau)
+                    theta = system.velocity.moved(system.theta, omega, plan.times[stop - 1], rates.tau)
+                    moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
+                    if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *moved]):
+                        return _rows(passed, learner._carry), stop - 1
+                    torch._foreach_copy_(system.theta, theta)
                 learner._carry = Carry(learner._carry.h, learner._carry.z, omega, learner._carry.spec)
                 self._after_echo(part)
             start = stop
@@ -102,7 +106,7 @@ class EchoRunner(BlockRunner):
         fresh = torch.zeros(part.count, dtype=torch.bool)
         fresh[0] = learner._fresh
         rows = plan.rows(start, start + part.count, part)
-        done = self.engine.forward(h, spec, rows, fresh, part)
+        done = self.engine.forward(h, spec, rows, fresh, part, lambda: learner._try(part.sample(0)))
         learner._carry = Carry(done.h, [torch.zeros_like(leaf) for leaf in done.h], carry.omega, spec)
         learner._fresh = False
         self.since += part.count
@@ -150,6 +154,8 @@ class EchoRunner(BlockRunner):
         tokens, since = list(self.order.tokens), self.order.since
         if not tokens:
             return
+        if any(token.random for token in tokens):
+            raise UnsupportedError("tokens that wait for their echo drew random numbers")
         spec = self.learner._carry.spec
         rows = list(torch.tensor([_masked(token) for token in tokens], dtype=torch.float64).unbind(1))
         stale = len(tokens) - since
@@ -160,7 +166,7 @@ class EchoRunner(BlockRunner):
         block = blocks[0]
         if self.order.joined:
             met = [leaf.detach() for leaf in tokens[0].h]
-            self.waiting = [self.engine.forward(met, spec, rows, fresh, block).stretch]
+            self.waiting = [self.engine.forward(met, spec, rows, fresh, block, lambda: None).stretch]
         else:
             h = [
                 torch.stack([leaf.detach() for leaf in leaves])
@@ -177,7 +183,6 @@ class EchoPlan:
 
     def __init__(self, runner: EchoRunner, block: Block) -> None:
         learner, credit = runner.learner, runner.credit
-        learner._check_dtype()
         self.updates, t, since = learner._updates, learner._t, runner.since
         targets: deque[bool] = deque(maxlen=credit.truncate)
         for stretch in runner.waiting:
@@ -221,8 +226,7 @@ class EchoPlan:
     def rows(self, start: int, stop: int, part: Block) -> list[Tensor]:
         """τ, η, η_z and φ of some tokens, one row each; φ is 0 where a token has no target."""
         rows = list(torch.tensor([rates[:4] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
-        if part.known is not None:
-            rows[3] = rows[3] * torch.tensor(part.known, dtype=torch.float64)
+        rows[3] = rows[3] * part.mask(stop - start)
         return rows
 
 
@@ -252,7 +256,7 @@ def _tokens(stretch: Stretch) -> list[Token]:
         sample: Sample = stretch.block.sample(index)
         tau, eta, eta_z, phi = rates[index]
         fresh = bool(stretch.fresh[index])
-        tokens.append(Token(sample, Rates(tau, eta, eta_z, phi, -1), h, [], None, None, fresh, []))
+        tokens.append(Token(sample, Rates(tau, eta, eta_z, phi, -1), h, [], None, None, fresh, [], []))
     return tokens
 
 
@@ -261,13 +265,14 @@ def _masked(token: Token) -> list[float]:
     return [tau, eta, eta_z, phi if token.sample.target is not None else 0.0]
 
 
-def _first_bad(done: Passed, part: Block) -> int | None:
-    if done.mark is None:
-        return None
-    bad = done.mark != 0
-    if done.loss is not None:
-        wrong = ~done.loss.isfinite()
-        bad = bad | (wrong if part.known is None else wrong & torch.tensor(part.known, device=wrong.device))
+def _first_bad(done: Passed, part: Block, checked: bool) -> int | None:
+    losses = done.loss if checked else None
+    bad = torch.zeros(part.count, dtype=torch.bool)
+    if done.mark is not None:
+        bad |= (done.mark != 0).cpu()
+    if losses is not None:
+        wrong = ~losses.isfinite().cpu()
+        bad |= wrong if part.known is None else wrong & torch.tensor(part.known)
     return int(bad.int().argmax()) if bool(bad.any()) else None
 
 
@@ -277,4 +282,4 @@ def _rows(passed: list[Passed], carry: Carry) -> Ran:
     for done in passed:
         none = torch.full((done.stretch.count,), torch.nan, device=done.y[0].device)
         losses.append(none if done.loss is None else done.loss)
-    return Ran(carry, y, passed[0].y_spec, torch.cat(losses), None, None)
+    return Ran(carry, y, passed[0].y_spec, torch.cat(losses), None, None, passed[-1].reads)

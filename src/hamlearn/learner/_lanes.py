@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -12,18 +11,6 @@ from torch import Tensor
 from hamlearn.compiled import Engine, named
 from hamlearn.learner._learner import Learner
 from hamlearn.system import Carry
-
-
-def plain_attributes(learner: Learner) -> list[tuple[str, str, Any]]:
-    """What the modules hold besides parameters and buffers, modes included, as far as it can be compared."""
-    found: list[tuple[str, str, Any]] = []
-    for name, module in learner._network.named_modules():
-        for key, value in vars(module).items():
-            if isinstance(value, bool | int | float | str | tuple) or value is None:
-                found.append((name, key, value))
-            elif isinstance(value, Tensor):
-                found.append((name, key, value.tolist()))
-    return found
 
 
 class Layout:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._scale import plus
+from hamlearn._slots import Slots
 from hamlearn.credit import Credit, Echo, Forward
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hamiltonian import Loss
@@ -16,14 +20,15 @@ from hamlearn.hyper import Hyper, Rates
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
+from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
-from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import check_choices, check_parts, make_order
+from hamlearn.learner._running import Progress, Reader
+from hamlearn.learner._setting import Choices, check_choices, check_parts, make_order
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.networks import Network
 from hamlearn.state import Sample, State, StepReport
 from hamlearn.system import Carry, Instant, Outcome, System
-from hamlearn.transition import next_state
+from hamlearn.transition import first_state, next_state
 
 
 class Learner:
@@ -67,12 +72,8 @@ class Learner:
         check_parts(network, hyper, credit, integrator)
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
         self._network = network
-        self.hyper = hyper
-        self.order = order
-        self.credit = credit
-        self.reset_h = reset_h
-        self.integrator = integrator
-        self.on_nonfinite = on_nonfinite
+        self._hyper = hyper
+        self._choices = Choices(order, credit, reset_h, integrator, on_nonfinite)
         self._system = System(network, loss, hyper)
         self._order = make_order(self._system, order, credit, integrator, reset_h)
         omega = [torch.zeros_like(weight, requires_grad=False) for weight in self._system.theta]
@@ -85,12 +86,42 @@ class Learner:
         self._stateful = network.state is not None
         self._constant = hyper.constant()
         self._usual: tuple[bool, Rates] | None = None
-        self._buffers = [b for name, b in network.named_buffers() if not name.startswith("h0_")]
-        self._backup = [buffer.clone() for buffer in self._buffers]
+        self._devices = sorted({weight.get_device() for weight in network.parameters() if weight.is_cuda})
+        self._repair: Callable[[], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle(hand_over=True)
         return vars(self) | {"_blocks": None}
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s, as the learner was made with them."""
+        return self._hyper
+
+    @property
+    def order(self) -> Literal["parallel", "sequential"]:
+        """`"parallel"` or `"sequential"`."""
+        return self._choices.order
+
+    @property
+    def credit(self) -> Credit:
+        """What z carries between steps."""
+        return self._choices.credit
+
+    @property
+    def reset_h(self) -> Literal["boundary", "sample"]:
+        """When h returns to h0."""
+        return self._choices.reset_h
+
+    @property
+    def integrator(self) -> Integrator:
+        """The rule of integration."""
+        return self._choices.integrator
+
+    @property
+    def on_nonfinite(self) -> Literal["raise", "skip", "ignore"]:
+        """What is done where a value is not finite."""
+        return self._choices.on_nonfinite
 
     @property
     def network(self) -> Network:
@@ -124,26 +155,36 @@ class Learner:
     def step(self, sample: Sample) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
-            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+            raise _not_a_sample(sample)
+        return self._take(sample, None)
+
+    def _take(self, sample: Sample, progress: Progress | None) -> StepReport:
+        """One step, all of it or nothing: what it changes is prepared first, and then done in one stroke.
+
+        Wherever an interrupt strikes, `_repair` holds what is left to do to be as before the step, or as after it.
+        """
         self._settle(hand_over=True)
-        if self._buffers:
-            torch._foreach_copy_(self._backup, self._buffers)
+        self._check_network()
+        slots, on_nonfinite = self._system.slots, self.on_nonfinite
+        self._repair = Withdrawal(self, self._generators())
         try:
+            slots.lend()
             now = self._instant(sample)
             outcome = self._order.propose(self._carry_for(now), now)
-            finite = self.on_nonfinite == "ignore" or _is_finite(outcome)
-            if not finite and self.on_nonfinite == "raise":
-                raise NonFiniteError(_nonfinite_message(outcome, self._system.names, self._t))
+            keep_apart(outcome, sample, slots)
+            theta = self._moved(now, outcome)
+            finite = on_nonfinite == "ignore" or not nonfinite(outcome, theta, self._system)
+            if not finite and on_nonfinite == "raise":
+                raise NonFiniteError(nonfinite_message(outcome, theta, self._system, self._t))
+            commit = self._accepted(now, outcome, theta) if finite else self._skipped(sample)
+            commit.progress = progress
         except BaseException:
-            self._restore_buffers()
+            self._make_whole()
             raise
-        if finite:
-            self._commit(now, outcome)
-        else:
-            self._restore_buffers()
-            if sample.boundary:
-                # The sequence is over all the same: its tokens must not run on into the next one.
-                self.reset()
+        if not finite:
+            self._make_whole()
+        self._repair = commit
+        self._make_whole()
         return StepReport(
             now.t,
             outcome.y,
@@ -153,6 +194,16 @@ class Learner:
             coupling=outcome.coupling,
             skipped=not finite,
         )
+
+    def _try(self, sample: Sample) -> None:
+        """Raise what a step with this sample would raise; nothing changes."""
+        self._repair = Withdrawal(self, self._generators())
+        try:
+            self._system.slots.lend()
+            now = self._instant(replace(sample, boundary=False))
+            self._order.propose(self._carry_for(now), now)
+        finally:
+            self._make_whole()
 
     def run(
         self,
@@ -184,7 +235,12 @@ class Learner:
             if self._blocks is None:
                 self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
             return self._blocks.reports(stream, max_steps, resume, chunk)
-        return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
+        return self._reader.reports(self._step_of_stream, stream, max_steps, resume, self._order.pending)
+
+    def _step_of_stream(self, sample: Sample) -> StepReport:
+        if not isinstance(sample, Sample):
+            raise _not_a_sample(sample)
+        return self._take(sample, self._reader.progress.after([sample.boundary]))
 
     @torch.no_grad()
     def predict(self, u: Any, tau: float | None = None) -> Any:
@@ -196,28 +252,30 @@ class Learner:
         """
         network = self.network
         modes = [module for module in network.modules() if module.training]
-        network.eval()
+        self._repair = Withdrawal(self, self._generators(), modes)
         try:
+            self._system.slots.lend()
+            network.eval()
             if network.state is None:
-                return network.output_net(u, None)
-            h, spec = self._carry.h, self._carry.spec
-            if self._starts_anew():
-                h, spec = _tree.flatten(network.initial_state(u))
-            if self.order == "sequential":
-                h, spec = next_state(network, h, spec, u, self.hyper.at(self._t, tau).tau)
-            return network.output_net(u, _tree.unflatten(h, spec))
+                y = network.output_net(u, None)
+            else:
+                h, spec = self._carry.h, self._carry.spec
+                if self._starts_anew():
+                    h, spec = _tree.flatten(network.initial_state(u))
+                if self.order == "sequential":
+                    h, spec = next_state(network, h, spec, u, self.hyper.at(self._t, tau).tau)
+                y = network.output_net(u, _tree.unflatten(h, spec))
+            return _tree.copied(y)
         finally:
-            for module in modes:
-                module.training = True
+            self._make_whole()
 
     def reset(self) -> None:
         """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
         self._settle()
         if self._blocks is not None:
             self._blocks.forget()
-        self._fresh = True
-        self._carry = Carry([], [], self._carry.omega, None)
-        self._order.forget()
+        self._repair = self._anew()
+        self._make_whole()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file: θ, buffers, h, z, ω, time, random state, the stream's position.
@@ -240,24 +298,35 @@ class Learner:
         _snapshot.load(path, self, new_hyper=new_hyper)
 
     def _settle(self, *, hand_over: bool = False) -> None:
-        """Be where the last report says, if the compiled engine has run ahead of it."""
+        """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead."""
+        self._make_whole()
         if self._blocks is not None:
             self._blocks.settle()
             if hand_over:
                 self._blocks.hand_over()
 
+    def _make_whole(self) -> None:
+        repair = self._repair
+        if repair is not None:
+            repair()
+            self._repair = None
+
     def _starts_anew(self) -> bool:
         return self._fresh or self.reset_h == "sample"
 
-    def _check_dtype(self) -> None:
-        if self._system.theta[0].dtype is not self._carry.omega[0].dtype:
-            raise ConfigError(
-                f"the network became {self._system.theta[0].dtype} after the learner was made with "
-                f"{self._carry.omega[0].dtype}: convert the network first, then make the learner"
-            )
+    def _generators(self) -> list[Tensor]:
+        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
+
+    def _check_network(self) -> None:
+        slots = self._system.slots
+        if slots.same():
+            return
+        changed = slots.changed_weight(Slots(self._network))
+        if changed is not None:
+            raise ConfigError(changed)
+        slots.refresh()
 
     def _instant(self, sample: Sample) -> Instant:
-        self._check_dtype()
         first = self._updates == 0
         if self._constant and sample.tau is None and self._usual is not None and self._usual[0] == first:
             rates = self._usual[1]
@@ -274,9 +343,11 @@ class Learner:
             return carry
         if not self._order.needs_h:
             return Carry([], [], carry.omega, None)
-        h, spec = _tree.flatten(self._network.initial_state(now.sample.u))
+        start = self._network.initial_state(now.sample.u)
         if self._fresh or not self.credit.carries:
+            h, spec = _tree.flatten(start)
             return Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec)
+        h, spec = first_state(start, carry.spec), carry.spec
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
             raise SampleError(
                 f"the state became {_tree.describe(h)} while its costate z of {_tree.describe(carry.z)} lives "
@@ -284,44 +355,38 @@ class Learner:
             )
         return Carry(h, carry.z, carry.omega, spec)
 
-    def _commit(self, now: Instant, outcome: Outcome) -> None:
-        system, rates = self._system, now.rates
-        if outcome.moves:
-            with torch.no_grad():
-                if outcome.dtheta is None:
-                    system.velocity.move_(system.theta, outcome.omega, now.t, rates.tau)
-                else:
-                    torch._foreach_add_(system.theta, outcome.dtheta, alpha=rates.tau)
-            self._updates += outcome.learned
-        self._carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)
-        self._t = now.t + rates.tau
-        self._order.accept()
-        self._fresh = now.sample.boundary
-        if self._fresh and self._stateful:
-            h, spec = _tree.flatten(self._network.initial_state(now.sample.u))
-            self._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
+    @torch.no_grad()
+    def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
+        """θ⁺, where this step moves the weights."""
+        system, tau = self._system, now.rates.tau
+        if not outcome.moves:
+            return None
+        if outcome.dtheta is None:
+            return system.velocity.moved(system.theta, outcome.omega, now.t, tau)
+        return plus(system.theta, outcome.dtheta, tau)
 
-    def _restore_buffers(self) -> None:
-        if self._buffers:
-            torch._foreach_copy_(self._buffers, self._backup)
+    def _accepted(self, now: Instant, outcome: Outcome, theta: list[Tensor] | None) -> Commit:
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)
+        fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
+        slots = self._system.slots
+        changes = slots.changes()
+        if fresh and self._stateful:
+            weights = {} if theta is None else dict(zip(self._system.names, theta, strict=True))
+            with slots.exchanged(weights):
+                h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
+            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
+        return Commit(self, theta, changes, carry, now.t + now.rates.tau, updates, fresh)
+
+    def _skipped(self, sample: Sample) -> Commit:
+        # A skipped sample that ends a sequence still ends it: its tokens must not run on into the next one.
+        if sample.boundary:
+            return self._anew()
+        return Commit(self, None, [], self._carry, self._t, self._updates, self._fresh, memory="kept")
+
+    def _anew(self) -> Commit:
+        carry = Carry([], [], self._carry.omega, None)
+        return Commit(self, None, [], carry, self._t, self._updates, True, memory="dropped")
 
 
-def _is_finite(outcome: Outcome) -> bool:
-    values = [*outcome.h, *outcome.z, *outcome.omega] if outcome.moves else list(outcome.h)
-    if outcome.loss is not None:
-        values.append(outcome.loss)
-    return _tree.all_finite(values)
-
-
-def _nonfinite_message(outcome: Outcome, names: list[str], t: float) -> str:
-    if outcome.loss is not None and not bool(outcome.loss.isfinite()):
-        what = f"the loss is {outcome.loss.item()}"
-    elif not _tree.all_finite([*outcome.z, *outcome.omega]):
-        bad = [f"omega of {n}" for n, o in zip(names, outcome.omega, strict=True) if not o.isfinite().all()]
-        what = f"the costate is not finite ({', '.join(bad) or 'z'})"
-    else:
-        what = "the state h is not finite"
-    return (
-        f"{what} at t={t:g}: this sample was not learned and the last good state is kept. "
-        "Lower beta or tau, raise eta, look at the sample, or pass on_nonfinite='skip'"
-    )
+def _not_a_sample(sample: object) -> SampleError:
+    return SampleError(f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -11,9 +11,9 @@ from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._blocks import Undo
-from hamlearn.learner._lanes import plain_attributes
+from hamlearn.learner._commit import Withdrawal
 from hamlearn.learner._learner import Learner
-from hamlearn.learner._population_blocks import PopulationRunner
+from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._running import Reader
 from hamlearn.state import Sample
@@ -82,16 +82,22 @@ class Population:
     def step(self, sample: Sample) -> PopulationReport:
         """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
         members, reports = self.members, []
-        undo = [Undo(member) for member in members]
+        undo, random = [Undo(member) for member in members], members[0]._generators()
+
+        def put_back() -> None:
+            for member, back in zip(members, undo, strict=True):
+                member._make_whole()
+                back()
+            Withdrawal(members[0], random)()
+
+        self._blocks.repair = put_back
         for number, member in enumerate(members):
             try:
                 reports.append(member.step(sample))
-            except BaseException as error:
-                for put_back in undo[:number]:
-                    put_back()
-                if isinstance(error, HamlearnError):
-                    raise type(error)(f"member {number} of {len(members)}: {error}") from error
-                raise
+            except HamlearnError as error:
+                self._blocks.make_whole()
+                raise type(error)(f"member {number} of {len(members)}: {error}") from error
+        self._blocks.repair = None
         return PopulationReport(reports)
 
     def run(
@@ -131,19 +137,18 @@ def _check_alike(members: list[Learner]) -> None:
             ("integrator", repr(first.integrator), repr(member.integrator)),
             ("on_nonfinite", first.on_nonfinite, member.on_nonfinite),
             ("sign s", first.hyper.s, member.hyper.s),
-            ("shapes", _shapes(first), _shapes(member)),
-            ("attributes", plain_attributes(first), plain_attributes(member)),
         ):
             if one != other:
                 raise ConfigError(
                     f"member {number} has {what} {other}, but member 0 has {one}: the learners of a population "
                     "differ in hyper-parameters and weights only"
                 )
-
-
-def _shapes(learner: Learner) -> dict[str, Any]:
-    named = dict(learner.network.named_parameters()) | dict(learner.network.named_buffers())
-    return {name: (tuple(t.shape), t.dtype, t.requires_grad) for name, t in named.items()}
+        differs = how_members_differ(first, member)
+        if differs is not None:
+            raise ConfigError(
+                f"member 0 and member {number} are not alike: {differs}. The learners of a population differ in "
+                "hyper-parameters and weights only"
+            )
 
 
 __all__ = ["Population", "PopulationReport"]

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
+from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
+from hamlearn.learner._alike import difference
 from hamlearn.learner._blocks import Ahead, BlockRunner
-from hamlearn.learner._lanes import Lanes, Layout, plain_attributes
+from hamlearn.learner._lanes import Lanes, Layout
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_reports import Rows
 from hamlearn.learner._running import Reader
@@ -55,10 +57,11 @@ class PopulationRunner(BlockRunner):
         if self.lanes is None and len({(m._fresh, len(m._carry.h)) for m in self.members}) > 1:
             # A member that skipped its first sample waits for the next: until then each goes by itself.
             return None
-        if self.lanes is None and any(
-            plain_attributes(m) != plain_attributes(self.members[0]) for m in self.members[1:]
-        ):
-            raise UnsupportedError("the modules of the members have come to differ in their attributes")
+        if self.lanes is None:
+            for number, member in enumerate(self.members[1:], start=1):
+                differs = how_members_differ(self.members[0], member)
+                if differs is not None:
+                    raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
         if self.lanes is None:
             self.lanes = Lanes(self.members, self.engine, self.layout)
         lanes, stateful = self.lanes, self.members[0].network.state is not None
@@ -69,21 +72,23 @@ class PopulationRunner(BlockRunner):
         start = lanes.carry
         if stateful and (lanes.fresh or not start.h):
             start = self._anew(block.sample(0).u, start.omega)
-        undo = _undo(lanes)
+        self.repair = undo = _undo(lanes)
         pace = plan.pace()
 
         def run(watch: Watch) -> Ran:
             weights = (lanes.theta, lanes.buffers, lanes.frozen)
-            return self.engine.run(*weights, start, plan.fresh, pace, block, watch)
+            return self.engine.run(*weights, start, plan.fresh, pace, block, watch, check)
+
+        def check() -> None:
+            self.members[0]._try(block.sample(0))
 
         watch = plan.watch(self.members[0].on_nonfinite)
         try:
             ran, good = run_watched(run, undo, lanes.theta, block, watch)
-        except BaseException:
-            undo()
-            raise
+        except HamlearnError:
+            good = 0
         if good < block.count:
-            undo()
+            self.make_whole()
             shorter = self.run(block.part(0, good)) if good else None
             if shorter is not None:
                 shorter.stops = True
@@ -92,8 +97,9 @@ class PopulationRunner(BlockRunner):
         if stateful and lanes.fresh:
             lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry.omega)
         lanes.times, lanes.updates = plan.all_times[-1], plan.updates
-        self.ahead = Ahead(block, plan, ran, undo)
-        return self.ahead
+        ahead = Ahead(block, plan, ran, undo)
+        self.ahead, self.repair = ahead, None
+        return ahead
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
@@ -105,6 +111,12 @@ class PopulationRunner(BlockRunner):
         return Carry(h, [torch.zeros_like(leaf) for leaf in h], omega, starts[0][1])
 
 
+def how_members_differ(one: Learner, other: Learner) -> str | None:
+    """What stands in the way of one recorded step for both."""
+    found = difference("the network", one._network, other._network)
+    return found or difference("the loss", one._system.loss, other._system.loss)
+
+
 class PopulationPlan:
     """Times, rates and β of all members for each step of a block, as far as they are valid.
 
@@ -112,7 +124,8 @@ class PopulationPlan:
     """
 
     def __init__(self, members: list[Learner], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
-        members[0]._check_dtype()
+        for member in members:
+            member._check_network()
         self.block, self.layout, self.kept = block, lanes.layout, kept
         if "constant" not in kept:
             kept["scheduled"] = any(member._system.velocity.scheduled for member in members)
@@ -144,6 +157,8 @@ class PopulationPlan:
             times, updates = times + [r.tau for r in rates], updates + block.has_target(index)
         if self.steady and not first:
             kept.setdefault("rates", (self.rates, self.betas))
+        if self.count == 0:
+            return
         self.updates = lanes.updates + block.targets(self.count)
         self.all_times = _clock(lanes.times, self._taus(first), self.count)
         self.fresh = block.begins(lanes.fresh, self.count)
@@ -156,7 +171,7 @@ class PopulationPlan:
     def _taus(self, first: bool) -> np.ndarray:
         if self.steady and not first and "taus" in self.kept:
             return self.kept["taus"]
-        taus = np.array([[r.tau for r in rates] for rates in self.rates]).reshape(len(self.rates), -1)
+        taus = np.array([[r.tau for r in rates] for rates in self.rates])
         if self.steady and not first:
             self.kept["taus"] = taus
         return taus

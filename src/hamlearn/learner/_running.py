@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from hamlearn.errors import StreamError
 from hamlearn.state import Sample
@@ -13,6 +13,31 @@ END: Any = object()
 R = TypeVar("R")
 
 
+class Progress(NamedTuple):
+    """How far reading has come.
+
+    Attributes:
+        position: How many samples of the present stream have been taken.
+        tokens: How many of them since the last boundary.
+        sequences: Whether there has been a boundary.
+        start: How many samples of the block in hand.
+        loaded: A place that was loaded and not yet taken up.
+    """
+
+    position: int = 0
+    tokens: int = 0
+    sequences: bool = False
+    start: int = 0
+    loaded: dict[str, Any] | None = None
+
+    def after(self, ends: list[bool]) -> Progress:
+        """So many samples further, each of which ends its sequence or not."""
+        position, start = self.position + len(ends), self.start + len(ends)
+        if any(ends):
+            return Progress(position, ends[::-1].index(True), True, start)
+        return Progress(position, self.tokens + len(ends), self.sequences, start)
+
+
 class Reader:
     """Hands the samples of a stream to an engine and keeps count.
 
@@ -20,25 +45,28 @@ class Reader:
     place that is saved is always that of the steps, not of the stream.
 
     Attributes:
-        position: How many samples of the present stream have been taken.
+        progress: How far it has come; a value, so that it changes all at once.
     """
 
     def __init__(self) -> None:
-        self.position = 0
+        self.progress = Progress()
         self._stream: Any = None
         self._source: Iterator[Block] | None = None
         self._size = 1
         self._held: Block | None = None
-        self._start = 0
+        self._reading = False
         self._mark: Any = None
-        self._tokens = 0
-        self._sequences = False
         self._turn = 0
-        self._loaded: dict[str, Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
-        return vars(self) | {"_source": None, "_held": None, "_stream": None, "_loaded": self.state_dict()}
+        place = self.progress._replace(loaded=self.state_dict())
+        return vars(self) | {"_source": None, "_held": None, "_stream": None, "progress": place}
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        return self.progress.position
 
     def reports(
         self,
@@ -48,7 +76,10 @@ class Reader:
         resume: bool,
         pending: Callable[[], int],
     ) -> Iterator[R]:
-        """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
+        """Yield a report for each sample; `pending` says how many tokens still wait for their boundary.
+
+        A `step` that moves `progress` itself, in one stroke with all else that it changes, is not counted again.
+        """
         iterator = self._samples(stream, self._open(stream, resume))
         done = 0
         while max_steps is None or done < max_steps:
@@ -56,9 +87,11 @@ class Reader:
             if sample is END:
                 self.end(pending())
                 return
+            before = self.progress
             report = step(sample)
+            if self.progress is before:
+                self.progress = before.after([sample.boundary])
             done += 1
-            self._count(sample.boundary)
             yield report
 
     def open_blocks(self, stream: Iterable[Sample], resume: bool) -> int:
@@ -70,7 +103,8 @@ class Reader:
             block = self.peek(skip)
             if block is None:
                 raise self._too_short(skip)
-            self._start, skip = self._start + block.count, skip - block.count
+            self.progress = self.progress._replace(start=self.progress.start + block.count)
+            skip -= block.count
         return self._turn
 
     def check_turn(self, turn: int) -> None:
@@ -84,31 +118,31 @@ class Reader:
     def peek(self, size: int) -> Block | None:
         """The samples to come, at most `size` of them; `None` at the end."""
         assert self._source is not None
-        if self._held is None or self._start == self._held.count:
-            self._size = size
-            self._mark, self._start = self._stream_state(), 0
+        if self._held is None or self.progress.start == self._held.count:
+            # Interrupted while the source is read, it is put back to the mark.
+            self._size, self._mark, self._reading = size, self._stream_state(), True
+            self._held = None
+            self.progress = self.progress._replace(start=0)
             self._held = next(self._source, None)
+            self._reading = False
         if self._held is None:
             return None
-        return self._held.part(self._start, min(self._start + size, self._held.count))
+        start = self.progress.start
+        return self._held.part(start, min(start + size, self._held.count))
+
+    def after(self, count: int) -> Progress:
+        """The progress once the next samples have been taken."""
+        block, start = self._held, self.progress.start
+        assert block is not None
+        return self.progress.after([block.ends(index) for index in range(start, start + count)])
 
     def take(self, count: int) -> None:
         """Count the next samples as taken."""
-        block, start, stop = self._held, self._start, self._start + count
-        assert block is not None
-        self.position += count
-        self._start = stop
-        self._loaded = None
-        ends = [] if block.boundary is None else block.boundary[start:stop]
-        if any(ends):
-            self._sequences = True
-            self._tokens = ends[::-1].index(True)
-        else:
-            self._tokens += count
+        self.progress = self.after(count)
 
     def end(self, waiting: int) -> None:
         """Raise if the stream ended within a sequence; `waiting` tokens are known to have waited for its end."""
-        waiting = waiting or (self._tokens if self._sequences else 0)
+        waiting = waiting or (self.progress.tokens if self.progress.sequences else 0)
         if waiting:
             counted = f"{waiting} token{'s' * (waiting > 1)}"
             raise StreamError(
@@ -118,44 +152,38 @@ class Reader:
 
     def state_dict(self) -> dict[str, Any]:
         """Position, and the stream's own state where it has one, as JSON."""
-        if self._loaded is not None:
-            return self._loaded
-        if self._held is not None and self._start < self._held.count:
+        if self.progress.loaded is not None:
+            return self.progress.loaded
+        start = self.progress.start
+        if self._reading or (self._held is not None and start < self._held.count):
             # A stream that keeps more than a place, such as scores, tells the rest as it is now.
             at = getattr(self._stream, "state_at", lambda mark: mark)
-            return {"position": self.position, "stream": at(self._mark), "skip": self._start}
+            return {"position": self.position, "stream": at(self._mark), "skip": start}
         return {"position": self.position, "stream": self._stream_state(), "skip": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the position that `state_dict` told; the stream itself is put back when it is opened."""
         # A run that is going on keeps its stream, and what it has read ahead of it.
-        self.position, self._loaded = state["position"], dict(state)
+        self.progress = self.progress._replace(position=state["position"], loaded=dict(state))
 
     def _stream_state(self) -> Any:
         own = getattr(self._stream, "state_dict", None)
         return own() if own is not None else None
-
-    def _count(self, boundary: bool) -> None:
-        self.position += 1
-        self._loaded = None
-        self._tokens = 0 if boundary else self._tokens + 1
-        self._sequences = self._sequences or boundary
 
     def _open(self, stream: Any, resume: bool) -> int:
         """Put the stream where reading goes on, and answer how many of its samples are to be passed over first."""
         self._turn += 1
         same = stream is self._stream
         known: dict[str, Any] = (
-            self.state_dict() if same or self._loaded is not None else {"stream": None, "skip": 0}
+            self.state_dict() if same or self.progress.loaded is not None else {"stream": None, "skip": 0}
         )
         # What has been read of an iterator cannot be read again.
         keeps = same and iter(stream) is stream and not hasattr(stream, "load_state_dict")
         if not keeps:
             self._held = None
-        self._stream, self._loaded = stream, None
-        self._tokens, self._sequences = 0, False
+        self._stream, self._reading = stream, False
+        self.progress = Progress(self.position if resume else 0, start=self.progress.start if keeps else 0)
         if not resume:
-            self.position = 0
             return 0
         if keeps:
             return 0
@@ -169,9 +197,8 @@ class Reader:
         for passed in range(skip):
             if next(iterator, END) is END:
                 raise self._too_short(skip - passed)
-        while self._held is not None and self._start < self._held.count:
-            self._start += 1
-            yield self._held.sample(self._start - 1)
+        while self._held is not None and self.progress.start < self._held.count:
+            yield self._held.sample(self.progress.start)
         self._held = None
         yield from iterator
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal, NamedTuple
+
 from hamlearn.credit import Credit, Echo
 from hamlearn.echo import Echoed
 from hamlearn.errors import ConfigError
@@ -17,6 +19,16 @@ ALLOWED = {
     "reset_h": ("boundary", "sample"),
     "on_nonfinite": ("raise", "skip", "ignore"),
 }
+
+
+class Choices(NamedTuple):
+    """How a learner integrates, fixed when it is made."""
+
+    order: Literal["parallel", "sequential"]
+    credit: Credit
+    reset_h: Literal["boundary", "sample"]
+    integrator: Integrator
+    on_nonfinite: Literal["raise", "skip", "ignore"]
 
 
 def check_parts(network: object, hyper: object, credit: object, integrator: object) -> None:

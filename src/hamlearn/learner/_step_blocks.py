@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
+from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
@@ -26,7 +27,7 @@ class StepRunner(BlockRunner):
     """Orders in which every sample is a step of its own."""
 
     def __init__(self, learner: Learner) -> None:
-        super().__init__(learner._reader, learner.step)
+        super().__init__(learner._reader, learner._step_of_stream)
         self.learner = learner
         self.engine = Engine(learner._order, learner.reset_h == "sample", learner.credit.carries)
         self._kept: dict[Any, Any] = {}
@@ -42,29 +43,32 @@ class StepRunner(BlockRunner):
         timed = not learner._constant or system.velocity.scheduled
         if timed and not isinstance(learner.integrator, Euler):
             raise UnsupportedError(f"a schedule would stand still within the stages of {learner.integrator!r}")
+        learner._check_network()
         plan = StepPlan(learner, block)
-        if plan.count == 0 or not all(weight.requires_grad for weight in system.theta):
+        if plan.count == 0:
             return None
         block = block.part(0, plan.count)
         if learner._stateful and (learner._fresh or not start.h):
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(0).u))
             z = start.z if start.z and not learner._fresh else [torch.zeros_like(leaf) for leaf in h]
             start = Carry(h, z, start.omega, spec)
-        undo = Undo(learner)
+        self.repair = undo = Undo(learner)
         engine, order = self.engine, learner._order
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
         pace, theta = plan.pace(self._kept), system.theta
 
         def run(watch: Watch) -> Ran:
-            return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch)
+            return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch, check)
+
+        def check() -> None:
+            learner._try(block.sample(0))
 
         try:
             ran, good = run_watched(run, undo, theta, block, plan.watch(learner.on_nonfinite))
-        except BaseException:
-            undo()
-            raise
+        except HamlearnError:
+            good = 0
         if good < block.count:
-            undo()
+            self.make_whole()
             if good == 0:
                 return None
             shorter = self.run(block.part(0, good))
@@ -77,8 +81,9 @@ class StepRunner(BlockRunner):
         if learner._fresh and learner._stateful:
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(block.count - 1).u))
             learner._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], ran.carry.omega, spec)
-        self.ahead = Ahead(block, plan, ran, undo)
-        return self.ahead
+        ahead = Ahead(block, plan, ran, undo)
+        self.ahead, self.repair = ahead, None
+        return ahead
 
 
 class StepPlan:
@@ -86,7 +91,6 @@ class StepPlan:
 
     def __init__(self, learner: Learner, block: Block) -> None:
         hyper, velocity = learner.hyper, learner._system.velocity
-        learner._check_dtype()
         self.scheduled = velocity.scheduled
         self.block = block
         self.updates = learner._updates
@@ -176,20 +180,19 @@ def run_watched(
     """
     ran = run(watch)
     if watch == "nothing":
-        return ran, block.count
+        return ran, _good_steps(ran.mark, None, block)
     if watch == "state":
-        fine = _finite_steps(ran, block) == block.count
+        fine = _good_steps(ran.mark, ran.loss, block) == block.count
         if fine and _tree.all_finite([*ran.carry.omega, *(weight.detach() for weight in theta)]):
             return ran, block.count
         # Something went wrong somewhere: look at every step.
         undo()
         ran = run("all")
-    return ran, _finite_steps(ran, block)
+    return ran, _good_steps(ran.mark, ran.loss, block)
 
 
-def _finite_steps(ran: Ran, block: Block) -> int:
-    """How many steps from the start on stayed finite, for every member where there are several."""
-    marks, losses = ran.mark, ran.loss
+def _good_steps(marks: Tensor | None, losses: Tensor | None, block: Block) -> int:
+    """How many steps from the start on went well, for every member where there are several."""
     quiet = block.known is None and (marks is None or not marks.any())
     if quiet and (losses is None or math.isfinite(losses.sum())):
         return block.count

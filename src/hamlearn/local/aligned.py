@@ -13,7 +13,7 @@ from hamlearn import _tree
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
-from hamlearn.local.flights import Flight, Line, Pipe, Tick
+from hamlearn.local.flights import Flight, Line, Pipe, Tick, own_copy
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
 from hamlearn.local.saved_flights import dump, restore
@@ -44,11 +44,12 @@ class Aligned:
         self._trial: dict[str, Tensor] = {}
         self._fits: str | None = None
 
-    def begin(self, u: Any) -> bool:
-        """A trial pass for each new shape of input, so that what does not fit is known before it enters.
+    def own(self, sample: Sample) -> Sample:
+        """What ticks may keep of a sample, which stays in flight long after its own step: a copy."""
+        return own_copy(sample)
 
-        Answers whether no sample is in flight.
-        """
+    def begin(self, u: Any) -> None:
+        """A trial pass for each new shape of input, so that what does not fit is known before it enters."""
         key = _tree.describe(u)
         if key != self._key:
             trial = self.system.wiring.start(u)
@@ -59,13 +60,10 @@ class Aligned:
                         f"{list(pipe.h.shape[1:])} are in flight: flush() before the batch size changes, or pass "
                         "stacked=False"
                     )
-            self._key, self._trial = key, trial
-        if self.flights:
-            return False
-        for cell in self.system.cells:
+            self._key, self._trial, self._fits = key, trial, None
+        for cell in () if self.flights else self.system.cells:
             if isinstance(cell, Stack):
                 self._lay(cell, cell.start(self._trial))
-        return True
 
     def _lay(self, stack: Stack, h: Tensor) -> None:
         # A stack that leads to no output never learns, and needs no past.
@@ -73,19 +71,20 @@ class Aligned:
         delays = self.schedule.delays(stack.name) if known else [0] * stack.length
         self.pipes[stack.name] = Pipe(h, torch.zeros_like(h[1:]), Line(stack, h, delays))
 
-    def end(self) -> None:
-        """Nothing: in a graph without cycles samples do not see each other."""
-
     def reset(self) -> None:
         """Drop all samples in flight."""
         self.flights, self.pipes = {}, {}
 
-    def tick(self, sample: Sample | None, t: float, rates: Rates, *, reported: bool = True) -> Proposal:
-        """One tick of all nodes, each with a sample of its own; `None` lets those in flight move on."""
+    def tick(self, sample: Sample | None, t: float, rates: Rates, *, last: bool, given: Sample | None) -> Proposal:
+        """One tick of all nodes, each with a sample of its own; `None` lets those in flight move on.
+
+        A boundary means nothing: in a graph without cycles samples do not see each other.
+        """
         flights = dict(self.flights)
         if sample is not None:
             self._check_target(sample)
-            flights[self.number] = Flight(sample, t, rates.tau, reported, self.system.wiring.values(sample.u))
+            values = self.system.wiring.values(sample.u)
+            flights[self.number] = Flight(sample, t, rates.tau, last, values, given=given)
         tick = Tick(self.number, flights, rates, [None] * len(self.system.theta))
         for cell in self.system.cells:
             self._forward(tick, cell)
@@ -94,8 +93,12 @@ class Aligned:
             if cell.name in self.schedule.backward:
                 self._backward(tick, cell)
         done = self._done(tick)
+        h = [*tick.h.values(), *(pipe.h for pipe in tick.pipes.values())]
         z = [*tick.z.values(), *(pipe.z for pipe in tick.pipes.values())]
-        return Proposal(tick.grads, z, loss, loss is not None, lambda: self._commit(tick), done)
+        for entry, L in tick.losses.items():
+            before = flights[entry].loss
+            tick.losses[entry] = L if before is None else before + L
+        return Proposal(tick.grads, h, z, loss, loss is not None, lambda: self._commit(tick), done)
 
     def _check_target(self, sample: Sample) -> None:
         """Try the loss on a blank output: a target that does not fit must not enter and fail many ticks later."""
@@ -173,30 +176,30 @@ class Aligned:
         h = {name: tick.h.get((entry, name), flight.h.get(name)) for name in outputs}
         losses = [x for x in (flight.loss, tick.losses.get(entry)) if x is not None]
         loss = losses[0] + losses[1] if len(losses) == 2 else (losses[0] if losses else None)
-        return Done(flight.sample, flight.t, self.system.read(h), loss)  # type: ignore[arg-type]
+        return Done(flight.given or flight.sample, flight.t, self.system.read(h), loss)  # type: ignore[arg-type]
 
     def _commit(self, tick: Tick) -> None:
-        self.flights = tick.flights
-        self.flights.pop(tick.number + 1 - self.schedule.horizon, None)
+        flights = {e: f for e, f in tick.flights.items() if e != tick.number + 1 - self.schedule.horizon}
         for written, place in ((tick.h, "h"), (tick.z, "z"), (tick.draws, "draws")):
             for (entry, name), value in written.items():
-                if entry in self.flights:
-                    getattr(self.flights[entry], place)[name] = value
+                if entry in flights:
+                    getattr(flights[entry], place)[name] = value
         for entry, loss in tick.losses.items():
-            if entry in self.flights:
-                before = self.flights[entry].loss
-                self.flights[entry].loss = loss if before is None else before + loss
-        self.pipes = self.pipes | tick.pipes
-        self.number += 1
+            if entry in flights:
+                flights[entry].loss = loss
+        self.flights, self.pipes, self.number = flights, self.pipes | tick.pipes, tick.number + 1
 
-    def snapshot(self) -> Any:
-        """What `restore` takes: samples in flight and lines are written to, hence copies."""
-        pipes = {n: replace(p, line=p.line.copy()) for n, p in self.pipes.items()}
-        return self.number, {entry: flight.copy() for entry, flight in self.flights.items()}, pipes
+    def snapshot(self, *, ticks: int) -> Any:
+        """What `restore` takes; ticks that are taken write to samples in flight and to lines, hence copies."""
+        flights, pipes = dict(self.flights), dict(self.pipes)
+        if ticks > 1:
+            flights = {entry: flight.copy() for entry, flight in flights.items()}
+            pipes = {n: replace(p, line=p.line.copy()) for n, p in pipes.items()}
+        return self.number, flights, pipes, self._key, self._trial, self._fits
 
     def restore(self, snapshot: Any) -> None:
         """Return to an earlier moment."""
-        self.number, self.flights, self.pipes = snapshot
+        self.number, self.flights, self.pipes, self._key, self._trial, self._fits = snapshot
 
     def by_node(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """States and costates by node, of the samples that the nodes are at; nodes without one are missing."""

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import vjp
+from hamlearn.local.kept import Buffers, random_state, set_random_state, used_devices
 from hamlearn.local.wiring import Merged, Node
 
-# Modules of these types draw no random numbers; a node of any other kind is taken to, to be safe.
-_STEADY = (
+# Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.
+_STEADY = {
+    Merged,
     nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.LayerNorm,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.Sequential, nn.ModuleList, nn.Tanh, nn.ReLU,
     nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d,
     nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.Embedding,
-)  # fmt: skip
+}  # fmt: skip
 
 
 class Trace:
@@ -26,6 +30,10 @@ class Trace:
         self.out = out
         self.inputs = inputs
         self.theta = theta
+
+    def state(self) -> Tensor:
+        """ĥ by itself, to be carried on: what a node returns may be its input, its weight, or memory used again."""
+        return self.out.detach().clone()
 
     def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """Messages to the nodes that were read, and the increments of ω before their sign."""
@@ -61,11 +69,12 @@ class Cell:
         self.length = 1
         self.from_nodes = [i for i, source in enumerate(node.sources) if source in nodes]
         self.parents = [node.sources[i] for i in self.from_nodes]
-        self.buffers = list(node.module.buffers())
         modules = list(node.module.modules())
-        self.random = not all(isinstance(m, (*_STEADY, Merged)) for m in modules)
+        self.buffers = Buffers(modules)
+        self.devices = used_devices(modules)
         self.inplace = any(getattr(m, "inplace", False) for m in modules)
-        self.devices = sorted({p.device.index or 0 for p in node.module.parameters() if p.is_cuda})
+        self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
+        self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
         """First state."""
@@ -92,8 +101,8 @@ class Cell:
         return [x]
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
-        """ĥ; ticks run without a graph."""
-        return self._evaluate(inputs)
+        """ĥ, to be carried on; ticks run without a graph."""
+        return self._evaluate(inputs).clone()
 
     def trace(self, inputs: list[Tensor]) -> Trace:
         """ĥ with a graph from the nodes that were read and from θ."""
@@ -107,26 +116,33 @@ class Cell:
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Both products of a second evaluation, with the draws of the first; statistics do not move again."""
-        kept = [buffer.clone() for buffer in self.buffers]
+        kept = self.buffers.keep()
         if draws is None:
             trace = self.trace(inputs)
         else:
             with torch.random.fork_rng(self.devices):
-                torch.set_rng_state(draws[0])
-                for device, state in zip(self.devices, draws[1:], strict=True):
-                    torch.cuda.set_rng_state(state, device)
+                set_random_state(self.devices, draws)
                 trace = self.trace(inputs)
         result = trace.both(z)
-        for buffer, value in zip(self.buffers, kept, strict=True):
-            buffer.copy_(value)
+        self.buffers.put_back(kept)
         return result
 
     def draws(self) -> list[Tensor] | None:
         """State of the random number generators, for `again`; `None` for a node that draws none."""
-        if not self.random:
+        if self._steady and not any(self._hooks):
             return None
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self.devices)]
+        return random_state(self.devices)
 
-    def _evaluate(self, inputs: list[Tensor]) -> Tensor:
-        # The inputs are other nodes' states: a module that works in place gets copies.
-        return self.node(*(x.clone() for x in inputs)) if self.inplace else self.node(*inputs)
+    def _evaluate(self, inputs: list[Any]) -> Tensor:
+        if self.inplace:
+            # The inputs are other nodes' states: a module that works in place gets copies.
+            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
+        tensors = [x for x in inputs if isinstance(x, Tensor) and not x.is_inference()]
+        versions = [x._version for x in tensors]
+        out = self.node(*inputs)
+        if versions != [x._version for x in tensors]:
+            raise ConfigError(
+                f"node {self.name!r} ({type(self.node.module).__name__}) writes into its input, which others read "
+                "too: let it work on a copy, or give it an attribute inplace=True, and it is handed copies"
+            )
+        return out

@@ -27,18 +27,15 @@ class DelayFree(Unaligned):
         self.kappa = 0
         self.pending: dict[str, Tensor] = {}
 
-    def end(self) -> None:
-        """Nothing: a feed-forward pass starts afresh with every sample."""
-
-    def tick(self, sample: Sample, t: float, rates: Rates) -> Proposal:
-        """One step of one layer; all costates dissipate."""
+    def tick(self, sample: Sample, t: float, rates: Rates, *, last: bool) -> Proposal:
+        """One step of one layer; all costates dissipate. A boundary means nothing: each sample is a pass anew."""
         system, cells = self.system, self.system.cells
         active = self.kappa % self.ticks
         cell = cells[active]
         values = system.wiring.values(sample.u) | self.seen(self.h)
         trace = cell.trace([values[source] for source in cell.sources])
         h1 = list(self.h)
-        h1[active] = trace.out.detach()
+        h1[active] = trace.state()
         check_shapes(cells, h1, self.h)
         messages, increments = trace.both(self.z[active])
         grads: list[Tensor | Outer | None] = [None] * len(system.theta)
@@ -56,15 +53,14 @@ class DelayFree(Unaligned):
             shown = self.seen(h1)
             L, dL = system.losses(shown, sample.target)
             done = Done(sample, t, system.read(shown), L)
-        entered = bool(self.pending)
+        entered, kappa = bool(self.pending), self.kappa + 1
 
         def commit() -> None:
-            self.h, self.z, self.pending = h1, z1, dL
-            self.kappa += 1
+            self.h, self.z, self.pending, self.kappa = h1, z1, dL, kappa
 
-        return Proposal(grads, z1, L, entered, commit, done)
+        return Proposal(grads, h1, z1, L, entered, commit, done)
 
-    def snapshot(self) -> Any:
+    def snapshot(self, *, ticks: int) -> Any:
         """What `restore` takes."""
         return self.h, self.z, self.pending, self.kappa
 

@@ -13,24 +13,40 @@ from hamlearn.errors import NonFiniteError
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega, Proposal
 
-_LARGE = 1 << 14
 
-
-def is_finite(proposal: Proposal, omega: list[Omega]) -> bool:
-    """Whether loss, z and ω of a tick are all finite."""
-    small = list(proposal.z)
+def is_finite(proposal: Proposal, buffers: list[Tensor]) -> bool:
+    """Whether loss, h and z of a tick, and the buffers that it has written, are all finite."""
+    values = [*proposal.h, *proposal.z, *buffers]
     if proposal.loss is not None:
-        small.append(proposal.loss)
-    for w in omega:
-        if isinstance(w, Outer):
-            if not w.is_finite():
-                return False
-        elif w.numel() < _LARGE:
-            small.append(w)
-        # A sum reads a large tensor once and writes nothing; where it overflows, look closer.
-        elif not math.isfinite(w.sum().item()) and not _tree.all_finite([w]):
-            return False
-    return _tree.all_finite(small)
+        values.append(proposal.loss)
+    return _tree.all_finite(values)
+
+
+def reach(omega: list[Omega]) -> float:
+    """A bound on the size of every entry of ω; infinite or NaN where an entry is, or where none can be told."""
+    bound = 0.0
+    if tensors := [w for w in omega if isinstance(w, Tensor)]:
+        norms = torch._foreach_norm(tensors)
+        bound = norms[0].item() if len(norms) == 1 else torch.stack([n.double() for n in norms]).sum().item()
+    return bound + sum(w.bound() for w in omega if isinstance(w, Outer))
+
+
+def all_finite(omega: list[Omega]) -> bool:
+    """Whether every entry of ω is finite, looked at one by one."""
+    return all(bool(dense(w).isfinite().all()) for w in omega)
+
+
+def smallest_risk(theta: list[Tensor]) -> float:
+    """A finite weight that moves by less than this stays finite, whatever its size: the sum is rounded down.
+
+    Example:
+        >>> import torch
+        >>> largest = torch.tensor([torch.finfo(torch.float32).max])
+        >>> bool((largest + smallest_risk([largest])).isfinite())
+        True
+    """
+    limits = [torch.finfo(w.dtype) for w in theta]
+    return min(limit.max * limit.eps / 8 for limit in limits)
 
 
 def check_input(u: Any, policy: str) -> bool:
@@ -48,14 +64,22 @@ def check_input(u: Any, policy: str) -> bool:
     return False
 
 
-def nonfinite_message(proposal: Proposal, omega: list[Omega], t: float, aligned: bool) -> str:
+def nonfinite_message(
+    proposal: Proposal, buffers: list[Tensor], omega: list[Omega], t: float, aligned: bool
+) -> str:
     """Says what is not finite, and what to do."""
     if proposal.loss is not None and not bool(proposal.loss.isfinite()):
         what = f"the loss is {proposal.loss.item()}"
-    elif all(bool(dense(w).isfinite().all()) for w in omega):
+    elif not _tree.all_finite(proposal.h):
+        what = "a node's state h is not finite"
+    elif not _tree.all_finite(proposal.z):
         what = "a node's costate z is not finite"
-    else:
+    elif not _tree.all_finite(buffers):
+        what = "a buffer, such as a running statistic, is not finite"
+    elif not all_finite(omega):
         what = "the costate omega of the weights is not finite"
+    else:
+        what = "the weights would not be finite any more"
     remedy = "; reset() drops the samples in flight" if aligned else ""
     return (
         f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "

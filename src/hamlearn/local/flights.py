@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree
 
 from hamlearn.hyper import Rates
 from hamlearn.local.outer import Outer
@@ -20,7 +21,7 @@ class Flight:
     """A sample on its way, with the states it has given to nodes and the costates it has waiting there.
 
     Attributes:
-        sample: As the stream gave it.
+        sample: A copy of what the stream gave: a source may use its memory again while the sample is on its way.
         t: Time at which it was taken.
         tau: Its time step, which weighs its loss.
         reported: Whether its output is to be reported.
@@ -28,6 +29,7 @@ class Flight:
         z: Costates that have arrived at nodes.
         draws: Random state before each node that draws, for the second evaluation.
         loss: Sum of the losses taken so far.
+        given: What the stream gave, to be named in the report.
     """
 
     sample: Sample
@@ -38,10 +40,28 @@ class Flight:
     z: dict[str, Tensor] = field(default_factory=dict)
     draws: dict[str, list[Tensor]] = field(default_factory=dict)
     loss: Tensor | None = None
+    given: Sample | None = None
 
     def copy(self) -> Flight:
         """The same, safe from later writes."""
         return replace(self, h=dict(self.h), z=dict(self.z), draws=dict(self.draws))
+
+
+def own_copy(sample: Sample) -> Sample:
+    """The sample with memory of its own.
+
+    Example:
+        >>> import torch
+        >>> u = torch.zeros(1)
+        >>> own = own_copy(Sample(u))
+        >>> own.u is u, own.target is None
+        (False, True)
+    """
+    return replace(sample, u=_pytree.tree_map(_own, sample.u), target=_pytree.tree_map(_own, sample.target))
+
+
+def _own(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
 
 class Line:

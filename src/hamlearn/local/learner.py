@@ -16,11 +16,13 @@ from hamlearn.local import checkpoints
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
+from hamlearn.local.kept import evaluating
 from hamlearn.local.progress import Progress
 from hamlearn.local.setting import check_setting
+from hamlearn.local.stacked import Stack
 from hamlearn.local.system import Losses, Order, System
 from hamlearn.local.unaligned import Unaligned
-from hamlearn.local.wiring import Groups, evaluating, wire
+from hamlearn.local.wiring import Groups, wire
 from hamlearn.state import Sample, State, StepReport
 
 
@@ -75,17 +77,51 @@ class LocalLearner:
         cycle = wiring.cycle() if delay_free else None
         if cycle:
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
-        self.module = module
-        self.hyper = hyper
-        self.hold = hold
-        self.align = align
-        self.delay_free = delay_free
-        self.on_nonfinite = on_nonfinite
+        self._module = module
+        self._hold = hold
         self._system = System(wiring, loss, hyper, order, stacked and not delay_free)
+        self._align, self._delay_free = align, delay_free
         engine = Aligned if align else DelayFree if delay_free else Unaligned
         self._engine: Any = engine(self._system)
         self._progress = Progress(self._system, self._engine, on_nonfinite)
         self._reader = Reader()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        for cell in self._system.cells:
+            if isinstance(cell, Stack):
+                # A copy of a weight is no view of the copied stack any more.
+                cell.own()
+
+    @property
+    def module(self) -> nn.Module:
+        """What is learned, with the weights as they are now."""
+        return self._module
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s."""
+        return self._system.hyper
+
+    @property
+    def hold(self) -> int:
+        """Ticks that each sample is shown for."""
+        return self._hold
+
+    @property
+    def align(self) -> bool:
+        """Whether a costate meets the input of its own sample."""
+        return self._align
+
+    @property
+    def delay_free(self) -> bool:
+        """Whether one layer moves at each step."""
+        return self._delay_free
+
+    @property
+    def on_nonfinite(self) -> str:
+        """What is done where a value is not finite."""
+        return self._progress.on_nonfinite
 
     @property
     def state(self) -> State:
@@ -107,7 +143,7 @@ class LocalLearner:
     @property
     def delays(self) -> dict[str, int]:
         """Aligned: ticks from a node's computing of a sample to its learning from it."""
-        if not self.align:
+        if not self._align:
             raise ConfigError(
                 "delays are defined for align=True: otherwise a costate meets whatever input is there"
             )
@@ -128,17 +164,20 @@ class LocalLearner:
         """
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        if self.align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                "a step was asked for in inference mode, where nothing can be learned: leave it first"
+            )
+        if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
+            self._progress.shown += 1
             return StepReport(self._progress.t, None, None, sample, skipped=True)
-        report = self._progress.show(sample, self.hold * self._engine.ticks)
-        if sample.boundary and not (report is not None and report.skipped):
-            self._engine.end()
+        report = self._progress.show(sample, self._hold * self._engine.ticks)
         return report if report is not None else StepReport(self._progress.t, None, None, None)
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
         reports = []
-        while self.align and self._engine.flights:
+        while self._align and self._engine.flights:
             report = self._progress.show(None, 1)
             if report is not None:
                 reports.append(report)
@@ -159,10 +198,25 @@ class LocalLearner:
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
         taken = 0
-        for report in self._reader.reports(self.step, stream, max_steps, resume, pending=lambda: 0):
-            taken += 1
-            if report.y is not None or report.skipped:
-                yield report
+        reader, progress = self._reader, self._progress
+        due = 0, 0, False
+
+        def step(sample: Sample) -> StepReport:
+            nonlocal due
+            due = reader.position + 1, progress.shown + 1, getattr(sample, "boundary", False)
+            return self.step(sample)
+
+        try:
+            for report in reader.reports(step, stream, max_steps, resume, pending=lambda: 0):
+                taken += 1
+                if report.y is not None or report.skipped:
+                    yield report
+        except BaseException:
+            # An interrupt may come when a step has been taken and not yet counted.
+            position, shown, boundary = due
+            if progress.shown == shown and reader.position < position:
+                reader._count(boundary)
+            raise
         if max_steps is None or taken < max_steps:
             yield from self.flush()
 
@@ -174,11 +228,11 @@ class LocalLearner:
         been held for `hold` ticks from the present state on.
         """
         wiring = self._system.wiring
-        with evaluating(self.module):
+        with evaluating(self._module):
             if wiring.cycle() is None:
                 return self._system.read(wiring.forward(u))
             h = self.state.h or wiring.start(u)
-            for _ in range(self.hold):
+            for _ in range(self._hold):
                 values = wiring.values(u) | h
                 h = {node.name: node(*(values[s] for s in node.sources)) for node in wiring.nodes}
             return self._system.read(h)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -42,12 +40,9 @@ class Outer:
         else:
             target.baddbmm_(columns, self.x, alpha=alpha)
 
-    def is_finite(self) -> bool:
-        """Whether no entry of the product can be infinite or NaN: each is at most ‖δ‖·‖x‖."""
-        bound = torch.linalg.vector_norm(self.delta).item() * torch.linalg.vector_norm(self.x).item()
-        if math.isfinite(bound) and bound < torch.finfo(self.x.dtype).max:
-            return True
-        return bool(self.dense().isfinite().all())
+    def bound(self) -> float:
+        """A bound on the size of every entry of the product: each is at most ‖δ‖·‖x‖."""
+        return torch.linalg.vector_norm(self.delta).item() * torch.linalg.vector_norm(self.x).item()
 
 
 def dense(value: Tensor | Outer) -> Tensor:

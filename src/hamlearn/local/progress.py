@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hamlearn.errors import NonFiniteError
 from hamlearn.hyper import Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
-from hamlearn.local.finite import is_finite, nonfinite_message
+from hamlearn.local.finite import all_finite, is_finite, nonfinite_message, reach, smallest_risk
+from hamlearn.local.kept import Buffers, random_state, set_random_state, used_devices
+from hamlearn.local.move import Move
 from hamlearn.local.proposal import Done, Omega, Proposal, costate
 from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned
+from hamlearn.local.watch import Watch
 from hamlearn.state import Sample, StepReport
+
+
+@dataclass(slots=True)
+class Change:
+    """All that a tick would change: the weights by `move`, states by `commit`, and numbers by value."""
+
+    move: Move
+    proposal: Proposal
+    omega: list[Omega]
+    t: float
+    updates: int
+    report: StepReport | None
 
 
 class Progress:
@@ -25,6 +42,7 @@ class Progress:
         omega: Costate of the weights, by slot.
         t: Time.
         updates: Weight updates that a loss has entered.
+        shown: Samples that have been taken or skipped.
     """
 
     def __init__(self, system: System, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
@@ -35,50 +53,97 @@ class Progress:
         self.omega: list[Omega] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
         self.t = 0.0
         self.updates = 0
+        self.shown = 0
         self._constant = system.hyper.constant()
         self._rates: dict[tuple[float | None, bool], Rates] = {}
-        self._buffers = list(system.wiring.root.buffers())
+        modules = list(system.wiring.root.modules())
+        self._watch = Watch(modules, system)
+        self._buffers = Buffers(modules)
+        self._devices = used_devices(modules)
+        self._risk = smallest_risk(system.theta)
+        self._reach: tuple[list[Omega], float] | None = None
 
     def show(self, sample: Sample | None, ticks: int) -> StepReport | None:
-        """Some ticks of one sample, all of them or none; the report of the last one that had something to tell."""
-        undo = self._snapshot(weights=ticks > 1)
-        started, told = False, None
+        """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.
+
+        Until the last tick is accepted, whatever ends this puts everything back. From then on, whatever ends this
+        finishes it: weights move in place, and what has moved cannot be told from what has not.
+        """
+        self._watch.check()
+        before, shown = self._snapshot(ticks), self.shown + (sample is not None)
+        accepted, told = None, None
         try:
-            started = sample is not None and self.engine.begin(sample.u)
+            own = None
+            if sample is not None:
+                self.engine.begin(sample.u)
+                own = self.engine.own(sample)
             for tick in range(ticks):
+                last = tick == ticks - 1
                 with torch.no_grad():
-                    report = self._tick(sample, last=tick == ticks - 1)
-                if report is not None and report.skipped:
-                    self._restore(undo, reset=started or self.aligned)
-                    return report
-                told = report or told
+                    change = self._propose(sample, own, last=last)
+                if isinstance(change, StepReport):
+                    self._restore(before, reset=self.aligned)
+                    self.shown = shown
+                    return change
+                told = change.report or told
+                if last:
+                    accepted = change
+                self._take(change, shown if last else self.shown)
         except BaseException:
-            self._restore(undo, reset=started)
+            if accepted is None:
+                self._restore(before, reset=False)
+            else:
+                self._take(accepted, shown)
             raise
         return told
 
-    def _tick(self, sample: Sample | None, *, last: bool) -> StepReport | None:
+    def _propose(self, sample: Sample | None, own: Sample | None, *, last: bool) -> Change | StepReport:
+        """What one tick would change; a report where it is to be skipped."""
         system, t = self.system, self.t
         rates = self._rates_at(None if sample is None else sample.tau)
         system.velocity.check(t)
-        extra = {"reported": last} if self.aligned else {}
-        proposal: Proposal = self.engine.tick(sample, t, rates, **extra)
+        buffers = self._buffers.versions()
+        extra = {"given": sample} if self.aligned else {}
+        proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
         done = proposal.done
         omega = costate(self.omega, proposal.grads, 1 - rates.tau * rates.eta, -float(rates.s))
-        if self.on_nonfinite != "ignore" and not is_finite(proposal, omega):
-            if self.on_nonfinite == "raise":
-                raise NonFiniteError(nonfinite_message(proposal, omega, t, self.aligned))
-            told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
-            return StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
+        if self.on_nonfinite != "ignore":
+            written = self._buffers.written(buffers)
+            if not (is_finite(proposal, written) and self._weights_stay_finite(omega, t, rates.tau)):
+                if self.on_nonfinite == "raise":
+                    raise NonFiniteError(nonfinite_message(proposal, written, omega, t, self.aligned))
+                told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
+                return StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
         moving = omega if system.order == "sequential" else self.omega
-        system.move_(moving, t, rates.tau)
-        proposal.commit()
-        self.omega = omega
-        self.t = t + rates.tau
-        self.updates += proposal.entered
-        if done is None:
-            return None
-        return StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
+        report = None
+        if done is not None:
+            report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
+        move = system.move(system.theta, moving, t, rates.tau)
+        return Change(move, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+
+    def _take(self, change: Change, shown: int) -> None:
+        """Make a change; where that was interrupted, asking again makes the rest of it."""
+        change.move.make()
+        change.proposal.commit()
+        self.omega, self.t, self.updates, self.shown = change.omega, change.t, change.updates, shown
+
+    def _weights_stay_finite(self, omega: list[Omega], t: float, tau: float) -> bool:
+        """Whether ω is finite, and θ after a step with it: in parallel order that is the step after this one."""
+        system, sequential = self.system, self.system.order == "sequential"
+        new = reach(omega)
+        if self._reach is None or self._reach[0] is not self.omega:
+            self._reach = self.omega, 0.0 if sequential else reach(self.omega)
+        old, self._reach = self._reach[1], (omega, new)
+        if tau * system.largest_beta(t) * max(old, new) < self._risk:
+            return True
+        if not all_finite(omega):
+            return False
+        theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
+        for step in (omega,) if sequential else (self.omega, omega):
+            system.move(theta, step, t, tau).make()
+            if not all_finite(list(theta)):
+                return False
+        return True
 
     def _rates_at(self, tau: float | None) -> Rates:
         hyper, first = self.system.hyper, self.updates == 0
@@ -89,21 +154,19 @@ class Progress:
             self._rates = {key: hyper.at(self.t, tau, first=first)}
         return self._rates[key]
 
-    def _snapshot(self, *, weights: bool) -> tuple[Any, ...]:
-        buffers = [buffer.clone() for buffer in self._buffers]
-        if not weights:
-            return buffers, None
-        theta = [weight.detach().clone() for weight in self.system.theta]
-        return buffers, (theta, self.engine.snapshot(), self.omega, self.t, self.updates)
+    def _snapshot(self, ticks: int) -> tuple[Any, ...]:
+        theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None
+        numbers = self.omega, self.t, self.updates
+        random = random_state(self._devices)
+        return self._buffers.keep(), random, self.engine.snapshot(ticks=ticks), numbers, theta
 
     @torch.no_grad()
     def _restore(self, snapshot: tuple[Any, ...], *, reset: bool) -> None:
-        buffers, rest = snapshot
-        for buffer, value in zip(self._buffers, buffers, strict=True):
-            buffer.copy_(value)
-        if rest is not None:
-            theta, engine, self.omega, self.t, self.updates = rest
+        buffers, random, engine, (self.omega, self.t, self.updates), theta = snapshot
+        self._buffers.put_back(buffers)
+        set_random_state(self._devices, random)
+        self.engine.restore(engine)
+        if theta is not None:
             torch._foreach_copy_(self.system.theta, theta)
-            self.engine.restore(engine)
         if reset:
             self.engine.reset()

@@ -32,14 +32,16 @@ class Proposal:
 
     Attributes:
         grads: z·∂ĥ/∂θ by slot, `None` where nothing arrived.
-        z: New costates, to be looked at before they are taken.
+        h: New states, to be looked at before they are taken.
+        z: New costates, likewise.
         loss: Loss that was computed in this tick.
         entered: Whether a loss entered a costate.
-        commit: Takes the new states and costates.
+        commit: Takes the new states and costates; that may be asked for again where it was interrupted.
         done: What to report, if an output is complete with this tick.
     """
 
     grads: list[Tensor | Outer | None]
+    h: list[Tensor]
     z: list[Tensor]
     loss: Tensor | None
     entered: bool

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 
 from torch import nn
 
-from hamlearn.local.stacked import out_of_place
-from hamlearn.local.wiring import Merged, Node, Wiring
+from hamlearn.local.stacked import flat, module_hooks, out_of_place
+from hamlearn.local.wiring import Node, Wiring
 
 _ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 
@@ -16,7 +15,8 @@ _ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Leaky
 def runs(wiring: Wiring) -> list[list[Node]]:
     """The nodes in order, neighbours that may be stacked in one list."""
     read_by = Counter(source for node in wiring.nodes for source in node.sources)
-    uses = Counter(id(weight) for node in wiring.nodes for weight in node.module.parameters())
+    # By memory, which tells weights that share it from those that only look alike.
+    uses = Counter(weight.data_ptr() for node in wiring.nodes for weight in node.module.parameters())
     result: list[list[Node]] = []
     shape = None
     for node in wiring.nodes:
@@ -33,18 +33,13 @@ def runs(wiring: Wiring) -> list[list[Node]]:
 def _shape(node: Node, uses: Counter[int]) -> str | None:
     """What two layers must share to be stacked; `None` for a node that cannot be."""
     modules = list(node.module.modules())
-    leaves = [m for m in modules if not list(m.children())]
-    plain = all(
-        type(m) in (nn.Sequential, nn.ModuleList) or (isinstance(m, Merged) and m.straight)
-        for m in modules
-        if m not in leaves
-    )
-    hooks = any(itertools.chain.from_iterable((m._forward_hooks, m._forward_pre_hooks) for m in modules))
-    linear = leaves[0]
-    if not plain or hooks or type(linear) is not nn.Linear or linear.in_features != linear.out_features:
+    called = any(any(module_hooks(m)) or "forward" in vars(m) for m in modules)
+    leaves = flat(node.module)
+    if leaves is None or called or type(leaves[0]) is not nn.Linear:
         return None
-    if not all(type(m) in _ELEMENTWISE for m in leaves[1:]):
+    linear, functions = leaves[0], leaves[1:]
+    if linear.in_features != linear.out_features or not all(type(m) in _ELEMENTWISE for m in functions):
         return None
-    if not all(w.requires_grad and uses[id(w)] == 1 for w in linear.parameters()):
+    if not all(w.requires_grad and uses[w.data_ptr()] == 1 and not w._backward_hooks for w in linear.parameters()):
         return None
-    return f"{[linear, *map(out_of_place, leaves[1:])]} {linear.weight.dtype} {linear.weight.device}"
+    return f"{[linear, *map(out_of_place, functions)]} {linear.weight.dtype} {linear.weight.device}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import vjp
 from hamlearn.local.outer import Outer
-from hamlearn.local.wiring import Node
+from hamlearn.local.wiring import Merged, Node
 
 
 class StackTrace:
@@ -26,6 +26,10 @@ class StackTrace:
         self.pre = pre
         self.x = x
         self.theta = theta
+
+    def state(self) -> Tensor:
+        """ĥ of all layers, to be carried on."""
+        return self.out.detach()
 
     def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor | Outer]]:
         """Messages to the layers' inputs, and the increments of ω before their sign."""
@@ -74,17 +78,26 @@ class Stack:
         self.parents = [s for s in self.sources if s in nodes_all]
         self.slots = slots
         self.length = len(nodes)
-        self.activation = _parts(nodes[0].module)[1]
-        linear = [_parts(node.module)[0] for node in nodes]
-        self._first = linear[0]
-        self.theta = [_stack([layer.weight for layer in linear])]
-        if linear[0].bias is not None:
-            self.theta.append(_stack([cast(Tensor, layer.bias) for layer in linear]))
-
+        self.modules = [m for node in nodes for m in node.module.modules()]
+        leaves = [cast(list[nn.Module], flat(node.module)) for node in nodes]
+        functions = [out_of_place(function) for function in leaves[0][1:]]
+        self.activation = functions[0] if len(functions) == 1 else nn.Sequential(*functions)
         self._tanh = type(self.activation) is nn.Tanh
-        with torch.no_grad():
-            self._columns = self.theta[0].transpose(1, 2)
-            self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
+        self._linear = [cast(nn.Linear, layer[0]) for layer in leaves]
+        kinds = [[layer.weight for layer in self._linear]]
+        if self._linear[0].bias is not None:
+            kinds.append([cast(nn.Parameter, layer.bias) for layer in self._linear])
+        self.theta = [torch.stack([w.detach() for w in kind]).requires_grad_() for kind in kinds]
+        self.own()
+
+    @torch.no_grad()
+    def own(self) -> None:
+        """Make the layers' weights views of the stacked tensors, which hold the same values."""
+        for stacked, kind in zip(self.theta, ("weight", "bias"), strict=False):
+            for layer, values in zip(self._linear, stacked.detach(), strict=True):
+                getattr(layer, kind).data = values
+        self._columns = self.theta[0].transpose(1, 2)
+        self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
         """First state of all layers."""
@@ -119,23 +132,35 @@ class Stack:
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """ĥ of all layers."""
-        pre = self._linear(inputs[0])
+        pre = self._affine(inputs[0])
         return torch.tanh(pre) if self._tanh else self.activation(pre)
 
     def trace(self, inputs: list[Tensor]) -> StackTrace:
         """ĥ of all layers, ready to be differentiated."""
-        pre = self._linear(inputs[0])
+        pre = self._affine(inputs[0])
         if self._tanh:
             return StackTrace(torch.tanh(pre), None, inputs[0], self.theta)
         with torch.enable_grad():
             return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta)
 
-    def _linear(self, x: Tensor) -> Tensor:
-        if self._first.weight.data_ptr() != self.theta[0].data_ptr():
-            raise ConfigError(
-                f"the weights of {self.names[0]!r} have got new storage since they were stacked (module.to(), "
-                "weight.data = ...): build the learner afterwards, or pass stacked=False"
-            )
+    def check_layer(self, index: int) -> None:
+        """Raise where the weights of a layer have left the stack, or have got a hook that would not be called."""
+        layer = self._linear[index]
+        for stacked, weight in zip(self.theta, (layer.weight, layer.bias), strict=False):
+            if weight.data_ptr() != stacked[index].data_ptr():
+                raise ConfigError(
+                    f"the weights of {self.names[index]!r} have got new storage since they were stacked "
+                    "(module.to(), weight.data = ...): build the learner afterwards, or pass stacked=False"
+                )
+            if weight._backward_hooks:
+                raise ConfigError(
+                    f"a weight of {self.names[index]!r} has got a hook since it was stacked, which is not called: "
+                    "add it before the learner is built, or pass stacked=False"
+                )
+
+    def _affine(self, x: Tensor) -> Tensor:
+        if self._linear[0].weight.data_ptr() != self.theta[0].data_ptr():
+            self.check_layer(0)
         if self._bias is None:
             return torch.bmm(_rows(x), self._columns).view(x.shape)
         return torch.baddbmm(self._bias, _rows(x), self._columns).view(x.shape)
@@ -145,19 +170,21 @@ def _rows(x: Tensor) -> Tensor:
     return x if x.dim() == 3 else x.reshape(x.shape[0], -1, x.shape[-1])
 
 
-def _stack(weights: Sequence[Tensor]) -> Tensor:
-    stacked = torch.stack([weight.detach() for weight in weights])
-    for weight, layer in zip(weights, stacked, strict=True):
-        weight.data = layer
-    return stacked.requires_grad_()
+def flat(module: nn.Module) -> list[nn.Module] | None:
+    """What a module calls one after the other, a module that is called twice at both places; `None`: not a chain.
 
-
-def _parts(module: nn.Module) -> tuple[nn.Linear, nn.Module]:
-    leaves = [m for m in module.modules() if not list(m.children())]
-    linear = leaves[0]
-    assert isinstance(linear, nn.Linear)
-    functions = [out_of_place(function) for function in leaves[1:]]
-    return linear, functions[0] if len(functions) == 1 else nn.Sequential(*functions)
+    Example:
+        >>> tanh = nn.Tanh()
+        >>> flat(nn.Sequential(nn.Linear(2, 2), nn.Sequential(tanh, tanh)))
+        [Linear(in_features=2, out_features=2, bias=True), Tanh(), Tanh()]
+    """
+    if isinstance(module, Merged):
+        parts = [flat(node.module) for node in module.group] if module.straight else [None]
+    elif type(module) is nn.Sequential:
+        parts = [flat(child) for child in module]
+    else:
+        return None if list(module.children()) else [module]
+    return None if any(part is None for part in parts) else [m for part in parts for m in part or ()]
 
 
 def out_of_place(function: nn.Module) -> nn.Module:
@@ -167,3 +194,19 @@ def out_of_place(function: nn.Module) -> nn.Module:
     if getattr(twin, "inplace", False):
         twin.inplace = False  # type: ignore[assignment]
     return twin
+
+
+def module_hooks(module: nn.Module) -> tuple[Any, ...]:
+    """All that may be called before or after a module, forward or backward."""
+    return (
+        module._forward_hooks,
+        module._forward_pre_hooks,
+        module._backward_hooks,
+        module._backward_pre_hooks,
+    )
+
+
+def settings_of(function: nn.Module) -> list[str]:
+    """Names of the attributes that decide what an elementwise function computes."""
+    names = () if isinstance(function, nn.Linear) else getattr(function, "__constants__", ())
+    return [name for name in names if name != "inplace"]

@@ -9,12 +9,14 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedTensorMixin
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
 from hamlearn.local.losses import without_graph
+from hamlearn.local.move import Move, Part
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
@@ -39,17 +41,20 @@ class System:
     theta: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.names = {id(w): n for n, w in self.wiring.root.named_parameters() if w.requires_grad}
-        weights: list[Tensor] = [w for w in self.wiring.root.parameters() if w.requires_grad]
-        if not weights:
+        found = [(n, w) for n, w in self.wiring.root.named_parameters() if w.requires_grad]
+        if not found:
             raise ConfigError("no parameter requires grad: there is nothing to learn")
+        weights: list[Tensor] = [w for _, w in found]
+        _check_kinds([*self.wiring.root.named_parameters(), *self.wiring.root.named_buffers()])
+        self.names = dict(enumerate(n for n, _ in found))
+        self._name_of = {w: n for n, w in found}
         if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
             raise ConfigError(f"losses for {sorted(self.loss)}, but the outputs are {sorted(self.wiring.outputs)}")
         Velocity(self.hyper.beta, list(self.names.values()), weights)
         self.theta = []
         self.slot_names: list[tuple[str, ...]] = []
         self._betas: list[Value] = []
-        self._place: dict[int, int] = {}
+        self._place: dict[Tensor, int] = {}
         nodes = [node.name for node in self.wiring.nodes]
         self.cells = []
         for run in runs(self.wiring) if self.stacked else [[node] for node in self.wiring.nodes]:
@@ -75,19 +80,19 @@ class System:
     def _cell(self, node: Node, nodes: list[str]) -> Cell:
         weights: list[Tensor] = [w for w in node.module.parameters() if w.requires_grad]
         for weight in weights:
-            if id(weight) not in self._place:
-                self._place[id(weight)] = len(self.theta)
+            if weight not in self._place:
+                self._place[weight] = len(self.theta)
                 self.theta.append(weight)
-                self.slot_names.append((self.names[id(weight)],))
-                self._betas.append(self._beta(self.names[id(weight)]))
-        return Cell(node, [self._place[id(w)] for w in weights], weights, nodes)
+                self.slot_names.append((self._name_of[weight],))
+                self._betas.append(self._beta(self._name_of[weight]))
+        return Cell(node, [self._place[w] for w in weights], weights, nodes)
 
     def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> Stack:
         slots = list(range(len(self.theta), len(self.theta) + len(betas)))
         stack = Stack(run, slots, nodes)
         per_layer = [list(node.module.parameters()) for node in run]
         self.theta += stack.theta
-        self.slot_names += [tuple(self.names[id(w)] for w in kind) for kind in zip(*per_layer, strict=True)]
+        self.slot_names += [tuple(self._name_of[w] for w in kind) for kind in zip(*per_layer, strict=True)]
         self._betas += betas
         return stack
 
@@ -96,7 +101,7 @@ class System:
         kinds = zip(*(list(node.module.parameters()) for node in run), strict=True)
         betas: list[Value] = []
         for kind in kinds:
-            values = [self._beta(self.names[id(w)]) for w in kind]
+            values = [self._beta(self._name_of[w]) for w in kind]
             if all(v is values[0] for v in values) and not (isinstance(values[0], Tensor) and values[0].dim()):
                 betas.append(values[0])
             elif all(isinstance(v, float | int) for v in values):
@@ -112,19 +117,37 @@ class System:
             return beta
         return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))
 
-    def move_(self, omega: list[Omega], t: float, tau: float) -> None:
-        """θ ← θ − τβ⊙ω, in place."""
-        factors = [i for i, w in enumerate(omega) if isinstance(w, Outer)]
-        if not factors or not self._one_beta:
-            self.velocity.move_(self.theta, [dense(w) for w in omega], t, tau)
-            return
-        beta: Any = self.hyper.beta(t) if callable(self.hyper.beta) else self.hyper.beta
-        for i in factors:
-            omega[i].add_to_(self.theta[i], -(tau * beta))  # type: ignore[union-attr]
-        others = [(w, o) for w, o in zip(self.theta, omega, strict=True) if isinstance(o, Tensor)]
-        if others:
-            # With one β for all, any of the slots' velocities is that of the others.
-            self.velocity.move_([w for w, _ in others], [o for _, o in others], t, tau)
+    def move(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> Move:
+        """θ ← θ − τβ⊙ω, ready to be made."""
+        if self._one_beta:
+            scale = -(tau * self._beta_at(t))
+            parts = [Part([w], o, scale) for w, o in zip(theta, omega, strict=True) if isinstance(o, Outer)]
+            dense_ones = [(w, o) for w, o in zip(theta, omega, strict=True) if isinstance(o, Tensor)]
+            if dense_ones:
+                parts.append(Part([w for w, _ in dense_ones], [o for _, o in dense_ones], scale))
+            return Move(parts)
+        parts, numbers = [], dict[float, tuple[list[Tensor], list[Tensor]]]()
+        for w, o, beta in zip(theta, map(dense, omega), self.velocity.values(t), strict=True):
+            if not isinstance(beta, Tensor):
+                group = numbers.setdefault(beta, ([], []))
+                group[0].append(w)
+                group[1].append(o)
+            elif beta.dim():
+                parts.append(Part([w], [o * beta], -tau))
+            else:
+                parts.append(Part([w], [o], -(tau * beta)))
+        return Move(parts + [Part(ws, os, -(tau * beta)) for beta, (ws, os) in numbers.items() if beta])
+
+    def largest_beta(self, t: float) -> float:
+        """The largest of all β at time t."""
+        if self._one_beta:
+            return self._beta_at(t)
+        values = self.velocity.values(t)
+        return max(float(beta.max()) if isinstance(beta, Tensor) else beta for beta in values)
+
+    def _beta_at(self, t: float) -> float:
+        beta: Any = self.hyper.beta
+        return float(beta(t) if callable(beta) else beta)
 
     def by_name(self, slots: list[Omega]) -> dict[str, Tensor]:
         """Slots as the module names them, in the module's order."""
@@ -177,3 +200,13 @@ class System:
                 f"target must be a mapping from some of the outputs {list(outputs)} to their targets"
             )
         return {name: value for name, value in target.items() if value is not None}
+
+
+def _check_kinds(named: list[tuple[str, Tensor]]) -> None:
+    for name, x in named:
+        if isinstance(x, UninitializedTensorMixin):
+            raise ConfigError(f"{name} has no shape yet: run the module once, and make the learner afterwards")
+        if x.is_inference():
+            raise ConfigError(
+                f"{name} was made in inference mode, where nothing is learned: make it outside of it"
+            )

@@ -32,18 +32,16 @@ class Unaligned:
         self.h: list[Tensor] = []
         self.z: list[Tensor] = []
 
-    def begin(self, u: Any) -> bool:
-        """First states and zero costates, where there are none yet; answers whether there were none."""
-        if self.h:
-            return False
-        h0 = self.system.wiring.start(u)
-        self.h = [cell.start(h0) for cell in self.system.cells]
-        self.z = [torch.zeros_like(h) for h in self.h]
-        return True
+    def own(self, sample: Sample) -> Sample:
+        """What ticks may keep of a sample: it is not needed beyond its own step, so no copy is made."""
+        return sample
 
-    def end(self) -> None:
-        """A sequence is over: forget states and costates."""
-        self.reset()
+    def begin(self, u: Any) -> None:
+        """First states and zero costates, where there are none yet."""
+        if not self.h:
+            h0 = self.system.wiring.start(u)
+            h = [cell.start(h0).clone() for cell in self.system.cells]
+            self.h, self.z = h, [torch.zeros_like(x) for x in h]
 
     def reset(self) -> None:
         """Start afresh with the next sample."""
@@ -53,8 +51,8 @@ class Unaligned:
         """What the nodes show to each other."""
         return {cell.name: cell.last(x) for cell, x in zip(self.system.cells, h, strict=True)}
 
-    def tick(self, sample: Sample, t: float, rates: Rates) -> Proposal:
-        """One tick of all nodes."""
+    def tick(self, sample: Sample, t: float, rates: Rates, *, last: bool) -> Proposal:
+        """One tick of all nodes; with the last tick of the last sample of a sequence states are forgotten."""
         system, cells = self.system, self.system.cells
         sequential = system.order == "sequential"
         shown = self.seen(self.h)
@@ -63,7 +61,7 @@ class Unaligned:
             cell.trace(cell.gather(h, [values[s] for s in cell.sources]))
             for cell, h in zip(cells, self.h, strict=True)
         ]
-        h1 = [trace.out.detach() for trace in traces]
+        h1 = [trace.state() for trace in traces]
         check_shapes(cells, h1, self.h)
         if sequential:
             shown = self.seen(h1)
@@ -91,10 +89,12 @@ class Unaligned:
                 add_at(grads, cell.slots, trace.gradients(z))
         done = Done(sample, t, system.read(shown), L, partial(coupling, self.z, self.h, h1, rates.tau))
 
-        def commit() -> None:
-            self.h, self.z = h1, z1
+        over = last and sample.boundary
 
-        return Proposal(grads, z1, L, L is not None, commit, done)
+        def commit() -> None:
+            self.h, self.z = ([], []) if over else (h1, z1)
+
+        return Proposal(grads, h1, z1, L, L is not None, commit, done)
 
     def _costate(
         self, cell: Cell | Stack, z: Tensor, inner: Tensor | None, incoming: Tensor | None, rates: Rates
@@ -105,7 +105,7 @@ class Unaligned:
             message = -message
         return message + keep * z if keep else message
 
-    def snapshot(self) -> Any:
+    def snapshot(self, *, ticks: int) -> Any:
         """What `restore` takes; states are replaced, never written to."""
         return self.h, self.z
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hamlearn import _tree
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
+from hamlearn.local.kept import evaluating
 from hamlearn.local.neurons import Neurons
 
 Groups = int | Sequence[int] | None
@@ -99,21 +100,6 @@ class Wiring:
                 known[node.name] = node(*(known[s] for s in node.sources))
                 waiting.remove(node)
         return {n.name: h0[n.name] if n.name in h0 else torch.zeros_like(known[n.name]) for n in self.nodes}
-
-
-class evaluating:
-    """Evaluation mode for a while: no random draw, no statistics that move."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.module = module
-
-    def __enter__(self) -> None:
-        self.modes = [child for child in self.module.modules() if child.training]
-        self.module.eval()
-
-    def __exit__(self, *exc: object) -> None:
-        for child in self.modes:
-            child.training = True
 
 
 def wire(module: nn.Module, groups: Groups) -> Wiring:

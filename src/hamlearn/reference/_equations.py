@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 from torch.utils._pytree import tree_leaves, tree_map
 
+from hamlearn._slots import Slots
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.state import Sample
@@ -52,15 +52,17 @@ def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
     """ḣ = f_h(u, h, θh) (eq:netsplita); (−h + ĥ)/τ where the net returns the next state (eq:euleraa)."""
     if network.state is None:
         return ()
-    result = functional_call(network, theta, (u, h, "state"))
+    with Slots(network).exchanged(theta):
+        result = network.state_net(u, h)
     if network.transition == "rate":
-        return result
+        return tree_map(lambda a, b: b, h, result)
     return tree_map(lambda a, b: (-a + b) / tau, h, result)
 
 
 def f_y(network: Network, theta: Weights, u: Any, h: Any) -> Any:
     """Output y = f_y(u, h, θy) (eq:netsplitc)."""
-    return functional_call(network, theta, (u, None if network.state is None else h, "output"))
+    with Slots(network).exchanged(theta):
+        return network.output_net(u, None if network.state is None else h)
 
 
 def h0_for(network: Network, u: Any) -> Any:

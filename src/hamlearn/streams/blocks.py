@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from hamlearn import _tree
+from hamlearn.errors import SampleError
 from hamlearn.state import Sample
 
 
@@ -61,6 +61,12 @@ class Block:
         """Whether a sample has a target."""
         return bool(self.target) and (self.known is None or self.known[index])
 
+    def mask(self, stop: int) -> Tensor:
+        """1 for each of the first `stop` samples that has a target, 0 for the others."""
+        if self.known is not None:
+            return torch.tensor(self.known[:stop], dtype=torch.float64)
+        return (torch.ones if self.target else torch.zeros)(stop, dtype=torch.float64)
+
     def targets(self, stop: int) -> int:
         """How many of the first `stop` samples have a target."""
         if not self.target:
@@ -108,29 +114,28 @@ def blocks_of(samples: Iterable[Sample], size: Callable[[], int]) -> Iterator[Bl
     failed: Exception | None = None
     while failed is None:
         taken: list[Sample] = []
-        values: list[tuple[Any, Any]] = []
         try:
             for sample in itertools.islice(iterator, size()):
-                taken.append(sample)
-                pair = sample.u, sample.target
-                values.append(pair if keeps else (_copied(pair[0]), _copied(pair[1])))
+                if not isinstance(sample, Sample):
+                    raise SampleError(
+                        f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)"
+                    )
+                taken.append(sample if keeps else _copied(sample))
         except Exception as error:
             failed = error
         if not taken and failed is None:
             return
-        yield from stacked(taken, values)
+        yield from stacked(taken)
     raise failed
 
 
-def _copied(tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.detach().clone()
-    return tree if tree is None else tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
+def _copied(sample: Sample) -> Sample:
+    return replace(sample, u=_tree.copied(sample.u), target=_tree.copied(sample.target))
 
 
-def stacked(samples: list[Sample], values: list[tuple[Any, Any]] | None = None) -> Iterator[Block]:
-    """Blocks of samples that have one shape; `values` are their inputs and targets, where they were copied."""
-    values = values or [(sample.u, sample.target) for sample in samples]
+def stacked(samples: list[Sample]) -> Iterator[Block]:
+    """Blocks of samples that have one shape."""
+    values = [(sample.u, sample.target) for sample in samples]
     start = 0
     while start < len(samples):
         stop, first, target = start, _signature(values[start][0]), None

@@ -1,0 +1,129 @@
+"""Comparing Python values with what they were, and telling the user's code from that of libraries."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import random
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import torch
+
+MISSING = object()
+"""Stands for an entry that is not there."""
+
+_PLAIN = {bool, int, float, complex, str, bytes, type(None), type(Ellipsis), range, slice}
+_PLAIN |= {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format}
+_ALONE: tuple[type, ...] = (
+    logging.Logger,
+    torch.Generator,
+    property,
+    classmethod,
+    staticmethod,
+    types.BuiltinFunctionType,
+    types.CodeType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+)
+_UNCHANGING = {"_thread", "re", "weakref", "_weakref", "datetime", "decimal", "fractions", "uuid", "zoneinfo"}
+_UNCHANGING |= {"operator", "torch._C", "_abc", "torch"}
+_LIBRARIES = {"hamlearn", "numpy", *sys.stdlib_module_names}
+# PyTorch, and what it calls itself while it records.
+_LIBRARIES |= {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "typing_extensions", "networkx"}
+_LIBRARIES |= {"jinja2", "fsspec", "filelock", "setuptools", "optree", "opt_einsum"}
+
+
+def is_atom(value: Any) -> bool:
+    """Whether a value says all about itself: it can be compared, and refers to nothing else."""
+    return type(value) in _PLAIN or isinstance(value, (enum.Enum, np.generic, np.dtype))
+
+
+def stands_alone(value: Any) -> bool:
+    """Whether a thing is compared by what it is, and not followed into."""
+    if isinstance(value, _ALONE) or type(value) is object:
+        return True
+    return type(value).__module__ in _UNCHANGING and not hasattr(value, "__dict__")
+
+
+def in_library(module: str | None) -> bool:
+    """Whether a module belongs to Python, PyTorch, NumPy or this package."""
+    return module is None or module.split(".", 1)[0] in _LIBRARIES
+
+
+def slot_names(kind: type) -> list[str]:
+    """Names of the fields that a class keeps in slots."""
+    names: list[str] = []
+    for base in kind.__mro__:
+        slots = base.__dict__.get("__slots__", ())
+        names += [slots] if isinstance(slots, str) else list(slots)
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
+
+
+def content(cell: types.CellType) -> Any:
+    """What a cell of a closure holds."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
+def look_up(scope: Any, name: str) -> Any:
+    """An entry of a dict, a class or an object."""
+    if isinstance(scope, dict):
+        return scope.get(name, MISSING)
+    if isinstance(scope, type):
+        return vars(scope).get(name, MISSING)
+    return getattr(scope, name, MISSING)
+
+
+def equal(now: Any, then: Any) -> bool:
+    """Whether a value is what it was: the same object, or an atom or tuple of atoms that is equal to the last bit.
+
+    Example:
+        >>> equal(2.0, 2.0), equal(2.0, 2), equal(0.0, -0.0), equal([], [])
+        (True, False, False, False)
+    """
+    if now is then:
+        return True
+    if type(now) is not type(then):
+        return False
+    if isinstance(now, float):
+        return now.hex() == then.hex()
+    if is_atom(now):
+        return bool(now == then)
+    if isinstance(now, types.MethodType):
+        return now.__self__ is then.__self__ and now.__func__ is then.__func__
+    if isinstance(now, tuple):
+        return len(now) == len(then) and all(map(equal, now, then))
+    return False
+
+
+def same_items(now: Any, then: Any) -> bool:
+    """Whether arrays, and tuples and lists of them, are equal to the last bit."""
+    if isinstance(now, np.ndarray):
+        same_kind = isinstance(then, np.ndarray) and now.dtype == then.dtype and now.shape == then.shape
+        return same_kind and now.tobytes() == then.tobytes()
+    if isinstance(now, tuple | list):
+        return len(now) == len(then) and all(same_items(a, b) for a, b in zip(now, then, strict=True))
+    return bool(now == then)
+
+
+def generators() -> list[Any]:
+    """State of the random numbers of Python and NumPy."""
+    return [random.getstate(), np.random.get_state()]
+
+
+def ambient() -> tuple[Any, ...]:
+    """What PyTorch computes by, beyond its arguments."""
+    return (
+        torch.get_default_dtype(),
+        torch.get_default_device(),
+        torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
+        torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+    )

@@ -1,0 +1,331 @@
+"""What a recorded step has read besides its inputs, and the values it had: a recording holds while they last.
+
+A recording keeps whatever Python computed while it was made: a module's gain, a weight in a loss, an entry of a
+dict. So everything that the recorded code could read is noted down by value: all that network and loss refer to,
+and the globals of every function of the user's that was called. What cannot be compared is refused by name.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import random
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hamlearn.compiled._values import (
+    MISSING,
+    ambient,
+    content,
+    equal,
+    generators,
+    in_library,
+    is_atom,
+    look_up,
+    same_items,
+    slot_names,
+    stands_alone,
+)
+from hamlearn.loops import UnsupportedError
+
+_OUTSIDE = {"time", "secrets", "uuid", "socket", "select", "queue", "_queue", "_socket", "subprocess"}
+"""Modules whose functions answer something else at every call."""
+_ASKS = {"open", "input"}
+"""Built-in functions that do."""
+_MOST = 2_000
+"""How many values are followed before the search is given up."""
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""The names under which PyTorch keeps a module's hooks."""
+
+Parts = list[tuple[str, Any]]
+"""Things that something refers to, with the names by which they are told."""
+
+
+class Reads:
+    """Values that a recording may depend on, as they were, and whether they still are.
+
+    Example:
+        >>> gain = {"value": 2.0}
+        >>> reads = Reads()
+        >>> reads.follow("gain", gain)
+        >>> reads.changed()
+        >>> gain["value"] = 3.0
+        >>> reads.changed()
+        "gain['value']"
+    """
+
+    def __init__(self) -> None:
+        self._empty: list[tuple[dict[Any, Any], str]] = []
+        self._tables: list[tuple[Any, int, list[tuple[Any, Any]], str]] = []
+        self._names: list[tuple[Any, str, Any, str]] = []
+        self._cells: list[tuple[types.CellType, Any, str]] = []
+        self._tensors: list[tuple[Tensor, Tensor, str]] = []
+        self._arrays: list[tuple[Any, Any, Callable[[Any], Any], str]] = []
+        # Things are known by identity while this object holds them, so that no other can take their place.
+        self._seen: dict[Any, Any] = {}
+        self._ambient = ambient()
+
+    def changed(self) -> str | None:
+        """The first value that is not what it was, by name; `None` where all are."""
+        for table, label in self._empty:
+            if table:
+                return label
+        for table, length, entries, label in self._tables:
+            if len(table) != length:
+                return label.rstrip(".")
+            for key, value in entries:
+                now = table.get(key, MISSING)
+                if now is not value and not equal(now, value):
+                    return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
+        for scope, name, value, label in self._names:
+            if not equal(look_up(scope, name), value):
+                return label
+        for cell, value, label in self._cells:
+            if not equal(content(cell), value):
+                return label
+        for tensor, value, label in self._tensors:
+            if tensor.shape != value.shape or not torch.equal(tensor, value):
+                return label
+        for thing, value, read, label in self._arrays:
+            if not same_items(read(thing), value):
+                return label
+        return None if self._ambient == ambient() else "the default dtype, the default device or autocast"
+
+    def network(self, network: nn.Module) -> None:
+        """Note down a network, whose parameters and buffers are inputs, not values."""
+        for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+            self._seen[id(tensor)] = tensor
+            if tensor._backward_hooks:
+                raise UnsupportedError(f"{name!r} has a hook, which a recorded step would not call")
+            self._names.append((tensor, "_backward_hooks", tensor._backward_hooks, f"the hooks of {name!r}"))
+        self.follow("the network", network)
+
+    def follow(self, label: str, value: Any) -> None:
+        """Note down a value and all that it refers to.
+
+        Raises:
+            UnsupportedError: If it holds something that cannot be compared.
+        """
+        waiting: deque[tuple[str, Any]] = deque([(label, value)])
+        while waiting:
+            label, value = waiting.popleft()
+            if is_atom(value) or id(value) in self._seen:
+                continue
+            if len(self._seen) > _MOST:
+                raise UnsupportedError(f"{label} refers to more values than can be followed")
+            self._seen[id(value)] = value
+            waiting.extend(self._parts(label, value))
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Within, the globals that the user's functions read are noted down as they are called.
+
+        Raises:
+            UnsupportedError: If something that was noted down has changed by the end (it is put back), if random
+                numbers of Python or NumPy were drawn, or if the code asked the world outside for anything.
+        """
+        before, outer = generators(), sys.gettrace()
+        failed: list[UnsupportedError] = []
+
+        def called(frame: types.FrameType, event: str, arg: Any) -> None:
+            if in_library(frame.f_globals.get("__name__")) or failed:
+                return
+            try:
+                self._frame(frame)
+            except UnsupportedError as error:
+                failed.append(error)
+
+        sys.settrace(called)
+        try:
+            yield
+        finally:
+            sys.settrace(outer)
+            changed = self.changed()
+            if changed is not None:
+                self._put_back()
+        if failed:
+            raise failed[0]
+        if changed is not None:
+            raise UnsupportedError(f"calling it changes {changed}")
+        if not same_items(before, generators()):
+            raise UnsupportedError("it draws random numbers of Python or NumPy")
+
+    def _put_back(self) -> None:
+        # A recording may have left tensors of its own in a dict or list.
+        for table, _ in self._empty:
+            table.clear()
+        for table, _, entries, _ in self._tables:
+            source = table.source if isinstance(table, _Items) else table
+            if isinstance(source, list):
+                source[:] = [value for _, value in entries]
+            elif isinstance(source, dict) and dict(entries) is not source:
+                source.clear()
+                source.update(entries)
+
+    def _frame(self, frame: types.FrameType) -> None:
+        code, scope = frame.f_code, frame.f_globals
+        if id(code) not in self._seen:
+            self._seen[id(code)] = code
+            self._globals(code, scope)
+        for name, value in list(frame.f_locals.items()):
+            # Containers among the arguments are made anew for each step, or are reached from elsewhere.
+            if not isinstance(value, (Tensor, tuple, list, dict, set)):
+                self.follow(f"{name!r} in {code.co_name}()", value)
+
+    def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
+        instructions = list(dis.get_instructions(code))
+        attributes = {i.argval for i in instructions if i.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")}
+        for name in {i.argval for i in instructions if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
+            value, label = scope.get(name, MISSING), f"the global {name!r} of {scope.get('__name__')}"
+            if value is MISSING:
+                if name in _ASKS:
+                    raise UnsupportedError(f"{code.co_name}() calls {name}()")
+                continue
+            self._name(scope, name, value, label)
+            if not isinstance(value, types.ModuleType):
+                _refuse_outside(value, attributes, f"{code.co_name}()")
+                self.follow(label, value)
+            elif value.__name__.split(".")[0] in _OUTSIDE:
+                raise UnsupportedError(f"{code.co_name}() reads the module {value.__name__!r}")
+            else:
+                self._module(value, attributes, name)
+
+    def _module(self, module: types.ModuleType, names: set[str], label: str) -> None:
+        if in_library(module.__name__):
+            return
+        for name in names:
+            value = vars(module).get(name, MISSING)
+            if value is not MISSING:
+                self._name(vars(module), name, value, f"{label}.{name}")
+                if not isinstance(value, types.ModuleType):
+                    self.follow(f"{label}.{name}", value)
+
+    def _name(self, scope: Any, name: str, value: Any, label: str) -> None:
+        if (id(scope), name) not in self._seen:
+            self._seen[id(scope), name] = scope
+            self._names.append((scope, name, value, label))
+
+    def _parts(self, label: str, value: Any) -> Parts:
+        if isinstance(value, Tensor):
+            # A recording's own tensors are of another class.
+            if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:
+                self._tensors.append((value, value.detach().clone(), label))
+            return []
+        if isinstance(value, type):
+            return self._class(value)
+        if stands_alone(value) or isinstance(value, types.ModuleType):
+            return []
+        if isinstance(value, types.FunctionType):
+            return self._function(label, value)
+        if isinstance(value, types.MethodType):
+            return [(label, value.__self__), (label, value.__func__)]
+        if isinstance(value, functools.partial):
+            return [(label, value.func), (f"{label}.args", value.args), (f"{label}.keywords", value.keywords)]
+        if isinstance(value, np.ndarray):
+            self._arrays.append((value, value.copy(), lambda array: array, label))
+            return []
+        if isinstance(value, random.Random):
+            self._arrays.append((value, value.getstate(), lambda source: source.getstate(), label))
+            return []
+        if isinstance(value, tuple | list | deque | set | frozenset | dict | types.MappingProxyType):
+            return [*self._entries(label, value), *self._fields(label, value)]
+        return self._object(label, value)
+
+    def _entries(self, label: str, value: Any) -> Parts:
+        mapping = isinstance(value, dict | types.MappingProxyType)
+        items = list(value.items()) if mapping else list(enumerate(value))
+        if mapping and not items and isinstance(value, dict):
+            self._empty.append((value, label))
+        elif not isinstance(value, tuple | frozenset):
+            self._tables.append((value if mapping else _Items(value), len(value), items, label))
+        return [(f"{label}[{key!r}]", item) for key, item in items]
+
+    def _object(self, label: str, value: Any) -> Parts:
+        kind = type(value)
+        if isinstance(value, nn.Module):
+            for name in _HOOKS:
+                if getattr(value, name, None) or getattr(nn.modules.module, f"_global{name}", None):
+                    raise UnsupportedError(f"{label} has {name.strip('_')}, which a recorded step would not call")
+        elif kind.__module__.startswith(("hamlearn.learner", "hamlearn.local")):
+            raise UnsupportedError(f"{label} is a {kind.__name__}, whose state a recorded step cannot follow")
+        elif kind.__module__.split(".")[0] == "hamlearn":
+            return []
+        if hasattr(value, "__next__"):
+            raise UnsupportedError(f"{label} is a {kind.__name__}, which changes when it is read")
+        if not hasattr(value, "__dict__") and not slot_names(kind):
+            raise UnsupportedError(f"{label} is a {kind.__module__}.{kind.__name__}, which cannot be compared")
+        return [*self._fields(label, value), (kind.__name__, kind)]
+
+    def _fields(self, label: str, value: Any) -> Parts:
+        found: Parts = []
+        own = getattr(value, "__dict__", None)
+        if isinstance(own, dict):
+            items = list(own.items())
+            self._tables.append((own, len(own), items, f"{label}."))
+            found += [(f"{label}.{name}", item) for name, item in items]
+        for name in slot_names(type(value)):
+            item = getattr(value, name, MISSING)
+            if item is not MISSING:
+                self._name(value, name, item, f"{label}.{name}")
+                found.append((f"{label}.{name}", item))
+        return found
+
+    def _class(self, cls: type) -> Parts:
+        """What the user's classes hold, which methods read like the fields of an object."""
+        found: Parts = []
+        for base in cls.__mro__:
+            if in_library(base.__module__):
+                continue
+            for name, value in list(vars(base).items()):
+                if name.startswith("__") and not isinstance(value, types.FunctionType):
+                    continue
+                self._name(base, name, value, f"{base.__name__}.{name}")
+                found.append((f"{base.__name__}.{name}", value))
+        return found
+
+    def _function(self, label: str, value: types.FunctionType) -> Parts:
+        if in_library(value.__module__):
+            return []
+        name = value.__name__
+        for part in ("__code__", "__defaults__", "__kwdefaults__"):
+            self._name(value, part, getattr(value, part), f"{part.strip('_')} of {name}()")
+        found: Parts = [(f"a default of {name}()", default) for default in value.__defaults__ or ()]
+        found.append((f"defaults of {name}()", value.__kwdefaults__))
+        for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
+            held, where = content(cell), f"{free!r} in {name}()"
+            self._cells.append((cell, held, where))
+            found.append((where, held))
+        return [*found, *self._fields(label, value)]
+
+
+class _Items:
+    """A list, a deque or a set, read like a dict."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def get(self, key: int, default: Any) -> Any:
+        if isinstance(self.source, set):
+            return next((item for index, item in enumerate(self.source) if index == key), default)
+        return self.source[key] if key < len(self.source) else default
+
+
+def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:
+    module = getattr(value, "__module__", None)
+    if isinstance(value, types.BuiltinFunctionType) and module in _OUTSIDE:
+        raise UnsupportedError(f"{where} calls {module}.{value.__name__}()")
+    if module == "datetime" and attributes & {"now", "today", "utcnow"}:
+        raise UnsupportedError(f"{where} asks for the date")

@@ -1,0 +1,141 @@
+"""What a step changes, prepared whole before anything is touched, so that it happens entirely or not at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn import _tree
+from hamlearn._slots import Place, Slots, write_back
+from hamlearn.learner._running import Progress
+from hamlearn.state import Sample
+from hamlearn.system import Carry, Outcome, System
+
+if TYPE_CHECKING:
+    from hamlearn.learner._learner import Learner
+
+
+@dataclass(slots=True)
+class Commit:
+    """The learner after a step. Calling it makes it so; called again after an interrupt, it finishes the rest.
+
+    Attributes:
+        learner: Whose step it is.
+        theta: New weights; `None` where they stay.
+        buffers: Old and new tensors of the buffers, by place.
+        carry: h, z and ω.
+        t: Time.
+        updates: Number of updates that a loss has entered.
+        fresh: Whether the next sample begins a sequence.
+        memory: What becomes of the order's own memory: what the step adds to it is `"accepted"`, or it is `"kept"`
+            as it is, or `"dropped"`.
+        progress: Place in the stream; `None` for a sample from elsewhere.
+    """
+
+    learner: Learner
+    theta: list[Tensor] | None
+    buffers: list[tuple[Place, Tensor | None, Tensor | None]]
+    carry: Carry
+    t: float
+    updates: int
+    fresh: bool
+    memory: Literal["accepted", "kept", "dropped"] = "accepted"
+    progress: Progress | None = None
+
+    def __call__(self) -> None:
+        learner = self.learner
+        if self.theta is not None:
+            with torch.no_grad():
+                torch._foreach_copy_(learner._system.theta, self.theta)
+        write_back(self.buffers)
+        learner._system.slots.settle()
+        learner._carry = self.carry
+        learner._t = self.t
+        learner._updates = self.updates
+        learner._fresh = self.fresh
+        if self.memory == "accepted":
+            learner._order.accept()
+        elif self.memory == "dropped":
+            learner._order.forget()
+        if self.progress is not None:
+            learner._reader.progress = self.progress
+
+
+@dataclass(slots=True)
+class Withdrawal:
+    """Puts back what a step borrows while it is being computed: the buffers and the generators.
+
+    Attributes:
+        learner: Whose step it is.
+        random: Generators as they were.
+        training: Modules that were in training mode, where the step changes modes.
+    """
+
+    learner: Learner
+    random: list[Tensor]
+    training: list[nn.Module] = field(default_factory=list)
+
+    def __call__(self) -> None:
+        for module in self.training:
+            module.training = True
+        self.learner._system.slots.put_back()
+        torch.set_rng_state(self.random[0])
+        for device, state in zip(self.learner._devices, self.random[1:], strict=True):
+            torch.cuda.set_rng_state(state, device)
+
+
+def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
+    """Give the new state and the output memory of their own, where they are views of something else.
+
+    Whoever handed in the sample may use its memory again, weights and buffers change in place, and a report's y
+    belongs to whoever reads it.
+    """
+    given = [leaf for leaf in _tree.flatten(sample.u)[0] if isinstance(leaf, Tensor)]
+    taken = {_memory(tensor) for tensor in (*given, *slots.parameters.values(), *slots.values())}
+    outcome.h = [leaf.clone() if _memory(leaf) in taken else leaf for leaf in outcome.h]
+    taken.update(map(_memory, outcome.h))
+    if any(isinstance(leaf, Tensor) and _memory(leaf) in taken for leaf in _tree.flatten(outcome.y)[0]):
+        outcome.y = _tree.copied(outcome.y)
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def nonfinite(outcome: Outcome, theta: list[Tensor] | None, system: System) -> bool:
+    """Whether anything that the step would leave behind is infinite or not a number."""
+    values = [*outcome.h, *outcome.z, *outcome.omega] if outcome.moves else list(outcome.h)
+    if theta is not None:
+        values += [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
+    values += [buffer for buffer in system.slots.values() if buffer.is_floating_point()]
+    if outcome.loss is not None:
+        values.append(outcome.loss)
+    return not _tree.all_finite(values)
+
+
+def nonfinite_message(outcome: Outcome, theta: list[Tensor] | None, system: System, t: float) -> str:
+    """What is not finite, and what to do about it."""
+
+    def bad(names: list[str], tensors: list[Tensor]) -> str:
+        return ", ".join(n for n, x in zip(names, tensors, strict=True) if not bool(x.isfinite().all()))
+
+    slots, names = system.slots, system.names
+    if outcome.loss is not None and not bool(outcome.loss.isfinite()):
+        what = f"the loss is {outcome.loss.item()}"
+    elif found := bad([f"omega of {name}" for name in names], outcome.omega):
+        what = f"the costate is not finite ({found})"
+    elif not _tree.all_finite(outcome.z):
+        what = "the costate is not finite (z)"
+    elif not _tree.all_finite(outcome.h):
+        what = "the state h is not finite"
+    elif found := bad(names, theta or [weight.detach() for weight in system.theta]):
+        what = f"the weights would overflow ({found})"
+    else:
+        what = f"the network's buffers are not finite ({bad(list(slots.buffers), slots.present())})"
+    return (
+        f"{what} at t={t:g}: this sample was not learned and the last good state is kept. "
+        "Lower beta or tau, raise eta, look at the sample, or pass on_nonfinite='skip'"
+    )

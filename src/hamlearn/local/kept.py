@@ -1,0 +1,101 @@
+"""What evaluating a module may leave behind, kept so that it can be put back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Kept = list[tuple[dict[str, Tensor | None], dict[str, Tensor]]] | None
+
+
+class Buffers:
+    """The buffers of some modules, which these may write to, replace, or add to.
+
+    Example:
+        >>> import torch
+        >>> norm = torch.nn.BatchNorm1d(2)
+        >>> buffers = Buffers(norm.modules())
+        >>> kept = buffers.keep()
+        >>> _ = norm(torch.ones(3, 2))
+        >>> buffers.put_back(kept)
+        >>> norm.running_mean
+        tensor([0., 0.])
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._held = [module._buffers for module in modules]
+
+    def keep(self) -> Kept:
+        """Which buffers there are, and copies of them."""
+        if not any(self._held):
+            return None
+        return [(dict(held), {n: x.clone() for n, x in held.items() if x is not None}) for held in self._held]
+
+    @torch.no_grad()
+    def put_back(self, kept: Kept) -> None:
+        """The same tensors under the same names, with the values that were kept."""
+        for held, (before, values) in zip(self._held, kept or [({}, {})] * len(self._held), strict=True):
+            for name in held.keys() - before.keys():
+                del held[name]
+            held.update(before)
+            for name, value in values.items():
+                buffer = before[name]
+                assert buffer is not None
+                buffer.copy_(value)
+
+    def versions(self) -> list[tuple[Tensor, int]]:
+        """Every buffer of real numbers, and how often it has been written to."""
+        found = (x for held in self._held if held for x in held.values())
+        return [(x, x._version) for x in found if x is not None and x.is_floating_point()]
+
+    def written(self, before: list[tuple[Tensor, int]]) -> list[Tensor]:
+        """The buffers that were replaced or written to since `versions` was asked."""
+        known = {id(x): version for x, version in before}
+        return [x for x, version in self.versions() if known.get(id(x)) != version]
+
+
+def random_state(devices: Iterable[int]) -> list[Tensor]:
+    """State of the random number generators, of the processor and of some graphics cards."""
+    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+
+
+def set_random_state(devices: Iterable[int], states: list[Tensor]) -> None:
+    """Put the generators back."""
+    torch.set_rng_state(states[0])
+    for device, state in zip(devices, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, after which modes, buffers and random numbers are as they were."""
+    modes = [child for child in module.modules() if child.training]
+    buffers = Buffers(module.modules())
+    kept, states = buffers.keep(), torch.get_rng_state()
+
+    def put_back() -> None:
+        for child in modes:
+            child.training = True
+        buffers.put_back(kept)
+        torch.set_rng_state(states)
+
+    try:
+        try:
+            module.eval()
+            yield
+        finally:
+            put_back()
+    except BaseException:
+        # An interrupt may have come in the middle of putting things back.
+        put_back()
+        raise
+
+
+def used_devices(modules: Iterable[Any]) -> list[int]:
+    """Graphics cards that hold a weight or a buffer of some modules."""
+    found = (x for m in modules for held in (m._parameters, m._buffers) for x in held.values())
+    return sorted({x.device.index or 0 for x in found if x is not None and x.is_cuda})
