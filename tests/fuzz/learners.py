@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import hamlearn as hl
 from tests.fuzz.cases import Op, Spec, draw_ops, draw_spec
-from tests.fuzz.session import Session
+from tests.fuzz.session import Diverged, Session
 
 VARIANTS = 60
 
@@ -30,6 +30,9 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
             return Counter({f"not allowed: {error}"[:90]: 1})
         if "may be refused" in session.parts.traits and session.refused_by_name():
             return Counter({f"refused by name: {spec.network}": 1})
-        for op in ops:
-            session.do(op)
+        try:
+            for op in ops:
+                session.do(op)
+        except Diverged:
+            session.counts["diverged, as the judge did"] += 1
         return session.counts

@@ -37,6 +37,10 @@ Errors = hl.errors.HamlearnError
 LIBRARY = str(Path(hl.__file__).parent)
 
 
+class Diverged(Exception):  # noqa: N818
+    """The case's own rates are too high for its network: subject and judge leave the numbers together."""
+
+
 class Session:
     """Three of a kind: the subject by any engine, the twin by `step`, the judge by plain autograd."""
 
@@ -212,12 +216,15 @@ class Session:
         middle: Look | None = None
         self.seed()
         with self.refusals() as refused:
-            for place, report in enumerate(reports):
-                gathered.append(report if mode == "late" else read(report))
-                if place == count // 2 and mode == "look":
-                    middle = look(self.subject)
-                if place == count // 2 and mode == "leave":
-                    break
+            try:
+                for place, report in enumerate(reports):
+                    gathered.append(report if mode == "late" else read(report))
+                    if place == count // 2 and mode == "look":
+                        middle = look(self.subject)
+                    if place == count // 2 and mode == "leave":
+                        break
+            except hl.errors.NonFiniteError as error:
+                self.diverged(count, error)
             del reports
         if mode == "late":
             gathered = [read(report) for report in gathered]
@@ -240,6 +247,16 @@ class Session:
                 assert_same(one, other, f"report {place} of eager against steps")
         if not same(noise, torch.get_rng_state()) and not (mode == "leave" and refused):
             raise Mismatch("PyTorch's generator was left elsewhere than steps leave it")
+
+    def diverged(self, count: int, error: hl.errors.NonFiniteError) -> None:
+        """End the case where the judge leaves the numbers too; else the error was wrong."""
+        self.seed()
+        for place in range(count):
+            self.judged(self.sample(self.k + place))
+        everything = [*self.judge.omega.values(), *(p.detach() for p in self.parts.parameters().values())]
+        if all(bool((value.abs() < 1e30).all()) for value in everything):
+            raise error
+        raise Diverged
 
     def refusals(self) -> Any:
         return Refusals(self.counts)

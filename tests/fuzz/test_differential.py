@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_sta
 
 import hamlearn as hl
 from tests.fuzz import cases, differential
-from tests.fuzz.session import Session
+from tests.fuzz.session import Diverged, Session
 
 QUICK = {"learner": 16, "sgd": 4, "reference": 5, "local": 12, "population": 3, "optimizer": 10}
 VARIANTS = 8
@@ -49,24 +49,30 @@ class Machine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 99))
     def any_operation(self, seed: int) -> None:
         if self.session is not None:
-            self.session.do(cases.draw_op(Random(seed), self.session.spec))
+            self.do(cases.draw_op(Random(seed), self.session.spec))
 
     @rule(
         count=st.sampled_from([1, 3]), chunk=st.sampled_from([1, 2, 256]), mode=st.sampled_from(["end", "leave"])
     )
     def compiled(self, count: int, chunk: int, mode: str) -> None:
         if self.session is not None:
-            self.session.do(("compiled", count, chunk, mode))
+            self.do(("compiled", count, chunk, mode))
 
     @rule(count=st.sampled_from([1, 4]))
     def step(self, count: int) -> None:
         if self.session is not None:
-            self.session.do(("step", count))
+            self.do(("step", count))
 
     @rule(where=st.sampled_from(["self", "fresh", "earlier"]))
     def load(self, where: str) -> None:
         if self.session is not None:
-            self.session.do(("load", where))
+            self.do(("load", where))
+
+    def do(self, op: cases.Op) -> None:
+        try:
+            self.session.do(op)
+        except Diverged:
+            self.session = None
 
     def teardown(self) -> None:
         self.folder.cleanup()
