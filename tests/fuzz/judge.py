@@ -131,7 +131,7 @@ class Judge:
         given = torch.autograd.grad(
             scalar, list(of.values()), retain_graph=True, allow_unused=True, materialize_grads=True
         )
-        return dict(zip(of, given, strict=True))
+        return {n: g.to_dense() if g.is_sparse else g for n, g in zip(of, given, strict=True)}
 
     # One sample
 

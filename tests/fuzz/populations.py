@@ -14,7 +14,7 @@ import hamlearn as hl
 from tests.fuzz import cases, modules, trees, zoo
 from tests.fuzz.cases import Op, Spec
 from tests.fuzz.looks import Mismatch, assert_close, look
-from tests.fuzz.session import Refusals
+from tests.fuzz.warned import Refusals
 
 KINDS = ("tanh or sigmoid", "gain", "slope", "loss", "hook", "frozen", "mode", "order of layers")
 

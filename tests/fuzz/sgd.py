@@ -13,7 +13,7 @@ import hamlearn as hl
 from tests.fuzz import cases, trees, zoo
 from tests.fuzz.cases import Op, Spec
 from tests.fuzz.looks import Mismatch, assert_close, same
-from tests.fuzz.session import Refusals
+from tests.fuzz.warned import Refusals
 
 
 def draw(seed: int, variants: int = 60) -> tuple[Spec, list[Op]]:
@@ -110,14 +110,15 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
                     learner.step(sample)
             else:
                 more = {"engine": "compiled", "chunk": rest[0]} if kind == "compiled" else {}
-                for _ in learner.run(iter(samples + samples), max_steps=count, **more):
-                    pass
+                for place, _ in enumerate(learner.run(iter(samples + samples), max_steps=count, **more)):
+                    if place == 0:
+                        refused.first()
         cases.seed(spec, number)
         for sample in samples:
             judge.take(sample)
         k += count
         counts[kind] += 1
-        bits = bits and (kind != "compiled" or bool(refused))
+        bits = bits and (kind != "compiled" or refused.from_start)
         named = dict(learner.network.named_parameters())
         for name, parameter in judge.parts.parameters().items():
             if bits and not same(named[name].detach(), parameter.detach()):
