@@ -60,7 +60,7 @@ class Slots:
         }
         # What a step looks at: each weight and child still where it was, and nothing more beside them.
         self._watched: list[tuple[Any, Any, Any]] = []
-        self._watched += [(place.container, place.key, value) for place, value in held if _fixed(value)]
+        self._watched += [(place.container, place.key, value) for place, value in held if _fixed(place, value)]
         self._watched += [(m._modules, key, child) for m in modules for key, child in m._modules.items()]
         self._weights = [(w, w.requires_grad, w.dtype) for w in self.parameters.values()]
         self._tables = [table for m in modules for table in (m._parameters, m._buffers, m._modules)]
@@ -188,8 +188,8 @@ def _items(holder: Any) -> list[tuple[Any, Tensor]]:
     return [(key, value) for key, value in entries if isinstance(value, Tensor)]
 
 
-def _fixed(value: Any) -> bool:
-    return isinstance(value, nn.Parameter)
+def _fixed(place: Place, value: Any) -> bool:
+    return isinstance(value, nn.Parameter) and isinstance(place.container, dict)
 
 
 def _put(held: list[tuple[Place, Any]]) -> None:

@@ -66,10 +66,7 @@ class BlockRunner(ABC):
                     reason = error
             if ahead is None:
                 # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
-                before = reader.progress
-                report = self.step(block.sample(0))
-                if reader.progress is before:
-                    reader.take(1)
+                report = reader.counted(self.step, block.sample(0))
                 done, alone = done + 1, False
                 if reason is not None:
                     warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)

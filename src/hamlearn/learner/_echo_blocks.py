@@ -29,7 +29,7 @@ class EchoRunner(BlockRunner):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
     def __init__(self, learner: Learner) -> None:
-        super().__init__(learner._reader, learner._step_of_stream)
+        super().__init__(learner._reader, learner.step)
         self.learner = learner
         order = learner._order
         assert isinstance(order, Echoed)

@@ -22,7 +22,7 @@ from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
-from hamlearn.learner._running import Progress, Reader
+from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_parts, make_order
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.networks import Network
@@ -155,14 +155,9 @@ class Learner:
     def step(self, sample: Sample) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
-            raise _not_a_sample(sample)
-        return self._take(sample, None)
-
-    def _take(self, sample: Sample, progress: Progress | None) -> StepReport:
-        """One step, all of it or nothing: what it changes is prepared first, and then done in one stroke.
-
-        Wherever an interrupt strikes, `_repair` holds what is left to do to be as before the step, or as after it.
-        """
+            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+        # What the step changes is prepared first, and then done in one stroke: wherever an interrupt strikes,
+        # `_repair` holds what is left to do to be as before the step, or as after it.
         self._settle(hand_over=True)
         self._check_network()
         slots, on_nonfinite = self._system.slots, self.on_nonfinite
@@ -177,7 +172,7 @@ class Learner:
             if not finite and on_nonfinite == "raise":
                 raise NonFiniteError(nonfinite_message(outcome, theta, self._system, self._t))
             commit = self._accepted(now, outcome, theta) if finite else self._skipped(sample)
-            commit.progress = progress
+            commit.progress = self._reader.due(sample)
         except BaseException:
             self._make_whole()
             raise
@@ -235,12 +230,7 @@ class Learner:
             if self._blocks is None:
                 self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
             return self._blocks.reports(stream, max_steps, resume, chunk)
-        return self._reader.reports(self._step_of_stream, stream, max_steps, resume, self._order.pending)
-
-    def _step_of_stream(self, sample: Sample) -> StepReport:
-        if not isinstance(sample, Sample):
-            raise _not_a_sample(sample)
-        return self._take(sample, self._reader.progress.after([sample.boundary]))
+        return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
 
     @torch.no_grad()
     def predict(self, u: Any, tau: float | None = None) -> Any:
@@ -386,7 +376,3 @@ class Learner:
     def _anew(self) -> Commit:
         carry = Carry([], [], self._carry.omega, None)
         return Commit(self, None, [], carry, self._t, self._updates, True, memory="dropped")
-
-
-def _not_a_sample(sample: object) -> SampleError:
-    return SampleError(f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")

@@ -57,11 +57,13 @@ class Reader:
         self._reading = False
         self._mark: Any = None
         self._turn = 0
+        self._due: tuple[Any, Progress | None] = None, None
 
     def __getstate__(self) -> dict[str, Any]:
         # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
         place = self.progress._replace(loaded=self.state_dict())
-        return vars(self) | {"_source": None, "_held": None, "_stream": None, "progress": place}
+        gone = {"_source": None, "_held": None, "_stream": None, "_due": (None, None)}
+        return vars(self) | gone | {"progress": place}
 
     @property
     def position(self) -> int:
@@ -76,10 +78,7 @@ class Reader:
         resume: bool,
         pending: Callable[[], int],
     ) -> Iterator[R]:
-        """Yield a report for each sample; `pending` says how many tokens still wait for their boundary.
-
-        A `step` that moves `progress` itself, in one stroke with all else that it changes, is not counted again.
-        """
+        """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
         iterator = self._samples(stream, self._open(stream, resume))
         done = 0
         while max_steps is None or done < max_steps:
@@ -87,12 +86,25 @@ class Reader:
             if sample is END:
                 self.end(pending())
                 return
-            before = self.progress
-            report = step(sample)
-            if self.progress is before:
-                self.progress = before.after([sample.boundary])
+            report = self.counted(step, sample)
             done += 1
             yield report
+
+    def counted(self, step: Callable[[Sample], R], sample: Sample) -> R:
+        """Take one sample by `step`, which may move `progress` to `due` in one stroke with all else it changes."""
+        before = self.progress
+        after = before.after([bool(getattr(sample, "boundary", False))])
+        self._due = sample, after
+        report = step(sample)
+        self._due = None, None
+        if self.progress is before:
+            self.progress = after
+        return report
+
+    def due(self, sample: Sample) -> Progress | None:
+        """The progress once `sample` has been taken; `None` where it is not of this stream."""
+        expected, progress = self._due
+        return progress if sample is expected else None
 
     def open_blocks(self, stream: Iterable[Sample], resume: bool) -> int:
         """Begin to read blocks of `stream`; answers the number of this turn."""

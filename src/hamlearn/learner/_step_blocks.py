@@ -27,7 +27,7 @@ class StepRunner(BlockRunner):
     """Orders in which every sample is a step of its own."""
 
     def __init__(self, learner: Learner) -> None:
-        super().__init__(learner._reader, learner._step_of_stream)
+        super().__init__(learner._reader, learner.step)
         self.learner = learner
         self.engine = Engine(learner._order, learner.reset_h == "sample", learner.credit.carries)
         self._kept: dict[Any, Any] = {}

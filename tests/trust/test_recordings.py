@@ -1,0 +1,415 @@
+"""A recorded step holds only while all that it has read is as it was; what it cannot follow is refused by name."""
+
+import functools
+import itertools
+import random
+import time
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from tests.trust.learners import SGD, learner_of, mse, ran, samples, weights
+
+GAIN = 1.0
+SETTINGS = {"gain": 1.0}
+SEEN = []
+
+
+class Scaled(nn.Module):
+    """A linear net whose output is scaled by whatever `read(self)` gives."""
+
+    gain = 1.0
+
+    def __init__(self, read):
+        super().__init__()
+        self.linear = nn.Linear(2, 1, dtype=torch.float64)
+        self.read = read
+        self.own, self.kept = 1.0, {"gain": [1.0]}
+        self.table, self.array = torch.ones(1, dtype=torch.float64), np.ones(1)
+
+    def forward(self, u):
+        return self.read(self) * self.linear(u)
+
+
+def follows(make, change):
+    """Whether a compiled learner stays with an eager one after `change` between two runs."""
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        module = make()
+        learner = learner_of(module)
+        ran(learner, samples(6), engine)
+        change(module, True)
+        ran(learner, samples(6, seed=1), engine)
+        change(module, False)
+        results.append(weights(learner))
+    return torch.allclose(*results, rtol=0, atol=1e-12)
+
+
+def set_global(module, on):
+    global GAIN
+    GAIN = 3.0 if on else 1.0
+
+
+def set_cell():
+    gain = 1.0
+
+    def read(module):
+        return gain
+
+    def change(module, on):
+        nonlocal gain
+        gain = 3.0 if on else 1.0
+
+    return read, change
+
+
+READS = {
+    "an attribute": (lambda m: m.own, lambda m, on: setattr(m, "own", 3.0 if on else 1.0)),
+    "an attribute of the class": (lambda m: m.gain, lambda m, on: setattr(Scaled, "gain", 3.0 if on else 1.0)),
+    "a list in a dict": (lambda m: m.kept["gain"][0], lambda m, on: m.kept.update(gain=[3.0 if on else 1.0])),
+    "a list changed in place": (lambda m: m.kept["gain"][0], lambda m, on: m.kept["gain"].__setitem__(0, 2.0)),
+    "a tensor that is no buffer": (lambda m: m.table, lambda m, on: m.table.fill_(3.0 if on else 1.0)),
+    "a number of such a tensor": (lambda m: m.table.item(), lambda m, on: m.table.fill_(3.0 if on else 1.0)),
+    "an array": (lambda m: float(m.array[0]), lambda m, on: m.array.fill(3.0 if on else 1.0)),
+    "a global": (lambda m: GAIN, set_global),
+    "a dict that is global": (
+        lambda m: SETTINGS["gain"],
+        lambda m, on: SETTINGS.update(gain=3.0 if on else 1.0),
+    ),
+    "a closure": set_cell(),
+}
+
+
+@pytest.mark.parametrize("what", READS)
+def test_a_value_that_changes_between_runs_is_taken_up(what):
+    read, change = READS[what]
+    assert follows(lambda: Scaled(read), change)
+
+
+def test_a_module_that_goes_back_to_old_values_needs_no_new_recording(caplog):
+    module = Scaled(lambda m: m.own)
+    learner = learner_of(module)
+    for own in (1.0, 2.0, 1.0, 2.0):
+        module.own = own
+        ran(learner, samples(3))
+    steps = learner._blocks.engine._steps._made
+    assert [len(made) for made in steps.values()] == [2]
+
+
+def test_a_loss_whose_weight_changes_between_runs_is_taken_up():
+    class Weighted:
+        weight = 1.0
+
+        def __call__(self, y, target):
+            return self.weight * mse(y, target)
+
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        loss = Weighted()
+        learner = learner_of(nn.Linear(2, 1).double(), loss)
+        ran(learner, samples(5), engine)
+        loss.weight = 7.0
+        ran(learner, samples(5, seed=1), engine)
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_partial_losses_are_compared_by_their_arguments():
+    loss = functools.partial(nn.functional.huber_loss, delta=1.0)
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        loss.keywords["delta"] = 1.0
+        learner = learner_of(nn.Linear(2, 1).double(), loss)
+        ran(learner, samples(5), engine)
+        loss.keywords["delta"] = 0.1
+        ran(learner, samples(5, seed=1), engine)
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def counts(m):
+    m.own += 1.0
+    return m.own
+
+
+def grows(m):
+    SEEN.append(1.0)
+    return float(len(SEEN))
+
+
+def grows_own(m):
+    m.kept["gain"].append(1.0)
+    return float(len(m.kept["gain"]))
+
+
+REFUSED = {
+    "Python's random numbers": (lambda m: random.random(), "random numbers of Python"),
+    "NumPy's random numbers": (lambda m: np.random.rand(), "random numbers of Python or NumPy"),
+    "the clock": (lambda m: time.perf_counter(), "reads the module 'time'"),
+    "an attribute that counts": (counts, "own"),
+    "a global list that grows": (grows, "SEEN"),
+    "a list of its own that grows": (grows_own, "gain"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_a_recording_cannot_follow_is_refused_by_name_and_goes_on_eagerly(what):
+    read, reason = REFUSED[what]
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        SEEN.clear()
+        learner = learner_of(Scaled(read))
+        if engine == "compiled":
+            with pytest.warns(RuntimeWarning, match=reason):
+                ran(learner, samples(5))
+        else:
+            ran(learner, samples(5), engine)
+        results.append(weights(learner))
+    if what not in ("Python's random numbers", "NumPy's random numbers", "the clock"):
+        # The recording, and the trial before it, left nothing behind but calls of the module itself.
+        assert len(SEEN) <= 7
+        assert all(type(value) is float for value in SEEN)
+
+
+@pytest.mark.parametrize("held", [itertools.count(), np.random.default_rng(0), open])
+def test_things_that_cannot_be_compared_are_refused_by_name(held):
+    module = Scaled(lambda m: m.own)
+    module.source = held if held is not open else iter([1, 2])
+    with pytest.warns(RuntimeWarning, match=r"network\.output\.source"):
+        ran(learner_of(module), samples(3))
+
+
+def test_a_loss_that_reads_the_learner_is_refused_by_name():
+    def loss(y, target):
+        return (1 + learner.state.t) * mse(y, target)
+
+    learner = learner_of(nn.Linear(2, 1).double(), loss)
+    with pytest.warns(RuntimeWarning, match="is a Learner"):
+        ran(learner, samples(3))
+
+
+@pytest.mark.parametrize("kind", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"])
+def test_hooks_are_called_at_every_step_before_and_after_they_are_added(kind):
+    calls = []
+    module = nn.Linear(2, 1).double()
+    learner = learner_of(module)
+    ran(learner, samples(4))
+    handle = getattr(module, kind)(lambda *given: calls.append(type(given[1][0]).__name__ if given[1] else None))
+    with pytest.warns(RuntimeWarning, match="hooks"):
+        ran(learner, samples(4))
+    assert len(calls) == 4
+    assert "FakeTensor" not in calls
+    handle.remove()
+    ran(learner, samples(4))
+    assert len(calls) == 4
+
+
+def test_hooks_on_a_weight_are_refused_by_name():
+    module = nn.Linear(2, 1).double()
+    module.weight.register_hook(lambda grad: 2 * grad)
+    with pytest.warns(RuntimeWarning, match=r"weight' has a hook"):
+        ran(learner_of(module), samples(4))
+
+
+def test_a_change_while_reports_are_read_is_told():
+    module = Scaled(lambda m: m.own)
+    learner = learner_of(module)
+    with pytest.warns(RuntimeWarning, match="changed while the reports of a block were read"):
+        for number, _ in enumerate(learner.run(samples(12), engine="compiled", chunk=4)):
+            if number == 5:
+                module.own = 2.0
+
+
+def test_a_change_through_the_learner_holds_from_the_next_sample_on():
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        module = Scaled(lambda m: m.own)
+        learner = learner_of(module)
+        for number, _ in enumerate(learner.run(samples(12), engine=engine, chunk=4)):
+            if number == 5:
+                learner.network.output.own = 2.0
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_settings_cannot_be_changed_behind_the_back_of_a_recording():
+    learner = learner_of(nn.Linear(2, 1))
+    for name in ("hyper", "order", "credit", "reset_h", "integrator", "on_nonfinite"):
+        with pytest.raises(AttributeError):
+            setattr(learner, name, getattr(learner, name))
+
+
+def tied():
+    shared = nn.Linear(2, 2, dtype=torch.float64)
+    return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(2, 1, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {"order": "sequential"},
+        {"order": "parallel", "credit": hl.Forward()},
+        {"order": "parallel", "credit": hl.Forward(), "integrator": hl.Heun()},
+        {"order": "parallel", "credit": hl.Forward(), "integrator": hl.RK4()},
+    ],
+)
+def test_a_module_used_twice_keeps_its_own_parameters_and_both_engines_agree(choices):
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        module = tied()
+        own = list(module.parameters())
+        learner = learner_of(module, **choices)
+        ran(learner, samples(7), engine)
+        assert all(a is b for a, b in zip(own, module.parameters(), strict=True))
+        assert all(type(weight) is nn.Parameter for weight in module.parameters())
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_the_reference_leaves_the_network_it_judges_as_it_was():
+    module = tied()
+    own = [(weight, weight.detach().clone()) for weight in module.parameters()]
+    network = hl.Network.feedforward(module)
+    states = [state for state, _ in hl.reference.run(network, mse, SGD, samples(5), order="sequential")]
+    assert all(a is b and torch.equal(a, kept) for a, (b, kept) in zip(module.parameters(), own, strict=True))
+    learner = learner_of(network)
+    ran(learner, samples(5), "eager")
+    for name, weight in learner.network.named_parameters():
+        torch.testing.assert_close(weight.detach(), states[-1].theta[name], rtol=0, atol=1e-12)
+
+
+def test_whole_sequence_modules_run_at_the_weights_of_each_stage():
+    # nn.RNN keeps its weights in a list beside; every stage of an integrator must exchange them there too.
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.out = nn.RNN(2, 3, dtype=torch.float64), nn.Linear(3, 1, dtype=torch.float64)
+
+        def forward(self, u):
+            return self.out(self.rnn(u.unsqueeze(0))[0][-1])
+
+    torch.manual_seed(0)
+    module = Last()
+    learner = learner_of(module, hyper=hl.Hyper(beta=0.1), order="parallel", integrator=hl.Heun())
+    before = {name: w.detach().clone() for name, w in module.named_parameters()}
+    stream = samples(2)
+    ran(learner, stream, "eager")
+
+    def slopes(theta, omega, sample):
+        for name, weight in module.named_parameters():
+            weight.data.copy_(theta[name])
+        grads = torch.autograd.grad(mse(module(sample.u), sample.target), list(module.parameters()))
+        velocity = {name: -0.1 * omega[name] for name in theta}
+        return velocity, {n: g - omega[n] * learner.hyper.eta for n, g in zip(theta, grads, strict=True)}
+
+    after = {name: w.detach().clone() for name, w in module.named_parameters()}
+    theta, omega = before, {name: torch.zeros_like(w) for name, w in before.items()}
+    for sample in stream:
+        v1, a1 = slopes(theta, omega, sample)
+        v2, a2 = slopes({n: theta[n] + v1[n] for n in theta}, {n: omega[n] + a1[n] for n in theta}, sample)
+        theta = {n: theta[n] + (v1[n] + v2[n]) / 2 for n in theta}
+        omega = {n: omega[n] + (a1[n] + a2[n]) / 2 for n in omega}
+    for name, weight in after.items():
+        torch.testing.assert_close(weight, theta[name], rtol=0, atol=1e-12)
+
+
+class OneHot(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 1)
+
+    def forward(self, u):
+        return self.linear(nn.functional.one_hot(u, 4).float())
+
+
+class Scattered(OneHot):
+    def forward(self, u):
+        return self.linear(torch.zeros(len(u), 4).scatter(1, u.unsqueeze(1), 1.0))
+
+
+class Table(OneHot):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(1, 1)
+        self.register_buffer("table", torch.arange(4))
+
+    def forward(self, u):
+        return self.linear(self.table[u].float().unsqueeze(-1))
+
+
+@pytest.mark.parametrize("on_nonfinite", ["raise", "ignore"])
+@pytest.mark.parametrize("module", [OneHot, Scattered, Table, lambda: nn.Embedding(4, 1)])
+def test_an_index_out_of_range_is_refused_where_the_eager_engine_refuses_it(module, on_nonfinite):
+    stream = [hl.Sample(torch.tensor([k % 4]), torch.ones(1, 1)) for k in range(9)]
+    stream.insert(6, hl.Sample(torch.tensor([4]), torch.ones(1, 1)))
+    done, finals = [], []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        learner = learner_of(module(), on_nonfinite=on_nonfinite)
+        count = 0
+        with pytest.raises(hl.errors.SampleError, match="out of|smaller than"):
+            for _ in learner.run(stream, engine=engine, chunk=4):
+                count += 1
+        done.append(count)
+        finals.append(weights(learner))
+    assert done == [6, 6]
+    torch.testing.assert_close(*finals, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("first", [0, 1, 3])
+def test_a_sample_of_another_dtype_is_refused_where_the_eager_engine_refuses_it(first):
+    stream = samples(6)
+    stream.insert(first, hl.Sample(stream[0].u.float(), stream[0].target))
+    learner = learner_of(nn.Linear(2, 1).double())
+    count = 0
+    with pytest.raises(hl.errors.SampleError, match=r"float32\[1, 2\]"):
+        for _ in learner.run(stream, engine="compiled"):
+            count += 1
+    assert count == first
+
+
+def test_members_of_a_population_with_other_modules_or_losses_are_refused():
+    kinds, losses = itertools.cycle([nn.Tanh, nn.Sigmoid]), itertools.cycle([1.0, 2.0])
+
+    def other_module(hyper):
+        return learner_of(nn.Sequential(nn.Linear(2, 1), next(kinds)()), hyper=hyper)
+
+    def other_loss(hyper):
+        scale = next(losses)
+        return learner_of(nn.Linear(2, 1), lambda y, target: scale * mse(y, target), hyper=hyper)
+
+    with pytest.raises(hl.errors.ConfigError, match=r"output\.1 is a Tanh here and a Sigmoid there"):
+        hl.Population(other_module, hyper=[SGD], seeds=[0, 1])
+    with pytest.raises(hl.errors.ConfigError, match="'scale' in the loss is 1.0 here and 2.0 there"):
+        hl.Population(other_loss, hyper=[SGD], seeds=[0, 1])
+
+
+def test_a_population_whose_first_sample_is_refused_says_why():
+    population = hl.Population(lambda hyper: learner_of(nn.Linear(2, 1), hyper=hyper), hyper=[SGD], seeds=[0, 1])
+    with pytest.raises(hl.errors.SampleError, match="tau=-1"):
+        list(population.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 1), tau=-1.0)]))
+    assert len(list(population.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 1))] * 3))) == 3
+
+
+def test_a_feed_forward_state_net_runs_eagerly_compiled_and_is_copied_without_traces_of_a_recording(tmp_path):
+    import copy
+
+    torch.manual_seed(0)
+    network = hl.Network.feedforward(nn.Linear(2, 2).double(), role="state", readout=nn.Linear(2, 1).double())
+    learner = learner_of(network, credit=hl.Forward(), reset_h="sample")
+    for engine in ("eager", "compiled", "eager", "compiled"):
+        ran(learner, samples(4), engine)
+    learner.save(tmp_path / "learner.safetensors")
+    other = copy.deepcopy(learner)
+    assert torch.equal(ran(other, samples(3), "eager")[-1].y, ran(learner, samples(3), "eager")[-1].y)

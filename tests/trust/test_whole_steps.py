@@ -1,0 +1,615 @@
+"""A step happens entirely or not at all, whatever interrupts or refuses it; memory that is used again harms nobody."""
+
+import copy
+import itertools
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from tests.trust.learners import SGD, learner_of, mse, ran, same, samples, snapshot, weights
+
+SOURCE = str(Path(hl.__file__).parent)
+
+
+class Running(nn.Module):
+    """Subtracts a running mean, written in place or put anew in the buffer's place."""
+
+    def __init__(self, in_place=True):
+        super().__init__()
+        self.linear = nn.Linear(2, 1, dtype=torch.float64)
+        self.in_place = in_place
+        self.register_buffer("mean", torch.zeros(1, dtype=torch.float64))
+
+    def forward(self, u):
+        y = self.linear(u)
+        new = 0.9 * self.mean + 0.1 * y.detach().mean(0)
+        if self.in_place:
+            self.mean.copy_(new)
+        else:
+            self.mean = new
+        return y - self.mean
+
+
+class Noisy(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.RNNCell(2, 3, dtype=torch.float64)
+        self.hidden_size = 3
+
+    def forward(self, u, h):
+        return self.cell(u, h) + 0.1 * torch.randn_like(h)
+
+
+class Summing(nn.Module):
+    """A state with two parts, which come back in the other order."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 3, dtype=torch.float64), nn.Linear(3, 3, dtype=torch.float64)
+
+    def forward(self, u, h):
+        return {"b": torch.tanh(self.b(h["a"])) - h["b"], "a": torch.tanh(self.a(u) + h["b"]) - h["a"]}
+
+
+class Sum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.out = nn.Linear(3, 1, dtype=torch.float64)
+
+    def forward(self, u, h):
+        return self.out(h["a"] - 2 * h["b"])
+
+
+def with_dict():
+    zeros = torch.zeros(1, 3, dtype=torch.float64)
+    return hl.Network(Summing(), Sum(), h0={"a": zeros, "b": zeros + 1}, transition="rate")
+
+
+def recurrent(dropout=False):
+    readout = nn.Linear(3, 1)
+    if dropout:
+        readout = nn.Sequential(nn.Dropout(0.5), readout)
+    return hl.Network.recurrent(nn.RNNCell(2, 3), readout).double()
+
+
+def tokens(count, length=5, labels="all"):
+    stream = samples(count)
+    for k, sample in enumerate(stream):
+        sample.boundary = k % length == length - 1
+        if labels == "last" and not sample.boundary:
+            sample.target = None
+    return stream
+
+
+CASES = {
+    "output net": lambda: learner_of(nn.Sequential(nn.Linear(2, 3), nn.Dropout(0.3), nn.Linear(3, 1)).double()),
+    "buffers": lambda: learner_of(Running()),
+    "buffers put anew": lambda: learner_of(Running(in_place=False)),
+    "forward credit": lambda: learner_of(recurrent(), credit=hl.Forward()),
+    "beta by name": lambda: learner_of(recurrent(), hyper=hl.Hyper(beta={"state.*": 0.1, "*": 0.2})),
+    "echo": lambda: learner_of(recurrent(dropout=True), credit=hl.Echo()),
+    "truncated echo": lambda: learner_of(recurrent(), credit=hl.Echo(truncate=3, every=2)),
+    "parallel": lambda: learner_of(recurrent(), hyper=hl.Hyper(beta=0.1), order="parallel", credit=hl.Forward()),
+    "Heun": lambda: learner_of(Running(), hyper=hl.Hyper(beta=0.1), order="parallel", integrator=hl.Heun()),
+}
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the k-th line of this package that is run."""
+
+    def __init__(self, at):
+        self.left = at
+
+    def __enter__(self):
+        sys.settrace(self.trace)
+        return self
+
+    def __exit__(self, *_):
+        sys.settrace(None)
+
+    def trace(self, frame, event, arg):
+        if not frame.f_code.co_filename.startswith(SOURCE):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+        return self.trace
+
+
+def made(case, stream):
+    torch.manual_seed(0)
+    learner = CASES[case]()
+    ran(learner, stream, "eager")
+    return learner
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("ends", [False, True])
+def test_an_interrupt_at_any_line_of_a_step_leaves_the_learner_as_before_or_as_after(case, ends):
+    # The last sample comes by `run`, so that the count of samples belongs to what must not be torn.
+    first, last = tokens(9, length=10)[:4], samples(1, seed=1)[0]
+    last.boundary = ends
+    if "echo" not in case and "forward" not in case and "parallel" not in case:
+        last.boundary = False
+    learner = made(case, first)
+    stream = iter([last])
+    before = snapshot(learner)
+    list(learner.run(stream, resume=True))
+    after = snapshot(learner)
+    assert not same(before, after)
+    seen = set()
+    for line in itertools.count(1):
+        learner = made(case, first)
+        interrupted = False
+        try:
+            with Interrupt(line):
+                next(learner.run(iter([last]), resume=True), None)
+        except KeyboardInterrupt:
+            interrupted = True
+        if not interrupted:
+            break
+        now = snapshot(learner)
+        # Reading begins at the position of the new run: only what the step itself changes is compared.
+        was_before = same(now | {"position": 0}, before | {"position": 0}) and now["position"] in (0, 4)
+        was_after = same(now | {"position": 0}, after | {"position": 0}) and now["position"] in (1, 5)
+        assert was_before or was_after, f"torn at line {line}: {[k for k in now if not _equal(now, before, k)]}"
+        seen.add(was_before)
+    assert line > 50
+    assert seen == {True, False}
+
+
+def _equal(one, other, key):
+    a, b = one[key], other[key]
+    return torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+
+
+@pytest.mark.parametrize("credit", [hl.Cleared(), hl.Echo()])
+def test_an_interrupt_at_any_line_of_a_compiled_block_leaves_the_learner_at_a_report(credit):
+    stream = tokens(8, length=4)
+
+    def learner():
+        torch.manual_seed(0)
+        return learner_of(recurrent(), credit=credit)
+
+    eager, reported = learner(), [snapshot(learner())]
+    for _ in eager.run(stream):
+        reported.append(snapshot(eager))
+    compiled = learner()
+    ran(compiled, stream)
+    for line in itertools.count(1, 7):
+        other = learner()
+        other._blocks = copy.copy(compiled._blocks)
+        fresh = type(compiled._blocks)(other)
+        fresh.engine._steps = compiled._blocks.engine._steps
+        other._blocks = fresh
+        count, interrupted = 0, False
+        try:
+            with Interrupt(line):
+                for _ in other.run(stream, engine="compiled", chunk=4):
+                    count += 1
+        except KeyboardInterrupt:
+            interrupted = True
+        if not interrupted:
+            break
+        now = snapshot(other)
+        expected = reported[now["position"]]
+        assert now["position"] in (count, count + 1)
+        for name, value in now.items():
+            if isinstance(value, torch.Tensor) and name != "random":
+                torch.testing.assert_close(value, expected[name], rtol=0, atol=1e-12, msg=f"{name}, line {line}")
+        assert (now["t"], now["updates"]) == (expected["t"], expected["updates"])
+    assert line > 100
+
+
+@pytest.mark.parametrize("case", ["buffers", "buffers put anew", "echo", "output net"])
+@pytest.mark.parametrize("what", ["shape", "infinite"])
+def test_a_refused_sample_leaves_everything_as_it_was(case, what):
+    learner = made(case, tokens(3, length=10))
+    before = snapshot(learner)
+    bad = hl.Sample(torch.ones(1, 2).double(), torch.ones(1, 5).double(), boundary=True)
+    if what == "infinite":
+        bad = hl.Sample(torch.ones(1, 2).double(), torch.full((1, 1), torch.inf).double(), boundary=True)
+    with pytest.raises(hl.errors.HamlearnError):
+        learner.step(bad)
+    assert same(snapshot(learner), before)
+
+
+class Counting(nn.Module):
+    """A cell whose buffer takes part in the graph of every token."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = nn.RNNCell(2, 3, dtype=torch.float64)
+        self.hidden_size = 3
+        self.register_buffer("count", torch.ones((), dtype=torch.float64))
+
+    def forward(self, u, h):
+        self.count.add_(0.5)
+        return torch.tanh(self.cell(u, h) * self.count)
+
+
+def counting():
+    torch.manual_seed(0)
+    network = hl.Network.recurrent(Counting(), nn.Linear(3, 1, dtype=torch.float64))
+    return learner_of(network, credit=hl.Echo())
+
+
+def test_a_sequence_with_a_buffer_in_its_graph_ends_after_a_refused_sample_as_if_it_had_not_been():
+    stream, learner, other = tokens(5), counting(), counting()
+    for number, sample in enumerate(stream):
+        other.step(sample)
+        if number == 2:
+            with pytest.raises(hl.errors.SampleError):
+                learner.step(hl.Sample(torch.ones(1, 7).double()))
+        learner.step(sample)
+    assert torch.equal(weights(learner), weights(other))
+
+
+def test_a_buffer_in_the_graph_of_a_sequence_gives_the_gradient_of_plain_autograd():
+    stream, learner, plain = tokens(5), counting(), counting()
+    cell, readout = plain.network.state.cell, plain.network.output
+    ran(learner, stream, "eager")
+    h, total, count = torch.zeros(1, 3).double(), 0.0, 1.0
+    for sample in stream:
+        count += 0.5
+        h = torch.tanh(cell(sample.u, h) * count)
+        total = total + mse(readout(h), sample.target)
+    grads = torch.autograd.grad(total, list(plain.network.parameters()))
+    for weight, grad, moved in zip(
+        plain.network.parameters(), grads, learner.network.parameters(), strict=True
+    ):
+        torch.testing.assert_close(moved.detach(), (weight - 0.1 * grad).detach(), rtol=0, atol=1e-12)
+
+
+def test_tokens_that_compute_with_a_changing_buffer_are_not_compiled():
+    learner, other, stream = counting(), counting(), tokens(10)
+    with pytest.warns(RuntimeWarning, match="buffer 'state.count' changes with every token"):
+        ran(learner, stream)
+    ran(other, stream, "eager")
+    torch.testing.assert_close(weights(learner), weights(other), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
+def test_an_input_that_is_not_a_number_does_not_reach_running_statistics(engine, on_nonfinite):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
+    learner = learner_of(module, on_nonfinite=on_nonfinite)
+    good = [hl.Sample(torch.randn(4, 2).double(), torch.randn(4, 1).double()) for _ in range(6)]
+    bad = hl.Sample(torch.full((4, 2), torch.nan).double())
+    if on_nonfinite == "raise":
+        with pytest.raises(hl.errors.NonFiniteError, match="running_mean"):
+            ran(learner, [*good[:3], bad], engine)
+    else:
+        assert [report.skipped for report in ran(learner, [*good[:3], bad, *good[3:]], engine)][3]
+    assert all(bool(buffer.isfinite().all()) for buffer in learner.network.buffers())
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_weights_that_would_overflow_stay_and_learning_goes_on(engine):
+    weight = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(weight.weight, 1.0)
+    good = hl.Sample(torch.ones(1, 1), torch.zeros(1, 1))
+    # ω is finite, and so is the loss, but τβω is not.
+    bad = hl.Sample(torch.full((1, 1), 1e18), torch.full((1, 1), -1e18))
+    hyper = hl.Hyper(eta=1.0, beta=1e4)
+    results = []
+    for stream in ([bad], [bad, good, good]):
+        learner = learner_of(copy.deepcopy(weight), hyper=hyper, on_nonfinite="raise")
+        with pytest.raises(hl.errors.NonFiniteError, match=r"weights would overflow \(output.weight\)"):
+            ran(learner, stream, engine)
+        assert learner.network.output.weight.item() == 1.0
+        learner = learner_of(copy.deepcopy(weight), hyper=hl.Hyper(eta=1.0, beta=0.1), on_nonfinite="skip")
+        results = [report.skipped for report in ran(learner, stream, engine)]
+    learner = learner_of(copy.deepcopy(weight), hyper=hyper, on_nonfinite="skip")
+    results = [report.skipped for report in ran(learner, [bad, bad], engine)]
+    assert results == [True, True]
+    assert learner.network.output.weight.item() == 1.0
+
+
+def refilled(stream):
+    """The same samples through one pair of buffers, as a sensor gives them."""
+    u, target = torch.empty_like(stream[0].u), torch.empty_like(stream[0].target)
+    for sample in stream:
+        u.copy_(sample.u)
+        target.copy_(sample.target)
+        yield hl.Sample(u, target, boundary=sample.boundary)
+        u.fill_(torch.nan)
+        target.fill_(torch.nan)
+
+
+class Branches(nn.Module):
+    """Looks at numbers, so that it cannot be recorded."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 1, dtype=torch.float64), nn.Linear(2, 1, dtype=torch.float64)
+
+    def forward(self, u):
+        return self.a(u) if float(u.sum()) > 0 else self.b(u)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("credit", [hl.Cleared(), hl.Echo(), hl.Echo(truncate=3), hl.Echo(truncate=4, every=2)])
+def test_a_source_that_refills_one_buffer_is_learned_as_it_was_shown(engine, credit):
+    results = []
+    for stream in (tokens(10), refilled(tokens(10))):
+        torch.manual_seed(0)
+        learner = learner_of(recurrent(), credit=credit)
+        ran(learner, stream, engine)
+        results.append(weights(learner))
+    assert torch.equal(*results)
+
+
+@pytest.mark.filterwarnings("ignore:engine='compiled' goes on eagerly")
+def test_a_refused_recording_learns_from_a_refilled_buffer_what_was_shown():
+    results = []
+    for stream in (samples(9), refilled(samples(9))):
+        torch.manual_seed(0)
+        learner = learner_of(Branches())
+        ran(learner, stream)
+        results.append(weights(learner))
+    assert torch.equal(*results)
+
+
+def test_a_state_that_is_the_input_itself_does_not_change_with_the_callers_memory():
+    class Holds(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(1))
+
+        def forward(self, u, h):
+            return u
+
+    network = hl.Network(Holds(), lambda u, h: network.state.scale * h, h0=torch.zeros(1, 2), transition="next")
+    learner = learner_of(network)
+    u = torch.ones(1, 2)
+    learner.step(hl.Sample(u, torch.ones(1, 2)))
+    u.fill_(7.0)
+    assert torch.equal(learner.state.h, torch.ones(1, 2))
+
+
+def test_an_output_that_is_written_to_does_not_change_the_state():
+    network = hl.Network.recurrent(nn.RNNCell(2, 2))
+    learner = learner_of(network)
+    report = learner.step(hl.Sample(torch.ones(1, 2), torch.ones(1, 2)))
+    kept = learner.state.h.clone()
+    report.y.fill_(9.0)
+    learner.predict(torch.ones(1, 2)).fill_(9.0)
+    assert torch.equal(learner.state.h, kept)
+
+
+@pytest.mark.parametrize("order", ["sequential", "parallel"])
+@pytest.mark.parametrize("credit", [hl.Forward(), hl.Cleared()])
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_parts_of_a_state_are_paired_by_name_whatever_order_they_come_back_in(order, credit, engine):
+    hyper, stream = hl.Hyper(tau=0.5, eta=0.3, beta=0.1), samples(6)
+    torch.manual_seed(0)
+    network = with_dict()
+    weight = {name: w.detach().clone() for name, w in network.named_parameters()}
+    learner = hl.Learner(network, mse, hyper, order=order, credit=credit)
+    ran(learner, stream, engine)
+
+    def f(theta, u, h):
+        a = torch.tanh(u @ theta["state.a.weight"].T + theta["state.a.bias"] + h[1]) - h[0]
+        b = torch.tanh(h[0] @ theta["state.b.weight"].T + theta["state.b.bias"]) - h[1]
+        return torch.stack([a, b])
+
+    def g(theta, h):
+        return (h[0] - 2 * h[1]) @ theta["output.out.weight"].T + theta["output.out.bias"]
+
+    theta = {name: w.requires_grad_() for name, w in weight.items()}
+    omega = {name: torch.zeros_like(w) for name, w in theta.items()}
+    h, z = torch.stack([torch.zeros(1, 3), torch.ones(1, 3)]).double(), torch.zeros(2, 1, 3).double()
+    tau, eta, beta = 0.5, 0.3, 0.1
+    for sample in stream:
+        z = z if credit.carries else torch.zeros_like(z)
+        h = h.detach().requires_grad_()
+        dh = f(theta, sample.u, h)
+        at = h if order == "parallel" else (h + tau * dh).detach().requires_grad_()
+        loss = mse(g(theta, at), sample.target)
+        dL_dh = torch.autograd.grad(loss, at, retain_graph=True)[0]
+        dL = torch.autograd.grad(loss, list(theta.values()), allow_unused=True, materialize_grads=True)
+        zJ = torch.autograd.grad(dh, h, z, retain_graph=True)[0]
+        new_z = (1 - tau * eta) * z + tau * (dL_dh + zJ)
+        by = z if order == "parallel" else new_z
+        zF = torch.autograd.grad(dh, list(theta.values()), by, allow_unused=True, materialize_grads=True)
+        old = omega
+        omega = {
+            n: (1 - tau * eta) * omega[n] + tau * (a + b) for n, a, b in zip(theta, dL, zF, strict=True)
+        }
+        moving = old if order == "parallel" else omega
+        theta = {n: (w - tau * beta * moving[n]).detach().requires_grad_() for n, w in theta.items()}
+        h, z = (h + tau * dh).detach(), new_z.detach()
+    for name, found in learner.network.named_parameters():
+        torch.testing.assert_close(found.detach(), theta[name].detach(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(learner.state.h["a"], h[0], rtol=0, atol=1e-12)
+    torch.testing.assert_close(learner.state.z["b"], z[1], rtol=0, atol=1e-12)
+
+
+def test_the_reference_pairs_parts_of_a_state_by_name_too():
+    hyper, stream = hl.Hyper(tau=0.5, eta=0.3, beta=0.1), samples(6)
+    for order in ("sequential", "parallel"):
+        torch.manual_seed(0)
+        network = with_dict()
+        states = [s for s, _ in hl.reference.run(network, mse, hyper, stream, order=order, credit=hl.Forward())]
+        learner = hl.Learner(network, mse, hyper, order=order, credit=hl.Forward())
+        ran(learner, stream, "eager")
+        for name, weight in learner.network.named_parameters():
+            torch.testing.assert_close(weight.detach(), states[-1].theta[name], rtol=0, atol=1e-12)
+
+
+def test_a_state_of_another_structure_is_refused():
+    network = hl.Network(lambda u, h: {"a": h["a"]}, Sum(), h0={"a": torch.zeros(1), "b": torch.zeros(1)})
+    learner = learner_of(network)
+    with pytest.raises(hl.errors.SampleError, match="same structure"):
+        learner.step(hl.Sample(torch.ones(1), torch.ones(1)))
+
+
+@pytest.mark.parametrize("length", [5, 11])
+@pytest.mark.parametrize("credit", [hl.Echo(), hl.Echo(truncate=3), hl.Echo(every=4), hl.Echo(truncate=6, every=4)])
+def test_a_label_on_the_last_token_of_a_long_sequence_is_that_tokens_alone(credit, length):
+    stream, results = tokens(4 * length, length, labels="last"), []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        learner = learner_of(recurrent(), credit=credit)
+        ran(learner, stream, engine)
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+    if credit == hl.Echo():
+        torch.manual_seed(0)
+        network, optimizer = recurrent(), None
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.5)
+        h = torch.zeros(1, 3).double()
+        for sample in stream:
+            h = network.state(sample.u, h)
+            if sample.boundary:
+                optimizer.zero_grad()
+                mse(network.output(h), sample.target).backward()
+                optimizer.step()
+                h = torch.zeros(1, 3).double()
+        plain = torch.cat([weight.detach().flatten() for weight in network.parameters()])
+        torch.testing.assert_close(results[1], plain, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:engine='compiled' goes on eagerly")
+def test_tokens_with_dropout_keep_their_random_numbers_when_the_engine_changes(tmp_path):
+    def learner():
+        torch.manual_seed(0)
+        return learner_of(recurrent(dropout=True), credit=hl.Echo(truncate=4, every=3))
+
+    stream = samples(12)
+    plain, mixed, resumed = learner(), learner(), learner()
+    torch.manual_seed(1)
+    ran(plain, stream, "eager")
+    torch.manual_seed(1)
+    ran(mixed, stream[:4], "eager")
+    ran(mixed, stream[4:], "compiled")
+    assert torch.equal(weights(plain), weights(mixed))
+    torch.manual_seed(1)
+    ran(resumed, stream[:4], "eager")
+    resumed.save(tmp_path / "learner.safetensors")
+    other = learner()
+    other.load(tmp_path / "learner.safetensors")
+    ran(other, stream[4:], "compiled")
+    assert torch.equal(weights(plain), weights(other))
+
+
+def test_noise_of_a_users_own_is_replayed_for_tokens_that_are_run_again(tmp_path):
+    def learner():
+        torch.manual_seed(0)
+        network = hl.Network.recurrent(Noisy(), nn.Linear(3, 1, dtype=torch.float64))
+        return learner_of(network, credit=hl.Echo())
+
+    stream, plain, resumed = tokens(5), learner(), learner()
+    ran(plain, stream, "eager")
+    torch.manual_seed(0)
+    resumed = learner()
+    for sample in stream[:3]:
+        resumed.step(sample)
+    resumed.save(tmp_path / "learner.safetensors")
+    other = learner()
+    other.load(tmp_path / "learner.safetensors")
+    for sample in stream[3:]:
+        other.step(sample)
+    assert torch.equal(weights(plain), weights(other))
+
+
+def test_predict_leaves_buffers_generators_and_modes_alone():
+    learner = made("buffers", samples(3))
+    noisy = learner_of(hl.Network.recurrent(Noisy(), nn.Linear(3, 1, dtype=torch.float64)))
+    for one in (learner, noisy):
+        before = snapshot(one)
+        one.predict(torch.ones(1, 2).double())
+        with pytest.raises(hl.errors.SampleError):
+            one.predict(torch.ones(1, 9).double())
+        assert same(snapshot(one), before)
+
+
+CHANGES = {
+    "replaced": lambda m: setattr(m, "weight", nn.Parameter(torch.ones(1, 2))),
+    "frozen": lambda m: m.weight.requires_grad_(False),
+    "unfrozen": lambda m: m.bias.requires_grad_(True),
+    "added": lambda m: m.register_parameter("more", nn.Parameter(torch.ones(1))),
+    "became torch.float64": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_weight_that_is_not_what_the_learner_was_made_with_is_named(what, engine):
+    module = nn.Linear(2, 1)
+    module.bias.requires_grad_(False)
+    learner = learner_of(module)
+    ran(learner, samples(3, dtype=torch.float32), engine)
+    CHANGES[what](module)
+    with pytest.raises(hl.errors.ConfigError, match=what):
+        ran(learner, samples(3, dtype=torch.float32), engine)
+
+
+def test_an_activation_that_is_exchanged_is_used_from_the_next_step_on():
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)).double()
+        learner = learner_of(module)
+        ran(learner, samples(4), engine)
+        module[1] = nn.Sigmoid()
+        ran(learner, samples(4), engine)
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+def test_sparse_embeddings_learn_as_dense_ones_do():
+    results = []
+    for sparse in (True, False):
+        torch.manual_seed(0)
+        learner = learner_of(nn.Embedding(5, 1, sparse=sparse), hyper=SGD)
+        for k in range(8):
+            learner.step(hl.Sample(torch.tensor([k % 5]), torch.ones(1, 1)))
+        results.append(weights(learner))
+    assert torch.equal(*results)
+
+
+def test_buffers_that_share_memory_go_on_sharing_it():
+    class Shared(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+            table = torch.zeros(2, 2)
+            self.register_buffer("table", table)
+            self.register_buffer("row", table[0])
+            self.register_buffer("wide", torch.ones(1).expand(5))
+
+        def forward(self, u):
+            self.row.add_(1.0)
+            return self.linear(u) + self.table.sum() + self.wide.sum()
+
+    module = Shared()
+    learner = learner_of(module)
+    for _ in range(3):
+        learner.step(hl.Sample(torch.ones(1, 2), torch.ones(1, 2)))
+    assert module.table.tolist() == [[3.0, 3.0], [0.0, 0.0]]
+    assert module.row.data_ptr() == module.table.data_ptr()
+
+
+def test_a_buffer_that_shares_memory_with_a_weight_is_refused():
+    module = nn.Linear(2, 1)
+    module.register_buffer("view", module.weight.detach()[0])
+    with pytest.raises(hl.errors.ConfigError, match=r"'output.view' shares memory with the parameter 'output.weight'"):
+        learner_of(module)
+
+
+def test_a_schedule_that_calls_itself_is_named():
+    def schedule(t):
+        return schedule(t)
+
+    learner = learner_of(nn.Linear(2, 1).double(), hyper=hl.Hyper(eta=schedule))
+    with pytest.raises(hl.errors.ConfigError, match="eta"):
+        learner.step(samples(1)[0])
