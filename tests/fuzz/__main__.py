@@ -11,6 +11,7 @@ import importlib
 import json
 import pkgutil
 import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,6 +121,7 @@ def main() -> int:
     if given.worker:
         work(60 * given.minutes, given.seed, given.worker, given.only)
         return 0
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     begin = monotonic()
     with tempfile.TemporaryDirectory() as folder:
         files = [Path(folder) / f"{process}.json" for process in range(given.processes)]
@@ -129,7 +131,11 @@ def main() -> int:
             command = [sys.executable, "-m", "tests.fuzz", "--worker", str(file), "--minutes", str(given.minutes)]
             command += ["--seed", str(given.seed + process), *(["--only", given.only] if given.only else [])]
             workers.append(subprocess.Popen(command))
-        codes = [worker.wait() for worker in workers]
+        try:
+            codes = [worker.wait() for worker in workers]
+        finally:
+            for worker in workers:
+                worker.terminate()
         results = []
         for file, code in zip(files, codes, strict=True):
             found = json.loads(file.read_text()) if file.exists() else {}
