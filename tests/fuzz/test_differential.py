@@ -7,7 +7,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule, run_state_machine_as_test
 
@@ -17,6 +17,11 @@ from tests.fuzz.session import Diverged, Session
 
 QUICK = {"learner": 16, "sgd": 4, "reference": 5, "local": 12, "population": 3, "optimizer": 10}
 VARIANTS = 8
+DELICATE = (
+    *("tied", "tied rate", "split", "gain", "gain rnn", "hook", "one-hot", "dropout rnn", "counter rnn"),
+    *("batch norm rnn", "keys in another order", "namedtuple", "rnn"),
+)
+SEEDS = [seed for seed in range(600) if cases.draw_spec(Random(seed), seed, VARIANTS).network in DELICATE]
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +37,14 @@ def test_three_judges_agree_on_a_case_drawn_from_one_integer(kind, seed):
 
 
 class Machine(RuleBasedStateMachine):
-    """Operations in any order; what Hypothesis finds it makes smaller, and prints."""
+    """Operations in any order; Hypothesis prints those that led to a failure."""
 
     def __init__(self) -> None:
         super().__init__()
         self.folder = TemporaryDirectory()
         self.session: Session | None = None
 
-    @initialize(seed=st.integers(0, 999))
+    @initialize(seed=st.sampled_from(SEEDS))
     def make(self, seed: int) -> None:
         try:
             self.session = Session(cases.draw_spec(Random(seed), seed, VARIANTS), Path(self.folder.name))
@@ -63,6 +68,12 @@ class Machine(RuleBasedStateMachine):
         if self.session is not None:
             self.do(("step", count))
 
+    @rule(value=st.sampled_from([0.5, 2.0]), chunk=st.sampled_from([2, 256]))
+    def turn(self, value: float, chunk: int) -> None:
+        for op in (("compiled", 2, chunk, "end"), ("turn", value), ("compiled", 2, chunk, "end")):
+            if self.session is not None:
+                self.do(op)
+
     @rule(where=st.sampled_from(["self", "fresh", "earlier"]))
     def load(self, where: str) -> None:
         if self.session is not None:
@@ -82,9 +93,11 @@ def test_no_interleaving_of_operations_parts_a_learner_from_its_judges():
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=10,
+            max_examples=14,
             stateful_step_count=6,
             derandomize=True,
+            # A failure has six steps at most, and is the same in every run: to make it smaller takes minutes.
+            phases=[Phase.generate],
             deadline=None,
             database=None,
             suppress_health_check=list(HealthCheck),
