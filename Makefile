@@ -4,13 +4,19 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test lint types docs bench clean
+.PHONY: demo test fuzz lint types docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/hamlearn reproduce --epochs 6 --out out/demo
 
 test: lint types docs
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup --doctest-modules
+
+# Two processes for MINUTES each; OUT=benchmarks/results/fuzz-….md keeps the summary. Exit code 1 where anything fails.
+MINUTES ?= 30
+SEED ?= 0
+fuzz: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz --minutes $(MINUTES) --seed $(SEED) $(if $(OUT),--out $(OUT))
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
