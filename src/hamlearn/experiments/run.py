@@ -118,7 +118,7 @@ def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
     torch.manual_seed(config["run"]["seed"])
     stream, classes = build_stream(config, base)
     learner = build_learner(config, build_network(config, stream, classes))
-    scores = Scores(_metrics(config["records"]["metrics"]), config["records"]["metric_window"], None)
+    scores = _scores(config["records"], config["loss"]["kind"])
     steps = config["run"]["steps"]
     if steps is None and stream.length == math.inf:
         raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
@@ -176,17 +176,38 @@ def _write_report(config: Config, folder: Path) -> None:
     record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts, speed=folder / SPEED)
 
 
-def _metrics(names: list[str]) -> dict[str, Any]:
+def _scores(settings: Mapping[str, Any], loss: str) -> Scores:
+    """The metrics: each of them fits the loss, and would go on exactly after a resume."""
+    scores = Scores(_metrics(settings["metrics"], loss), settings["metric_window"], None)
+    scores.require_resumable()
+    return scores
+
+
+def _metrics(names: list[str], loss: str) -> dict[str, Any]:
     if not names:
         return {}
     try:
         from river import metrics
     except ImportError as error:
         raise ConfigError(f"records.metrics = {names} needs River. Install hamlearn[river].") from error
+    known = {n: kind for n in metrics.__all__ if isinstance(kind := getattr(metrics, n, None), type)}
+    made = {}
     for name in names:
-        if name not in metrics.__all__:
-            raise ConfigError(unknown(f"metric {name!r} in records.metrics", name, metrics.__all__))
-    return {name: getattr(metrics, name)() for name in names}
+        if name not in known:
+            raise ConfigError(unknown(f"metric {name!r} in records.metrics", name, list(known)))
+        if loss == "cross_entropy" and issubclass(known[name], metrics.base.RegressionMetric):
+            raise ConfigError(
+                f'records.metrics has {name!r}, which compares numbers, but loss.kind = "cross_entropy" learns '
+                "classes. Allowed are metrics of classification, for example Accuracy."
+            )
+        try:
+            made[name] = known[name]()
+        except TypeError as error:
+            raise ConfigError(
+                f"the metric {name!r} in records.metrics needs settings of its own ({error}), which a file cannot "
+                "give. Choose another, or use hamlearn.evaluate in Python."
+            ) from error
+    return made
 
 
 def _sinks(settings: Mapping[str, Any], folder: Path, total: int | None, progress: bool) -> list[record.Sink]:
