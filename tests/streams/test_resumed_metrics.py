@@ -61,7 +61,7 @@ def pairs(kind, n=60):
 
 
 def stopped_and_resumed(make, window, y, target):
-    """Whether a metric that is written down and put back at every tenth pair is, at each, as one that never was."""
+    """Whether a metric that is put back at every tenth pair is, at each, as one that never was."""
     whole, now = Scores(make(), window, None), Scores(make(), window, None)
     for k in range(len(y)):
         if k % 10 == 7:
@@ -156,9 +156,11 @@ class Closed(Odd):
 
 
 def test_a_metric_whose_count_cannot_be_seen_is_refused():
-    with pytest.raises(ConfigError, match="'Forgetful'.*its value was another one|'Forgetful'.*not what was written"):
+    with pytest.raises(
+        ConfigError, match=r"'Forgetful'.*its value was another one|'Forgetful'.*not what was written"
+    ):
         Scores(Forgetful(), None, None).require_resumable()
-    with pytest.raises(ConfigError, match="'Closed'.*cannot be copied"):
+    with pytest.raises(ConfigError, match=r"'Closed'.*cannot be copied"):
         Scores(Closed(), None, None).require_resumable()
 
 

@@ -90,6 +90,6 @@ def _adapt(name: str, metric: Any, prepare: Prepare | None) -> Adapter:
     if hasattr(metric, "update") and hasattr(metric, "get"):
         return RiverAdapter(name, metric, prepare)
     raise ConfigError(
-        f"the metric {name!r} is a {type(metric).__name__}, which is neither of torchmetrics (update, "
-        "compute) nor of River (update, get). Give an instance of one of their metrics, for example river.metrics.MAE()."
+        f"the metric {name!r} is a {type(metric).__name__}, which is neither of torchmetrics (update, compute) "
+        "nor of River (update, get). Give an instance of one of their metrics, for example river.metrics.MAE()."
     )

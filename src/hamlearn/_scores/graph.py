@@ -1,8 +1,8 @@
 """What an object holds, as JSON keeps it: its whole graph of parts, put back without running any code of the file.
 
-A metric's counts lie in lists, dictionaries, arrays and further objects, some of them shared between its parts. All
-of that is written down as a table of parts that refer to each other by number. It is put back into an object of the
-same make, which says what its functions and classes are: the table names none that would have to be imported.
+A metric's counts lie in lists, dictionaries, arrays and further objects, some of them shared between its parts.
+All of that is written down as a table of parts that refer to each other by number. It is put back into an object
+of the same make, which says what its functions and classes are: the table names none that would have to be imported.
 """
 
 from __future__ import annotations
@@ -185,7 +185,9 @@ class _Load:
         part = self._table[number]
         if type(model) is not _DICTS[kind]:
             if kind == "defaultdict":
-                raise NotPlainError(f"{path} makes its entries by {part['factory']}, which only a running metric has")
+                raise NotPlainError(
+                    f"{path} makes its entries by {part['factory']}, which only a running metric has"
+                )
             model = _DICTS[kind]()
         elif kind == "defaultdict" and _description(model.default_factory) != part["factory"]:
             raise NotPlainError(f"{path} makes its entries by {_description(model.default_factory)}")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from hamlearn.errors import SampleError
+from hamlearn.streams.values import number_in
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
 
@@ -21,7 +22,7 @@ def number(text: str, name: str, where: str) -> float | None:
     if is_missing(text):
         return None
     try:
-        value = float(text)
+        value = number_in(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value):

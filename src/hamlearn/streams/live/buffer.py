@@ -34,7 +34,8 @@ class Arrival:
 class Buffer:
     """A queue of at most `n` arrivals: when full it either makes the source wait or drops the oldest.
 
-    `put` and `end` belong to the source's thread, `get` to the learner's, `close` to anybody.
+    `dropped` counts what was discarded, `bad` what the source's thread left out. `put` and `end` belong to that
+    thread, `get` to the learner's, `close` to anybody.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -43,7 +44,7 @@ class Buffer:
         self._change = threading.Condition()
         self._ended = self.closed = False
         self._error: BaseException | None = None
-        self.dropped = 0
+        self.dropped = self.bad = 0
 
     @property
     def full(self) -> bool:
