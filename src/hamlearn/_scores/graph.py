@@ -2,7 +2,7 @@
 
 A metric's counts lie in lists, dictionaries, arrays and further objects, some of them shared between its parts.
 All of that is written down as a table of parts that refer to each other by number. It is put back into an object
-of the same make, which says what its functions and classes are: the table names none that would have to be imported.
+of the same make, which says what its functions and classes are: none that the table names is imported.
 """
 
 from __future__ import annotations
