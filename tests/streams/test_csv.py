@@ -118,7 +118,7 @@ def test_a_setup_that_cannot_be_is_refused(write, tmp_path):
         streams.csv(path, ["x"], classes=["a"])
 
 
-TABLE = "größe,€,name\n1.5,2,ä\n-3,4e1,\"b\nc\"\n5,6,d\n"
+TABLE = 'größe,€,name\n1.5,2,ä\n-3,4e1,"b\nc"\n5,6,d\n'
 ROWS = [[1.5, 2.0], [-3.0, 40.0], [5.0, 6.0]]
 MARKED = {
     "utf-8": b"\xef\xbb\xbf" + TABLE.encode(),
@@ -170,7 +170,11 @@ def test_a_file_without_a_mark_is_read_in_the_encoding_that_is_named(write, enco
     [
         ("größe,b\n1,2\n".encode("latin-1"), {}, r"data.csv, line 1 cannot be read: it is not utf-8 .*'latin-1'"),
         ("größe,b\n1,2\n".encode("utf-16-le"), {}, r"data.csv, line 1 cannot be read: .*'utf-16-le'"),
-        ("größe,b\n".encode("utf-16-le"), {"encoding": "utf-16"}, 'a mark that the file does not have. Give "utf-16-le"'),
+        (
+            "größe,b\n".encode("utf-16-le"),
+            {"encoding": "utf-16"},
+            'a mark that the file does not have. Give "utf-16-le"',
+        ),
         (MARKED["utf-16-le"], {"encoding": "latin-1"}, "it begins with the mark of utf-16-le"),
         (MARKED["utf-8"], {"encoding": "latin-1"}, "it begins with the mark of utf-8"),
         (TABLE.encode(), {"encoding": "latin-2000"}, "encoding='latin-2000' is not known"),

@@ -17,7 +17,8 @@ from hamlearn._scores import Scores
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
-from hamlearn.experiments.run_config import Config, load, unknown
+from hamlearn.experiments.run_config import Config, load
+from hamlearn.experiments.run_keys import unknown
 from hamlearn.state import Sample
 from hamlearn.streams import Stream
 from hamlearn.streams.blocks import Block

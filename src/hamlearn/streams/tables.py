@@ -190,7 +190,9 @@ class CsvStream(Stream):
                 lines = Lines(file, encoding, start)
                 header = next(self._rows(lines), [])
         except OSError as error:
-            raise ConfigError(f"{self._path} cannot be read: {error.strerror}. Give the path of a file.") from error
+            raise ConfigError(
+                f"{self._path} cannot be read: {error.strerror}. Give the path of a file."
+            ) from error
         except (LineError, _csv.Error) as error:
             raise ConfigError(f"{self._path.name}, line {lines.line} cannot be read: {error}.") from error
         if not header:
@@ -204,8 +206,8 @@ class CsvStream(Stream):
         with self._path.open("rb") as file:
             if file.seek(0, os.SEEK_END) < self._offset:
                 raise StreamError(
-                    f"{self._path.name} has fewer than the {self._offset} bytes that were read of it before: rows are "
-                    "missing. Give it the file that it was saved with."
+                    f"{self._path.name} has fewer than the {self._offset} bytes that were read of it before: rows "
+                    "are missing. Give it the file that it was saved with."
                 )
             file.seek(self._offset)
             lines = Lines(file, self._encoding, self._offset, self._line)
