@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,9 +15,11 @@ from hamlearn import record
 from hamlearn._scores import Scores
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
+from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_keys import unknown
+from hamlearn.record._whole import write_bytes, write_text
 from hamlearn.state import Sample
 from hamlearn.streams import Stream
 from hamlearn.streams.blocks import Block
@@ -66,26 +67,32 @@ def run(path: str | Path, resume: bool = False, out: str | Path | None = None, p
         progress: Whether to draw a progress bar.
 
     Raises:
-        ConfigError: For a mistake in the file, or a folder that has a run already while `resume` is not set.
+        ConfigError: For a mistake in the file, a folder that has a run already while `resume` is not set, or one
+            that another process is working in.
     """
     path = Path(path)
     config = load(path)
+    folder = Path(config["run"]["out"] if out is None else out)
+    with alone_in(folder):
+        _prepare(folder, path, resume)
+        return _with_settings(config, path.parent, folder, progress)
+
+
+def _with_settings(config: Config, base: Path, folder: Path, progress: bool) -> Result:
+    """Run with the type and the threads that the file asks for, and put PyTorch's back."""
     settings = config["run"]
-    folder = Path(settings["out"] if out is None else out)
-    _prepare(folder, path, resume)
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     try:
         torch.set_default_dtype(getattr(torch, settings["dtype"]))
         if settings["threads"]:
             torch.set_num_threads(settings["threads"])
-        return _run(config, path.parent, folder, progress)
+        return _run(config, base, folder, progress)
     finally:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
 
 
 def _prepare(folder: Path, path: Path, resume: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / name for name in (CHECKPOINT, RECORD, SPEED)]
     if not resume and any(file.exists() for file in files):
         raise ConfigError(
@@ -99,7 +106,7 @@ def _prepare(folder: Path, path: Path, resume: bool) -> None:
         for file in files[1:]:
             file.unlink(missing_ok=True)
     if path.resolve() != kept.resolve():
-        shutil.copyfile(path, kept)
+        write_bytes(kept, path.read_bytes())
 
 
 def _require_same(kept: Config, new: Config, folder: Path) -> None:
@@ -151,7 +158,7 @@ def _finish(config: Config, result: Result, scores: Scores) -> Result:
         # A finished run that was resumed takes no step, but its scores are in the checkpoint.
         result = Result(folder, result.steps, *scores.read())
     text = json.dumps({"steps": result.steps, "scores": result.scores, "window": result.window}, indent=1)
-    (folder / RESULT).write_text(text + "\n", "utf-8")
+    write_text(folder / RESULT, text + "\n")
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
         _write_report(config, folder)
     return result

@@ -14,6 +14,7 @@ from string import Template
 from typing import Any
 
 from hamlearn.errors import ConfigError
+from hamlearn.record._whole import write_text
 from hamlearn.record.charts import Series, chart, short
 from hamlearn.record.jsonl import read
 from hamlearn.record.moments import Row
@@ -78,7 +79,7 @@ def html(
         facts=_table(facts or {}),
     )
     path = Path(out)
-    path.write_text(text, "utf-8")
+    write_text(path, text)
     return path
 
 
