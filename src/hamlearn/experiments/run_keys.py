@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -46,20 +45,20 @@ class Key:
             raise ConfigError(f"{name} = {shown(value)} is not allowed. Allowed is {self.allowed}.")
 
 
+LARGEST = 1e18
+"""The largest number, and one over the smallest above 0: products of two still fit into float32."""
+
+
 def is_number(value: Any) -> bool:
-    """Whether a value is a number that a float can hold."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    # A whole number in TOML may have any number of digits.
-    return abs(value) <= 1e300 if isinstance(value, int) else math.isfinite(value)
+    """Whether a value is a number that can be computed with."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
-def number(default: Any = None, least: float = 0.0, above: bool = False, most: float = math.inf) -> Key:
+def number(default: Any = None, least: float = 0.0, above: bool = False, most: float = LARGEST) -> Key:
     """A number, at least (or above) a bound, and at most another."""
-    words = "a number" if least == -math.inf else f"a number {'above' if above else 'of at least'} {least:g}"
-    if most < math.inf:
-        words += f" and at most {most:g}"
-    return Key(words, lambda v: is_number(v) and (v > least if above else v >= least) and v <= most, default)
+    words = "a number" if least == -LARGEST else f"a number {'above' if above else 'of at least'} {least:g}"
+    low = least + 1 / LARGEST if above else least
+    return Key(f"{words} and at most {most:g}", lambda v: is_number(v) and low <= v <= most, default)
 
 
 def whole(default: Any = None, least: int = 1, most: int = 10**15) -> Key:
@@ -101,4 +100,5 @@ def unknown(what: str, name: str, allowed: Sequence[str]) -> str:
     """The message for a name that nobody knows."""
     near = difflib.get_close_matches(name[:100], allowed, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
+    what = what if len(what) < 200 else what[:200] + "…"
     return f"the {what} is not known.{hint} Allowed are {', '.join(allowed)}."

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run_keys import (
+    LARGEST,
     Key,
     is_name,
     is_names,
@@ -17,9 +17,9 @@ from hamlearn.experiments.run_keys import (
     shown,
     text,
     truth,
+    unknown,
     whole,
 )
-from hamlearn.experiments.run_keys import unknown as unknown_name
 from hamlearn.streams import signals
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400, "weeks": 604_800}
@@ -37,7 +37,7 @@ _UNIT = Key(
 )
 _BAD = one_of("raise", "skip")
 _SEED, _AHEAD, _TAU = whole(least=0, most=2**63 - 1), whole(least=0, most=10_000), number(above=True)
-_WASHOUT, _SUBSTEPS, _ANY = whole(least=0, most=MOST_STEPS), whole(most=10_000), number(least=-math.inf)
+_WASHOUT, _SUBSTEPS, _ANY = whole(least=0, most=MOST_STEPS), whole(most=10_000), number(least=-LARGEST)
 
 
 def _is_policy(value: Any) -> bool:
@@ -148,7 +148,7 @@ def check_stream(section: dict[str, Any]) -> None:
             continue
         key = keys.get(name) or WRAPPERS.get(name)
         if key is None:
-            raise ConfigError(unknown_name(f"key stream.{name} of {kind}", name, ["kind", *keys, *WRAPPERS]))
+            raise ConfigError(unknown(f"key stream.{name} of {kind}", name, ["kind", *keys, *WRAPPERS]))
         key.require(f"stream.{name}", value)
     for name in REQUIRED.get(kind, ()):
         if name not in section:

@@ -39,7 +39,8 @@ def require_columns(header: Sequence[str], names: Iterable[str], file: str) -> N
     for name in names:
         found = [i for i, column in enumerate(header, 1) if column == name]
         if not found:
-            columns = ", ".join(header[:20]) + (f" and {len(header) - 20} more" if len(header) > 20 else "")
+            columns = ", ".join(column[:60] for column in header[:20])
+            columns += f" and {len(header) - 20} more" if len(header) > 20 else ""
             near = next((column for column in header if column.strip() == str(name).strip()), None)
             hint = "" if near is None else f" Did you mean {near!r}?"
             raise ConfigError(f"{file} has no column {name!r}. Its columns are {columns}.{hint}")

@@ -70,7 +70,12 @@ def csv(
     if not u:
         raise ConfigError("u=[] names no input column. Name one or more.")
     _require_settings(missing, bad, classes, target, delimiter, time_format)
-    if not Path(path).is_file():
+    try:
+        found = Path(path).is_file()
+    except OSError:
+        # A name that no file can have.
+        found = False
+    if not found:
         raise ConfigError(f"there is no file {os.fspath(path)!r}. Give the path of a CSV file.")
     targets = [] if target is None else [target] if isinstance(target, str) else list(target)
     return CsvStream(

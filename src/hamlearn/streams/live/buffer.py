@@ -21,6 +21,7 @@ class Arrival:
         stamp: The time that the source itself says; `None` where it says none.
         tau: Time since the item before it, as the source says; what was dropped in between is added.
         boundary: Whether it ends a sequence.
+        owed: Time steps of bad items before it.
     """
 
     item: Any
@@ -29,6 +30,7 @@ class Arrival:
     stamp: float | None
     tau: float | None
     boundary: bool
+    owed: float = 0.0
 
 
 class Buffer:
@@ -74,6 +76,7 @@ class Buffer:
             )
         self.dropped += 1
         heir = self._items[0]
+        heir.owed += oldest.owed
         if heir.tau is not None and oldest.tau is not None:
             heir.tau += oldest.tau
 

@@ -115,8 +115,7 @@ class Feeder:
             self._buffer.bad += 1
             self._owed += _legible_tau(item)
             return None
-        if arrival.tau is not None:
-            arrival.tau, self._owed = arrival.tau + self._owed, 0.0
+        arrival.owed, self._owed = self._owed, 0.0
         return arrival
 
 

@@ -180,7 +180,7 @@ class LiveStream(Stream):
                 if not self._skip_bad:
                     raise
                 self._bad += 1
-                self._owed += arrival.tau or 0.0
+                self._owed += (arrival.tau or 0.0) + arrival.owed
                 continue
             self.taken += 1
             if self._seen is None:
@@ -236,7 +236,8 @@ class LiveStream(Stream):
                 )
             return require_step(passed / self._unit, f"{passed:g}/{self._unit:g}", place)
         if arrival.tau is not None:
-            return require_step(arrival.tau + self._owed, f"{arrival.tau:g}+{self._owed:g}", place)
+            owed = self._owed + arrival.owed
+            return require_step(arrival.tau + owed, f"{arrival.tau:g}+{owed:g}", place)
         if self._last is None or arrival.stamp is not None:
             return None
         # Two arrivals within one tick of the clock are still one after the other.

@@ -100,7 +100,7 @@ def _problem(item: Mapping[str, Any]) -> str | None:
         return "its u is null"
     unknown = sorted(str(key) for key in set(item) - set(KEYS))
     if unknown:
-        return f"it has the unknown key {unknown[0]!r} (known are {', '.join(KEYS)})"
+        return f"it has the unknown key {shown(unknown[0])} (known are {', '.join(KEYS)})"
     if not isinstance(item.get("boundary", False), bool):
         return f"its boundary is {shown(item['boundary'])}, neither true nor false"
     return None
