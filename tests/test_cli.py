@@ -1,17 +1,20 @@
 """The command line: what it prints, what it writes, and its exit codes."""
 
 import json
+import os
 import re
+import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from hamlearn.cli import app
+from hamlearn.cli import app, main
 
 runner = CliRunner()
 
@@ -126,3 +129,101 @@ def test_a_benchmark_whose_library_is_missing_says_what_to_install(tmp_path, mon
 def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path):
     result = runner.invoke(app, ["report", str(tmp_path)])
     assert "hamlearn run wrote" in str(result.exception)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys):
+    """Runs `hamlearn` in this process; answers its exit code and what it said."""
+
+    def command(*arguments, size=None, nobody=False):
+        monkeypatch.setattr(sys, "argv", ["hamlearn", *map(str, arguments)])
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        user = os.geteuid()
+        try:
+            if size is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+            if nobody and user == 0:
+                # Root may write everywhere.
+                os.seteuid(65534)
+            with pytest.raises(SystemExit) as caught:
+                main()
+        finally:
+            os.seteuid(user)
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return caught.value.code, " ".join(f"{said.out} {said.err}".split())
+
+    return command
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(RUN.replace("steps = 4000", "steps = 60").replace("every = 10", "every = 1"))
+    return path
+
+
+@pytest.mark.parametrize(("size", "file"), [(100, "config.toml"), (1500, "record.jsonl"), (5000, "record.jsonl")])
+def test_a_disk_that_is_full_is_one_message_and_exit_code_two_and_the_run_goes_on_later(
+    tmp_path, config, command, size, file
+):
+    config.write_text(config.read_text().replace("every = 50", "every = 1000"))
+    run = ["run", config, "--resume", "--out", tmp_path / "out", "--no-progress"]
+    code, message = command(*run, size=size)
+    assert code == 2
+    assert re.search(rf"hamlearn: .*{file}.*Raise the limit", message), message
+    assert not list((tmp_path / "out").glob(".*.tmp"))
+    assert command(*run)[0] == 0
+    assert command("run", config, "--out", tmp_path / "whole", "--no-progress")[0] == 0
+    for name in ("record.jsonl", "result.json", "config.toml"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_a_checkpoint_that_does_not_fit_on_the_disk_is_one_message_and_exit_code_two(tmp_path, config, command):
+    config.write_text(config.read_text().replace("hidden = 5", "hidden = 64"))
+    code, message = command("run", config, "--out", tmp_path / "out", "--no-progress", size=30_000)
+    assert code == 2
+    assert "checkpoint.safetensors" in message
+    assert not list((tmp_path / "out").glob(".*.tmp"))
+
+
+def test_a_folder_that_may_not_be_written_to_is_one_message_and_exit_code_two(tmp_path, config, command):
+    assert command("run", config, "--out", tmp_path / "whole", "--no-progress")[0] == 0
+    (tmp_path / "out").mkdir(mode=0o555)
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder.stat().st_mode & 0o055 != 0o055:
+            folder.chmod(0o755)
+    code, message = command("run", config, "--out", tmp_path / "out", "--no-progress", nobody=True)
+    assert code == 2
+    assert "Permission denied" in message
+    assert "Give a folder that you may write to, by --out" in message
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_file_in_place_of_a_folder_is_named(config, command):
+    code, message = command("run", config, "--out", config)
+    assert code == 2
+    assert "config.toml is a file, not a folder" in message
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+def test_output_that_cannot_be_written_is_one_message_and_exit_code_two(tmp_path, config):
+    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", "run", str(config)]
+    with Path("/dev/full").open("w") as full:
+        out = ["--out", str(tmp_path / "out"), "--no-progress"]
+        done = subprocess.run([*command, *out], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 2
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "Exception ignored" not in done.stderr
+
+
+def test_ctrl_c_ends_a_run_with_130_and_says_how_to_go_on(tmp_path, config, command, monkeypatch):
+    def stop(self, report):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hamlearn.record.Recorder.take", stop)
+    code, message = command("run", config, "--out", tmp_path / "out", "--no-progress")
+    assert code == 130
+    assert f"hamlearn run {config} --out {tmp_path / 'out'} --resume" in message

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -136,8 +138,20 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
     progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
 ) -> None:
-    """Run a stream, a network and a learner from one file; stopped at any moment, it resumes to the bit."""
-    result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress)
+    """Run a stream, a network and a learner from one file; stopped at any moment, it resumes to the bit.
+
+    Exits with 2, and a message, for a mistake in the file, data that cannot be
+    read, a folder that another run is using, or a disk that is full or may not
+    be written to; with 130 if it was interrupted.
+    """
+    try:
+        result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress)
+    except KeyboardInterrupt:
+        where = "" if out is None else f" --out {out}"
+        typer.secho(
+            f"Interrupted. Go on from the last checkpoint: hamlearn run {config}{where} --resume", err=True
+        )
+        raise typer.Exit(130) from None
     typer.echo(f"{result.steps} samples, {result.scores}, in {result.folder}")
 
 
@@ -183,10 +197,32 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+_REMEDIES = {
+    errno.ENOSPC: "Make room on the disk, then run the same command again.",
+    errno.EDQUOT: "Make room within your quota, then run the same command again.",
+    errno.EFBIG: "Raise the limit on the size of files, or give a folder on another disk.",
+    errno.EROFS: "Give a folder that can be written to, by --out.",
+    errno.EACCES: "Give a folder that you may write to, by --out, or change its permissions.",
+    errno.EPERM: "Give a folder that you may write to, by --out, or change its permissions.",
+}
+
+
 def main() -> None:
-    """Entry point: errors that hamlearn raises on purpose are shown as one message, with exit code 2."""
+    """Entry point: errors that hamlearn raises on purpose, and the system's, are one message and exit code 2."""
     try:
         app()
-    except (HamlearnError, OSError) as error:
-        typer.secho(f"hamlearn: {error}", fg=typer.colors.RED, err=True)
-        raise SystemExit(2) from error
+    except HamlearnError as error:
+        _end(str(error), error)
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        _end(f"{error}. {remedy}".strip(), error)
+
+
+def _end(message: str, error: Exception) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Nobody can read what is printed: without this, Python would try again, and fail, when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    typer.secho(f"hamlearn: {message}", fg=typer.colors.RED, err=True)
+    raise SystemExit(2) from error

@@ -1,5 +1,6 @@
 """Stopped in the middle, `hamlearn reproduce` leaves nothing half-done and goes on without repeating anything."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -18,8 +19,17 @@ def start(out, jobs):
     command += ["--no-extension", "--jobs", str(jobs), "--out", str(out)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
     pipe = subprocess.PIPE
-    # A session of its own, so that a signal to the group reaches it and its children, as Ctrl-C would.
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment, start_new_session=True)
+    # A session of its own, so that a signal to the group reaches it and its children, as Ctrl-C would; and the
+    # signal as a terminal leaves it: a shell that starts the tests in the background has every child ignore it.
+    return subprocess.Popen(
+        command,
+        stdout=pipe,
+        stderr=pipe,
+        text=True,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def finished(out):

@@ -122,3 +122,78 @@ def test_what_cannot_be_written_is_refused(tmp_path):
     path.write_text("hello\n")
     with pytest.raises(CheckpointError, match=r"line 1 of .* is no row"):
         record.read(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        (b"[1]", "it is a list, not an object"),
+        (b'{"step": 1, "loss": NaN}', "NaN is no number in JSON"),
+        (b'{"step": "1"}', "its step is no whole number"),
+        (b'{"step": 1.5}', "its step is no whole number"),
+        (b'{"step": 1, "slot": [2]}', "its slot is no whole number"),
+        (b'{"step": 1, "loss": ' + b"[" * 100_000 + b"}", "recursion"),
+        (b'{"step": 1, "loss": ' + b"9" * 5000 + b"}", "Exceeds the limit"),
+        (b'{"step": 1, "\\ud800": 2}', "surrogates not allowed"),
+        (b'{"step": \xff}', "codec can't decode"),
+        (b'{"step": 1', "Expecting"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named_and_no_report_is_written(tmp_path, line, why):
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b'{"step": 1}\n' + line + b'\n{"step": 3}\n')
+    with pytest.raises(CheckpointError, match=rf"line 2 of .*run.jsonl is no row of a record \(.*{why}"):
+        record.read(path)
+    with pytest.raises(CheckpointError):
+        record.html(path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_rows_that_were_changed_since_the_checkpoint_are_noticed_and_the_file_is_left_alone(tmp_path):
+    path = tmp_path / "run.jsonl"
+    sink = record.JsonLines(path)
+    for k in range(5):
+        sink.put({"step": k, "loss": 0.5}, None)
+    state = json.loads(json.dumps(sink.state_dict()))
+    sink.put({"step": 5, "loss": 0.5}, None)
+    sink.close()
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b'"step": 2, "loss": 0.5', b'"step": 2, "loss": 0.6'))
+    changed = path.read_bytes()
+    later = record.JsonLines(path, append=True)
+    with pytest.raises(CheckpointError, match="is not as it was when the checkpoint was saved"):
+        later.load_state_dict(state)
+    later.close()
+    assert path.read_bytes() == changed
+    path.write_bytes(whole)
+    later = record.JsonLines(path, append=True)
+    later.load_state_dict(state)
+    later.put({"step": 5, "loss": 0.5}, None)
+    later.close()
+    assert path.read_bytes() == whole
+
+
+def test_a_report_draws_whatever_numbers_can_be(tmp_path):
+    values = [
+        0.0,
+        -0.0,
+        5e-324,
+        1e-300,
+        1.0,
+        1.0 + 1e-16,
+        -1e308,
+        1.7e308,
+        float("nan"),
+        float("inf"),
+        None,
+        "text",
+    ]
+    for first in values:
+        for second in values:
+            rows = [
+                {"step": k, "loss": v, "MAE": v, "t": v, "seconds": v, "dropped": v}
+                for k, v in enumerate((first, second, first))
+            ]
+            page = record.html(rows, tmp_path / "report.html").read_text()
+            assert "nan," not in page
+            assert ",inf" not in page

@@ -282,11 +282,11 @@ HENON = "[stream]\nkind = 'signals.henon'\n"
             HENON + "ahaed = 3",
             "key stream.ahaed of signals.henon .* Did you mean 'ahead'",
         ),
-        ("[stream]\nkind = 'csv'\nu = ['a']", r"\[stream\] of kind 'csv' cannot be built: .*'path'"),
+        ("[stream]\nkind = 'csv'\nu = ['a']", r"stream.path is missing, which kind = 'csv' needs"),
         ("[stream]\nkind = 'river.WaterFlo'", "Did you mean 'WaterFlow'"),
         (
             "[stream]\nkind = 'river.WaterFlow'\nunit = 'hour'",
-            "stream.unit = 'hour' is not known. Allowed are a number",
+            "stream.unit = 'hour' is not allowed. Allowed is a number",
         ),
         (HENON + "relative = true", "without stream.lags"),
         (HENON + "lags = 'two'", "stream.lags = 'two' is not allowed"),

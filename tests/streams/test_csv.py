@@ -1,12 +1,14 @@
 """CSV files, good and bad."""
 
+import json
 from datetime import timedelta
 
 import pytest
 import torch
 
 from hamlearn import streams
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.streams import lines
 
 
 @pytest.fixture
@@ -114,3 +116,126 @@ def test_a_setup_that_cannot_be_is_refused(write, tmp_path):
         streams.csv(path, ["x"], bad="mend")
     with pytest.raises(ConfigError, match="needs one target column"):
         streams.csv(path, ["x"], classes=["a"])
+
+
+TABLE = 'größe,€,name\n1.5,2,ä\n-3,4e1,"b\nc"\n5,6,d\n'
+ROWS = [[1.5, 2.0], [-3.0, 40.0], [5.0, 6.0]]
+MARKED = {
+    "utf-8": b"\xef\xbb\xbf" + TABLE.encode(),
+    "utf-16-le": b"\xff\xfe" + TABLE.encode("utf-16-le"),
+    "utf-16-be": b"\xfe\xff" + TABLE.encode("utf-16-be"),
+    "utf-32-le": b"\xff\xfe\x00\x00" + TABLE.encode("utf-32-le"),
+    "utf-32-be": b"\x00\x00\xfe\xff" + TABLE.encode("utf-32-be"),
+}
+
+
+def resumed(path, **settings):
+    """Rows of a stream that is stopped, saved and built anew after each."""
+    rows, state = [], None
+    while True:
+        stream = streams.csv(path, ["größe", "€"], **settings)
+        if state is not None:
+            stream.load_state_dict(json.loads(json.dumps(state)))
+        sample = next(iter(stream), None)
+        if sample is None:
+            return rows
+        rows.append(sample.u.tolist())
+        state = stream.state_dict()
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", MARKED)
+def test_a_file_with_a_mark_is_read_whatever_its_encoding_and_line_ends(write, monkeypatch, encoding, end):
+    mark = MARKED[encoding][: -len(TABLE.encode(encoding))]
+    path = write(mark + TABLE.replace("\n", end).encode(encoding))
+    for chunk in (1 << 16, 1, 3, 7):
+        monkeypatch.setattr(lines, "CHUNK", chunk)
+        assert values(streams.csv(path, ["größe", "€"])) == ROWS
+        assert resumed(path) == ROWS
+    assert values(streams.csv(path, ["größe", "€"], encoding=encoding)) == ROWS
+    if encoding != "utf-8":
+        assert values(streams.csv(path, ["größe", "€"], encoding=encoding[:6])) == ROWS
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("encoding", ["cp1252", "utf-16-le", "utf-32-be", "utf-8"])
+def test_a_file_without_a_mark_is_read_in_the_encoding_that_is_named(write, encoding, end):
+    path = write(TABLE.replace("\n", end).encode(encoding))
+    assert values(streams.csv(path, ["größe", "€"], encoding=encoding)) == ROWS
+    assert resumed(path, encoding=encoding) == ROWS
+
+
+@pytest.mark.parametrize(
+    ("data", "settings", "message"),
+    [
+        ("größe,b\n1,2\n".encode("latin-1"), {}, r"data.csv, line 1 cannot be read: it is not utf-8 .*'latin-1'"),
+        ("größe,b\n1,2\n".encode("utf-16-le"), {}, r"data.csv, line 1 cannot be read: .*'utf-16-le'"),
+        (
+            "größe,b\n".encode("utf-16-le"),
+            {"encoding": "utf-16"},
+            'a mark that the file does not have. Give "utf-16-le"',
+        ),
+        (MARKED["utf-16-le"], {"encoding": "latin-1"}, "it begins with the mark of utf-16-le"),
+        (MARKED["utf-8"], {"encoding": "latin-1"}, "it begins with the mark of utf-8"),
+        (TABLE.encode(), {"encoding": "latin-2000"}, "encoding='latin-2000' is not known"),
+        (TABLE.encode(), {"encoding": "cp037"}, "does not keep line ends"),
+        (b"a,\0b\n1,2\n", {}, "line 1 cannot be read: it holds a NUL"),
+        (b'"a"b,c\n1,2\n', {}, "line 1 cannot be read"),
+        (b'"a,b\n1,2\n', {}, "line 2 cannot be read: unexpected end of data"),
+        (b"", {}, "line 1 is empty"),
+        (b"\n1,2\n", {}, "line 1 is empty"),
+        (b"a,b,a\n1,2,3\n", {}, "data.csv, line 1 names 'a' 2 times, as columns 1, 3"),
+        (b"x, a\n1,2\n", {}, "no column 'a'. Its columns are x,  a. Did you mean ' a'"),
+        (b"a\n1\n", {"delimiter": "ab"}, "delimiter='ab' cannot separate cells"),
+        (b"a\n1\n", {"delimiter": '"'}, "delimiter='\"' cannot separate cells"),
+        (b"a\n1\n", {"time_format": "%Y%Y"}, "time_format='%Y%Y' is no format"),
+        (b"a\n1\n", {"time_format": "%é"}, "time_format='%é' is no format"),
+        (b"a\n1\n", {"missing": float("nan")}, "missing=nan is not known"),
+        (b"a\n1\n", {"target": "a", "classes": ["x", "x"]}, "each once"),
+    ],
+)
+def test_a_header_or_a_setting_that_cannot_be_read_is_named_with_the_remedy(write, data, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        streams.csv(write(data), ["a"], **settings)
+
+
+def test_columns_that_are_not_used_may_share_a_name(write):
+    assert values(streams.csv(write("a,b,b,,\n1,2,3,4,5\n"), ["a"])) == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (b"\xff,1", "line 3 cannot be read: it is not utf-8"),
+        (b"1\0,1", "line 3 cannot be read: it holds a NUL"),
+        (b"1_0,1", "line 3: column 'a' holds '1_0', which is not a finite number"),
+        (b"1e39,1", "line 3: column 'a' holds '1e39', which is larger than 3.40282e.38"),
+        (b"1" * 200_000 + b",1", "line 3 cannot be read: field larger"),
+    ],
+)
+def test_a_row_that_is_no_text_or_no_number_is_named_or_skipped(write, row, message):
+    path = write(b"a,b\n1,2\n" + row + b"\n3,4\n")
+    with pytest.raises(SampleError, match=message):
+        list(streams.csv(path, ["a"]))
+    stream = streams.csv(path, ["a"], bad="skip")
+    assert values(stream) == [[1.0], [3.0]]
+    assert stream.skipped == 1
+
+
+def test_a_line_too_long_is_one_bad_row_and_fills_no_memory(write, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_LINE", 1000)
+    monkeypatch.setattr(lines, "CHUNK", 64)
+    path = write("a\n1\n" + "2" * 5000 + "\n3\n")
+    with pytest.raises(SampleError, match="line 3 cannot be read: it is longer than 1000 bytes"):
+        list(streams.csv(path, ["a"]))
+    assert values(streams.csv(path, ["a"], bad="skip")) == [[1.0], [3.0]]
+
+
+def test_a_file_that_has_lost_rows_since_it_was_saved_is_refused(write):
+    stream = streams.csv(write("a\n1\n2\n3\n"), ["a"])
+    assert len(list(stream)) == 3
+    state = stream.state_dict()
+    later = streams.csv(write("a\n1\n"), ["a"])
+    later.load_state_dict(state)
+    with pytest.raises(StreamError, match="rows are missing"):
+        list(later)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,8 +15,11 @@ from hamlearn import record
 from hamlearn._scores import Scores
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
+from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
-from hamlearn.experiments.run_config import Config, load, unknown
+from hamlearn.experiments.run_config import Config, load
+from hamlearn.experiments.run_keys import unknown
+from hamlearn.record._whole import write_bytes, write_text
 from hamlearn.state import Sample
 from hamlearn.streams import Stream
 from hamlearn.streams.blocks import Block
@@ -65,26 +67,32 @@ def run(path: str | Path, resume: bool = False, out: str | Path | None = None, p
         progress: Whether to draw a progress bar.
 
     Raises:
-        ConfigError: For a mistake in the file, or a folder that has a run already while `resume` is not set.
+        ConfigError: For a mistake in the file, a folder that has a run already while `resume` is not set, or one
+            that another process is working in.
     """
     path = Path(path)
     config = load(path)
+    folder = Path(config["run"]["out"] if out is None else out)
+    with alone_in(folder):
+        _prepare(folder, path, resume)
+        return _with_settings(config, path.parent, folder, progress)
+
+
+def _with_settings(config: Config, base: Path, folder: Path, progress: bool) -> Result:
+    """Run with the type and the threads that the file asks for, and put PyTorch's back."""
     settings = config["run"]
-    folder = Path(settings["out"] if out is None else out)
-    _prepare(folder, path, resume)
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
     try:
         torch.set_default_dtype(getattr(torch, settings["dtype"]))
         if settings["threads"]:
             torch.set_num_threads(settings["threads"])
-        return _run(config, path.parent, folder, progress)
+        return _run(config, base, folder, progress)
     finally:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
 
 
 def _prepare(folder: Path, path: Path, resume: bool) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     files = [folder / name for name in (CHECKPOINT, RECORD, SPEED)]
     if not resume and any(file.exists() for file in files):
         raise ConfigError(
@@ -98,7 +106,7 @@ def _prepare(folder: Path, path: Path, resume: bool) -> None:
         for file in files[1:]:
             file.unlink(missing_ok=True)
     if path.resolve() != kept.resolve():
-        shutil.copyfile(path, kept)
+        write_bytes(kept, path.read_bytes())
 
 
 def _require_same(kept: Config, new: Config, folder: Path) -> None:
@@ -118,7 +126,7 @@ def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
     torch.manual_seed(config["run"]["seed"])
     stream, classes = build_stream(config, base)
     learner = build_learner(config, build_network(config, stream, classes))
-    scores = Scores(_metrics(config["records"]["metrics"]), config["records"]["metric_window"], None)
+    scores = _scores(config["records"], config["loss"]["kind"])
     steps = config["run"]["steps"]
     if steps is None and stream.length == math.inf:
         raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
@@ -150,7 +158,7 @@ def _finish(config: Config, result: Result, scores: Scores) -> Result:
         # A finished run that was resumed takes no step, but its scores are in the checkpoint.
         result = Result(folder, result.steps, *scores.read())
     text = json.dumps({"steps": result.steps, "scores": result.scores, "window": result.window}, indent=1)
-    (folder / RESULT).write_text(text + "\n", "utf-8")
+    write_text(folder / RESULT, text + "\n")
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
         _write_report(config, folder)
     return result
@@ -176,17 +184,38 @@ def _write_report(config: Config, folder: Path) -> None:
     record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts, speed=folder / SPEED)
 
 
-def _metrics(names: list[str]) -> dict[str, Any]:
+def _scores(settings: Mapping[str, Any], loss: str) -> Scores:
+    """The metrics: each of them fits the loss, and would go on exactly after a resume."""
+    scores = Scores(_metrics(settings["metrics"], loss), settings["metric_window"], None)
+    scores.require_resumable()
+    return scores
+
+
+def _metrics(names: list[str], loss: str) -> dict[str, Any]:
     if not names:
         return {}
     try:
         from river import metrics
     except ImportError as error:
         raise ConfigError(f"records.metrics = {names} needs River. Install hamlearn[river].") from error
+    known = {n: kind for n in metrics.__all__ if isinstance(kind := getattr(metrics, n, None), type)}
+    made = {}
     for name in names:
-        if name not in metrics.__all__:
-            raise ConfigError(unknown(f"metric {name!r} in records.metrics", name, metrics.__all__))
-    return {name: getattr(metrics, name)() for name in names}
+        if name not in known:
+            raise ConfigError(unknown(f"metric {name!r} in records.metrics", name, list(known)))
+        if loss == "cross_entropy" and issubclass(known[name], metrics.base.RegressionMetric):
+            raise ConfigError(
+                f'records.metrics has {name!r}, which compares numbers, but loss.kind = "cross_entropy" learns '
+                "classes. Allowed are metrics of classification, for example Accuracy."
+            )
+        try:
+            made[name] = known[name]()
+        except TypeError as error:
+            raise ConfigError(
+                f"the metric {name!r} in records.metrics needs settings of its own ({error}), which a file cannot "
+                "give. Choose another, or use hamlearn.evaluate in Python."
+            ) from error
+    return made
 
 
 def _sinks(settings: Mapping[str, Any], folder: Path, total: int | None, progress: bool) -> list[record.Sink]:

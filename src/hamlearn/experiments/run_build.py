@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,22 +13,21 @@ from torch.nn import functional
 from hamlearn import streams
 from hamlearn.credit import Cleared, Credit, Echo, Forward
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.run_config import Config, unknown
+from hamlearn.experiments.run_config import MOST_WEIGHTS, Config
+from hamlearn.experiments.run_keys import shown, unknown
+from hamlearn.experiments.run_streams import UNITS, WRAPPERS
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.streams import Stream, TensorSpec, signals
 from hamlearn.streams.units import Unit
 
-UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400, "weeks": 604_800}
 LOSSES: dict[str, Callable[..., Any]] = {
     "mse": functional.mse_loss,
     "l1": functional.l1_loss,
     "huber": functional.huber_loss,
     "cross_entropy": functional.cross_entropy,
 }
-WRAPPERS = ("finite", "max_tau", "lags", "relative", "standardize", "hold")
-_NOT_IN_FILES = ("dtype", "target_dtype", "clock")
 
 
 def build_stream(config: Config, folder: Path) -> tuple[Stream, int | None]:
@@ -36,59 +35,33 @@ def build_stream(config: Config, folder: Path) -> tuple[Stream, int | None]:
     section = dict(config["stream"])
     kind = section.pop("kind")
     wrap = {name: section.pop(name) for name in WRAPPERS if name in section}
-    make = _maker(kind)
-    allowed = [name for name in inspect.signature(make).parameters if name not in _NOT_IN_FILES]
-    for name in section:
-        if name not in allowed:
-            raise ConfigError(unknown(f"key stream.{name} of {kind}", name, ["kind", *allowed, *WRAPPERS]))
     if "path" in section:
         section["path"] = folder / section["path"]
-    if isinstance(section.get("unit"), str):
-        section["unit"] = _unit(section["unit"])
-    try:
-        stream = make(**section)
-    except TypeError as error:
-        raise ConfigError(
-            f"[stream] of kind {kind!r} cannot be built: {error}. Allowed are {', '.join(allowed)}."
-        ) from error
+    if section.get("unit") in UNITS:
+        section["unit"] = float(UNITS[section["unit"]])
+    stream = _maker(kind)(**section)
     classes = getattr(stream, "classes", None) or section.get("classes")
     return _wrapped(stream, wrap), None if classes is None else len(classes)
 
 
 def _wrapped(stream: Stream, wrap: dict[str, Any]) -> Stream:
-    for name, value in wrap.items():
-        kind = {"finite": str, "relative": bool, "standardize": bool, "max_tau": float}.get(name, int)
-        numeric = kind in (int, float) and isinstance(value, int) and not isinstance(value, bool)
-        if not (numeric or (kind is not int and isinstance(value, kind))):
-            raise ConfigError(
-                f"stream.{name} = {value!r} is not allowed. Allowed is a value of type {kind.__name__}."
-            )
     if "finite" in wrap:
         stream = streams.finite(stream, wrap["finite"])
     if "max_tau" in wrap:
         stream = streams.clip_tau(stream, wrap["max_tau"])
     if "lags" in wrap:
         stream = streams.autoregress(stream, wrap["lags"], wrap.get("relative", False))
-    elif "relative" in wrap:
-        raise ConfigError(
-            "stream.relative is given without stream.lags, to which it belongs. Add lags = 1 or more."
-        )
     if wrap.get("standardize"):
         stream = streams.standardize(stream)
     return streams.hold(stream, wrap["hold"]) if "hold" in wrap else stream
 
 
 def _maker(kind: str) -> Callable[..., Stream]:
-    if kind in ("csv", "live"):
-        return streams.csv if kind == "csv" else streams.live
     family, _, name = kind.partition(".")
-    if family == "signals" and name in signals.__all__:
-        maker: Callable[..., Stream] = getattr(signals, name)
-        return maker
     if family == "river":
         return _river(name)
-    known = ["csv", "live", *(f"signals.{name}" for name in signals.__all__), "river.<name of a data set>"]
-    raise ConfigError(f"stream.kind = {kind!r} is not known. Allowed are {', '.join(known)}.")
+    maker: Callable[..., Stream] = getattr(signals, name) if family == "signals" else getattr(streams, kind)
+    return maker
 
 
 def _river(name: str) -> Callable[..., Stream]:
@@ -98,33 +71,32 @@ def _river(name: str) -> Callable[..., Stream]:
         from hamlearn.interop.river import from_river
     except ImportError as error:
         raise ConfigError(f"stream.kind = 'river.{name}' needs River. Install hamlearn[river].") from error
-    if name not in datasets.__all__:
-        raise ConfigError(unknown(f"data set stream.kind = 'river.{name}'", name, datasets.__all__))
+    known = {n: kind for n in datasets.__all__ if isinstance(kind := getattr(datasets, n, None), type)}
+    if name not in known:
+        raise ConfigError(unknown(f"data set stream.kind = 'river.{name}'", name, list(known)))
 
     def make(unit: Unit = "auto") -> Stream:
-        return from_river(getattr(datasets, name)(), unit)
+        data = known[name]()
+        if not getattr(data, "is_downloaded", True):
+            raise ConfigError(
+                f"stream.kind = 'river.{name}' is a data set that is not on this machine. Fetch it once: "
+                f"python -c 'from river import datasets; datasets.{name}().download()'"
+            )
+        return from_river(data, unit)
 
     return make
-
-
-def _unit(name: str) -> Unit:
-    if name == "auto":
-        return "auto"
-    if name not in UNITS:
-        raise ConfigError(
-            f"stream.unit = {name!r} is not known. Allowed are a number of seconds, auto, {', '.join(UNITS)}."
-        )
-    return float(UNITS[name])
 
 
 def build_network(config: Config, stream: Stream, classes: int | None) -> Network:
     """The network, sized by what the stream yields."""
     section, spec = config["network"], stream.spec
-    inputs = section["inputs"] or _size(spec.u, "inputs")
-    outputs = section["outputs"] or classes or _size(spec.target, "outputs")
+    inputs = _given(section["inputs"], _known_size(spec.u), "inputs")
+    outputs = _given(section["outputs"], classes or _known_size(spec.target), "outputs")
+    _require_loss(config["loss"]["kind"], spec.target, outputs)
     kind = section["kind"]
     hidden = section["hidden"] if isinstance(section["hidden"], list) else [section["hidden"]]
     hidden = [] if kind == "linear" else hidden
+    _require_weights(kind, [inputs, *hidden, outputs])
     readout = nn.Linear(hidden[-1] if hidden else inputs, outputs)
     if section["zero_output"]:
         nn.init.zeros_(readout.weight)
@@ -142,13 +114,53 @@ def build_network(config: Config, stream: Stream, classes: int | None) -> Networ
     return Network.recurrent(cell, readout)
 
 
-def _size(spec: Any, name: str) -> int:
+def _known_size(spec: Any) -> int | None:
     if isinstance(spec, TensorSpec) and len(spec.shape) == 1 and spec.shape[0] and spec.dtype.is_floating_point:
         return spec.shape[0]
-    raise ConfigError(
-        f"network.{name} is missing, and the stream cannot say it before its first sample. "
-        f"Allowed is a whole number of at least 1: give network.{name}."
-    )
+    return None
+
+
+def _given(given: int | None, known: int | None, name: str) -> int:
+    if given is None and known is None:
+        raise ConfigError(
+            f"network.{name} is missing, and the stream cannot say it before its first sample. "
+            f"Allowed is a whole number of at least 1: give network.{name}."
+        )
+    if given is not None and known is not None and given != known:
+        raise ConfigError(
+            f"network.{name} = {given} is not allowed: the stream has {known}. Leave network.{name} out."
+        )
+    return given or known or 0
+
+
+def _require_loss(loss: str, target: Any, outputs: int) -> None:
+    """Refuse a loss that would take classes for numbers, or numbers for classes, without a word."""
+    if not isinstance(target, TensorSpec):
+        return
+    whole = not target.dtype.is_floating_point
+    if whole and loss != "cross_entropy":
+        raise ConfigError(
+            f'loss.kind = "{loss}" is not allowed: the targets are classes. Allowed is "cross_entropy".'
+        )
+    if not whole and loss == "cross_entropy" and outputs == 1:
+        raise ConfigError(
+            'loss.kind = "cross_entropy" is not allowed: the target is one number. Allowed are "mse", "l1" and '
+            '"huber"; or name the classes of the target in stream.classes.'
+        )
+
+
+def _require_weights(kind: str, sizes: list[int]) -> None:
+    gates = {"rnn": 1, "gru": 3, "lstm": 4}.get(kind)
+    if gates is None:
+        weights = sum(before * after for before, after in itertools.pairwise(sizes))
+    else:
+        inputs, hidden, outputs = sizes
+        weights = gates * hidden * (inputs + hidden) + hidden * outputs
+    if weights > MOST_WEIGHTS:
+        raise ConfigError(
+            f"network.hidden and its inputs and outputs, {shown(sizes)}, make {weights:,} weights. Allowed are "
+            f"{MOST_WEIGHTS:,}: lower network.hidden."
+        )
 
 
 def build_learner(config: Config, network: Network) -> Learner:

@@ -2,98 +2,66 @@
 
 from __future__ import annotations
 
-import difflib
-import math
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from hamlearn.errors import ConfigError
+from hamlearn.experiments.run_keys import (
+    Key,
+    is_names,
+    is_number,
+    number,
+    one_of,
+    shown,
+    text,
+    truth,
+    unknown,
+    whole,
+)
+from hamlearn.experiments.run_streams import check_stream
+
+LONGEST = 1 << 20
+"""Bytes of the longest file that is read: nobody writes a longer one."""
+
+MOST_UNITS, MOST_WEIGHTS = 1_000_000, 100_000_000
+"""Neurons in a layer, and weights in a network: more than this command is for."""
 
 Config = dict[str, dict[str, Any]]
 """Sections to keys to values, all there, defaults filled in."""
 
 
-@dataclass(frozen=True)
-class Key:
-    """What one key takes.
-
-    Args:
-        allowed: In words, for messages.
-        test: Whether a value is allowed.
-        default: Its value where it is left out.
-    """
-
-    allowed: str
-    test: Callable[[Any], bool]
-    default: Any = None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def number(default: Any = None, least: float = 0.0, above: bool = False) -> Key:
-    """A number, at least (or above) a bound."""
-    words = f"a number {'above' if above else 'of at least'} {least:g}"
-    return Key(words, lambda v: _is_number(v) and (v > least if above else v >= least), default)
-
-
-def whole(default: Any = None, least: int = 1) -> Key:
-    """A whole number, at least a bound."""
-    return Key(
-        f"a whole number of at least {least}",
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and v >= least,
-        default,
-    )
-
-
-def one_of(*names: str, default: str | None = None) -> Key:
-    """One of several names."""
-    return Key("one of " + ", ".join(f'"{name}"' for name in names), lambda v: v in names, default)
-
-
-def truth(default: bool) -> Key:
-    """A truth value."""
-    return Key("true or false", lambda v: isinstance(v, bool), default)
-
-
-def text(default: str | None = None) -> Key:
-    """A text."""
-    return Key("a text", lambda v: isinstance(v, str), default)
-
-
-def _is_names(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
-
-
 def _is_sizes(value: Any) -> bool:
     sizes = value if isinstance(value, list) else [value]
-    return all(isinstance(item, int) and not isinstance(item, bool) and item > 0 for item in sizes)
+    fit = all(isinstance(item, int) and not isinstance(item, bool) and 0 < item <= MOST_UNITS for item in sizes)
+    return fit and len(sizes) <= 1000
+
+
+def _is_metrics(value: Any) -> bool:
+    return is_names(value) and len(set(value)) == len(value)
 
 
 def _is_beta(value: Any) -> bool:
-    values = value.values() if isinstance(value, dict) else [value]
-    return all(_is_number(item) and item >= 0 for item in values)
+    values = list(value.values()) if isinstance(value, dict) else [value]
+    return bool(values) and all(is_number(item) and item >= 0 for item in values)
 
 
 SECTIONS: dict[str, dict[str, Key]] = {
     "run": {
         "title": text("Run"),
         "steps": whole(),
-        "seed": whole(0, least=0),
+        "seed": whole(0, least=0, most=2**63 - 1),
         "dtype": one_of("float32", "float64", default="float32"),
-        "threads": whole(),
+        "threads": whole(most=256),
         "out": text("out/run"),
     },
     "network": {
         "kind": one_of("linear", "mlp", "rnn", "gru", "lstm", default="mlp"),
-        "hidden": Key("a whole number above 0, or a list of them for an mlp", _is_sizes, 30),
+        "hidden": Key(f"a whole number of 1 to {MOST_UNITS:,}, or a list of them for an mlp", _is_sizes, 30),
         "role": one_of("output", "state", default="output"),
-        "inputs": whole(),
-        "outputs": whole(),
+        "inputs": whole(most=MOST_UNITS),
+        "outputs": whole(most=MOST_UNITS),
         "zero_output": truth(False),
     },
     "loss": {"kind": one_of("mse", "l1", "huber", "cross_entropy", default="mse")},
@@ -115,13 +83,13 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "reset_h": one_of("boundary", "sample", default="boundary"),
         "on_nonfinite": one_of("raise", "skip", default="raise"),
         "engine": one_of("eager", "compiled", default="eager"),
-        "chunk": whole(256),
+        "chunk": whole(256, most=65_536),
     },
     "records": {
         "every": whole(50),
         "windows": whole(),
-        "metrics": Key("a list of names of River's metrics", _is_names, []),
-        "metric_window": whole(),
+        "metrics": Key("a list of different names of River's metrics", _is_metrics, []),
+        "metric_window": whole(most=10_000_000),
         "tensorboard": truth(False),
         "report": truth(True),
     },
@@ -136,10 +104,20 @@ def load(path: Path) -> Config:
         ConfigError: Naming the key, its value, and what is allowed.
     """
     try:
-        raw = tomllib.loads(path.read_text("utf-8"))
+        data = path.read_bytes()
+        if len(data) > LONGEST:
+            raise ConfigError(f"{path} has {len(data):,} bytes. Allowed are {LONGEST:,}: give a TOML file.")
+        # Some editors begin a file with a mark that TOML does not know.
+        raw = tomllib.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a TOML file.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not UTF-8 ({error}). Save it as UTF-8, as TOML asks.") from error
+    except RecursionError as error:
+        raise ConfigError(f"{path} is nested too deeply. Allowed are sections with keys.") from error
+    except ConfigError:
+        raise
+    except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}.") from error
     return check(raw)
 
@@ -156,18 +134,18 @@ def check(raw: Mapping[str, Any]) -> Config:
         if section not in names:
             raise ConfigError(unknown(f"section [{section}]", section, names))
         if not isinstance(keys, dict):
-            raise ConfigError(f"{section} = {keys!r} is no section. Write [{section}] and its keys below it.")
+            raise ConfigError(f"{section} = {shown(keys)} is no section. Write [{section}] and its keys below it.")
     stream = dict(raw.get("stream", {}))
     if not isinstance(stream.get("kind"), str):
         raise ConfigError('stream.kind is missing. Give the stream, for example kind = "signals.mackey_glass".')
+    check_stream(stream)
     config: Config = {"stream": stream}
     for section, keys in SECTIONS.items():
         given = raw.get(section, {})
         for name, value in given.items():
             if name not in keys:
                 raise ConfigError(unknown(f"key {section}.{name}", name, list(keys)))
-            if not keys[name].test(value):
-                raise ConfigError(f"{section}.{name} = {value!r} is not allowed. Allowed is {keys[name].allowed}.")
+            keys[name].require(f"{section}.{name}", value)
         config[section] = {name: given.get(name, key.default) for name, key in keys.items()}
     _check_together(config)
     return config
@@ -177,7 +155,7 @@ def _check_together(config: Config) -> None:
     network, learner = config["network"], config["learner"]
     if isinstance(network["hidden"], list) and network["kind"] not in ("mlp", "linear"):
         raise ConfigError(
-            f"network.hidden = {network['hidden']} is not allowed for kind {network['kind']!r}. "
+            f"network.hidden = {shown(network['hidden'])} is not allowed for kind {network['kind']!r}. "
             "Allowed is one whole number above 0."
         )
     if learner["credit"] != "echo":
@@ -187,12 +165,7 @@ def _check_together(config: Config) -> None:
                     f"learner.{name} = {learner[name]} is not allowed with credit {learner['credit']!r}. "
                     'It belongs to credit = "echo".'
                 )
+    if type(config["hyper"]["s"]) is not int:
+        raise ConfigError(f"hyper.s = {config['hyper']['s']!r} is not allowed. Allowed is -1 or 1.")
     if config["records"]["metric_window"] and not config["records"]["metrics"]:
         raise ConfigError("records.metric_window is given but records.metrics is empty. Name a metric.")
-
-
-def unknown(what: str, name: str, allowed: Sequence[str]) -> str:
-    """The message for a name that nobody knows."""
-    near = difflib.get_close_matches(name, allowed, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    return f"the {what} is not known.{hint} Allowed are {', '.join(allowed)}."

@@ -190,7 +190,7 @@ class LocalLearner(Settings):
             # An interrupt may come when a step has been taken and not yet counted.
             position, shown, boundary = due
             if progress.shown == shown and reader.position < position:
-                reader._count(boundary)
+                reader.progress = reader.progress.after(1, [boundary])
             raise
         if max_steps is None or taken < max_steps:
             yield from self.flush()

@@ -72,7 +72,7 @@ def check(
     known = {cell.name for cell in passed}
     if set(flight.h) - set(system.wiring.inputs) != known or not set(flight.z) <= known:
         raise ValueError(f"{what} has not the states of the nodes that it has passed")
-    drew = {cell.name: 1 + len(cell.devices) for cell in passed if isinstance(cell, Cell) and cell.random}
+    drew = {cell.name: 1 + len(cell.devices) for cell in passed if isinstance(cell, Cell) and cell.draws()}
     if {name: len(states) for name, states in flight.draws.items()} != drew:
         raise ValueError(f"{what} has not the random states of the nodes that drew")
     for name, x in [*((n, flight.h[n]) for n in known), *flight.z.items()]:

@@ -47,7 +47,8 @@ class Axis:
     """Values to pixels, linear or logarithmic, with ticks at round numbers."""
 
     def __init__(self, low: float, high: float, start: float, end: float, log: bool = False) -> None:
-        if low == high:
+        if not high - low > 1e-12 * max(abs(low), abs(high), 1e-280):
+            # One value, as far as a chart can tell.
             pad = abs(low) * 0.1 or 1.0
             low, high = (low / 2, high * 2) if log else (low - pad, high + pad)
         self.log, self._start, self._end = log, start, end

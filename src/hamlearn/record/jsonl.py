@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,9 @@ class JsonLines(Sink):
 
     Each row is handed to the system in one piece as soon as it is kept, so that a process which is killed
     loses none. `state_dict` waits until the disk has them, and remembers where the file ends;
-    `load_state_dict` cuts the file there, so that a run which is resumed from a checkpoint writes each row
-    once. If a write fails (a full disk), the file is cut back to its last whole row, and the error says so.
+    `load_state_dict` cuts the file there, once it has seen that the rows before are those that were written, so
+    that a run which is resumed from a checkpoint writes each row once. If a write fails (a full disk), the file is
+    cut back to its last whole row, and the error says so.
 
     Args:
         path: The file; its folder must exist.
@@ -61,6 +63,7 @@ class JsonLines(Sink):
             )
         self._file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o644)
         self._end = _whole(self._file)
+        self._sum = _checksum(self._file, self._end)
         os.ftruncate(self._file, self._end)
 
     def put(self, row: Row, slot: int | None) -> None:
@@ -82,6 +85,7 @@ class JsonLines(Sink):
                 str(self._path),
             ) from error
         self._end += written
+        self._sum = zlib.crc32(data, self._sum)
 
     def close(self) -> None:
         """Force everything to the disk and close the file."""
@@ -94,7 +98,7 @@ class JsonLines(Sink):
         """Where the file ends, once the disk has it."""
         if self._file >= 0:
             os.fsync(self._file)
-        return {**super().state_dict(), "bytes": self._end}
+        return {**super().state_dict(), "bytes": self._end, "crc32": self._sum}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the file to where it ended when the state was taken."""
@@ -105,13 +109,22 @@ class JsonLines(Sink):
                 "checkpoint was "
                 "saved: rows are missing. Restore the file, or start anew."
             )
+        if _checksum(self._file, end) != state["crc32"]:
+            raise CheckpointError(
+                f"{self._path} is not as it was when the checkpoint was saved: what its first {end} bytes say has "
+                "changed. Restore the file, or start anew."
+            )
         super().load_state_dict(state)
         os.ftruncate(self._file, end)
-        self._end = end
+        self._end, self._sum = end, state["crc32"]
 
 
 def read(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a file of JSON lines, less a last one that was cut short; of a reservoir, what it holds."""
+    """The rows of a file of JSON lines, less a last one that was cut short; of a reservoir, what it holds.
+
+    Raises:
+        CheckpointError: A line is no row of a record; says which, and why.
+    """
     rows: list[Row] = []
     slots: dict[int, Row] = {}
     with Path(path).open("rb") as file:
@@ -119,11 +132,11 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
             if not line.endswith(b"\n"):
                 break
             try:
-                row = {name: _back(value) for name, value in json.loads(line).items()}
-            except (ValueError, AttributeError) as error:
+                row = _row(line)
+            except (ValueError, TypeError, RecursionError) as error:
                 raise CheckpointError(
                     f"line {number} of {os.fspath(path)} is no row of a record ({error}). "
-                    "Give a file that JsonLines wrote."
+                    "Give a file that JsonLines wrote, or remove the line."
                 ) from error
             slot = row.pop("slot", None)
             if slot is None:
@@ -131,6 +144,24 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
             else:
                 slots[slot] = row
     return rows + sorted(slots.values(), key=lambda row: row.get("step", 0))
+
+
+def _row(line: bytes) -> Row:
+    row = json.loads(line.decode("utf-8"), parse_constant=_no_number)
+    if not isinstance(row, dict):
+        raise TypeError(f"it is a {type(row).__name__}, not an object")
+    for name in ("step", "slot"):
+        count = row.get(name, 0)
+        if type(count) is not int or not 0 <= count < 1 << 63:
+            raise ValueError(f"its {name} is no whole number of at least 0")
+    if b"\\u" in line:
+        # Half of a letter can be written in JSON, and nowhere else.
+        json.dumps(row, ensure_ascii=False).encode("utf-8")
+    return {name: _back(value) for name, value in row.items()}
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
 
 
 def _whole(file: int) -> int:
@@ -143,6 +174,15 @@ def _whole(file: int) -> int:
             return start + found + 1
         end = start
     return 0
+
+
+def _checksum(file: int, end: int) -> int:
+    """Of the first `end` bytes."""
+    found, at = 0, 0
+    while at < end:
+        data = os.pread(file, min(end - at, 1 << 20), at)
+        found, at = zlib.crc32(data, found), at + len(data)
+    return found
 
 
 def _plain(value: Any) -> Any:

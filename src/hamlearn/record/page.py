@@ -14,9 +14,13 @@ from string import Template
 from typing import Any
 
 from hamlearn.errors import ConfigError
+from hamlearn.record._whole import write_text
 from hamlearn.record.charts import Series, chart, short
 from hamlearn.record.jsonl import read
 from hamlearn.record.moments import Row
+
+LARGEST = 1e300
+"""What is larger is drawn as large as this."""
 
 _KNOWN = frozenset(("step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "dropped", "seconds"))
 
@@ -48,11 +52,12 @@ def html(
         True
     """
     rows = _rows(record)
-    if not rows or "step" not in rows[0]:
+    if not rows or not all(is_number(row.get("step")) for row in rows):
         raise ConfigError("the record has no rows with a step. Record the field 'step', and at least one moment.")
     timed = rows if speed is None else _rows(speed)
     rates = _rates(timed)
     own = [name for name in rows[-1] if name not in _KNOWN and not name.endswith(("_min", "_max"))]
+    own = [name for name in own if any(is_number(row.get(name)) for row in rows)]
     pairs = [name for name in own if not name.endswith(" (window)")]
     norms = [_series(rows, name) for name in ("h", "z", "omega", "theta")]
     panels = [
@@ -65,7 +70,7 @@ def html(
         ("Hamiltonian", "H = φL + ⟨z, f_h⟩", [_series(rows, "hamiltonian")]),
         ("Speed", "Samples a second, by the clock", [rates]),
     ]
-    if rows[-1].get("dropped"):
+    if is_number(rows[-1].get("dropped")) and rows[-1]["dropped"]:
         panels.append(("Dropped", "Samples that the feed had to discard", [_series(rows, "dropped")]))
     panels = [panel for panel in panels if any(series.x for series in panel[2])]
     # Two columns: an odd one out is the first, which takes both.
@@ -78,7 +83,7 @@ def html(
         facts=_table(facts or {}),
     )
     path = Path(out)
-    path.write_text(text, "utf-8")
+    write_text(path, text)
     return path
 
 
@@ -91,46 +96,54 @@ def _both(name: str, own: list[str]) -> list[str]:
     return [window, name] if window in own else [name]
 
 
-def _series(rows: list[Row], name: str) -> Series:
-    def good(row: Row) -> bool:
-        value = row.get(name)
-        return isinstance(value, int | float) and math.isfinite(value)
+def is_number(value: Any) -> bool:
+    """Whether a value can be drawn: a finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return abs(value) < 1e308 if isinstance(value, int) else math.isfinite(value)
 
-    kept = [row for row in rows if good(row)]
-    x, y = [float(row["step"]) for row in kept], [float(row[name]) for row in kept]
+
+def _drawn(value: float) -> float:
+    # At the very end of what numbers can say, the width of a chart would be infinite.
+    return max(-LARGEST, min(LARGEST, float(value)))
+
+
+def _series(rows: list[Row], name: str) -> Series:
     low, high = f"{name}_min", f"{name}_max"
-    if kept and all(isinstance(row.get(low), float) and isinstance(row.get(high), float) for row in kept):
-        return Series(name, x, y, [row[low] for row in kept], [row[high] for row in kept])
+    kept = [row for row in rows if is_number(row.get(name))]
+    x, y = [_drawn(row["step"]) for row in kept], [_drawn(row[name]) for row in kept]
+    if kept and all(is_number(row.get(low)) and is_number(row.get(high)) for row in kept):
+        return Series(name, x, y, [_drawn(row[low]) for row in kept], [_drawn(row[high]) for row in kept])
     return Series(name, x, y)
 
 
 def _rates(rows: list[Row]) -> Series:
     x, y = [], []
     for before, row in itertools.pairwise(rows):
-        if "seconds" in row and "seconds" in before:
+        if all(is_number(r.get("seconds")) and is_number(r.get("step")) for r in (row, before)):
             # After a resume the clock starts anew: that pair says nothing.
             passed, done = row["seconds"] - before["seconds"], row["step"] - before["step"]
             if passed > 0 and done > 0:
-                x.append(float(row["step"]))
-                y.append(done / passed)
+                x.append(_drawn(row["step"]))
+                y.append(_drawn(float(done) / float(passed)))
     return Series("samples a second", x, y)
 
 
 def _cards(rows: list[Row], rates: Series, metrics: list[str]) -> Iterable[str]:
-    losses = [row["loss"] for row in rows if isinstance(row.get("loss"), float) and math.isfinite(row["loss"])]
+    losses = [_drawn(row["loss"]) for row in rows if is_number(row.get("loss"))]
     tenth = losses[-max(1, len(losses) // 10) :]
     cards = [("samples", f"{rows[-1]['step']:,}", "seen")]
     if losses:
         first = statistics.fmean(losses[: max(1, len(losses) // 10)])
         cards.append(("loss", short(statistics.fmean(tenth)), f"at first {short(first)}"))
-    cards.extend(
-        (name, short(rows[-1][name]), "over all samples") for name in metrics if rows[-1].get(name) is not None
-    )
+    for name in metrics:
+        if is_number(rows[-1].get(name)):
+            cards.append((name, short(_drawn(rows[-1][name])), "over all samples"))
     if rates.y:
         cards.append(("speed", short(statistics.median(rates.y)), "samples a second, median"))
-    if rows[-1].get("t") is not None:
-        cards.append(("time", short(rows[-1]["t"]), "of the stream"))
-    if rows[-1].get("dropped"):
+    if is_number(rows[-1].get("t")):
+        cards.append(("time", short(_drawn(rows[-1]["t"])), "of the stream"))
+    if is_number(rows[-1].get("dropped")) and rows[-1]["dropped"]:
         cards.append(("dropped", f"{rows[-1]['dropped']:,}", "samples"))
     for name, value, note in cards:
         yield (

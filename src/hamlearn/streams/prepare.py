@@ -128,6 +128,11 @@ class AutoregressiveStream(Wrapper):
         spec = self.inner.spec
         if not isinstance(spec.u, TensorSpec) or not isinstance(spec.target, TensorSpec):
             return Spec(None, spec.target, spec.length)
+        if len(spec.u.shape) != 1 or len(spec.target.shape) != 1:
+            raise ConfigError(
+                f"autoregress (lags in a file) takes inputs and targets that are vectors, not u: {spec.u}, "
+                f"target: {spec.target}. Leave it out, or shape them in a streams.map before."
+            )
         more = self._lags * (spec.target.shape[0] or 0)
         return Spec(TensorSpec(((spec.u.shape[0] or 0) + more,), spec.u.dtype), spec.target, spec.length)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv as _csv
+import math
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
@@ -12,10 +14,11 @@ from typing import Any, Literal
 
 import torch
 
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.cells import Lines, is_missing, number
+from hamlearn.streams.cells import is_missing, number, require_columns
+from hamlearn.streams.lines import LineError, Lines, detect
 from hamlearn.streams.timed import Clock
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
 from hamlearn.streams.values import Spec, TensorSpec
@@ -32,7 +35,7 @@ def csv(
     time_format: str | None = None,
     unit: Unit = "auto",
     delimiter: str = ",",
-    encoding: str = "utf-8",
+    encoding: str | None = None,
     dtype: torch.dtype | None = None,
 ) -> Stream:
     r"""A stream over the rows of a CSV file whose first line names the columns.
@@ -53,7 +56,7 @@ def csv(
         unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
             median of the first 32 gaps, which is logged, and kept with the stream's state.
         delimiter: Between cells.
-        encoding: Of the file.
+        encoding: Of the file; `None` is what its byte-order mark says, and UTF-8 where it has none.
         dtype: Of inputs and numeric targets; `None` is torch's default.
 
     The stream counts what it left out in `skipped`, and holds one row at a time.
@@ -67,13 +70,15 @@ def csv(
     """
     if isinstance(u, str):
         u = [u]
-    if missing not in ("raise", "skip", "hold") and not isinstance(missing, int | float):
-        raise ConfigError(f'missing={missing!r} is not known. Give "raise", "skip", "hold" or a number.')
-    if bad not in ("raise", "skip"):
-        raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
-    if classes is not None and not isinstance(target, str):
-        raise ConfigError(f"classes={list(classes)!r} needs one target column, not {target!r}.")
-    if not Path(path).is_file():
+    if not u:
+        raise ConfigError("u=[] names no input column. Name one or more.")
+    _require_settings(missing, bad, classes, target, delimiter, time_format)
+    try:
+        found = Path(path).is_file()
+    except OSError:
+        # A name that no file can have.
+        found = False
+    if not found:
         raise ConfigError(f"there is no file {os.fspath(path)!r}. Give the path of a CSV file.")
     targets = [] if target is None else [target] if isinstance(target, str) else list(target)
     return CsvStream(
@@ -92,6 +97,34 @@ def csv(
     )
 
 
+def _require_settings(
+    missing: Any, bad: Any, classes: Any, target: Any, delimiter: Any, time_format: str | None
+) -> None:
+    number = isinstance(missing, int | float) and not isinstance(missing, bool) and abs(missing) < math.inf
+    if not number and missing not in ("raise", "skip", "hold"):
+        raise ConfigError(f'missing={missing!r} is not known. Give "raise", "skip", "hold" or a finite number.')
+    if bad not in ("raise", "skip"):
+        raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
+    if classes is not None and not isinstance(target, str):
+        raise ConfigError(f"classes={list(classes)!r} needs one target column, not {target!r}.")
+    if classes is not None and (not classes or len(set(classes)) < len(classes)):
+        raise ConfigError(f"classes={list(classes)!r} must name one class or more, each once.")
+    try:
+        _csv.reader([], delimiter=delimiter)
+    except (TypeError, ValueError, _csv.Error) as error:
+        raise ConfigError(f"delimiter={delimiter!r} cannot separate cells ({error}). Give one letter.") from error
+    if delimiter in '"\r\n\0':
+        raise ConfigError(f"delimiter={delimiter!r} cannot separate cells: it has a meaning already.")
+    try:
+        datetime.strptime("", time_format or "")
+    except re.error as error:
+        raise ConfigError(f"time_format={time_format!r} is no format ({error}): see datetime.strptime.") from error
+    except ValueError as error:
+        # The empty text follows no format; a format that nothing follows is another matter.
+        if "bad directive" in str(error) or "stray %" in str(error):
+            raise ConfigError(f"time_format={time_format!r} is no format: {error}.") from error
+
+
 class CsvStream(Stream):
     """What `csv` returns. `skipped` counts the rows that were left out."""
 
@@ -107,7 +140,7 @@ class CsvStream(Stream):
         time_format: str | None,
         unit: float | None,
         delimiter: str,
-        encoding: str,
+        encoding: str | None,
         dtype: torch.dtype | None,
     ) -> None:
         self._path = path
@@ -116,16 +149,11 @@ class CsvStream(Stream):
         self._missing, self._bad = missing, bad
         self._time_format = time_format
         self._clock = Clock(unit, None)
-        self._delimiter, self._encoding = delimiter, encoding
+        self._delimiter = delimiter
         self._dtype = dtype or torch.get_default_dtype()
-        with path.open("rb") as file:
-            self._header = next(self._rows(Lines(file, encoding)), [])
-            self._start = file.tell()
-        for name in (*u, *target, *([] if time is None else [time])):
-            if name not in self._header:
-                raise ConfigError(
-                    f"{path.name} has no column {name!r}. Its columns are {', '.join(self._header)}."
-                )
+        self._largest = torch.finfo(self._dtype).max if self._dtype.is_floating_point else math.inf
+        self._header, self._encoding, self._start, self._first = self._read_header(encoding)
+        require_columns(self._header, (*u, *target, *([] if time is None else [time])), path.name)
         self._index = {name: i for i, name in enumerate(self._header)}
         self._rewind()
 
@@ -143,7 +171,7 @@ class CsvStream(Stream):
         return {"u": self._u, "target": self._target, "time": self._time, "columns": self._header}
 
     def _rewind(self) -> None:
-        self._offset, self._line, self.skipped = self._start, 1, 0
+        self._offset, self._line, self.skipped = self._start, self._first, 0
         self._clock.last = None
         self._held: list[float | None] = [None] * len(self._u)
 
@@ -162,6 +190,24 @@ class CsvStream(Stream):
         self._clock.load_state(cursor)
         self._held = list(cursor["held"])
 
+    def _read_header(self, encoding: str | None) -> tuple[list[str], str, int, int]:
+        """The names of the columns, the encoding, and the byte and number of the line that follows."""
+        try:
+            with self._path.open("rb") as file:
+                encoding, start = detect(file, encoding)
+                file.seek(start)
+                lines = Lines(file, encoding, start)
+                header = next(self._rows(lines), [])
+        except OSError as error:
+            raise ConfigError(
+                f"{self._path} cannot be read: {error.strerror}. Give the path of a file."
+            ) from error
+        except (LineError, _csv.Error) as error:
+            raise ConfigError(f"{self._path.name}, line {lines.line} cannot be read: {error}.") from error
+        if not header:
+            raise ConfigError(f"{self._path.name}, line 1 is empty. Name the columns in the first line.")
+        return header, encoding, lines.offset, lines.line
+
     def _rows(self, lines: Iterator[str]) -> Iterator[list[str]]:
         return _csv.reader(lines, delimiter=self._delimiter, strict=True)
 
@@ -176,12 +222,12 @@ class CsvStream(Stream):
         column = self._index[self._time]
         with self._path.open("rb") as file:
             file.seek(self._start)
-            rows = islice(self._rows(Lines(file, self._encoding)), FIRST + 1)
+            rows = islice(self._rows(Lines(file, self._encoding, self._start)), FIRST + 1)
             try:
                 for row in rows:
                     if len(row) == len(self._header):
                         yield self._stamp(row[column].strip(), "")
-            except (SampleError, _csv.Error, UnicodeDecodeError):
+            except (SampleError, _csv.Error, LineError):
                 # The row is named when its turn comes; the unit is found from those before it.
                 return
 
@@ -189,8 +235,13 @@ class CsvStream(Stream):
         if self._time is not None:
             self._clock.find(self._first_stamps())
         with self._path.open("rb") as file:
+            if file.seek(0, os.SEEK_END) < self._offset:
+                raise StreamError(
+                    f"{self._path.name} has fewer than the {self._offset} bytes that were read of it before: rows "
+                    "are missing. Give it the file that it was saved with."
+                )
             file.seek(self._offset)
-            lines = Lines(file, self._encoding, self._line)
+            lines = Lines(file, self._encoding, self._offset, self._line)
             rows = self._rows(lines)
             while True:
                 where = f"{self._path.name}, line {lines.line + 1}"
@@ -200,15 +251,15 @@ class CsvStream(Stream):
                     ended = row is None
                     if row:
                         sample = self._sample(row, where)
-                except (SampleError, _csv.Error, UnicodeDecodeError) as error:
+                except (SampleError, _csv.Error, LineError) as error:
                     if self._bad == "raise":
                         if isinstance(error, SampleError):
                             raise
                         raise SampleError(
-                            f'{where} cannot be read: {error}. Mend it, or use bad="skip".'
+                            f'{where} cannot be read: {error}. Mend it, or leave it out with bad="skip".'
                         ) from error
                     self.skipped += 1
-                self._offset, self._line = file.tell(), lines.line
+                self._offset, self._line = lines.offset, lines.line
                 if ended:
                     return
                 if sample is not None:
@@ -222,7 +273,7 @@ class CsvStream(Stream):
             )
         u, held = [], list(self._held)
         for i, name in enumerate(self._u):
-            value = number(row[self._index[name]], name, where)
+            value = number(row[self._index[name]], name, where, self._largest)
             if value is None:
                 value = self._fill(i, name, where)
             if value is None:
@@ -260,7 +311,7 @@ class CsvStream(Stream):
                 f"{where}: column {self._target[0]!r} holds {text!r}, which is none of the classes "
                 f'{", ".join(self._classes)}. Add it to classes, or leave such rows out with bad="skip".'
             )
-        values = [number(row[self._index[name]], name, where) for name in self._target]
+        values = [number(row[self._index[name]], name, where, self._largest) for name in self._target]
         if None in values:
             return None
         return torch.tensor(values, dtype=self._dtype)
@@ -273,7 +324,7 @@ class CsvStream(Stream):
             return text
         try:
             return datetime.strptime(text, self._time_format)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise SampleError(
                 f"{where}: column {self._time!r} holds {text!r}, which does not follow {self._time_format!r}."
             ) from error

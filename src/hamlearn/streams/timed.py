@@ -15,7 +15,7 @@ from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.units import Unit, ahead, median_gap, tell, unit_or_auto
-from hamlearn.streams.values import Spec, to_tensors
+from hamlearn.streams.values import Spec, number_in, shown, to_tensors
 
 Stamp = Any
 """A number, a `datetime`, a `date`, a `numpy.datetime64`, or a text in ISO format."""
@@ -194,21 +194,26 @@ def to_seconds(stamp: Stamp, where: str) -> float:
     try:
         if isinstance(stamp, str):
             try:
-                stamp = float(stamp)
+                stamp = number_in(stamp)
             except ValueError:
                 stamp = datetime.fromisoformat(stamp.strip())
         if isinstance(stamp, datetime):
             # Without a time zone, UTC: local time would jump where clocks are put back.
             aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
-            return (aware - _EPOCH) / timedelta(seconds=1)
-        if isinstance(stamp, date):
-            return float((stamp - _EPOCH.date()).days * 86_400)
-        if isinstance(stamp, np.datetime64):
-            return int(stamp.astype("datetime64[ns]").astype(np.int64)) / 1e9
-        seconds = float(stamp)
-    except (TypeError, ValueError) as error:
+            seconds = (aware - _EPOCH) / timedelta(seconds=1)
+        elif isinstance(stamp, date):
+            seconds = float((stamp - _EPOCH.date()).days * 86_400)
+        elif isinstance(stamp, np.datetime64):
+            # Not a time, NaT, would become the smallest whole number there is.
+            known = not np.isnat(stamp)
+            seconds = int(stamp.astype("datetime64[ns]").astype(np.int64)) / 1e9 if known else math.nan
+        elif isinstance(stamp, bool):
+            raise TypeError("a truth value")
+        else:
+            seconds = float(stamp)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise SampleError(
-            f"{stamp!r} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format."
+            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format."
         ) from error
     if not math.isfinite(seconds):
         raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,25 @@ def to_sample(item: Any, dtype: torch.dtype | None = None) -> Sample:
     if isinstance(item, tuple | list) and len(item) == 2 and not numbers:
         return Sample(to_tensors(item[0], dtype), to_tensors(item[1], dtype))
     return Sample(to_tensors(item, dtype))
+
+
+def number_in(text: str) -> float:
+    """The number that a text says; `ValueError` where it says none.
+
+    Python also reads underscores, as in its own programs: nobody else writes numbers so.
+    """
+    if "_" in text:
+        raise ValueError(f"{text!r} is no number")
+    return float(text)
+
+
+def shown(value: Any) -> str:
+    """A value for a message, however long or strange it is."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError, RuntimeError):
+        # Python does not print whole numbers of more than some thousand digits.
+        return f"a value of type {type(value).__name__}"
 
 
 def mix_seed(seed: int, *keys: int) -> int:

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
@@ -69,10 +70,6 @@ def fetch(remote: Remote, cache: str | Path, *, wait: float = 1.0, console: Cons
 @contextmanager
 def alone(target: Path) -> Iterator[None]:
     """Keeps other processes from making the same file at the same time; its folder is made if need be."""
-    try:
-        from filelock import FileLock
-    except ImportError as error:
-        raise ConfigError("downloads need filelock: pip install 'hamlearn[experiments]'") from error
     with writing(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(target.with_name(target.name + ".lock")):

@@ -20,6 +20,7 @@ from rich.progress import (
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.data import Dataset, load
+from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.reproduce import figures, files, page, results, tables
 from hamlearn.experiments.reproduce.job import Job
 from hamlearn.experiments.reproduce.plan import Settings, plan
@@ -43,6 +44,11 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
         console: Where tables and progress are printed.
     """
     console = console or Console()
+    with alone_in(out):
+        return _reproduce(settings, out, processes, console)
+
+
+def _reproduce(settings: Settings, out: Path, processes: int, console: Console) -> bool:
     begin = time.monotonic()
     data = _data(settings)
     store = Store(out / "runs")

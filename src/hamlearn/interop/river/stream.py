@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams import Stream, TensorSpec
 from hamlearn.streams.timed import Clock
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
-from hamlearn.streams.values import Spec
+from hamlearn.streams.values import Spec, shown
 
 
 def from_river(
@@ -93,12 +93,22 @@ class RiverStream(Stream):
             if k < start:
                 continue
             self._n = k + 1
-            u = torch.tensor([float(x[name]) for name in self._names], dtype=self._dtype)
+            u = torch.tensor([_number(x.get(name), f"{name!r}", k) for name in self._names], dtype=self._dtype)
             if self.classes is None:
-                target = torch.tensor([float(y)], dtype=self._dtype)
+                target = torch.tensor([_number(y, "the target", k)], dtype=self._dtype)
             else:
                 target = torch.tensor(self.classes.index(y))
             tau = None
             if self._time is not None:
                 tau, _ = self._clock.advance(x[self._time], f"sample {k}", skip=False)
             yield Sample(u, target, tau)
+
+
+def _number(value: Any, name: str, k: int) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise SampleError(
+            f"{name} of sample {k} is {shown(value)}, which is no number. Leave it out, or turn it into numbers, "
+            "before the data set is made a stream."
+        ) from error

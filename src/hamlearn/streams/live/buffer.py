@@ -21,6 +21,7 @@ class Arrival:
         stamp: The time that the source itself says; `None` where it says none.
         tau: Time since the item before it, as the source says; what was dropped in between is added.
         boundary: Whether it ends a sequence.
+        owed: Time steps of bad items before it.
     """
 
     item: Any
@@ -29,12 +30,14 @@ class Arrival:
     stamp: float | None
     tau: float | None
     boundary: bool
+    owed: float = 0.0
 
 
 class Buffer:
     """A queue of at most `n` arrivals: when full it either makes the source wait or drops the oldest.
 
-    `put` and `end` belong to the source's thread, `get` to the learner's, `close` to anybody.
+    `dropped` counts what was discarded, `bad` what the source's thread left out. `put` and `end` belong to that
+    thread, `get` to the learner's, `close` to anybody.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -43,7 +46,7 @@ class Buffer:
         self._change = threading.Condition()
         self._ended = self.closed = False
         self._error: BaseException | None = None
-        self.dropped = 0
+        self.dropped = self.bad = 0
 
     @property
     def full(self) -> bool:
@@ -73,6 +76,7 @@ class Buffer:
             )
         self.dropped += 1
         heir = self._items[0]
+        heir.owed += oldest.owed
         if heir.tau is not None and oldest.tau is not None:
             heir.tau += oldest.tau
 

@@ -7,19 +7,28 @@ import threading
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any
 
-from hamlearn.errors import StreamError
+from hamlearn.errors import SampleError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.live.buffer import Arrival, Buffer
-from hamlearn.streams.live.sockets import JsonLines
+from hamlearn.streams.live.sockets import Line, Lines
+from hamlearn.streams.live.wire import require_message, tau_of
 from hamlearn.streams.timed import to_seconds
 
 
 class Feeder:
-    """Reads a source in a thread of its own until it ends, fails, or nobody listens."""
+    """Reads a source in a thread of its own until it ends, fails, or nobody listens.
 
-    def __init__(self, source: Any, buffer: Buffer, clock: Callable[[], float]) -> None:
-        self._source, self._buffer, self._clock = source, buffer, clock
+    Args:
+        source: What is read.
+        buffer: Where it goes.
+        clock: Seconds.
+        skip_bad: Whether items that are no samples are counted and left out; otherwise the first is the end.
+    """
+
+    def __init__(self, source: Any, buffer: Buffer, clock: Callable[[], float], skip_bad: bool) -> None:
+        self._source, self._buffer, self._clock, self._skip_bad = source, buffer, clock, skip_bad
         self._read = 0
+        self._owed = 0.0
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # A daemon: a source that hangs for ever must not keep the program from ending.
@@ -32,7 +41,7 @@ class Feeder:
     def stop(self, timeout: float) -> bool:
         """Stop reading and wait for the thread; `False` says that the source hangs and was left alone."""
         self._buffer.close()
-        if isinstance(self._source, JsonLines):
+        if isinstance(self._source, Lines):
             self._source.stop()
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not loop.is_closed():
@@ -65,7 +74,8 @@ class Feeder:
         iterator = iter(source)
         try:
             for item in iterator:
-                if not self._buffer.put(self._arrival(item)):
+                arrival = self._arrival(item)
+                if arrival is not None and not self._buffer.put(arrival):
                     return
         finally:
             # A generator's own clean-up runs here, in the thread that it lives in.
@@ -79,6 +89,8 @@ class Feeder:
         try:
             async for item in iterator:
                 arrival = self._arrival(item)
+                if arrival is None:
+                    continue
                 # Waiting for the learner must not stop whatever else the source's loop runs.
                 wait = self._buffer.full
                 taken = await asyncio.to_thread(self._buffer.put, arrival) if wait else self._buffer.put(arrival)
@@ -89,23 +101,53 @@ class Feeder:
             if close is not None:
                 await close()
 
-    def _arrival(self, item: Any) -> Arrival:
+    def _arrival(self, item: Any) -> Arrival | None:
+        """What goes into the buffer; `None` for a bad item that is left out, whose time is not forgotten."""
         self._read += 1
-        stamp, tau, boundary = None, None, False
-        place = self._source.place if isinstance(self._source, JsonLines) else f"item {self._read} of the feed"
-        if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Sample):
-            stamp, item = item
-        elif isinstance(item, Mapping):
-            stamp, tau, boundary = item.get("t"), item.get("tau"), bool(item.get("boundary", False))
-        if isinstance(item, Sample):
-            tau, boundary = item.tau, item.boundary
-        seconds = None if stamp is None else to_seconds(stamp, place)
-        return Arrival(item, place, self._clock(), seconds, None if tau is None else float(tau), boundary)
+        place = item.place if isinstance(item, Line) else f"item {self._read} of the feed"
+        try:
+            if isinstance(item, Line):
+                item = item.message()
+            arrival = _read(item, place, self._clock())
+        except (SampleError, StreamError):
+            if not self._skip_bad:
+                raise
+            self._buffer.bad += 1
+            self._owed += _legible_tau(item)
+            return None
+        arrival.owed, self._owed = self._owed, 0.0
+        return arrival
+
+
+def _read(item: Any, place: str, now: float) -> Arrival:
+    stamp, tau, boundary = None, None, False
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Sample):
+        stamp, item = item
+    elif isinstance(item, Mapping):
+        require_message(item, place)
+        stamp, tau, boundary = item.get("t"), item.get("tau"), item.get("boundary", False)
+    if isinstance(item, Sample):
+        tau, boundary = item.tau, bool(item.boundary)
+    if item is None or (isinstance(item, Sample) and item.u is None):
+        raise SampleError(f"{place} has no input. Give each sample its u.")
+    seconds = None if stamp is None else to_seconds(stamp, place)
+    return Arrival(item, place, now, seconds, tau_of(tau, place), boundary)
+
+
+def _legible_tau(item: Any) -> float:
+    """The time step of a bad item, as far as it can be read."""
+    try:
+        tau = item.get("tau") if isinstance(item, Mapping) else getattr(item, "tau", None)
+        return tau_of(tau, "") or 0.0
+    except SampleError:
+        return 0.0
 
 
 def _explained(error: BaseException, read: int) -> BaseException:
     if isinstance(error, StreamError):
         return error
+    if isinstance(error, SampleError):
+        return StreamError(str(error))
     explained = StreamError(
         f"the live source failed after {read} items with {type(error).__name__}: {error}. "
         "What it had given before was read; the learner is as it was after the last of them."

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import socket
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
 from urllib.parse import urlsplit
 
 from hamlearn.errors import ConfigError, StreamError
+from hamlearn.streams.live.wire import parse
 
 MAX_LINE = 1 << 20
 """Bytes in the longest line that is read: a feed without line ends must not fill the memory."""
-
-KEYS = ("u", "target", "t", "tau", "boundary")
 
 
 def is_address(source: object) -> bool:
@@ -24,23 +23,21 @@ def is_address(source: object) -> bool:
 
 def connect(address: str, timeout: float) -> socket.socket:
     """A connection to `tcp://host:port` or `unix:///path`."""
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+        path = str(PurePosixPath(parts.netloc + parts.path))
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise ConfigError(f"{address!r} is no address ({error}). {_FORMS}") from error
     try:
         if parts.scheme == "unix":
-            path = PurePosixPath(parts.netloc + parts.path)
-            link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            link.settimeout(timeout)
-            try:
-                link.connect(str(path))
-            except BaseException:
-                link.close()
-                raise
+            link = _unix(path, timeout)
+        elif host and port is not None:
+            link = socket.create_connection((host, port), timeout)
         else:
-            if not parts.hostname or parts.port is None:
-                raise ConfigError(
-                    f"{address!r} names no host and port. Write it as tcp://host:port or unix:///path."
-                )
-            link = socket.create_connection((parts.hostname, parts.port), timeout)
+            raise ConfigError(f"{address!r} names no host and port. {_FORMS}")
+    except (UnicodeError, OverflowError, TypeError) as error:
+        raise ConfigError(f"{address!r} cannot be connected to ({error}). {_FORMS}") from error
     except OSError as error:
         raise StreamError(
             f"cannot connect to {address} ({error}). Start the sender first, or mend the address."
@@ -50,35 +47,73 @@ def connect(address: str, timeout: float) -> socket.socket:
     return link
 
 
-class JsonLines:
-    """The objects that a socket sends, one a line. `bad` counts lines that were left out."""
+def _unix(path: str, timeout: float) -> socket.socket:
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.settimeout(timeout)
+        link.connect(path)
+    except BaseException:
+        link.close()
+        raise
+    return link
 
-    def __init__(self, link: socket.socket, name: str, skip_bad: bool) -> None:
-        self._link, self._name, self._skip_bad = link, name, skip_bad
-        self.line = 0
-        self.bad = 0
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        with self._link, self._link.makefile("rb") as file:
-            while True:
-                data = file.readline(MAX_LINE + 1)
-                if not data:
-                    return
-                self.line += 1
-                if len(data) > MAX_LINE:
-                    raise StreamError(
-                        f"{self.place} is longer than {MAX_LINE} bytes. End each JSON object with a line feed."
-                    )
-                if data.isspace():
-                    continue
-                item = self._parse(data, whole=data.endswith(b"\n"))
-                if item is not None:
-                    yield item
+_FORMS = "Write it as tcp://host:port or unix:///path."
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line as it came, at most `MAX_LINE` bytes of it; `ended` says whether its line feed came too."""
+
+    data: bytes
+    ended: bool
+    number: int
+    source: str
 
     @property
     def place(self) -> str:
-        """Where the reading is, for messages."""
-        return f"line {self.line} of {self._name}"
+        """Where it came, for messages."""
+        return f"line {self.number} of {self.source}"
+
+    def message(self) -> dict[str, Any]:
+        """What it says.
+
+        Raises:
+            StreamError: It is no message, too long, or cut short.
+        """
+        if len(self.data) > MAX_LINE:
+            raise StreamError(
+                f"{self.place} is longer than {MAX_LINE} bytes. End each JSON object with a line feed, or leave "
+                'such lines out with bad="skip".'
+            )
+        try:
+            return parse(self.data, self.place)
+        except StreamError as error:
+            if self.ended:
+                raise
+            raise StreamError(
+                f"the connection to {self.source} closed in the middle of line {self.number}, after "
+                f"{self.data[:80].decode('utf-8', 'replace')!r}. "
+                f"The {self.number - 1} lines before it were read; start the sender again."
+            ) from error
+
+
+class Lines:
+    """The lines that a socket sends, but for empty ones."""
+
+    def __init__(self, link: socket.socket, name: str) -> None:
+        self._link, self._name = link, name
+
+    def __iter__(self) -> Iterator[Line]:
+        number = 0
+        with self._link, self._link.makefile("rb") as file:
+            while data := file.readline(MAX_LINE + 1):
+                number += 1
+                if not data.isspace():
+                    yield Line(data, data.endswith(b"\n"), number, self._name)
+                # Only now, since whoever does not skip bad lines must not wait for the end of this one.
+                while len(data) > MAX_LINE and not data.endswith(b"\n"):
+                    data = file.readline(MAX_LINE + 1)
 
     def stop(self) -> None:
         """Wake the reader, from any thread."""
@@ -87,37 +122,3 @@ class JsonLines:
         except OSError:
             # The other side was faster; there is nobody left to wake.
             return
-
-    def _parse(self, data: bytes, whole: bool) -> dict[str, Any] | None:
-        shown = data[:80].decode("utf-8", "replace").rstrip("\n")
-        try:
-            item = json.loads(data)
-            problem = _problem(item)
-        except ValueError as error:
-            if not whole:
-                raise StreamError(
-                    f"the connection to {self._name} closed in the middle of line {self.line}, after "
-                    f"{shown!r}. "
-                    f"The {self.line - 1} lines before it were read; start the sender again."
-                ) from error
-            problem = str(error)
-        if not problem:
-            return dict(item)
-        if self._skip_bad:
-            self.bad += 1
-            return None
-        raise StreamError(
-            f"{self.place} is no sample: {problem}, in {shown!r}. Send objects like "
-            '{"u": [0.1], "target": [1.0], "t": 0.5}, or leave bad lines out with bad="skip".'
-        )
-
-
-def _problem(item: Any) -> str | None:
-    if not isinstance(item, dict):
-        return f"it is a {type(item).__name__}, not an object"
-    if "u" not in item:
-        return "it has no u"
-    unknown = sorted(set(item) - set(KEYS))
-    if unknown:
-        return f"it has the unknown key {unknown[0]!r} (known are {', '.join(KEYS)})"
-    return None

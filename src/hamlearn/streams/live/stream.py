@@ -19,7 +19,8 @@ from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.feeders import Feeder
-from hamlearn.streams.live.sockets import JsonLines, connect, is_address
+from hamlearn.streams.live.sockets import Lines, connect, is_address
+from hamlearn.streams.live.wire import require_step, tensor_of
 from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec, to_sample
 
@@ -48,8 +49,9 @@ def live(
             learner, older ones are discarded; `"latest-16"` says `n` at once.
         n: How many items wait at most, with `"latest-n"` and `"block"`.
         unit: What counts as one unit of time: a number of seconds, or a `timedelta`.
-        bad: What a line that is no sample, or a time stamp that does not move forward, gets: `"raise"` an
-            error, or `"skip"`, counted in `bad`.
+        bad: What an item that is no sample gets (a line that is not JSON, is too long or cut short, a number that
+            is not finite or too large, a time stamp that does not move forward): `"raise"` an error, or
+            `"skip"`: it is left out, also where it would have ended a sequence, and counted in `bad`.
         dtype: Of inputs in JSON; `None` is torch's default.
         target_dtype: Of targets in JSON; `None` keeps whole numbers whole.
         clock: Seconds, for items that do not say their time.
@@ -112,7 +114,6 @@ class LiveStream(Stream):
         self._u_dtype, self._target_dtype = dtypes
         self._clock, self._timeout = clock, timeout
         self._buffer = Buffer(n, block)
-        self._lines: JsonLines | None = None
         self._close: Callable[[], Any] | None = None
         self._last: Arrival | None = None
         self._last_stamp: float | None = None
@@ -138,7 +139,7 @@ class LiveStream(Stream):
     @property
     def bad(self) -> int:
         """Items left out because they were no samples or time did not move forward (`bad="skip"`)."""
-        return self._bad + (0 if self._lines is None else self._lines.bad)
+        return self._bad + self._buffer.bad
 
     def close(self) -> None:
         """Stop reading. Can be called again, and from any thread."""
@@ -163,6 +164,7 @@ class LiveStream(Stream):
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         self.taken, self._before, self._bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
         self._before -= self._buffer.dropped
+        self._bad -= self._buffer.bad
         self._last_stamp = None if cursor["last"] is None else float(cursor["last"])
 
     def _samples(self) -> Iterator[Sample]:
@@ -178,7 +180,7 @@ class LiveStream(Stream):
                 if not self._skip_bad:
                     raise
                 self._bad += 1
-                self._owed += arrival.tau or 0.0
+                self._owed += (arrival.tau or 0.0) + arrival.owed
                 continue
             self.taken += 1
             if self._seen is None:
@@ -190,60 +192,54 @@ class LiveStream(Stream):
         if callable(source) and not isinstance(source, Iterable | AsyncIterable):
             source = source()
         if is_address(source):
-            source = JsonLines(connect(source, self._timeout), source, self._skip_bad)
+            source = Lines(connect(source, self._timeout), source)
         elif isinstance(source, socket.socket):
-            source = JsonLines(source, "the socket", self._skip_bad)
+            source = Lines(source, "the socket")
         elif not isinstance(source, Iterable | AsyncIterable):
             raise StreamError(
                 f"the source is a {type(source).__name__}, which can be neither iterated over nor "
                 "connected to. "
                 "Give an iterable, an asynchronous generator, a socket or its address."
             )
-        self._lines = source if isinstance(source, JsonLines) else None
-        feeder = Feeder(source, self._buffer, self._clock)
+        feeder = Feeder(source, self._buffer, self._clock, self._skip_bad)
         # The feeder does not know the stream, so that a stream which nobody holds any more closes itself.
         self._close = weakref.finalize(self, feeder.stop, self._timeout)
         feeder.start()
 
     def _sample(self, arrival: Arrival) -> Sample:
         tau = self._tau(arrival)
-        item = arrival.item
+        item, place = arrival.item, arrival.place
         if isinstance(item, Mapping):
-            sample = Sample(
-                _tensor(item["u"], self._u_dtype or torch.get_default_dtype(), "u", arrival.place),
-                _tensor(item.get("target"), self._target_dtype, "target", arrival.place),
-                boundary=arrival.boundary,
-            )
+            u = tensor_of(item["u"], self._u_dtype or torch.get_default_dtype(), "u", place)
+            target = tensor_of(item.get("target"), self._target_dtype, "target", place)
+            sample = Sample(u, target, boundary=arrival.boundary)
         else:
-            sample = to_sample(item, self._u_dtype)
-        self._last, self._last_stamp = arrival, arrival.stamp
+            try:
+                sample = to_sample(item, self._u_dtype)
+            except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+                raise SampleError(
+                    f"{place} is no sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "
+                    "or lists of numbers of equal lengths."
+                ) from error
+        self._last, self._last_stamp, self._owed = arrival, arrival.stamp, 0.0
         return replace(sample, tau=tau)
 
     def _tau(self, arrival: Arrival) -> float | None:
+        place = arrival.place
         if arrival.stamp is not None and self._last_stamp is not None:
             passed = arrival.stamp - self._last_stamp
             if passed <= 0:
                 how = "stands still" if passed == 0 else "runs backwards"
                 raise SampleError(
-                    f"time {how} at {arrival.place}: its time stamp comes {-passed:g} before that of the "
-                    "last "
+                    f"time {how} at {place}: its time stamp comes {-passed:g} before that of the last "
                     'sample. Mend the source, or leave such samples out with bad="skip".'
                 )
-            return passed / self._unit
-        if arrival.tau is not None or self._last is None or arrival.stamp is not None:
-            owed, self._owed = self._owed, 0.0
-            return arrival.tau if arrival.tau is None else arrival.tau + owed
+            return require_step(passed / self._unit, f"{passed:g}/{self._unit:g}", place)
+        if arrival.tau is not None:
+            owed = self._owed + arrival.owed
+            return require_step(arrival.tau + owed, f"{arrival.tau:g}+{owed:g}", place)
+        if self._last is None or arrival.stamp is not None:
+            return None
         # Two arrivals within one tick of the clock are still one after the other.
-        return max(arrival.arrived - self._last.arrived, 1e-9) / self._unit
-
-
-def _tensor(value: Any, dtype: torch.dtype | None, name: str, place: str) -> Any:
-    if value is None:
-        return None
-    try:
-        return torch.tensor(value, dtype=dtype)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise SampleError(
-            f"{name} at {place} is no tensor ({error}). Send a number, or nested lists of numbers of "
-            "equal lengths."
-        ) from error
+        passed = max(arrival.arrived - self._last.arrived, 1e-9)
+        return require_step(passed / self._unit, f"{passed:g}/{self._unit:g}", place)

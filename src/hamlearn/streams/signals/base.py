@@ -76,6 +76,22 @@ class SignalStream(Stream):
                 yield Sample(u_k, target_k, tau)
 
 
+def washed_out(advance: Advance, state: Any, count: int, config: dict[str, Any]) -> Any:
+    """The state after `count` values, which are left out."""
+    try:
+        return advance(state, count)[1]
+    except ArithmeticError as error:
+        raise _runs_away(config) from error
+
+
+def _runs_away(config: dict[str, Any]) -> ConfigError:
+    settings = ", ".join(f"{name}={value}" for name, value in config.items() if name != "signal")
+    return ConfigError(
+        f"the signal {config['signal']} runs away to numbers that are not finite with {settings}. "
+        "Give settings with which it stays bounded, as the defaults do."
+    )
+
+
 def forecast(
     advance: Advance,
     start: Any,
@@ -90,9 +106,16 @@ def forecast(
         raise ConfigError(f"ahead={ahead} looks into the past. Give 0 (the value itself) or more samples.")
 
     def block(state: Any) -> tuple[Tensor, Tensor, Any]:
-        x, after = advance(state, BLOCK)
-        if ahead:
-            x = torch.cat([x, advance(after, ahead)[0]])
+        try:
+            x, after = advance(state, BLOCK)
+            if ahead:
+                x = torch.cat([x, advance(after, ahead)[0]])
+        except ArithmeticError as error:
+            raise _runs_away(config) from error
+        if not bool(x.isfinite().all()):
+            raise _runs_away(config)
         return x[:BLOCK], x[ahead : ahead + BLOCK], after
 
+    # Now, since a signal that runs away at once is a mistake in its settings, not in its stream.
+    block(start)
     return SignalStream(block, start, (channels, channels), tau, dtype, {**config, "ahead": ahead})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError
 from hamlearn.streams.base import Stream
-from hamlearn.streams.signals.base import forecast
+from hamlearn.streams.signals.base import forecast, washed_out
 from hamlearn.streams.values import mix_seed
 
 
@@ -50,8 +50,9 @@ def henon(
         return _column(out), [x, y]
 
     draw = random.Random(mix_seed(seed))
-    start = advance([draw.uniform(-0.1, 0.1), draw.uniform(-0.1, 0.1)], washout)[1]
-    return forecast(advance, start, 1, ahead, tau, dtype, {"signal": "henon", "a": a, "b": b, "seed": seed})
+    config = {"signal": "henon", "a": a, "b": b, "seed": seed}
+    start = washed_out(advance, [draw.uniform(-0.1, 0.1), draw.uniform(-0.1, 0.1)], washout, config)
+    return forecast(advance, start, 1, ahead, tau, dtype, config)
 
 
 def lorenz(
@@ -104,7 +105,6 @@ def lorenz(
         return torch.tensor(out, dtype=torch.float64).reshape(-1, 3), state
 
     draw = random.Random(mix_seed(seed))
-    start = advance([draw.uniform(0.5, 1.5) for _ in range(3)], washout)[1]
     config = {
         "signal": "lorenz",
         "sigma": sigma,
@@ -113,6 +113,7 @@ def lorenz(
         "substeps": substeps,
         "seed": seed,
     }
+    start = washed_out(advance, [draw.uniform(0.5, 1.5) for _ in range(3)], washout, config)
     return forecast(advance, start, 3, ahead, tau, dtype, config)
 
 
@@ -149,13 +150,15 @@ def mackey_glass(
     """
     _positive(substeps=substeps)
     dt = tau / substeps
-    lag = round(delay / dt)
+    lag = round(delay / dt) if dt > 0 and delay / dt < 1e9 else 0
     if lag < 1 or abs(lag * dt - delay) > 1e-9 * delay:
         raise ConfigError(
             f"delay={delay} is not a whole number of steps of tau/substeps={dt:g}. Change substeps so that it is."
         )
 
     def source(past: float) -> float:
+        if past < 0 and not float(n).is_integer():
+            raise ArithmeticError(f"{past} to the power of {n} is no real number")
         return float(beta * past / (1.0 + past**n))
 
     def advance(state: list[float], count: int) -> tuple[Tensor, list[float]]:
@@ -174,9 +177,10 @@ def mackey_glass(
         return _column(out), list(line)
 
     draw = random.Random(mix_seed(seed))
-    start = advance([1.2 + draw.uniform(-0.1, 0.1) for _ in range(lag + 1)], washout)[1]
     config = {"signal": "mackey_glass", "delay": delay, "beta": beta, "gamma": gamma, "n": n}
-    return forecast(advance, start, 1, ahead, tau, dtype, {**config, "substeps": substeps, "seed": seed})
+    config |= {"substeps": substeps, "seed": seed}
+    start = washed_out(advance, [1.2 + draw.uniform(-0.1, 0.1) for _ in range(lag + 1)], washout, config)
+    return forecast(advance, start, 1, ahead, tau, dtype, config)
 
 
 def _column(values: list[float]) -> Tensor:

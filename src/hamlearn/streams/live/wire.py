@@ -1,0 +1,117 @@
+"""Messages of a feed: what a line of JSON, or an object of the same form, has to be."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn.errors import SampleError, StreamError
+from hamlearn.streams.values import shown
+
+KEYS = ("u", "target", "t", "tau", "boundary")
+
+
+def parse(data: bytes, place: str) -> dict[str, Any]:
+    """The object in a line, which may still be no message.
+
+    Raises:
+        StreamError: The line is no JSON object; says why.
+    """
+    try:
+        text = data.decode("utf-8").removeprefix("\ufeff")
+        item = json.loads(text, parse_constant=_no_number, object_pairs_hook=_no_doubles)
+    except RecursionError as error:
+        raise _bad_line(place, "it is nested too deeply", data) from error
+    except ValueError as error:
+        raise _bad_line(place, str(error), data) from error
+    if not isinstance(item, dict):
+        raise _bad_line(place, f"it is a {type(item).__name__}, not an object", data)
+    return item
+
+
+def _bad_line(place: str, problem: str, data: bytes) -> StreamError:
+    start = data[:80].decode("utf-8", "replace").rstrip("\n")
+    return StreamError(
+        f"{place} is no sample: {problem}, in {start!r}. Send objects like "
+        '{"u": [0.1], "target": [1.0], "t": 0.5}, or leave bad lines out with bad="skip".'
+    )
+
+
+def require_message(item: Mapping[str, Any], place: str) -> None:
+    """Refuse a mapping that is no message."""
+    problem = _problem(item)
+    if problem:
+        raise SampleError(
+            f"{place} is no sample: {problem}. Send objects like "
+            '{"u": [0.1], "target": [1.0], "t": 0.5}, or leave bad ones out with bad="skip".'
+        )
+
+
+def tau_of(value: Any, place: str) -> float | None:
+    """The time step that a message says; `None` where it says none."""
+    if value is None:
+        return None
+    try:
+        tau = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        tau = math.nan
+    return require_step(tau, shown(value), place)
+
+
+def require_step(tau: float, said: str, place: str) -> float:
+    """A time step, which is a positive, finite number."""
+    if not 0.0 < tau < math.inf:
+        raise SampleError(
+            f"tau={said} at {place} is no time step. Send a positive, finite number, or leave such samples out "
+            'with bad="skip".'
+        )
+    return tau
+
+
+def tensor_of(value: Any, dtype: torch.dtype | None, name: str, place: str) -> Tensor | None:
+    """Numbers of a message as a tensor, all of them finite."""
+    if value is None:
+        return None
+    try:
+        tensor = torch.tensor(value, dtype=dtype)
+        # The sum is finite but for huge numbers, and costs half as much as looking at each.
+        finite = math.isfinite(tensor.sum().item()) or bool(tensor.isfinite().all())
+    except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+        raise SampleError(
+            f"{name} at {place} is no tensor ({error}). Send a number, or lists of numbers of equal lengths."
+        ) from error
+    if not finite:
+        raise SampleError(
+            f"{name} at {place} has a number that {tensor.dtype} cannot hold: {shown(value)}. Send smaller ones, "
+            'or leave such samples out with bad="skip".'
+        )
+    return tensor
+
+
+def _problem(item: Mapping[str, Any]) -> str | None:
+    if "u" not in item:
+        return "it has no u"
+    if item["u"] is None:
+        return "its u is null"
+    unknown = sorted(str(key) for key in set(item) - set(KEYS))
+    if unknown:
+        return f"it has the unknown key {shown(unknown[0])} (known are {', '.join(KEYS)})"
+    if not isinstance(item.get("boundary", False), bool):
+        return f"its boundary is {shown(item['boundary'])}, neither true nor false"
+    return None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number in JSON")
+
+
+def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    item = dict(pairs)
+    if len(item) != len(pairs):
+        raise ValueError("it has a key twice")
+    return item

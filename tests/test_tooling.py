@@ -1,0 +1,43 @@
+"""What the project's own tools look at, whatever was run before them and however they were started."""
+
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+WRONG = "te" + "h\n"  # spelled so that the check does not stumble over its own test
+
+
+def test_spelling_is_not_checked_in_what_git_ignores(tmp_path):
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    ignored = [line.strip("/*") for line in (ROOT / ".gitignore").read_text().split()]
+    assert "out" in ignored
+    for name in ignored:
+        folder = tmp_path / (f"x{name}" if name.startswith(".egg") else name) / "demo"
+        folder.mkdir(parents=True)
+        (folder / "report.html").write_text(WRONG)
+    spell = [sys.executable, "-m", "codespell_lib"]
+    done = subprocess.run(spell, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "")
+    (tmp_path / "page.md").write_text(WRONG)
+    assert subprocess.run(spell, cwd=tmp_path, capture_output=True).returncode != 0
+
+
+def test_the_children_of_tests_hear_ctrl_c_though_the_tests_were_started_in_the_background():
+    """As `sh -c 'make test &'` starts it: SIGINT ignored, which every child inherits."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from tests.experiments.test_interrupted import start;"
+        "import tempfile, signal; child = start(tempfile.mkdtemp(), 1);"
+        "print(open(f'/proc/{child.pid}/status').read()); child.kill(); child.communicate()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(ROOT)],
+        capture_output=True,
+        text=True,
+        check=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    (ignored,) = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigIgn")]
+    assert not int(ignored, 16) & (1 << (signal.SIGINT - 1))
