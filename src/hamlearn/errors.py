@@ -35,3 +35,7 @@ class DataError(HamlearnError, ValueError):
 
 class DownloadError(DataError):
     """A file could not be fetched; what has arrived is kept, and the next try goes on from there."""
+
+
+REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError)
+"""What a module or a loss raises where it cannot take its arguments."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import REFUSALS, ConfigError, SampleError
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -31,7 +31,7 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
             L = loss(y, target)
     except torch.OutOfMemoryError:
         raise
-    except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError, UserWarning) as error:
+    except (*REFUSALS, UserWarning) as error:
         reason = str(error).rstrip(".")
         raise SampleError(
             f"the loss could not compare y={_tree.describe(y)} with target={_tree.describe(target)}: {reason}. "

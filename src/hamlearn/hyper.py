@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
@@ -184,8 +184,19 @@ class Hyper:
         rate = getattr(self, name)
         if not callable(rate):
             return float(rate)
-        value = float(rate(t))
-        return value if name == "tau" else nonnegative(name, value, t)
+        value = scheduled(name, rate, t)
+        if name == "tau":
+            positive_time(value, SampleError)
+            return float(value)
+        return nonnegative(name, value, t)
+
+
+def scheduled(name: str, schedule: Schedule, t: float) -> Any:
+    """What a schedule says at time `t`."""
+    try:
+        return schedule(t)
+    except RecursionError as error:
+        raise ConfigError(f"{name} is a function of time that calls itself without end, at t={t:g}") from error
 
 
 def over_gaps(eta: float, nominal: float) -> Callable[[float], float]:

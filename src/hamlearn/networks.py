@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from hamlearn import _tree
 from hamlearn._slots import Slots
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import REFUSALS, ConfigError, SampleError
 
 Net = Callable[..., Any]
 Reads = Literal["uh", "u", "h"]
@@ -184,7 +184,7 @@ class Network(nn.Module):
             return None
         try:
             return self._start(u)
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
+        except REFUSALS as error:
             reason = str(error).rstrip(".")
             raise SampleError(
                 f"the first state could not be made for u={_tree.describe(u)}: {reason}. Check the sample's shape "
@@ -221,7 +221,7 @@ class Network(nn.Module):
             return net(h)
         except torch.OutOfMemoryError:
             raise
-        except (RuntimeError, ValueError, TypeError, IndexError, AttributeError, AssertionError) as error:
+        except REFUSALS as error:
             given = {"u": "u={u}", "uh": "u={u} and h={h}"}.get(reads, "h={h}")
             shapes = given.format(u=_tree.describe(u), h=_tree.describe(h))
             remedy = (

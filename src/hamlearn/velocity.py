@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamlearn._scale import Scale, plus
 from hamlearn.errors import ConfigError
-from hamlearn.hyper import Beta, Schedule, nonnegative
+from hamlearn.hyper import Beta, Schedule, nonnegative, scheduled
 
 Value = float | Schedule | Tensor
 
@@ -95,11 +95,13 @@ class Velocity:
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""
         for value in self._scheduled:
-            nonnegative("beta", value(t), t)
+            nonnegative("beta", scheduled("beta", value, t), t)
 
 
 def _at(value: Value, t: float) -> float | Tensor:
-    return nonnegative("beta", value(t), t) if not isinstance(value, Tensor) and callable(value) else value
+    if isinstance(value, Tensor) or not callable(value):
+        return value
+    return nonnegative("beta", scheduled("beta", value, t), t)
 
 
 def _broadcasts(value: Tensor, weight: Tensor) -> bool:
