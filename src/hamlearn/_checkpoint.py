@@ -83,6 +83,10 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         data = path.read_bytes()
         tensors = load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
+        text = metadata.get("hamlearn", "")
+        contents = {name: _content(name, tensor) for name, tensor in tensors.items()}
+        described = {name: _described(tensor) for name, tensor in tensors.items()}
+        digest = _digest_of(text, described, contents)
     except Exception as error:  # whatever a reader of foreign bytes may come upon
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({error}): it is truncated or of another kind. "
@@ -90,7 +94,6 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         ) from error
     if "hamlearn" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file but not one that learner.save() wrote")
-    text = metadata["hamlearn"]
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
@@ -98,9 +101,7 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     found = header.get("format") if isinstance(header, dict) else None
     if isinstance(found, str) and found != FORMAT:
         raise CheckpointError(f"{path} has format {found!r}; this version reads {FORMAT!r}")
-    contents = {name: _content(name, tensor) for name, tensor in tensors.items()}
-    described = {name: _described(tensor) for name, tensor in tensors.items()}
-    if found != FORMAT or metadata.get("sha256") != _digest_of(text, described, contents):
+    if found != FORMAT or metadata.get("sha256") != digest:
         raise CheckpointError(
             f"{path} is not as learner.save() wrote it: its content does not have the digest that stands in it. "
             "Restore it from a copy, or start anew"
