@@ -243,6 +243,6 @@ def test_a_file_that_has_lost_rows_since_it_was_saved_is_refused(write):
 
 def test_a_gap_that_no_number_tells_is_named_or_skipped(write):
     path = write("t,x\n-1.7e308,1\n1.7e308,2\n")
-    with pytest.raises(SampleError, match="the time step at data.csv, line 3, inf in units of 1, is no number"):
+    with pytest.raises(SampleError, match=r"the time step at data.csv, line 3, inf in units of 1, is no number"):
         list(streams.csv(path, "x", time="t", unit=1.0))
     assert values(streams.csv(path, "x", time="t", unit=1.0, bad="skip")) == [[1.0]]

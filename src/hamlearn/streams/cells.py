@@ -46,6 +46,6 @@ def require_columns(header: Sequence[str], names: Iterable[str], file: str) -> N
             raise ConfigError(f"{file} has no column {name!r}. Its columns are {columns}.{hint}")
         if len(found) > 1:
             raise ConfigError(
-                f"{file}, line 1 names {name!r} {len(found)} times, as columns {', '.join(map(str, found[:5]))}. Give "
-                "each column that is used a name of its own."
+                f"{file}, line 1 names {name!r} {len(found)} times, as columns {', '.join(map(str, found[:5]))}. "
+                "Give each column that is used a name of its own."
             )

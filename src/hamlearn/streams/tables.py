@@ -297,6 +297,7 @@ class CsvStream(Stream):
                 stamp = datetime.strptime(text, self._time_format)
             except (ValueError, OverflowError) as error:
                 raise SampleError(
-                    f"{where}: column {self._time!r} holds {shown(text)}, which does not follow {self._time_format!r}."
+                    f"{where}: column {self._time!r} holds {shown(text)}, which does not follow "
+                    f"{self._time_format!r}."
                 ) from error
         return self._clock.advance(stamp, where, skip=False, option="bad")[0]

@@ -141,8 +141,8 @@ class Clock:
         tau = (now - self.last) / self.unit
         if not 0.0 < tau < math.inf:
             raise SampleError(
-                f"the time step at {where}, {now - self.last:g} in units of {self.unit:g}, is no number that can be "
-                f'told. Mend the time stamp, choose another unit, or leave it out with {option}="skip".'
+                f"the time step at {where}, {now - self.last:g} in units of {self.unit:g}, is no number that can "
+                f'be told. Mend the time stamp, choose another unit, or leave it out with {option}="skip".'
             )
         self.last = now
         return tau, True

@@ -67,8 +67,8 @@ def require_step(tau: float, said: Any, place: str) -> float:
     """A time step, which is a positive, finite number; `said` is what it was made of."""
     if not 0.0 < tau < math.inf:
         raise SampleError(
-            f"tau={shown(said)} at {place} is no time step. Send a positive, finite number, or leave such samples out "
-            'with bad="skip".'
+            f"tau={shown(said)} at {place} is no time step. Send a positive, finite number, or leave such samples "
+            'out with bad="skip".'
         )
     return tau
 
@@ -109,7 +109,7 @@ def _is_small(value: Any) -> bool:
         return False
     try:
         # What is no number is not equal to itself, and makes the sum so.
-        return -1e38 < min(value) and max(value) < 1e38 and sum(value) == sum(value)
+        return min(value) > -1e38 and max(value) < 1e38 and sum(value) == sum(value)
     except (TypeError, ValueError):
         return False
 
