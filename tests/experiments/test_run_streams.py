@@ -82,7 +82,7 @@ BAD = [
     (HENON + "[hyper]\nbeta = {}", r"hyper.beta = \{\}"),
     (HENON + '[loss]\nkind = "cross_entropy"', "the target is one number"),
     (CSV + 'classes = ["1", "2"]', "the targets are classes. Allowed is"),
-    (CSV + 'classes = ["1", "2"]\nlags = 2\n[loss]\nkind = "cross_entropy"', "autoregress"),
+    (CSV + 'classes = ["1", "2"]\nlags = 2\n[loss]\nkind = "cross_entropy"', "stream.lags = 2 is not allowed"),
     (HENON + '[records]\nmetrics = ["MAE", "MAE"]', "records.metrics"),
 ]
 

@@ -55,7 +55,7 @@ def case(draw: random.Random, path: Path) -> str:
     if draw.random() < 0.5:
         settings |= {"target": "kind", "classes": ["cat", "dog"]}
     if draw.random() < 0.4:
-        settings["time"] = "t"
+        settings |= {"time": "t", "unit": 1.0}
     given = read(path, settings)
     wanted = plain(path.read_bytes(), settings)
     require(given == wanted, lambda: f"{path.read_bytes()!r} with {settings}\nread as {given}\nnot as  {wanted}")
@@ -173,9 +173,9 @@ def _sample(
     if "time" in settings:
         now = _time(cells["t"].strip())
         if last is not None:
-            if not now > last:
-                raise BadRowError("time")
             tau = now - last
+            if not 0 < tau < math.inf:
+                raise BadRowError("time")
         last = now
     return (u, target, tau), last
 

@@ -67,7 +67,7 @@ def test_missing_inputs_follow_the_policy(write):
         ("1,inf,0", r"line 3: column 'x' holds 'inf'"),
         ("1,2", r"line 3 has 2 cells, but the header names 3 columns"),
         ("1,2,3,4", r"line 3 has 4 cells"),
-        ("1,2,q", r"line 3: column 'y' holds 'q', which is none of the classes 0, 1"),
+        ("1,2,q", r"line 3: column 'y' holds 'q', which is none of the classes \['0', '1'\]"),
         ("0,2,1", r"time stands still at data.csv, line 3"),
         ("-1,2,1", r"time runs backwards at data.csv, line 3"),
         ("soon,2,1", r"'soon' at data.csv, line 3 is no time stamp"),
@@ -239,3 +239,10 @@ def test_a_file_that_has_lost_rows_since_it_was_saved_is_refused(write):
     later.load_state_dict(state)
     with pytest.raises(StreamError, match="rows are missing"):
         list(later)
+
+
+def test_a_gap_that_no_number_tells_is_named_or_skipped(write):
+    path = write("t,x\n-1.7e308,1\n1.7e308,2\n")
+    with pytest.raises(SampleError, match=r"the time step at data.csv, line 3, inf in units of 1, is no number"):
+        list(streams.csv(path, "x", time="t", unit=1.0))
+    assert values(streams.csv(path, "x", time="t", unit=1.0, bad="skip")) == [[1.0]]

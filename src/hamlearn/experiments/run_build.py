@@ -50,6 +50,12 @@ def _wrapped(stream: Stream, wrap: dict[str, Any]) -> Stream:
     if "max_tau" in wrap:
         stream = streams.clip_tau(stream, wrap["max_tau"])
     if "lags" in wrap:
+        target = stream.spec.target
+        if isinstance(target, TensorSpec) and len(target.shape) != 1:
+            raise ConfigError(
+                f"stream.lags = {wrap['lags']} is not allowed: past targets become inputs where they are "
+                "numbers, and these are classes. Leave stream.lags out."
+            )
         stream = streams.autoregress(stream, wrap["lags"], wrap.get("relative", False))
     if wrap.get("standardize"):
         stream = streams.standardize(stream)

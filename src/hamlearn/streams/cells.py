@@ -42,10 +42,10 @@ def require_columns(header: Sequence[str], names: Iterable[str], file: str) -> N
             columns = ", ".join(column[:60] for column in header[:20])
             columns += f" and {len(header) - 20} more" if len(header) > 20 else ""
             near = next((column for column in header if column.strip() == str(name).strip()), None)
-            hint = "" if near is None else f" Did you mean {near!r}?"
+            hint = "" if near is None else f" Did you mean {shown(near)}?"
             raise ConfigError(f"{file} has no column {name!r}. Its columns are {columns}.{hint}")
         if len(found) > 1:
             raise ConfigError(
-                f"{file}, line 1 names {name!r} {len(found)} times, as columns {', '.join(map(str, found))}. Give "
-                "each column that is used a name of its own."
+                f"{file}, line 1 names {name!r} {len(found)} times, as columns {', '.join(map(str, found[:5]))}. "
+                "Give each column that is used a name of its own."
             )

@@ -126,13 +126,8 @@ class AutoregressiveStream(Wrapper):
     def spec(self) -> Spec:
         """The input of the stream inside, longer by the past targets."""
         spec = self.inner.spec
-        if not isinstance(spec.u, TensorSpec) or not isinstance(spec.target, TensorSpec):
+        if not all(isinstance(part, TensorSpec) and len(part.shape) == 1 for part in (spec.u, spec.target)):
             return Spec(None, spec.target, spec.length)
-        if len(spec.u.shape) != 1 or len(spec.target.shape) != 1:
-            raise ConfigError(
-                f"autoregress (lags in a file) takes inputs and targets that are vectors, not u: {spec.u}, "
-                f"target: {spec.target}. Leave it out, or shape them in a streams.map before."
-            )
         more = self._lags * (spec.target.shape[0] or 0)
         return Spec(TensorSpec(((spec.u.shape[0] or 0) + more,), spec.u.dtype), spec.target, spec.length)
 

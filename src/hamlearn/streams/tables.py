@@ -21,7 +21,7 @@ from hamlearn.streams.cells import is_missing, number, require_columns
 from hamlearn.streams.lines import LineError, Lines, detect
 from hamlearn.streams.timed import Clock
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
-from hamlearn.streams.values import Spec, TensorSpec
+from hamlearn.streams.values import Spec, TensorSpec, shown
 
 
 def csv(
@@ -308,8 +308,8 @@ class CsvStream(Stream):
             if is_missing(text):
                 return None
             raise SampleError(
-                f"{where}: column {self._target[0]!r} holds {text!r}, which is none of the classes "
-                f'{", ".join(self._classes)}. Add it to classes, or leave such rows out with bad="skip".'
+                f"{where}: column {self._target[0]!r} holds {shown(text)}, which is none of the classes "
+                f'{shown(list(self._classes))}. Add it to classes, or leave such rows out with bad="skip".'
             )
         values = [number(row[self._index[name]], name, where, self._largest) for name in self._target]
         if None in values:
@@ -326,5 +326,5 @@ class CsvStream(Stream):
             return datetime.strptime(text, self._time_format)
         except (ValueError, OverflowError) as error:
             raise SampleError(
-                f"{where}: column {self._time!r} holds {text!r}, which does not follow {self._time_format!r}."
+                f"{where}: column {self._time!r} holds {shown(text)}, which does not follow {self._time_format!r}."
             ) from error

@@ -170,12 +170,18 @@ class Clock:
             how = "stands still" if now == self.last else "runs backwards"
             when = "at the time of" if now == self.last else f"{self.last - now:g} before"
             raise SampleError(
-                f"time {how} at {where}: {stamp!r} comes {when} its predecessor. "
+                f"time {how} at {where}: {shown(stamp)} comes {when} its predecessor. "
                 f'Sort the data by time, or leave such samples out with {option}="skip".'
             )
         if self.unit is None:
             self.find([self.last, now])
-        tau = (now - self.last) / self.unit  # type: ignore[operator]
+        assert self.unit is not None
+        tau = (now - self.last) / self.unit
+        if not 0.0 < tau < math.inf:
+            raise SampleError(
+                f"the time step at {where}, {now - self.last:g} in units of {self.unit:g}, is no number that can "
+                f'be told. Mend the time stamp, choose another unit, or leave it out with {option}="skip".'
+            )
         self.last = now
         return tau, True
 
@@ -191,6 +197,8 @@ def _valid(stamps: Iterable[Stamp]) -> Iterator[float]:
 
 def to_seconds(stamp: Stamp, where: str) -> float:
     """A time stamp as a number; datetimes count in seconds."""
+    if type(stamp) in (int, float) and -1e300 < stamp < 1e300:
+        return float(stamp)
     try:
         if isinstance(stamp, str):
             try:

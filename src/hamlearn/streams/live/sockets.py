@@ -61,7 +61,7 @@ def _unix(path: str, timeout: float) -> socket.socket:
 _FORMS = "Write it as tcp://host:port or unix:///path."
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Line:
     """A line as it came, at most `MAX_LINE` bytes of it; `ended` says whether its line feed came too."""
 

@@ -234,12 +234,12 @@ class LiveStream(Stream):
                     f"time {how} at {place}: its time stamp comes {-passed:g} before that of the last "
                     'sample. Mend the source, or leave such samples out with bad="skip".'
                 )
-            return require_step(passed / self._unit, f"{passed:g}/{self._unit:g}", place)
+            return require_step(passed / self._unit, passed, place)
         if arrival.tau is not None:
             owed = self._owed + arrival.owed
-            return require_step(arrival.tau + owed, f"{arrival.tau:g}+{owed:g}", place)
+            return require_step(arrival.tau + owed, owed, place)
         if self._last is None or arrival.stamp is not None:
             return None
         # Two arrivals within one tick of the clock are still one after the other.
         passed = max(arrival.arrived - self._last.arrived, 1e-9)
-        return require_step(passed / self._unit, f"{passed:g}/{self._unit:g}", place)
+        return require_step(passed / self._unit, passed, place)
