@@ -6,6 +6,7 @@ from torch import nn
 import hamlearn as hl
 
 mse = nn.functional.mse_loss
+LITERAL = hl.Hyper(beta=0.1, clock="continuous")
 SGD = hl.Hyper.from_sgd(lr=0.1, momentum=0.5)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.trust.learners import SGD, learner_of, mse, ran, samples, weights
+from tests.trust.learners import LITERAL, SGD, learner_of, mse, ran, samples, weights
 
 GAIN = 1.0
 SETTINGS = {"gain": 1.0}
@@ -270,7 +270,7 @@ def test_a_module_used_twice_keeps_its_own_parameters_and_both_engines_agree(cho
         torch.manual_seed(0)
         module = tied()
         own = list(module.parameters())
-        learner = learner_of(module, **choices)
+        learner = learner_of(module, hyper=LITERAL, **choices)
         ran(learner, samples(7), engine)
         assert all(a is b for a, b in zip(own, module.parameters(), strict=True))
         assert all(type(weight) is nn.Parameter for weight in module.parameters())
@@ -302,7 +302,7 @@ def test_whole_sequence_modules_run_at_the_weights_of_each_stage():
 
     torch.manual_seed(0)
     module = Last()
-    learner = learner_of(module, hyper=hl.Hyper(beta=0.1), order="parallel", integrator=hl.Heun())
+    learner = learner_of(module, hyper=LITERAL, order="parallel", integrator=hl.Heun())
     before = {name: w.detach().clone() for name, w in module.named_parameters()}
     stream = samples(2)
     ran(learner, stream, "eager")

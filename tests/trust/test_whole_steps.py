@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.trust.learners import SGD, learner_of, mse, ran, same, samples, snapshot, weights
+from tests.trust.learners import LITERAL, SGD, learner_of, mse, ran, same, samples, snapshot, weights
 
 SOURCE = str(Path(hl.__file__).parent)
 
@@ -94,7 +94,7 @@ CASES = {
     "echo": lambda: learner_of(recurrent(dropout=True), credit=hl.Echo()),
     "truncated echo": lambda: learner_of(recurrent(), credit=hl.Echo(truncate=3, every=2)),
     "parallel": lambda: learner_of(recurrent(), hyper=hl.Hyper(beta=0.1), order="parallel", credit=hl.Forward()),
-    "Heun": lambda: learner_of(Running(), hyper=hl.Hyper(beta=0.1), order="parallel", integrator=hl.Heun()),
+    "Heun": lambda: learner_of(Running(), hyper=LITERAL, order="parallel", integrator=hl.Heun()),
 }
 
 

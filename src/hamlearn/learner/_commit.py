@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,23 @@ from hamlearn.system import Carry, Outcome, System
 
 if TYPE_CHECKING:
     from hamlearn.learner._learner import Learner
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def keeps_mode(function: F) -> F:
+    """Leaves PyTorch's gradient mode as it was, also where an interrupt strikes while a `with` block is left."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **given: Any) -> Any:
+        mode = torch.is_grad_enabled()
+        try:
+            return function(*args, **given)
+        finally:
+            torch.set_grad_enabled(mode)
+
+    return call  # type: ignore[return-value]
 
 
 @dataclass(slots=True)

@@ -16,6 +16,7 @@ from hamlearn.echo import Echoed
 from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
+from hamlearn.learner._commit import keeps_mode
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, stacked
 from hamlearn.system import Carry
@@ -45,6 +46,7 @@ class EchoRunner(BlockRunner):
             return 0
         return sum(stretch.count for stretch in self.waiting) + self.order.pending()
 
+    @keeps_mode
     def run(self, block: Block) -> Ahead | None:
         """Take the tokens of the block, with all echoes that fall due."""
         if self.credit.memory == "reversible":

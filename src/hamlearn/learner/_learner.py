@@ -20,7 +20,7 @@ from hamlearn.hyper import Hyper, Overshoot, Rates
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
-from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, nonfinite, nonfinite_message
+from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_parts, make_order
@@ -162,6 +162,7 @@ class Learner:
         self._settle(hand_over=True)
         return self._order.stored()
 
+    @keeps_mode
     def step(self, sample: Sample) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
@@ -242,6 +243,7 @@ class Learner:
             return self._blocks.reports(stream, max_steps, resume, chunk)
         return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
 
+    @keeps_mode
     @torch.no_grad()
     def predict(self, u: Any, tau: float | None = None) -> Any:
         """The output for `u` at the present state and weights. Nothing moves, no random number is drawn.
@@ -295,6 +297,7 @@ class Learner:
         self._settle()
         _snapshot.load(path, self, new_hyper=new_hyper)
 
+    @keeps_mode
     def _settle(self, *, hand_over: bool = False) -> None:
         """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead."""
         self._make_whole()

@@ -16,6 +16,7 @@ from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._alike import difference
 from hamlearn.learner._blocks import Ahead, BlockRunner
+from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._lanes import Lanes, Layout
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_reports import Rows
@@ -50,6 +51,7 @@ class PopulationRunner(BlockRunner):
             self.lanes.spread(self.members, self.engine)
             self.lanes = None
 
+    @keeps_mode
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well for every member."""
         if self._stands_still:

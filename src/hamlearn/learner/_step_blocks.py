@@ -17,6 +17,7 @@ from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
+from hamlearn.learner._commit import keeps_mode
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
 
@@ -37,6 +38,7 @@ class StepRunner(BlockRunner):
         """None: every sample is learned from at once."""
         return 0
 
+    @keeps_mode
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once."""
         learner = self.learner
