@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hamlearn.errors import NonFiniteError
+
 Scale = float | Tensor
+_SMALL = 60_000.0
+"""What every type of floating-point numbers can hold."""
 
 
 def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
@@ -17,14 +21,14 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     """
     if isinstance(by, Tensor):
         return [tensor * by.to(tensor.dtype) for tensor in tensors]
-    return list(torch._foreach_mul(tensors, by))
+    return list(torch._foreach_mul(tensors, _held(by, tensors)))
 
 
 def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]:
     """Each tensor plus `by` times its partner."""
     if isinstance(by, Tensor):
         return [a + b * by.to(a.dtype) for a, b in zip(tensors, others, strict=True)]
-    return list(torch._foreach_add(tensors, others, alpha=by))
+    return list(torch._foreach_add(tensors, others, alpha=_held(by, tensors)))
 
 
 def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
@@ -33,7 +37,19 @@ def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
         for a, b in zip(tensors, others, strict=True):
             a.add_(b * by.to(a.dtype))
     else:
-        torch._foreach_add_(tensors, others, alpha=by)
+        torch._foreach_add_(tensors, others, alpha=_held(by, tensors))
+
+
+def _held(by: float, tensors: list[Tensor]) -> float:
+    """The rate, if the tensors' type can hold it."""
+    if not -_SMALL < by < _SMALL:
+        for tensor in tensors:
+            if not abs(by) <= torch.finfo(tensor.dtype).max:
+                raise NonFiniteError(
+                    f"a product of rates is {by:g}, which {tensor.dtype} cannot hold: lower tau, beta or phi, or "
+                    "look at the time step of the sample"
+                )
+    return by
 
 
 def seed(like: Tensor, value: Scale) -> Tensor:
