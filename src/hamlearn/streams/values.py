@@ -86,7 +86,7 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
 
 
 def require_whole(tensor: torch.Tensor, value: Any) -> None:
-    """`ValueError` where a tensor has less than the list it was made of: PyTorch takes `[[], 1]` for `[[], []]`."""
+    """`ValueError` where a tensor has less in it than its list: PyTorch takes `[[], 1]` for `[[], []]`."""
     if tensor.numel() == 0 and isinstance(value, list) and not _is_hollow(value, tensor.dim()):
         raise ValueError(f"{shown(value)} is a list of unequal lengths")
 
