@@ -16,6 +16,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.experiments import comparison
 from hamlearn.experiments.comparison import Difference
 from hamlearn.experiments.data import load
+from hamlearn.experiments.folder import LOCK
 from hamlearn.experiments.models import MODELS
 from hamlearn.experiments.reproduce import Settings, job, reproduce, results
 from hamlearn.experiments.reproduce.plan import draws, plan
@@ -158,7 +159,7 @@ def test_two_runs_with_one_seed_give_identical_files_whatever_the_number_of_proc
     for name, processes in (("one", 1), ("other", 2)):
         assert reproduce(settings, tmp_path / name, processes, silent())
     one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
-    assert len(one) == 6 + 12
+    assert len(one) == 6 + 12 + len([LOCK])
     assert one == other
 
 

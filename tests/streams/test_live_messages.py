@@ -51,6 +51,8 @@ BAD_LINES = {
     "u is an object": b'{"u": {"a": 1}}',
     "u is a text": b'{"u": "abc"}',
     "u is uneven": b'{"u": [[1], [2, 3]]}',
+    "u is uneven, and PyTorch does not say so": b'{"u": [[], 0.5]}',
+    "u is uneven in its depth": b'{"u": [[[]], [1]]}',
     "boundary is a text": b'{"u": [1], "boundary": "false"}',
     "boundary is a number": b'{"u": [1], "boundary": 1}',
     "an unknown key": b'{"u": [1], "y": 2}',
@@ -140,6 +142,7 @@ BAD_ITEMS = {
     "a mapping of nothing": {"u": None},
     "a list of texts": ["a", "b", "c"],
     "an uneven list": [[1.0], [2.0, 3.0], [4.0]],
+    "an uneven list that PyTorch takes": [[], 1.0, 2.0],
     "an object": object(),
     "a number of 400 digits": 10**400,
 }

@@ -79,9 +79,23 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
     if isinstance(value, tuple):
         return tuple(to_tensors(item, dtype) for item in value)
     tensor = torch.as_tensor(value)
+    require_whole(tensor, value)
     if dtype is not None and tensor.is_floating_point():
         return tensor.to(dtype)
     return tensor
+
+
+def require_whole(tensor: torch.Tensor, value: Any) -> None:
+    """`ValueError` where a tensor has less in it than its list: PyTorch takes `[[], 1]` for `[[], []]`."""
+    if tensor.numel() == 0 and isinstance(value, list) and not _is_hollow(value, tensor.dim()):
+        raise ValueError(f"{shown(value)} is a list of unequal lengths")
+
+
+def _is_hollow(value: Any, depth: int) -> bool:
+    if depth == 0 or not isinstance(value, list):
+        return False
+    sizes = {len(item) if isinstance(item, list) else -1 for item in value}
+    return len(sizes) <= 1 and (not value if depth == 1 else all(_is_hollow(item, depth - 1) for item in value))
 
 
 def to_sample(item: Any, dtype: torch.dtype | None = None) -> Sample:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import SampleError, StreamError
-from hamlearn.streams.values import shown
+from hamlearn.streams.values import require_whole, shown
 
 KEYS = ("u", "target", "t", "tau", "boundary")
 _KNOWN = frozenset(KEYS)
@@ -79,6 +79,7 @@ def tensor_of(value: Any, dtype: torch.dtype | None, name: str, place: str) -> T
         return None
     try:
         tensor = torch.tensor(value, dtype=dtype)
+        require_whole(tensor, value)
         # Most messages are short lists of numbers: Python is done with them before PyTorch has begun.
         finite = _is_small(value) or bool(tensor.isfinite().all())
     except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
