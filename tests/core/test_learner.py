@@ -95,8 +95,15 @@ def test_reset_returns_to_h0_and_keeps_weights_costates_and_time():
     assert learner.state.h is None
     assert learner.state.t == t
     assert all(torch.equal(omega[n], o) for n, o in learner.state.omega.items())
-    fresh = hl.Learner(learner.network, problem.loss, problem.hyper, order="sequential")
-    learner.order = "sequential"
+    fresh = hl.Learner(
+        learner.network,
+        problem.loss,
+        problem.hyper,
+        learner.order,
+        learner.credit,
+        learner.reset_h,
+        learner.integrator,
+    )
     assert torch.equal(learner.predict(problem.samples[0].u), fresh.predict(problem.samples[0].u))
 
 

@@ -145,7 +145,7 @@ class Watch:
         """Equal where nothing has changed."""
         learner, reader = self.learner, self.learner._reader
         seen: list[Any] = [array.tobytes() for array in self.bits]
-        seen += [reader.position, id(reader._loaded)]
+        seen += [reader.position, id(reader.progress)]
         if isinstance(learner, LocalLearner):
             engine, progress = learner._engine, learner._progress
             held = [progress.omega, progress.t, progress.updates]
