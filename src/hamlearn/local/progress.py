@@ -73,6 +73,7 @@ class Progress:
         self._risk = smallest_risk(system.theta)
         self._reach: tuple[list[Omega], float] | None = None
 
+    @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int) -> StepReport | None:
         """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.
 
@@ -82,29 +83,28 @@ class Progress:
         self._watch.check()
         before, shown = self._snapshot(ticks), self.shown + (sample is not None)
         accepted, told = None, None
-        with torch.no_grad():
-            try:
-                own = None
-                if sample is not None:
-                    self.engine.begin(sample.u)
-                    own = self.engine.own(sample)
-                for tick in range(ticks):
-                    last = tick == ticks - 1
-                    change = self._propose(sample, own, before[0], last=last)
-                    if isinstance(change, Skip):
-                        self._restore(before, reset=change.drop)
-                        self.shown = shown
-                        return change.report
-                    told = change.report or told
-                    if last:
-                        accepted = change
-                    self._take(change, shown if last else self.shown)
-            except BaseException:
-                if accepted is None:
-                    self._restore(before, reset=False)
-                else:
-                    self._take(accepted, shown)
-                raise
+        try:
+            own = None
+            if sample is not None:
+                self.engine.begin(sample.u)
+                own = self.engine.own(sample)
+            for tick in range(ticks):
+                last = tick == ticks - 1
+                change = self._propose(sample, own, before[0], last=last)
+                if isinstance(change, Skip):
+                    self._restore(before, reset=change.drop)
+                    self.shown = shown
+                    return change.report
+                told = change.report or told
+                if last:
+                    accepted = change
+                self._take(change, shown if last else self.shown)
+        except BaseException:
+            if accepted is None:
+                self._restore(before, reset=False)
+            else:
+                self._take(accepted, shown)
+            raise
         return told
 
     def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
