@@ -32,6 +32,7 @@ def everything(learner: LocalLearner) -> list:
     parts += [*getattr(engine, "pending", {}).values(), torch.get_rng_state()]
     modes = [module.training for module in learner.module.modules()]
     numbers = [state.t, state.updates, learner.position, getattr(engine, "number", 0), getattr(engine, "kappa", 0)]
+    modes.append(torch.is_grad_enabled())
     return [*numbers, *modes, *(part.detach().clone() for part in parts)]
 
 

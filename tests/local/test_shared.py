@@ -233,3 +233,20 @@ def test_weights_that_share_memory_are_not_stacked():
     assert not learner.stacks
     learner.step(stream(1)[0])
     assert torch.equal(net[2][0].weight, net[0][0].weight)
+
+
+@pytest.mark.parametrize(
+    "setting", [{}, {"align": True}, {"delay_free": True}, {"groups": 1, "order": "sequential"}]
+)
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+def test_sparse_gradients_teach_what_dense_ones_do(momentum, setting):
+    found = []
+    for sparse in (False, True):
+        torch.manual_seed(3)
+        net = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 3))
+        learner = LocalLearner(net, mse, hl.Hyper.from_sgd(lr=0.1, momentum=momentum), **setting)
+        for k in range(8):
+            learner.step(hl.Sample(torch.tensor([k % 5, 2]), torch.randn(2, 3)))
+        found.append([*net.parameters(), *learner.state.omega.values()])
+    for dense, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, dense, rtol=1e-12, atol=1e-12)

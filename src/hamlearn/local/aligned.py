@@ -70,7 +70,7 @@ class Aligned:
         # A stack that leads to no output never learns, and needs no past.
         known = stack.name in self.schedule.backward
         delays = self.schedule.delays(stack.name) if known else [0] * stack.length
-        self.pipes[stack.name] = Pipe(h, torch.zeros_like(h[1:]), Line(stack, h, delays))
+        self.pipes = self.pipes | {stack.name: Pipe(h, torch.zeros_like(h[1:]), Line(stack, h, delays))}
 
     def reset(self) -> None:
         """Drop all samples in flight."""
@@ -180,7 +180,8 @@ class Aligned:
         return Done(flight.given or flight.sample, flight.t, self.system.read(h), loss)  # type: ignore[arg-type]
 
     def _commit(self, tick: Tick) -> None:
-        flights = {e: f for e, f in tick.flights.items() if e != tick.number + 1 - self.schedule.horizon}
+        flights = tick.flights
+        flights.pop(tick.number + 1 - self.schedule.horizon, None)
         for written, place in ((tick.h, "h"), (tick.z, "z"), (tick.draws, "draws")):
             for (entry, name), value in written.items():
                 if entry in flights:
@@ -192,7 +193,7 @@ class Aligned:
 
     def snapshot(self, *, ticks: int) -> Any:
         """What `restore` takes; ticks that are taken write to samples in flight and to lines, hence copies."""
-        flights, pipes = dict(self.flights), dict(self.pipes)
+        flights, pipes = self.flights, self.pipes
         if ticks > 1:
             flights = {entry: flight.copy() for entry, flight in flights.items()}
             pipes = {n: replace(p, line=p.line.copy()) for n, p in pipes.items()}

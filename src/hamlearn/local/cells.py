@@ -137,22 +137,31 @@ class Cell:
         self.buffers.put_back(kept)
         return result
 
+    def may_draw(self) -> bool:
+        """Whether the node may draw random numbers."""
+        return not self._steady or any(self._hooks)
+
     def draws(self) -> list[Tensor] | None:
         """State of the random number generators, for `again`; `None` for a node that draws none."""
-        if self._steady and not any(self._hooks):
-            return None
-        return random_state(self.devices)
+        return random_state(self.devices) if self.may_draw() else None
 
     def _evaluate(self, inputs: list[Any]) -> Tensor:
         if self.inplace:
             # The inputs are other nodes' states: a module that works in place gets copies.
             return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
-        tensors = [x for x in inputs if isinstance(x, Tensor) and not x.is_inference()]
-        versions = [x._version for x in tensors]
+        before = _versions(inputs)
         out = self.node(*inputs)
-        if versions != [x._version for x in tensors]:
+        if before != _versions(inputs):
             raise ConfigError(
                 f"node {self.name!r} ({type(self.node.module).__name__}) writes into its input, which others read "
                 "too: let it work on a copy, or give it an attribute inplace=True, and it is handed copies"
             )
         return out
+
+
+def _versions(inputs: list[Any]) -> list[int] | None:
+    """How often each input has been written to; `None` where one is no tensor, or one that does not count it."""
+    try:
+        return [x._version for x in inputs]
+    except (AttributeError, RuntimeError):
+        return None

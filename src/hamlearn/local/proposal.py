@@ -52,7 +52,7 @@ class Proposal:
 def costate(omega: list[Omega], grads: list[Tensor | Outer | None], decay: float, gain: float) -> list[Omega]:
     """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
     if decay == 0.0 and gain == 1.0:
-        return [torch.zeros_like(dense(w)) if g is None else g for w, g in zip(omega, grads, strict=True)]
+        return [torch.zeros_like(dense(w)) if g is None else _plain(g) for w, g in zip(omega, grads, strict=True)]
     new = list(torch._foreach_mul([dense(w) for w in omega], decay))
     moved = [(w, g) for w, g in zip(new, grads, strict=True) if isinstance(g, Tensor)]
     if moved:
@@ -61,6 +61,11 @@ def costate(omega: list[Omega], grads: list[Tensor | Outer | None], decay: float
         if isinstance(g, Outer):
             g.add_to_(w, gain)
     return list(new)
+
+
+def _plain(grad: Tensor | Outer) -> Tensor | Outer:
+    """The gradient of an embedding may be sparse; a costate is not."""
+    return grad.to_dense() if isinstance(grad, Tensor) and grad.is_sparse else grad
 
 
 def add_at(total: list[Tensor | Outer | None], slots: list[int], grads: Sequence[Tensor | Outer]) -> None:

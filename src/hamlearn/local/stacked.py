@@ -78,6 +78,7 @@ class Stack:
         self.parents = [s for s in self.sources if s in nodes_all]
         self.slots = slots
         self.length = len(nodes)
+        self.nodes = nodes
         self.modules = [m for node in nodes for m in node.module.modules()]
         leaves = [cast(list[nn.Module], flat(node.module)) for node in nodes]
         functions = [out_of_place(function) for function in leaves[0][1:]]
@@ -92,9 +93,13 @@ class Stack:
 
     def own(self) -> None:
         """Make the layers' weights views of the stacked tensors, which hold the same values."""
-        for stacked, kind in zip(self.theta, ("weight", "bias"), strict=False):
-            for layer, values in zip(self._linear, stacked, strict=True):
-                getattr(layer, kind).data = values
+        self._places: list[list[tuple[Tensor, int]]] = []
+        for index, layer in enumerate(self._linear):
+            place = []
+            for stacked, weight in zip(self.theta, (layer.weight, layer.bias), strict=False):
+                weight.data = stacked[index]
+                place.append((weight, weight.data_ptr()))
+            self._places.append(place)
         self._columns = self.theta[0].transpose(1, 2)
         self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
 
@@ -152,9 +157,8 @@ class Stack:
 
     def check_layer(self, index: int) -> None:
         """Raise where the weights of a layer have left the stack, or have got a hook that would not be called."""
-        layer = self._linear[index]
-        for stacked, weight in zip(self.theta, (layer.weight, layer.bias), strict=False):
-            if weight.data_ptr() != stacked[index].data_ptr():
+        for weight, address in self._places[index]:
+            if weight.data_ptr() != address:
                 raise ConfigError(
                     f"the weights of {self.names[index]!r} have got new storage since they were stacked "
                     "(module.to(), weight.data = ...): build the learner afterwards, or pass stacked=False"
@@ -166,8 +170,6 @@ class Stack:
                 )
 
     def _affine(self, x: Tensor) -> Tensor:
-        if self._linear[0].weight.data_ptr() != self.theta[0].data_ptr():
-            self.check_layer(0)
         if self._bias is None:
             return torch.bmm(_rows(x), self._columns).view(x.shape)
         return torch.baddbmm(self._bias, _rows(x), self._columns).view(x.shape)

@@ -15,7 +15,7 @@ from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
 from hamlearn.local.losses import without_graph
-from hamlearn.local.move import Move, Part
+from hamlearn.local.move import Move
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
@@ -73,9 +73,10 @@ class System:
             beta = self.hyper.beta
         outputs = self.wiring.outputs
         self._loss_of = dict(self.loss) if isinstance(self.loss, Mapping) else dict.fromkeys(outputs, self.loss)
-        alone = len(outputs) == 1 and self.wiring.read is None
-        self._without_graph = without_graph(self._loss_of[outputs[0]]) if alone else None
+        self._only = outputs[0] if len(outputs) == 1 and self.wiring.read is None else None
+        self._without_graph = without_graph(self._loss_of[self._only]) if self._only is not None else None
         self.velocity = Velocity(beta, slots, self.theta)
+        self._device = self.theta[0].device.type
 
     def _cell(self, node: Node, nodes: list[str]) -> Cell:
         weights: list[Tensor] = [w for w in node.module.parameters() if w.requires_grad]
@@ -117,26 +118,33 @@ class System:
             return beta
         return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))
 
-    def move(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> Move:
-        """θ ← θ − τβ⊙ω, ready to be made."""
-        if self._one_beta:
-            scale = -(tau * self._beta_at(t))
-            parts = [Part([w], o, scale) for w, o in zip(theta, omega, strict=True) if isinstance(o, Outer)]
-            dense_ones = [(w, o) for w, o in zip(theta, omega, strict=True) if isinstance(o, Tensor)]
-            if dense_ones:
-                parts.append(Part([w for w, _ in dense_ones], [o for _, o in dense_ones], scale))
-            return Move(parts)
-        parts, numbers = [], dict[float, tuple[list[Tensor], list[Tensor]]]()
+    def moves(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> list[Move]:
+        """θ ← θ − τβ⊙ω, ready to be made in as few calls as the kinds of β allow."""
+        if not self._one_beta:
+            return self._moves_by_beta(theta, omega, t, tau)
+        scale, moves, weights, costates = -(tau * self._beta_at(t)), [], list[Tensor](), list[Tensor]()
+        for w, o in zip(theta, omega, strict=True):
+            if isinstance(o, Outer):
+                moves.append(Move([w], o, scale))
+            else:
+                weights.append(w)
+                costates.append(o)
+        if weights:
+            moves.append(Move(weights, costates, scale))
+        return moves
+
+    def _moves_by_beta(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> list[Move]:
+        moves, numbers = [], dict[float, tuple[list[Tensor], list[Tensor]]]()
         for w, o, beta in zip(theta, map(dense, omega), self.velocity.values(t), strict=True):
             if not isinstance(beta, Tensor):
                 group = numbers.setdefault(beta, ([], []))
                 group[0].append(w)
                 group[1].append(o)
             elif beta.dim():
-                parts.append(Part([w], [o * beta], -tau))
+                moves.append(Move([w], [o * beta], -tau))
             else:
-                parts.append(Part([w], [o], -(tau * beta)))
-        return Move(parts + [Part(ws, os, -(tau * beta)) for beta, (ws, os) in numbers.items() if beta])
+                moves.append(Move([w], [o], -(tau * beta)))
+        return moves + [Move(ws, os, -(tau * beta)) for beta, (ws, os) in numbers.items() if beta]
 
     def largest_beta(self, t: float) -> float:
         """The largest of all β at time t."""
@@ -156,22 +164,29 @@ class System:
             found |= {names[0]: tensor} if len(names) == 1 else dict(zip(names, tensor, strict=True))
         return {name: found[name] for name in self.names.values()}
 
+    def may_draw(self) -> bool:
+        """Whether a tick may draw random numbers: of functions that are not known, anything is to be expected."""
+        return self._without_graph is None or any(c.may_draw() for c in self.cells if isinstance(c, Cell))
+
     def read(self, h: dict[str, Tensor]) -> Any:
         """Y from the states of the output nodes."""
+        if self._only is not None:
+            return h[self._only]
         read = self.wiring.read or (lambda x: x)
         y = {name: read(h[name]) for name in self.wiring.outputs}
         return y if len(y) > 1 else y[self.wiring.outputs[0]]
 
     def losses(self, h: dict[str, Tensor], target: Any) -> tuple[Tensor | None, dict[str, Tensor]]:
         """L, and ∂L/∂h of each output node in `h` that has a target: each node has a loss of its own."""
+        quick = self._without_graph
+        if quick is not None and self._only in h and not torch.is_autocast_enabled(self._device):
+            pair = quick(h[self._only], target)
+            if pair is not None:
+                return pair[0], {self._only: pair[1]}
         targets = self.targets(target)
         found = [name for name in self.wiring.outputs if name in targets and name in h]
         if not found:
             return None, {}
-        if self._without_graph is not None and not torch.is_autocast_enabled(h[found[0]].device.type):
-            pair = self._without_graph(h[found[0]], targets[found[0]])
-            if pair is not None:
-                return pair[0], {found[0]: pair[1]}
         leaves = [h[name].detach().requires_grad_() for name in found]
         with torch.enable_grad():
             L = self.compare(dict(zip(found, leaves, strict=True)), targets)

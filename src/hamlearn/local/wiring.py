@@ -69,6 +69,8 @@ class Wiring:
 
     def values(self, u: Any) -> dict[str, Any]:
         """The external inputs by name."""
+        if isinstance(u, Tensor) and len(self.inputs) == 1:
+            return {self.inputs[0]: u}
         if len(self.inputs) == 1 and not isinstance(u, Mapping):
             return {self.inputs[0]: u}
         if not isinstance(u, Mapping) or set(u) != set(self.inputs):
