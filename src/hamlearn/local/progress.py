@@ -119,12 +119,7 @@ class Progress:
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
             spoilt = self._buffers.spoilt(buffers)
-<<<<<<< HEAD
-            sound = is_finite(proposal.loss, proposal.h) and not spoilt
-            if not (sound and is_finite(None, proposal.z) and self._weights_stay_finite(omega, t, rates.stride)):
-=======
-            if spoilt or not (is_finite(proposal) and self._weights_stay_finite(omega, t, rates.tau)):
->>>>>>> local
+            if spoilt or not (is_finite(proposal) and self._weights_stay_finite(omega, t, rates.stride)):
                 if self.on_nonfinite == "raise":
                     raise NonFiniteError(nonfinite_message(proposal, spoilt, omega, t))
                 told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
@@ -135,13 +130,8 @@ class Progress:
         report: StepReport | None = None
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
-<<<<<<< HEAD
-        move = system.move(system.theta, moving, t, rates.stride)
-        return Change(move, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
-=======
-        moves = system.moves(system.theta, moving, t, rates.tau)
+        moves = system.moves(system.theta, moving, t, rates.stride)
         return Change(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
->>>>>>> local
 
     def _take(self, change: Change, shown: int) -> None:
         """Make a change; where that was interrupted, asking again makes the rest of it."""
@@ -163,12 +153,8 @@ class Progress:
             return False
         theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
         for step in (omega,) if sequential else (self.omega, omega):
-<<<<<<< HEAD
-            system.move(theta, step, t, stride).make()
-=======
-            for move in system.moves(theta, step, t, tau):
+            for move in system.moves(theta, step, t, stride):
                 move.make()
->>>>>>> local
             if not all_finite(list(theta)):
                 return False
         return True
