@@ -137,8 +137,8 @@ def hl_loop(problem: Problem) -> Pass:
     learner, stream = _learner(problem), _stream(problem)
     list(_compiled_reports(learner, stream))
     assert learner._blocks is not None
-    made: dict[Any, Any] = learner._blocks.engine._steps._made  # type: ignore[attr-defined]
-    ((key, (recorded, loop)),) = made.items()
+    ((made,),) = learner._blocks.engine._steps._made.values()  # type: ignore[attr-defined]
+    recorded, loop = made.recorded, made.loop
     calls: list[tuple[list[Tensor], list[Tensor], list[Tensor]]] = []
 
     def listen(steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor]) -> list[Tensor]:
@@ -146,7 +146,7 @@ def hl_loop(problem: Problem) -> Pass:
         results: list[Tensor] = loop(steps, carry, samples, constants)
         return results
 
-    made[key] = recorded, listen
+    made.loop = listen
     list(_compiled_reports(learner, stream))
     constants, start = calls[0][2], [weight.detach().clone() for weight in problem.network.parameters()]
     carry = start + [torch.zeros_like(tensor) for tensor in calls[0][0][len(start) :]]

@@ -34,6 +34,7 @@ def from_river(
         dtype: `None` is torch's default.
 
     Example:
+        >>> from datetime import timedelta
         >>> from river import datasets
         >>> stream = from_river(datasets.WaterFlow(), unit=timedelta(hours=1))
         >>> print(stream.spec)
