@@ -36,7 +36,6 @@ class Buffers:
             return None
         return [(dict(held), {n: x.clone() for n, x in held.items() if x is not None}) for held in self._held]
 
-    @torch.no_grad()
     def put_back(self, kept: Kept) -> None:
         """The same tensors under the same names, with the values that were kept."""
         if kept is None and not any(self._held):
@@ -56,6 +55,8 @@ class Buffers:
 
         Kernels that keep statistics write to buffers without a mark on their version, so that all are looked at.
         """
+        if not any(self._held):
+            return False
         found = [x for held in self._held if held for x in held.values() if x is not None and _is_real(x)]
         if not found or math.isfinite(sum(norm.item() for norm in torch._foreach_norm(found))):
             return False

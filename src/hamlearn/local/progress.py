@@ -101,10 +101,12 @@ class Progress:
                     accepted = change
                 self._take(change, shown if last else self.shown)
         except BaseException:
-            if accepted is None:
-                self._restore(before, reset=False)
-            else:
-                self._take(accepted, shown)
+            # An interrupt may have left the mode in which a node's graph is built.
+            with torch.no_grad():
+                if accepted is None:
+                    self._restore(before, reset=False)
+                else:
+                    self._take(accepted, shown)
             raise
         return told
 
