@@ -15,12 +15,16 @@ from hamlearn import _tree
 from hamlearn._claims import Tensors, record, whole
 from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
+from hamlearn.errors import SampleError
 from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 from hamlearn.tokens import Rerun, Token, pack, unpack
 from hamlearn.transition import as_state, end_points, first_state, next_state
+
+_DRIFT = 1e-2
+"""How far from h0 a rebuilt first state may be, relative to its size."""
 
 
 class Echoed(Order):
@@ -220,7 +224,9 @@ class Echoed(Order):
                     tree = previous(token.sample.u, _tree.unflatten([leaf.detach() for leaf in after], spec))
                 met = after = as_state(tree, after, spec)
             if token.fresh and not stale:
-                met = self._first_state(token.sample, spec)
+                rebuilt, met = met, self._first_state(token.sample, spec)
+                if self.rebuilds:
+                    _require_way_back(rebuilt, met)
             yield self._run_again(token, met, None, spec)
 
     def decay(self, t: float, rates: Rates) -> float:
@@ -274,3 +280,15 @@ class Echoed(Order):
             omega = scaled(omega, 1 - stride * eta)
         add_(omega, grads[2 * n :], 1.0)
         return grads[:n], grads[n : 2 * n], omega
+
+
+def _require_way_back(rebuilt: list[Tensor], first: list[Tensor]) -> None:
+    """Raise where rebuilding has not led back to the first state, but for rounding."""
+    for state, start in zip(rebuilt, first, strict=True):
+        away = (state - start.detach()).abs().max().item() if state.numel() else 0.0
+        if not away <= _DRIFT * (1.0 + start.detach().abs().max().item() if state.numel() else 1.0):
+            raise SampleError(
+                f"the states that were rebuilt end {away:.3g} away from h0, so the costates would be wrong: the "
+                "state net gave other values when it was run again. Use hl.Echo(memory='stored'), or a state net "
+                "that does not change itself and, for long sequences, integrates exactly"
+            )

@@ -610,3 +610,23 @@ def test_a_schedule_that_calls_itself_is_named():
     learner = learner_of(nn.Linear(2, 1).double(), hyper=hl.Hyper(eta=schedule))
     with pytest.raises(hl.errors.ConfigError, match="eta"):
         learner.step(samples(1)[0])
+
+
+def test_states_rebuilt_by_a_net_that_changes_itself_are_refused():
+    class Fading(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.field, self.gain = hl.reversible.AntisymmetricLinear(4, inputs=2), 1.0
+
+        def forward(self, u, h):
+            self.gain *= 0.9
+            return self.gain * self.field(u, h)
+
+    torch.manual_seed(0)
+    cell = hl.reversible.MidpointCell(Fading(), 4, 0.3)
+    network = hl.Network.recurrent(cell, nn.Linear(4, 1))
+    learner = learner_of(network.double(), credit=hl.Echo(memory="reversible"))
+    before = weights(learner)
+    with pytest.raises(hl.errors.SampleError, match="away from h0"):
+        ran(learner, tokens(12, length=12), "eager")
+    assert torch.equal(weights(learner), before)
