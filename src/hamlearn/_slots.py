@@ -172,6 +172,7 @@ class Slots:
 
     def _refuse_shared_memory(self) -> None:
         owners = {w.untyped_storage().data_ptr(): n for n, w in self.parameters.items() if w.numel()}
+        self.memories = set(owners)
         for name, buffer in self.buffers.items():
             owner = owners.get(buffer.untyped_storage().data_ptr()) if buffer.numel() else None
             if owner is not None:

@@ -332,7 +332,7 @@ def test_a_source_or_schedule_that_fails_does_so_after_the_samples_before(engine
     with pytest.raises(OSError, match="the cable"):
         list(learner.run(source(), engine=engine, chunk=16))
     assert learner.position == 10
-    hyper = hl.Hyper(tau=0.5, eta=lambda t: 1 / (4 - t) ** 2, beta=0.01)
+    hyper = hl.Hyper(tau=0.5, eta=lambda t: 0.1 / (4 - t) ** 2, beta=0.01)
     learner = Problem(problem.network, problem.loss, hyper, problem.samples).learner()
     with pytest.raises(ZeroDivisionError):
         list(learner.run(problem.samples, engine=engine, chunk=16))

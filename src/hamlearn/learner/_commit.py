@@ -67,8 +67,9 @@ class Commit:
     def __call__(self) -> None:
         learner = self.learner
         if self.theta is not None:
-            with torch.no_grad():
-                torch._foreach_copy_(learner._system.theta, self.theta)
+            # Whoever calls this keeps the gradient mode.
+            torch.set_grad_enabled(False)
+            torch._foreach_copy_(learner._system.theta, self.theta)
         write_back(self.buffers)
         learner._system.slots.settle()
         learner._carry = self.carry
@@ -113,9 +114,10 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
     belongs to whoever reads it.
     """
     given = [leaf for leaf in _tree.flatten(sample.u)[0] if isinstance(leaf, Tensor)]
-    taken = {_memory(tensor) for tensor in (*given, *slots.parameters.values(), *slots.values())}
-    outcome.h = [leaf.clone() if _memory(leaf) in taken else leaf for leaf in outcome.h]
-    taken.update(map(_memory, outcome.h))
+    taken = {_memory(tensor) for tensor in (*given, *slots.values())} | slots.memories
+    if outcome.h:
+        outcome.h = [leaf.clone() if _memory(leaf) in taken else leaf for leaf in outcome.h]
+        taken.update(map(_memory, outcome.h))
     if any(isinstance(leaf, Tensor) and _memory(leaf) in taken for leaf in _tree.flatten(outcome.y)[0]):
         outcome.y = _tree.copied(outcome.y)
 

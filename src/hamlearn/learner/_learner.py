@@ -177,6 +177,7 @@ class Learner:
             slots.lend()
             now = self._instant(sample)
             outcome = self._order.propose(self._carry_for(now), now)
+            torch.set_grad_enabled(False)
             keep_apart(outcome, sample, slots)
             theta = self._moved(now, outcome)
             finite = on_nonfinite == "ignore" or not nonfinite(outcome, theta, self._system)
@@ -271,6 +272,7 @@ class Learner:
         finally:
             self._make_whole()
 
+    @keeps_mode
     def reset(self) -> None:
         """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
         self._settle()
@@ -359,7 +361,6 @@ class Learner:
             )
         return Carry(h, carry.z, carry.omega, spec)
 
-    @torch.no_grad()
     def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
         """θ⁺, where this step moves the weights."""
         system, stride = self._system, now.rates.stride

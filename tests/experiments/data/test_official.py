@@ -128,7 +128,7 @@ def no_network(monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)
 
 
-@pytest.mark.parametrize("missing", ["requests", "filelock", "platformdirs"])
+@pytest.mark.parametrize("missing", ["requests", "platformdirs"])
 def test_a_missing_extra_is_named(missing, monkeypatch, places, tmp_path):
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "hamlearn.experiments.data._http", raising=False)
