@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
-from hamlearn.errors import REFUSALS, ConfigError, SampleError
+from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 
 Loss = Callable[[Any, Any], Tensor]
 
@@ -29,7 +29,7 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
                 L = loss(y, target)
         else:
             L = loss(y, target)
-    except torch.OutOfMemoryError:
+    except (torch.OutOfMemoryError, HamlearnError):
         raise
     except (*REFUSALS, UserWarning) as error:
         reason = str(error).rstrip(".")

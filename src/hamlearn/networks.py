@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from hamlearn import _tree
 from hamlearn._slots import Slots
-from hamlearn.errors import REFUSALS, ConfigError, SampleError
+from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 
 Net = Callable[..., Any]
 Reads = Literal["uh", "u", "h"]
@@ -184,6 +184,8 @@ class Network(nn.Module):
             return None
         try:
             return self._start(u)
+        except HamlearnError:
+            raise
         except REFUSALS as error:
             reason = str(error).rstrip(".")
             raise SampleError(
@@ -219,7 +221,7 @@ class Network(nn.Module):
             if reads == "uh":
                 return net(u, h)
             return net(h)
-        except torch.OutOfMemoryError:
+        except (torch.OutOfMemoryError, HamlearnError):
             raise
         except REFUSALS as error:
             given = {"u": "u={u}", "uh": "u={u} and h={h}"}.get(reads, "h={h}")
