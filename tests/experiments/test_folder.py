@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import re
 import signal
+import time
 
 import pytest
 from filelock import FileLock
@@ -22,22 +23,23 @@ kind = "linear"
 """
 
 
-def hold(folder, ready, done):
+def hold(folder, ready):
     with alone_in(folder):
         ready.set()
-        done.wait(60)
+        time.sleep(60)
 
 
 @pytest.fixture
 def other(tmp_path):
     """Another process that works in the folder `out`."""
     server = multiprocessing.get_context("forkserver")
-    ready, done = server.Event(), server.Event()
-    process = server.Process(target=hold, args=(tmp_path / "out", ready, done))
+    ready = server.Event()
+    process = server.Process(target=hold, args=(tmp_path / "out", ready))
     process.start()
     assert ready.wait(60)
     yield process
-    done.set()
+    # Not by the event: setting one whose waiter was killed waits for ever.
+    process.kill()
     process.join()
 
 
