@@ -67,9 +67,8 @@ class Commit:
     def __call__(self) -> None:
         learner = self.learner
         if self.theta is not None:
-            # Whoever calls this keeps the gradient mode.
-            torch.set_grad_enabled(False)
-            torch._foreach_copy_(learner._system.theta, self.theta)
+            with torch.no_grad():
+                torch._foreach_copy_(learner._system.theta, self.theta)
         write_back(self.buffers)
         learner._system.slots.settle()
         learner._carry = self.carry

@@ -177,7 +177,6 @@ class Learner:
             slots.lend()
             now = self._instant(sample)
             outcome = self._order.propose(self._carry_for(now), now)
-            torch.set_grad_enabled(False)
             keep_apart(outcome, sample, slots)
             theta = self._moved(now, outcome)
             finite = on_nonfinite == "ignore" or not nonfinite(outcome, theta, self._system)
@@ -361,6 +360,7 @@ class Learner:
             )
         return Carry(h, carry.z, carry.omega, spec)
 
+    @torch.no_grad()
     def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
         """θ⁺, where this step moves the weights."""
         system, stride = self._system, now.rates.stride
