@@ -10,10 +10,11 @@ from hamlearn.errors import NonFiniteError
 Scale = float | Tensor
 _SMALL = 60_000.0
 """What every type of floating-point numbers can hold."""
+_PLAIN = (torch.float32, torch.float64)
 
 
-def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
-    """Each tensor times `by`.
+def scaled(tensors: list[Tensor], by: Scale, into: list[Tensor] | None = None) -> list[Tensor]:
+    """Each tensor times `by`, written `into` memory at hand if there is some.
 
     Example:
         >>> scaled([torch.ones(2)], 3.0)
@@ -21,7 +22,15 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     """
     if isinstance(by, Tensor):
         return [tensor * by.to(tensor.dtype) for tensor in tensors]
-    return list(torch._foreach_mul(tensors, _held(by, tensors)))
+    rate = _held(by, tensors)
+    if into is not None:
+        return [torch.mul(tensor, rate, out=out) for tensor, out in zip(tensors, into, strict=True)]
+    # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
+    # their own type gives the same bits, in the types that compute in themselves.
+    dtype = tensors[0].dtype if tensors else None
+    if dtype in _PLAIN and all([type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors]):
+        return list(torch._foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
+    return list(torch._foreach_mul(tensors, rate))
 
 
 def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]:

@@ -8,7 +8,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
 from hamlearn.credit import Credit
-from hamlearn.hamiltonian import coupling, instantaneous_loss, integrate_costate, vjp
+from hamlearn.hamiltonian import coupling, forgets, instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
@@ -46,10 +46,10 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
     grads = None if L is None else vjp([L], [None], system.theta)
-    omega = integrate_costate(
-        carry.omega, grads, 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
-    )
-    return Outcome([], [], omega, _tree.detach(y), _detached(L), None, learned=L is not None)
+    decay, gain = 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
+    omega = integrate_costate(carry.omega, grads, decay, gain, carry.spare)
+    own, learned = not forgets(decay), L is not None
+    return Outcome([], [], omega, _tree.detach(y), _detached(L), None, learned=learned, own=own)
 
 
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
@@ -62,13 +62,14 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
     decay, gain = 1 - rates.stride * rates.eta, rates.stride * rates.phi
     if L is None:
         z = [torch.zeros_like(leaf) for leaf in h_next]
-        omega = integrate_costate(carry.omega, None, decay, gain)
+        omega = integrate_costate(carry.omega, None, decay, gain, carry.spare)
     else:
         grads = vjp([L], [None], [*h_next, *system.theta])
         z = scaled(grads[: len(h_next)], gain)
-        omega = integrate_costate(carry.omega, grads[len(h_next) :], decay, gain)
+        omega = integrate_costate(carry.omega, grads[len(h_next) :], decay, gain, carry.spare)
     h = [leaf.detach() for leaf in h_next]
-    return Outcome(h, z, omega, _tree.detach(y), _detached(L), None, spec, learned=L is not None)
+    own, learned = not forgets(decay), L is not None
+    return Outcome(h, z, omega, _tree.detach(y), _detached(L), None, spec, learned=learned, own=own)
 
 
 def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor]) -> Outcome:

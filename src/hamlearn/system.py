@@ -50,12 +50,19 @@ class System:
 
 @dataclass(slots=True)
 class Carry:
-    """What a step starts from: h and z as flat lists (empty without a state net), and ω."""
+    """What a step starts from: h and z as flat lists (empty without a state net), and ω.
+
+    Attributes:
+        own: Whether nobody else holds the memory of ω, so that it may serve again once ω has been replaced.
+        spare: Memory that the new ω may take.
+    """
 
     h: list[Tensor]
     z: list[Tensor]
     omega: list[Tensor]
     spec: _tree.Spec
+    own: bool = False
+    spare: list[Tensor] | None = None
 
 
 @dataclass(slots=True)
@@ -73,6 +80,7 @@ class Outcome:
         dtheta: θ̇; `None` where it is −β⊙ω of the new ω.
         moves: Whether the weights move at this step.
         learned: Whether a loss enters the move.
+        own: Whether the memory of the new ω was made, or taken from `Carry.spare`, for it alone.
     """
 
     h: list[Tensor]
@@ -85,6 +93,7 @@ class Outcome:
     dtheta: list[Tensor] | None = None
     moves: bool = True
     learned: bool = True
+    own: bool = False
 
 
 @dataclass(slots=True)

@@ -165,6 +165,7 @@ class Undo:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
+        learner._carry.own = False
         self.kept = learner._carry, learner._t, learner._updates, learner._fresh
         self.tensors = [*learner._system.theta, *learner._system.slots.present()]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]

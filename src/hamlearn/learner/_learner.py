@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn._scale import plus
 from hamlearn._slots import Slots
 from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
@@ -22,6 +21,7 @@ from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
+from hamlearn.learner._moves import Late, Moves
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_parts, make_order
 from hamlearn.learner._step_blocks import StepRunner
@@ -80,7 +80,8 @@ class Learner:
         self._system = System(network, loss, hyper)
         self._order = make_order(self._system, order, credit, integrator, reset_h)
         omega = [torch.zeros_like(weight, requires_grad=False) for weight in self._system.theta]
-        self._carry = Carry([], [], omega, None)
+        self._carry = Carry([], [], omega, None, own=True)
+        self._moves = Moves(self._system)
         self._t = 0.0
         self._updates = 0
         self._fresh = True
@@ -144,6 +145,7 @@ class Learner:
         """Time, h, z and ω as they are now."""
         self._settle()
         carry = self._carry
+        carry.own = False
         h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
         z = _tree.unflatten(carry.z, carry.spec) if carry.z else None
         omega = dict(zip(self._system.names, carry.omega, strict=True))
@@ -162,35 +164,37 @@ class Learner:
         self._settle(hand_over=True)
         return self._order.stored()
 
-    @keeps_mode
     def step(self, sample: Sample) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        # What the step changes is prepared first, and then done in one stroke: wherever an interrupt strikes,
-        # `_repair` holds what is left to do to be as before the step, or as after it.
+        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to do:
+        # wherever an interrupt strikes, the learner will be as before the step, or as after it.
         self._settle(hand_over=True)
         self._check_network()
-        slots, on_nonfinite = self._system.slots, self.on_nonfinite
-        self._repair = Withdrawal(self, self._generators())
+        slots, mode = self._system.slots, torch.is_grad_enabled()
+        undo = self._repair = Withdrawal(self, self._generators())
         try:
             slots.lend()
             now = self._instant(sample)
             outcome = self._order.propose(self._carry_for(now), now)
-            keep_apart(outcome, sample, slots)
-            theta = self._moved(now, outcome)
-            finite = on_nonfinite == "ignore" or not nonfinite(outcome, theta, self._system)
-            if not finite and on_nonfinite == "raise":
-                raise NonFiniteError(nonfinite_message(outcome, theta, self._system, self._t))
-            commit = self._accepted(now, outcome, theta) if finite else self._skipped(sample)
-            commit.progress = self._reader.due(sample)
+            with torch.no_grad():
+                keep_apart(outcome, sample, slots)
+                late = self._move(now, outcome, undo)
+                finite = self._finite(now, outcome, late)
+                commit = self._accepted(now, outcome, late) if finite else self._skipped(sample)
+                commit.progress = self._reader.due(sample)
+                if not finite:
+                    undo()
+                self._repair = commit
+                commit()
+                self._repair = None
         except BaseException:
             self._make_whole()
             raise
-        if not finite:
-            self._make_whole()
-        self._repair = commit
-        self._make_whole()
+        finally:
+            if torch.is_grad_enabled() is not mode:
+                torch.set_grad_enabled(mode)
         return StepReport(
             now.t,
             outcome.y,
@@ -298,9 +302,13 @@ class Learner:
         self._settle()
         _snapshot.load(path, self, new_hyper=new_hyper)
 
-    @keeps_mode
     def _settle(self, *, hand_over: bool = False) -> None:
         """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead."""
+        if self._repair is not None or self._blocks is not None or self._system.slots.borrowed:
+            self._catch_up(hand_over)
+
+    @keeps_mode
+    def _catch_up(self, hand_over: bool) -> None:
         self._make_whole()
         if self._blocks is not None:
             self._blocks.settle()
@@ -310,7 +318,8 @@ class Learner:
     def _make_whole(self) -> None:
         repair = self._repair
         if repair is not None:
-            repair()
+            with torch.no_grad():
+                repair()
             self._repair = None
         elif self._system.slots.borrowed:
             self._system.slots.put_back()
@@ -360,34 +369,41 @@ class Learner:
             )
         return Carry(h, carry.z, carry.omega, spec)
 
-    @torch.no_grad()
-    def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
-        """θ⁺, where this step moves the weights."""
-        system, stride = self._system, now.rates.stride
+    def _move(self, now: Instant, outcome: Outcome, undo: Withdrawal) -> dict[int, Late]:
+        """Move the weights, all but some that can wait until the step is accepted."""
         if not outcome.moves:
-            return None
-        if outcome.dtheta is None:
-            return system.velocity.moved(system.theta, outcome.omega, now.t, stride)
-        return plus(system.theta, outcome.dtheta, stride)
+            return {}
+        moves = self._moves
+        # The state that a new sequence begins with is read from the new weights.
+        late = {} if now.sample.boundary and self._stateful else moves.late(now, outcome)
+        undo.weights = moves.keep(late)
+        moves.move(now, outcome, late)
+        return late
 
-    def _accepted(self, now: Instant, outcome: Outcome, theta: list[Tensor] | None) -> Commit:
-        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)
+    def _finite(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> bool:
+        on_nonfinite, system = self.on_nonfinite, self._system
+        if on_nonfinite == "ignore" or not nonfinite(outcome, system, system.velocity.still(now.t), late):
+            return True
+        if on_nonfinite == "raise":
+            raise NonFiniteError(nonfinite_message(outcome, system, self._t))
+        return False
+
+    def _accepted(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> Commit:
+        own, old = outcome.own and self._moves.any_large, self._carry
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own, old.omega if own and old.own else None)
         fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
-        slots = self._system.slots
-        changes = slots.changes()
+        changes = self._system.slots.changes()
         if fresh and self._stateful:
-            weights = {} if theta is None else dict(zip(self._system.names, theta, strict=True))
-            with slots.exchanged(weights):
-                h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
-        return Commit(self, theta, changes, carry, now.t + now.rates.tau, updates, fresh)
+            h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
+            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own, carry.spare)
+        return Commit(self, late.values(), changes, carry, now.t + now.rates.tau, updates, fresh)
 
     def _skipped(self, sample: Sample) -> Commit:
         # A skipped sample that ends a sequence still ends it: its tokens must not run on into the next one.
         if sample.boundary:
             return self._anew()
-        return Commit(self, None, [], self._carry, self._t, self._updates, self._fresh, memory="kept")
+        return Commit(self, (), [], self._carry, self._t, self._updates, self._fresh, memory="kept")
 
     def _anew(self) -> Commit:
         carry = Carry([], [], self._carry.omega, None)
-        return Commit(self, None, [], carry, self._t, self._updates, True, memory="dropped")
+        return Commit(self, (), [], carry, self._t, self._updates, True, memory="dropped")
