@@ -28,7 +28,7 @@ def scaled(tensors: list[Tensor], by: Scale, into: list[Tensor] | None = None) -
     # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
     # their own type gives the same bits, in the types that compute in themselves.
     dtype = tensors[0].dtype if tensors else None
-    if dtype in _PLAIN and all([type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors]):
+    if dtype in _PLAIN and all(type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors):
         return list(torch._foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
     return list(torch._foreach_mul(tensors, rate))
 

@@ -102,7 +102,8 @@ def _differentiate(
     # arguments are ours, so it is called directly; anything else goes through the front door.
     for root in roots:
         if type(root) is not Tensor or not root.is_cpu:
-            return torch.autograd.grad(roots, inputs, [seed for _, seed in live], retain_graph=keep, allow_unused=True)
+            seeds = [seed for _, seed in live]
+            return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
     ones = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
     return _engine.run_backward(roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False)
 

@@ -132,7 +132,7 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
 
 
 def _region(tensor: Tensor) -> tuple[int, int]:
-    """Where the tensor's memory begins, and where it ends; all of what it is a part of, if it is laid out oddly."""
+    """Where the tensor's memory begins and ends; that of the whole it is a part of, if it is laid out oddly."""
     if tensor.is_contiguous():
         start = tensor.data_ptr()
         return start, start + tensor.nbytes

@@ -168,8 +168,8 @@ class Learner:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to do:
-        # wherever an interrupt strikes, the learner will be as before the step, or as after it.
+        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to
+        # do: wherever an interrupt strikes, the learner will be as before the step, or as after it.
         self._settle(hand_over=True)
         self._check_network()
         slots, mode = self._system.slots, torch.is_grad_enabled()
@@ -390,12 +390,13 @@ class Learner:
 
     def _accepted(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> Commit:
         own, old = outcome.own and self._moves.any_large, self._carry
-        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own, old.omega if own and old.own else None)
+        spare = old.omega if own and old.own else None
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own, spare)
         fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
         changes = self._system.slots.changes()
         if fresh and self._stateful:
             h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own, carry.spare)
+            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own, spare)
         return Commit(self, late.values(), changes, carry, now.t + now.rates.tau, updates, fresh)
 
     def _skipped(self, sample: Sample) -> Commit:

@@ -31,8 +31,8 @@ class Late(NamedTuple):
 class Moves:
     """How the weights of a learner move, without passing over their memory more often than SGD does.
 
-    Small weights are copied, then moved, then looked at. For large ones a product of each with itself says at the
-    speed of memory that their numbers are far from overflow: those move last, when nothing can be refused any more.
+    Small weights are copied, then moved, then looked at. For large ones their norm says, at the speed of memory,
+    that their numbers are far from overflow: those move last, when nothing can be refused any more.
 
     Args:
         system: Whose weights.
@@ -81,12 +81,8 @@ class Moves:
 
 
 def _far_from_overflow(weight: Tensor, omega: Tensor) -> bool:
-    """Whether no entry exceeds the root of the largest number, by sums of squares that are finite."""
-    if weight.dtype not in (torch.float32, torch.float64) or not weight.is_contiguous() or not omega.is_contiguous():
+    """Whether no entry exceeds the root of the largest number: then the sum of squares is finite."""
+    if weight.dtype not in (torch.float32, torch.float64):
         return False
-    return math.isfinite((_square(weight) + _square(omega)).item())
-
-
-def _square(tensor: Tensor) -> Tensor:
-    flat = tensor.detach().view(-1)
-    return torch.linalg.vector_norm(flat)
+    norms = torch.linalg.vector_norm(weight.detach()) + torch.linalg.vector_norm(omega)
+    return math.isfinite(norms.item())
