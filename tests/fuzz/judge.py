@@ -185,7 +185,11 @@ class Judge:
     def parallel(self, u: Any, target: Any, tau: float) -> Seen:
         t, unit = self.t, self.clock(self.t, tau)[0]
         start = {n: p.data for n, p in self.learned().items()}
-        before = {id(m): dict(m._buffers) for net in self.parts.modules() for m in net.modules()}
+        before = {
+            id(m): {k: v if v is None else v.clone() for k, v in m._buffers.items()}
+            for net in self.parts.modules()
+            for m in net.modules()
+        }
         noise, seen = torch.get_rng_state(), []
         kept: dict[str, Any] = {}
 
@@ -317,7 +321,9 @@ class Judge:
             lost = 1 - keeps(self.eta_z(token.t))
             z = trees.build(z, {k: unit * token.phi * dL[k] + back[k] - lost * old[k] for k in old})
             dz, dLw = self.grads(trees.inner(z, token.after), theta), self.grads(token.loss, theta)
-            decay = keeps(self.eta(token.t)) if dissipate == "token" or behind is None else 1.0
+            decay = keeps(self.eta(token.t)) if dissipate == "token" else 1.0
+            if dissipate == "sequence" and behind is None:
+                decay = 1 - unit * self.eta(token.t)  # a sequence is one event, whatever its gaps
             for n in theta:
                 self.omega[n] = decay * self.omega[n] + dz[n] + unit * token.phi * dLw[n]
             behind = token
