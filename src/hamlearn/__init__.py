@@ -10,7 +10,7 @@ from hamlearn.hyper import Hyper
 from hamlearn.integrators import RK4, Euler, Heun
 from hamlearn.learner import Learner, Population, PopulationReport
 from hamlearn.networks import Network
-from hamlearn.state import Sample, State, StepReport
+from hamlearn.state import Label, Sample, State, StepReport
 
 __version__ = "0.1.0"
 
@@ -22,6 +22,7 @@ __all__ = [
     "Forward",
     "Heun",
     "Hyper",
+    "Label",
     "Learner",
     "Network",
     "Population",

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn._slots import Place, Slots, write_back
+from hamlearn.learner._labels import Waiting
 from hamlearn.learner._moves import Late
 from hamlearn.learner._running import Progress
 from hamlearn.state import Sample
@@ -56,6 +57,7 @@ class Commit:
         memory: What becomes of the order's own memory: what the step adds to it is `"accepted"`, or it is `"kept"`
             as it is, or `"dropped"`.
         progress: Place in the stream; `None` for a sample from elsewhere.
+        waiting: Samples that wait for labels; `None` where they stay.
     """
 
     learner: Learner
@@ -67,6 +69,7 @@ class Commit:
     fresh: bool
     memory: Literal["accepted", "kept", "dropped"] = "accepted"
     progress: Progress | None = None
+    waiting: Waiting | None = None
 
     def __call__(self) -> None:
         learner = self.learner
@@ -82,6 +85,8 @@ class Commit:
             learner._order.accept()
         elif self.memory == "dropped":
             learner._order.forget()
+        if self.waiting is not None:
+            learner._waiting = self.waiting
         if self.progress is not None:
             learner._reader.progress = self.progress
 
