@@ -13,8 +13,8 @@ _SMALL = 60_000.0
 _PLAIN = (torch.float32, torch.float64)
 
 
-def scaled(tensors: list[Tensor], by: Scale, into: list[Tensor] | None = None) -> list[Tensor]:
-    """Each tensor times `by`, written `into` memory at hand if there is some.
+def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
+    """Each tensor times `by`.
 
     Example:
         >>> scaled([torch.ones(2)], 3.0)
@@ -23,8 +23,6 @@ def scaled(tensors: list[Tensor], by: Scale, into: list[Tensor] | None = None) -
     if isinstance(by, Tensor):
         return [tensor * by.to(tensor.dtype) for tensor in tensors]
     rate = _held(by, tensors)
-    if into is not None:
-        return [torch.mul(tensor, rate, out=out) for tensor, out in zip(tensors, into, strict=True)]
     # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
     # their own type gives the same bits, in the types that compute in themselves.
     dtype = tensors[0].dtype if tensors else None

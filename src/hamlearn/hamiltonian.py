@@ -108,13 +108,7 @@ def _differentiate(
     return _engine.run_backward(roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False)
 
 
-def integrate_costate(
-    omega: list[Tensor],
-    dH: list[Tensor] | None,
-    decay: Scale,
-    gain: Scale,
-    spare: list[Tensor] | None = None,
-) -> list[Tensor]:
+def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:
     """ω⁺ = decay·ω + gain·∂H/∂θ: Euler's step of eq:hesd, rounded exactly as PyTorch's momentum buffer is.
 
     Args:
@@ -122,11 +116,10 @@ def integrate_costate(
         dH: Derivatives; `None` where there are none, and ω only dissipates.
         decay: 1 − τη.
         gain: −sτ, times whatever scale the derivatives still lack.
-        spare: Memory for the result, which need not be taken.
     """
     if forgets(decay) and dH is not None:
         return dH if gain == 1.0 else scaled(dH, gain)
-    new = scaled(omega, decay, spare)
+    new = scaled(omega, decay)
     if dH is not None:
         add_(new, dH, gain)
     return new

@@ -271,7 +271,7 @@ class Learner:
                 omega = plus(self._carry.omega, gained, 1.0)
                 outcome = replace(outcome, h=[], z=[], omega=omega, dtheta=outcome.dtheta or [])
                 finite = self._finite(now, outcome, {})
-                carry = replace(self._carry, omega=omega, own=False, spare=None)
+                carry = replace(self._carry, omega=omega, own=True)
                 commit = self._skipped(None)
                 if finite:
                     commit = Commit(self, (), [], carry, self._t, self._updates + 1, self._fresh, memory="kept")
@@ -465,7 +465,7 @@ class Learner:
             return {}
         moves = self._moves
         # The state that a new sequence begins with is read from the new weights.
-        late = {} if now.sample.boundary and self._stateful else moves.late(now, outcome)
+        late = moves.late(now, outcome, allowed=not (now.sample.boundary and self._stateful))
         undo.weights = moves.keep(late)
         moves.move(now, outcome, late)
         return late
@@ -479,14 +479,13 @@ class Learner:
         return False
 
     def _accepted(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> Commit:
-        own, old = outcome.own and self._moves.any_large, self._carry
-        spare = old.omega if own and old.own else None
-        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own, spare)
+        own = outcome.own
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own)
         fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
         changes = self._system.slots.changes()
         if fresh and self._stateful:
             h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own, spare)
+            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own)
         return Commit(self, late.values(), changes, carry, now.t + now.rates.tau, updates, fresh)
 
     def _skipped(self, sample: Sample | None) -> Commit:
