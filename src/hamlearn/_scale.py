@@ -31,6 +31,16 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     return list(torch._foreach_mul(tensors, rate))
 
 
+def scale_(tensors: list[Tensor], by: float) -> None:
+    """Multiply each tensor by `by`, in place, and round as PyTorch's own optimizers do on one tensor at a time."""
+    if all(tensor.dtype in _PLAIN for tensor in tensors):
+        torch._foreach_mul_(tensors, by)
+        return
+    # In types of 16 bits the product of a list rounds the number first.
+    for tensor in tensors:
+        tensor.mul_(by)
+
+
 def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]:
     """Each tensor plus `by` times its partner."""
     if isinstance(by, Tensor):
