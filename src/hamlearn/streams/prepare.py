@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block, stacked
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.moments import Array, Moments
 from hamlearn.streams.values import Spec, TensorSpec
 
 
 def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
     """Each entry of the input less its mean, over its standard deviation, both of all inputs so far.
 
-    u ← (u − m_k) / s_k, with m_k and s_k over inputs 1 to k, by Welford's recursion; s_k = 0 gives 0.
+    u ← (u − m_k) / s_k, with m_k and s_k over inputs 1 to k, from running sums; s_k = 0 gives 0. Entries of a table that
+    stand for a category or a missing cell are 0 or 1 and stay so. Whole blocks are computed at once, with the bits of
+    single rows.
 
     Args:
-        stream: Samples whose inputs are tensors.
+        stream: Samples whose inputs are tensors of one shape.
         clip: Largest absolute value that is let through: the first inputs know little of the scale.
 
     Example:
@@ -68,9 +74,16 @@ class StandardizedStream(Wrapper):
         self._forget()
 
     def _forget(self) -> None:
-        self._n = 0
-        self._mean: Tensor | None = None
-        self._square: Tensor | None = None
+        self._shape: list[int] | None = None
+        self._moments = Moments(0)
+
+    @property
+    def spec(self) -> Spec:
+        """As the stream inside, but whole numbers become fractions."""
+        spec = self.inner.spec
+        if not isinstance(spec.u, TensorSpec) or spec.u.dtype.is_floating_point:
+            return spec
+        return Spec(TensorSpec(spec.u.shape, torch.get_default_dtype()), spec.target, spec.length)
 
     def _rewind(self) -> None:
         super()._rewind()
@@ -80,38 +93,63 @@ class StandardizedStream(Wrapper):
         return {"clip": self._clip}
 
     def _cursor(self) -> dict[str, Any]:
-        sums = None
-        if self._mean is not None and self._square is not None:
-            shape = list(self._mean.shape)
-            sums = [shape, self._mean.flatten().tolist(), self._square.flatten().tolist()]
-        return {"n": self._n, "sums": sums, **super()._cursor()}
+        return {"shape": self._shape, "moments": self._moments.state(), **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._forget()
-        self._n = int(cursor["n"])
-        if cursor["sums"] is not None:
-            shape, mean, square = cursor["sums"]
-            self._mean = torch.tensor(mean, dtype=torch.float64).reshape(shape)
-            self._square = torch.tensor(square, dtype=torch.float64).reshape(shape)
+        self._shape, self._moments = cursor["shape"], Moments.of(cursor["moments"])
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
             if not isinstance(sample.u, Tensor):
-                raise SampleError(
-                    f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
-                    "Put them together in a streams.map before."
-                )
-            u = sample.u.double()
-            if self._mean is None or self._square is None:
-                self._mean, self._square = torch.zeros_like(u), torch.zeros_like(u)
-            self._n += 1
-            off = u - self._mean
-            self._mean = self._mean + off / self._n
-            self._square = self._square + off * (u - self._mean)
-            spread = (self._square / self._n).sqrt()
-            scaled = torch.where(spread > 0, (u - self._mean) / spread, 0.0).clamp(-self._clip, self._clip)
-            yield replace(sample, u=scaled.to(sample.u.dtype))
+                raise _no_tensor(sample)
+            yield replace(sample, u=self._scaled(sample.u[None])[0])
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        for block in self.inner.blocks(size):
+            self._check_turn(turn)
+            if block.u is None or block.u_spec is not None:
+                raise _no_tensor(block.sample(0))
+            good = block.u[0].isfinite().flatten(1).all(1)
+            count = block.count if bool(good.all()) else int(good.long().argmin())
+            if count:
+                part = block.part(0, count)
+                assert part.u is not None
+                yield replace(part, u=[self._scaled(part.u[0])], samples=None)
+            if count < block.count:
+                self._scaled(block.u[0][count:])
+
+    def _scaled(self, u: Tensor) -> Tensor:
+        """Inputs, one after the other along the first axis, each by what is known once it has come."""
+        shape = list(u.shape[1:])
+        if self._shape is None:
+            self._shape, self._moments = shape, Moments(math.prod(shape))
+        if self._shape != shape:
+            raise SampleError(
+                f"standardize has seen inputs of shape {self._shape}, and now one of {shape}: each entry has a mean "
+                "of its own. Give all inputs one shape."
+            )
+        rows = u.detach().cpu().reshape(len(u), -1).double().numpy()
+        if not np.isfinite(rows).all():
+            raise SampleError(
+                f"an input of standardize is not finite: {u[0]}. It would be part of every mean to come: mend the "
+                'source, or use finite(stream, policy="skip") or "hold" before.'
+            )
+        mean, spread = self._moments.extend(rows)
+        scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
+        np.clip(scaled, -self._clip, self._clip, out=scaled)
+        measured = self.inner.numbers
+        if measured is not None and len(measured) == rows.shape[1]:
+            scaled = np.where(measured, scaled, rows)
+        dtype = u.dtype if u.dtype.is_floating_point else torch.get_default_dtype()
+        return torch.from_numpy(scaled).reshape(u.shape).to(u.device, dtype)
+
+
+def _no_tensor(sample: Sample) -> SampleError:
+    return SampleError(
+        f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
+        "Put them together in a streams.map before."
+    )
 
 
 class AutoregressiveStream(Wrapper):
@@ -146,37 +184,76 @@ class AutoregressiveStream(Wrapper):
         self._past.clear()
         self._past.extend(list(values) for values in cursor["past"])
 
+    @property
+    def numbers(self) -> list[bool] | None:
+        """As in the stream inside; past targets are measured."""
+        inner, spec = self.inner.numbers, self.inner.spec.target
+        if inner is None or not isinstance(spec, TensorSpec) or len(spec.shape) != 1:
+            return None
+        return inner + [True] * (self._lags * (spec.shape[0] or 0))
+
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
-            target = sample.target
-            if (
-                not isinstance(sample.u, Tensor)
-                or sample.u.dim() != 1
-                or (target is not None and target.dim() != 1)
-            ):
-                raise SampleError(
-                    "autoregress takes inputs and targets that are vectors, without a batch dimension. "
-                    "Shape them in a streams.map before."
-                )
-            size = self._size(target)
-            newest = self._past[0] if self._past else [0.0] * size
-            base = newest if self._relative else [0.0] * size
-            past = [[a - b for a, b in zip(values, base, strict=True)] for values in self._past]
-            past += [[0.0] * size] * (self._lags - len(past))
-            more = torch.tensor([x for values in past for x in values], dtype=sample.u.dtype)
-            shown = target
-            if self._relative and target is not None:
-                known = bool(self._past)
-                shown = target - torch.tensor(base, dtype=target.dtype) if known else None
-            if target is not None:
-                self._past.appendleft(target.tolist())
-            elif self._past:
-                self._past.appendleft(list(newest))
-            yield replace(sample, u=torch.cat([sample.u, more]), target=shown)
+            (block,) = stacked([sample])
+            extended = self._extended(block)
+            yield replace(extended.sample(0), boundary=sample.boundary)
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        for block in self.inner.blocks(size):
+            self._check_turn(turn)
+            yield self._extended(block)
+
+    def _extended(self, block: Block) -> Block:
+        """The block with past targets as inputs; it becomes the past itself."""
+        target = block.target[0] if block.target else None
+        if (
+            block.u is None
+            or (block.u_spec, block.target_spec) != (None, None)
+            or block.u[0].dim() != 2
+            or (target is not None and target.dim() != 2)
+        ):
+            raise SampleError(
+                "autoregress takes inputs and targets that are vectors, without a batch dimension. "
+                "Shape them in a streams.map before."
+            )
+        n, size = block.count, self._size(target)
+        known = np.array(block.known if block.known is not None else [target is not None] * n)
+        values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
+        past, available = self._append(values, known)
+        lag = np.arange(self._lags)
+        # Row t of the past ends with the newest target before sample t; what is before all of them is 0.
+        shown = past[self._lags + available[:, None] - 1 - lag]
+        newest = shown[:, 0]
+        if self._relative:
+            shown = np.where((available[:, None] > lag)[..., None], shown - newest[:, None], 0.0)
+            known = known & (available > 0)
+        more = torch.from_numpy(shown.reshape(n, -1)).to(block.u[0])
+        if self._relative and target is not None:
+            target = target - torch.from_numpy(newest).to(target)
+        some = target is not None and bool(known.any())
+        return replace(
+            block,
+            u=[torch.cat([block.u[0], more], 1)],
+            target=[target] if target is not None and some else [],
+            known=None if known.all() or not some else known.tolist(),
+            samples=None,
+        )
+
+    def _append(self, values: Array, known: Any) -> tuple[Array, Any]:
+        """Zeros and all past targets in order, and how many of these there were before each sample."""
+        before = np.array(list(self._past)[::-1], dtype=np.float64).reshape(-1, values.shape[1])
+        p, n = len(before), len(values)
+        # A missing target repeats the one before, if there is any.
+        last = np.maximum.accumulate(np.where(known, np.arange(p, p + n), p - 1))
+        series = np.concatenate([before, values])[last]
+        first = int((last < 0).sum())
+        past = np.concatenate([np.zeros((self._lags, values.shape[1])), before, series[first:]])
+        self._past.extendleft(past[self._lags + p :].tolist())
+        return past, p + np.maximum(np.arange(n) - first, 0)
 
     def _size(self, target: Tensor | None) -> int:
         if target is not None:
-            return len(target)
+            return target.shape[1]
         spec = self.inner.spec.target
         if self._past:
             return len(self._past[0])

@@ -185,6 +185,51 @@ class Clock:
         self.last = now
         return tau, True
 
+    def advance_many(self, stamps: Sequence[Stamp]) -> list[float | None] | None:
+        """The same for many stamps at once; `None`, and nothing has changed, where one wants a closer look."""
+        now = _plain_seconds(stamps)
+        if now is None or (self.unit is None and (self.last is not None or len(now) > 1)):
+            return None
+        before = now if self.last is None else np.concatenate([[self.last], now])
+        gaps = np.diff(before)
+        # Nobody needs to hear that a quotient is no number: the row is read by itself then, and named.
+        with np.errstate(all="ignore"):
+            taus = gaps / self.unit if self.unit is not None else gaps
+        if not bool(((gaps > 0) & (taus > 0) & np.isfinite(taus)).all()):
+            return None
+        first: list[float | None] = [self.first] if self.last is None else []
+        self.last = float(now[-1])
+        return [*first, *taus.tolist()]
+
+
+def _plain_seconds(stamps: Sequence[Stamp]) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+    """Time stamps as numbers, where all are plain numbers, or all datetimes or texts of them."""
+    try:
+        if any(type(stamp) not in (int, float, str) or (type(stamp) is str and "_" in stamp) for stamp in stamps):
+            raise TypeError
+        seconds = np.array(list(map(float, stamps)))
+    except (TypeError, ValueError, OverflowError):
+        try:
+            seconds = np.array([_since_epoch(_dated(stamp)) for stamp in stamps])
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return seconds if bool(np.isfinite(seconds).all()) else None
+
+
+def _dated(stamp: Stamp) -> datetime:
+    # A text such as 20240101 is a number.
+    if isinstance(stamp, str) and stamp[4:5] == "-":
+        return datetime.fromisoformat(stamp)
+    if isinstance(stamp, datetime):
+        return stamp
+    raise TypeError
+
+
+def _since_epoch(stamp: datetime) -> float:
+    # Without a time zone, UTC: local time would jump where clocks are put back.
+    aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
+    return (aware - _EPOCH) / timedelta(seconds=1)
+
 
 def _valid(stamps: Iterable[Stamp]) -> Iterator[float]:
     for stamp in stamps:
@@ -206,9 +251,7 @@ def to_seconds(stamp: Stamp, where: str) -> float:
             except ValueError:
                 stamp = datetime.fromisoformat(stamp.strip())
         if isinstance(stamp, datetime):
-            # Without a time zone, UTC: local time would jump where clocks are put back.
-            aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
-            seconds = (aware - _EPOCH) / timedelta(seconds=1)
+            seconds = _since_epoch(stamp)
         elif isinstance(stamp, date):
             seconds = float((stamp - _EPOCH.date()).days * 86_400)
         elif isinstance(stamp, np.datetime64):
