@@ -48,7 +48,7 @@ class Column(ABC):
             return value
         if self.missing == "raise":
             raise SampleError(
-                f"{where}: column {self.name!r} is missing. Mend the cell, or use missing=\"skip\", \"hold\", "
+                f'{where}: column {self.name!r} is missing. Mend the cell, or use missing="skip", "hold", '
                 '"mean", "indicate" or a number.'
             )
         return SKIP if self.missing == "skip" or (self.missing == "hold" and self.held is None) else None
@@ -103,7 +103,8 @@ class Number(Column):
         self.numbers = [True, False] if self._indicates else [True]
         self._remedy = (
             f"If the column names categories, declare it: categories={{{name!r}: [...]}} lists them, "
-            f"categories={{{name!r}: 8}} finds up to 8 on the way, hashed={{{name!r}: 16}} lets them share places. "
+            f"categories={{{name!r}: 8}} finds up to 8 on the way, hashed={{{name!r}: 16}} lets them share "
+            "places. "
         )
 
     def _value(self, cell: Any, where: str) -> float | None:
@@ -163,8 +164,14 @@ class Category(Column):
             return None
         if self.places.has_room(value):
             return value
-        declared = f"categories={{{self.name!r}: {shown(self.places.names) if self.places.fixed else self.places.count}}}"
-        what = f"none of {declared}. Add it" if self.places.fixed else f"one more than {declared} has room for. Raise it"
+        declared = (
+            f"categories={{{self.name!r}: {shown(self.places.names) if self.places.fixed else self.places.count}}}"
+        )
+        what = (
+            f"none of {declared}. Add it"
+            if self.places.fixed
+            else f"one more than {declared} has room for. Raise it"
+        )
         raise SampleError(
             f"{where}: column {self.name!r} holds {shown(value)}, which is {what}, let categories share places by "
             f'hashed={{{self.name!r}: 16}}, or leave such rows out with bad="skip".'

@@ -37,6 +37,11 @@ class Columns:
         self.numbers = list(itertools.chain.from_iterable(column.numbers for column in columns))
 
     @property
+    def skips(self) -> bool:
+        """Whether rows may be left out because a cell is missing."""
+        return any(column.missing in ("skip", "hold") for column in self._columns)
+
+    @property
     def entries(self) -> list[str]:
         """Names of the entries of a vector."""
         return list(itertools.chain.from_iterable(column.entries for column in self._columns))
@@ -120,14 +125,16 @@ def declare(
             raise ConfigError(f"{argument}={shown(named)} must go from names of columns to what they hold.")
         for name in named:
             if name not in u:
-                raise ConfigError(f"{argument} names {name!r}, which is none of the input columns {shown(list(u))}.")
+                raise ConfigError(
+                    f"{argument} names {name!r}, which is none of the input columns {shown(list(u))}."
+                )
     made: list[Column] = []
     for name in u:
         policy = by_column.get(name, "raise") if isinstance(missing, Mapping) else missing
         if not _is_policy(policy):
             raise ConfigError(
-                f"missing={shown(policy)} is not known. Give {', '.join(map(repr, POLICIES))} or a finite number, or "
-                "a mapping from names of columns to these."
+                f"missing={shown(policy)} is not known. Give {', '.join(map(repr, POLICIES))} or a finite "
+                "number, or a mapping from names of columns to these."
             )
         if name in categories and name in hashed:
             raise ConfigError(f"{name!r} is in categories and in hashed. Leave it in one of them.")

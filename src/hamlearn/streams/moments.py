@@ -43,8 +43,8 @@ class Moments:
     """The same for vectors, a block of them at a time, with the same bits however they are cut into blocks.
 
     With c one of the means before, S₁ = Σ(u − c) and S₂ = Σ(u − c)² give the mean c + S₁/n and the variance
-    S₂/n − (S₁/n)². Sums along time are made one after the other, so that a block is as good as its rows; c moves to the
-    mean after every 256th vector, wherever blocks end.
+    S₂/n − (S₁/n)². Sums along time are made one after the other, so that a block is as good as its rows; c
+    moves to the mean after every 256th vector, wherever blocks end.
 
     Args:
         width: Entries of a vector.
@@ -74,7 +74,9 @@ class Moments:
         if self.n == 0:
             self._center = rows[0].copy()
         off = rows - self._center
-        sums, squares = (np.cumsum(np.vstack(parts), 0)[1:] for parts in ((self._sum, off), (self._square, off * off)))
+        sums, squares = (
+            np.cumsum(np.vstack(parts), 0)[1:] for parts in ((self._sum, off), (self._square, off * off))
+        )
         count = np.arange(self.n + 1, self.n + 1 + len(rows), dtype=np.float64)[:, None]
         shift = sums / count
         np.add(self._center, shift, out=mean)

@@ -13,9 +13,9 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
+from hamlearn.streams.clock import Clock
 from hamlearn.streams.encode import Categories, Missing, declare
 from hamlearn.streams.targets import Targets
-from hamlearn.streams.timed import Clock
 from hamlearn.streams.units import Unit, unit_or_auto
 from hamlearn.streams.values import Spec, TensorSpec, shown
 
@@ -141,7 +141,9 @@ class TableStream(Stream):
 
     def _taus(self, stamps: Sequence[Any]) -> list[float | None] | None:
         try:
-            return self._clock.advance_many([self._stamp(stamp, "") for stamp in stamps])
+            if self._time_format is not None:
+                stamps = [self._stamp(stamp, "") for stamp in stamps]
+            return self._clock.advance_many(stamps)
         except SampleError:
             # The row is named when it is read by itself.
             return None

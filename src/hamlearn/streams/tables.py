@@ -43,8 +43,8 @@ def csv(
 
     Args:
         path: The file.
-        u: The input columns: numbers (true and false count as 1 and 0), and those of `categories` and `hashed`. The
-            input is a vector of them.
+        u: The input columns: numbers (true and false count as 1 and 0), and those of `categories` and
+            `hashed`. The input is a vector of them.
         target: The target column (a number: a vector of one; with `classes`: the index of the class), or
             several, a vector. A missing cell in it makes the sample one without target.
         time: The column of time stamps: numbers, or datetimes in ISO format or in `time_format`. Each
@@ -52,12 +52,12 @@ def csv(
         classes: Names of the classes of the target column, in order; or how many may be found on the way, which
             then are in the order in which they came.
         missing: What a missing input cell (empty, NA, NaN, null, none, ?) gets: `"raise"` an error, `"skip"`
-            the row, `"hold"` the column's last value (rows before the first value are skipped), the `"mean"` of all
-            before (0 at first), `"indicate"` (the mean, and a further entry that is 1 where the cell is missing and
-            else 0), or a number. A mapping says it for each column; those that it does not name raise. A category
-            that is missing has 0 in all its places, unless it is held.
-        bad: What a bad row gets (a cell that is no number, an unknown class or category, too few or too many cells,
-            time that does not move forward): `"raise"` an error that names the line, or `"skip"` it.
+            the row, `"hold"` the column's last value (rows before the first value are skipped), the `"mean"`
+            of all before (0 at first), `"indicate"` (the mean, and a further entry that is 1 where the cell is
+            missing and else 0), or a number. A mapping says it for each column; those that it does not name
+            raise. A category that is missing has 0 in all its places, unless it is held.
+        bad: What a bad row gets (a cell that is no number, an unknown class or category, too few or too many
+            cells, time that does not move forward): `"raise"` an error that names the line, or `"skip"` it.
         time_format: As in `datetime.strptime`.
         unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
             median of the first 32 gaps, which is logged, and kept with the stream's state.
@@ -68,8 +68,8 @@ def csv(
             column its categories in order; or how many may be found on the way.
         hashed: Input columns of many categories, which share so many entries by a checksum of their names.
 
-    The stream counts what it left out in `skipped`, names the entries of the input in `entries` and the classes that it
-    knows in `classes`. What it finds on the way is part of its state.
+    The stream counts what it left out in `skipped`, names the entries of the input in `entries` and the
+    classes that it knows in `classes`. What it finds on the way is part of its state.
 
     Example:
         >>> import tempfile, pathlib
@@ -208,7 +208,7 @@ class CsvStream(TableStream):
             rows = list(self._rows(taken))
         except (LineError, _csv.Error):
             return None
-        if not rows or len(rows) != len(taken) or any(len(row) != len(self._header) for row in rows):
+        if not rows or len(rows) != len(taken) or set(map(len, rows)) != {len(self._header)}:
             return None
         columns = list(zip(*rows, strict=True))
         return self._block([columns[at] for at in self._at], len(rows))

@@ -88,8 +88,12 @@ class Targets:
             parts = [plain_numbers(cells, self._largest) for cells in columns]
             if not any(part is None for part in parts):
                 return [torch.from_numpy(np.stack(parts, 1)).to(self._dtype)], None  # type: ignore[arg-type]
+        rows = list(zip(*columns, strict=True))
         try:
-            values = [self.read(cells, "") for cells in zip(*columns, strict=True)]
+            # Each class is looked at once; texts alone, since 1 and True are one key but two classes.
+            texts = self.places is not None and all(type(cell) is str for cell in columns[0])
+            read = {row: self.read(row, "") for row in dict.fromkeys(rows)} if texts else None
+            values = [self.read(row, "") if read is None else read[row] for row in rows]
         except SampleError:
             return None
         known = [value is not None for value in values]

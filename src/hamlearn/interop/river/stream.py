@@ -12,7 +12,7 @@ import torch
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams import Stream, TensorSpec
-from hamlearn.streams.timed import Clock
+from hamlearn.streams.clock import Clock
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
 from hamlearn.streams.values import Spec, shown
 
