@@ -62,6 +62,9 @@ class Places:
         """Whether `find` would answer a place; nothing changes."""
         return value in self.index or (not self.fixed and len(self.index) < self.count)
 
+    def __len__(self) -> int:
+        return len(self.index)
+
     @property
     def names(self) -> list[Any]:
         """The values in the order of their places, as far as they are known."""
