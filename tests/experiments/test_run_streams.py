@@ -177,8 +177,8 @@ def test_a_feature_of_a_river_data_set_that_is_no_number_is_named():
 
     with pytest.raises(
         SampleError,
-        match="sample 0: column 'word' holds 'abc', which is not a finite number. If the .* categories={'word': ",
+        match=r"sample 0: column 'word' holds 'abc', which is not a finite number.* categories=\{'word': ",
     ):
         list(from_river([({"word": "abc"}, 1.0)]))
-    with pytest.raises(SampleError, match="'x' of sample 1 is None, which is no number"):
+    with pytest.raises(SampleError, match="sample 1: column 'x' is missing"):
         list(from_river([({"x": 1}, 1.0), ({}, 1.0)]))

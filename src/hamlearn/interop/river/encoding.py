@@ -16,9 +16,9 @@ __all__ = ["Encoder", "Standard"]
 class Encoder:
     """Gives each feature a place in a vector when it is first learned from, and standardizes numbers.
 
-    A text becomes a feature of its own, present or not; so does a value that is missing (`None`, NaN, or a text that a
-    table would take for nothing). A feature that is not there, or was never learned from, counts as its mean, which
-    is 0. When all places are taken, further features share them.
+    A text becomes a feature of its own, present or not; so does a value that is missing (`None`, NaN, or a text
+    that a table would take for nothing). A feature that is not there, or was never learned from, counts as its
+    mean, which is 0. When all places are taken, further features share them.
 
     Args:
         capacity: Places.
