@@ -154,7 +154,7 @@ KINDS: dict[str, dict[str, Key]] = {
 }
 """The arguments of each kind that a file can give."""
 
-REQUIRED = {"csv": ("path", "u"), "live": ("source",)}
+REQUIRED = {"csv": ("path",), "live": ("source",)}
 
 WRAPPERS: dict[str, Key] = {
     "finite": one_of("raise", "skip", "hold"),

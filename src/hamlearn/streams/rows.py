@@ -14,7 +14,7 @@ from hamlearn.streams.blocks import Block, blocks_of
 from hamlearn.streams.cells import require_columns
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.row_source import Rows, Source
-from hamlearn.streams.table import TableStream, column_names
+from hamlearn.streams.table import TableStream, others_than
 from hamlearn.streams.units import Unit, ahead
 from hamlearn.streams.values import Spec
 
@@ -63,9 +63,8 @@ def from_rows(
     """
     source = Source(rows)
     header = source.header(look=u is None)
-    named = {*column_names(target), *column_names(time)}
     if u is None:
-        u = [name for name in header or () if name not in named]
+        u = others_than(header or [], target, time)
         if header == []:
             raise ConfigError("there are no rows, so that nobody knows the input columns. Name them by u.")
     columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype)

@@ -25,6 +25,12 @@ def column_names(names: str | Sequence[str] | None) -> list[str]:
     return [] if names is None else [names] if isinstance(names, str) else list(names)
 
 
+def others_than(header: Sequence[str], target: str | Sequence[str] | None, time: str | None) -> list[str]:
+    """The columns that are neither target nor time."""
+    named = {*column_names(target), *column_names(time)}
+    return [name for name in header if name not in named]
+
+
 class TableStream(Stream):
     """Rows of a table as samples. `skipped` counts the rows that were left out."""
 

@@ -19,13 +19,13 @@ from hamlearn.streams.blocks import Block, blocks_of
 from hamlearn.streams.cells import require_columns
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.lines import LineError, Lines, detect
-from hamlearn.streams.table import TableStream
+from hamlearn.streams.table import TableStream, others_than
 from hamlearn.streams.units import FIRST, Unit
 
 
 def csv(
     path: str | os.PathLike[str],
-    u: str | Sequence[str],
+    u: str | Sequence[str] | None = None,
     target: str | Sequence[str] | None = None,
     time: str | None = None,
     classes: Sequence[Any] | int | None = None,
@@ -44,7 +44,7 @@ def csv(
     Args:
         path: The file.
         u: The input columns: numbers (true and false count as 1 and 0), and those of `categories` and
-            `hashed`. The input is a vector of them.
+            `hashed`. The input is a vector of them. `None`: all columns that are neither `target` nor `time`.
         target: The target column (a number: a vector of one; with `classes`: the index of the class), or
             several, a vector. A missing cell in it makes the sample one without target.
         time: The column of time stamps: numbers, or datetimes in ISO format or in `time_format`. Each
@@ -115,9 +115,10 @@ class CsvStream(TableStream):
     """What `csv` returns. `skipped` counts the rows that were left out."""
 
     def __init__(self, path: Path, delimiter: str, encoding: str | None, columns: tuple[Any, ...]) -> None:
-        super().__init__(*columns)
         self._path, self._delimiter = path, delimiter
         self._header, self._encoding, self._start, self._first = self._read_header(encoding)
+        u, target, time, *others = columns
+        super().__init__(others_than(self._header, target, time) if u is None else u, target, time, *others)
         require_columns(self._header, self._used, path.name)
         self._at = [self._header.index(name) for name in self._used]
         self._rewind()
