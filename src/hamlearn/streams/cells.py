@@ -54,12 +54,12 @@ def number(cell: Any, name: str, where: str, largest: float, remedy: str = "") -
 
 def plain_numbers(cells: Sequence[Any], largest: float) -> Array | None:
     """Many cells at once, where each of them plainly is a number; `None` where they want a closer look."""
-    try:
+    kinds = set(map(type, cells))
+    if kinds == {str}:
         if "_" in "".join(cells):
             return None
-    except TypeError:
-        if not all(type(cell) in (int, float, bool) for cell in cells):
-            return None
+    elif not kinds <= {int, float, bool}:
+        return None
     try:
         values = np.array(list(map(float, cells)), dtype=np.float64)
     except (ValueError, OverflowError):

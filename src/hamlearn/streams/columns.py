@@ -123,15 +123,27 @@ class Number(Column):
         return [filled, float(value is None)] if self._indicates else [filled]
 
     def many(self, cells: Sequence[Any]) -> Array | None:
-        """As any column does, with all cells as one array where none is missing."""
-        values = plain_numbers(cells, self._largest)
+        """As any column does, with all cells as one array where each is plainly a number or empty."""
+        gaps, filled = np.zeros(len(cells), dtype=bool), cells
+        if "" in cells or None in cells:
+            if self.missing in ("raise", "skip", "hold"):
+                return super().many(cells)
+            gaps = np.array([cell == "" or cell is None for cell in cells])
+            blank = "0" if str in set(map(type, cells)) else 0.0
+            filled = [blank if gap else cell for gap, cell in zip(gaps, cells, strict=True)]
+        values = plain_numbers(filled, self._largest)
         if values is None:
             return super().many(cells)
-        self.held = float(values[-1])
+        if not gaps.all():
+            self.held = float(values[~gaps][-1])
         if self._means:
-            # One after the other, as single rows are: the sum has the same bits.
-            self._n, self._sum = self._n + len(values), float(np.cumsum([self._sum, *values])[-1])
-        return np.stack([values, np.zeros_like(values)], 1) if self._indicates else values[:, None]
+            # One after the other, as single rows are: sums have the same bits, and a gap adds nothing to them.
+            sums, counts = np.cumsum([self._sum, *values])[1:], self._n + np.cumsum(~gaps)
+            self._n, self._sum = int(counts[-1]), float(sums[-1])
+            values[gaps] = (sums / np.maximum(counts, 1))[gaps]
+        elif gaps.any():
+            values[gaps] = float(self.missing)
+        return np.stack([values, gaps.astype(np.float64)], 1) if self._indicates else values[:, None]
 
     def state(self) -> list[Any]:
         """The last value, and the sum of all."""
@@ -177,9 +189,13 @@ class Category(Column):
             f'hashed={{{self.name!r}: 16}}, or leave such rows out with bad="skip".'
         )
 
+    def _place(self, value: str) -> int | None:
+        """The place of a category that was read, which it is given now if it is new."""
+        return self.places.find(value)
+
     def _entries(self, value: str | None) -> list[float]:
         row = [0.0] * self.places.count
-        place = None if value is None else self.places.find(value)
+        place = None if value is None else self._place(value)
         if place is not None:
             row[place] = 1.0
         return row
@@ -188,20 +204,24 @@ class Category(Column):
         """As any column does, with each category looked at once."""
         if not all(type(cell) is str for cell in cells):
             return super().many(cells)
-        rows: dict[Any, list[float]] = {}
+        values: dict[str, Any] = {}
+        places: dict[str, int | None] = {}
         for cell in dict.fromkeys(cells):
             try:
-                value = self.read(cell, "")
+                value = values[cell] = self.read(cell, "")
             except SampleError:
                 return None
             if value is None and self.missing == "hold":
                 return super().many(cells)
             if value is SKIP:
                 return None
-            rows[cell] = self._entries(value)
-        last = next((cell for cell in reversed(cells) if self._value(cell, "") is not None), None)
-        self.held = self.held if last is None else self._value(last, "")
-        return np.array([rows[cell] for cell in cells], dtype=np.float64)
+            places[cell] = None if value is None else self._place(value)
+        self.held = next((values[cell] for cell in reversed(cells) if values[cell] is not None), self.held)
+        known = [(row, places[cell]) for row, cell in enumerate(cells) if places[cell] is not None]
+        out = np.zeros((len(cells), self.places.count))
+        if known:
+            out[tuple(zip(*known, strict=True))] = 1.0
+        return out
 
     def state(self) -> list[Any]:
         """The last category, and those that were found."""
@@ -227,8 +247,5 @@ class Hashed(Category):
     def _value(self, cell: Any, where: str) -> str | None:
         return None if is_missing(cell) else name_of(cell)
 
-    def _entries(self, value: str | None) -> list[float]:
-        row = [0.0] * self.places.count
-        if value is not None:
-            row[shared(value, self.places.count)] = 1.0
-        return row
+    def _place(self, value: str) -> int:
+        return shared(value, self.places.count)
