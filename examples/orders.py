@@ -29,8 +29,9 @@ def write_table(path: Path, rows: int = 3000, seed: int = 0) -> None:
             logit = (price - 35) / 10 + 2 * SHOPS[shop] + customers[customer] - 1.5 * express
             logit += 1.5 if lost else (distance - 10) / (4 if express else 10)
             outcome = "returned" if draw.random() < 1 / (1 + math.exp(-2 * logit)) else "kept"
-            cells = (f"{price:.2f}", "" if lost else f"{distance:.1f}", shop, str(express).lower(), customer, outcome)
-            file.write(f"{when:%Y-%m-%d %H:%M},{','.join(cells)}\n")
+            far = "" if lost else f"{distance:.1f}"
+            cells = (f"{when:%Y-%m-%d %H:%M}", f"{price:.2f}", far, shop, str(express).lower(), customer, outcome)
+            file.write(",".join(cells) + "\n")
 
 
 if __name__ == "__main__":

@@ -58,7 +58,7 @@ BAD = [
     (CSV.replace('["a"]', "[1]"), r"stream.u = \[1\]"),
     (CSV + 'classes = ["x", "x"]', "stream.classes"),
     (CSV + "missing = nan", "stream.missing = nan"),
-    (CSV + 'missing = {a = "guess"}', r"stream.missing = \{'a': 'guess'\} is not allowed. Allowed is 'raise', 'skip'"),
+    (CSV + 'missing = {a = "guess"}', r"stream.missing = \{'a': 'guess'\} is not allowed. Allowed is 'raise'"),
     (CSV + "classes = 0", "stream.classes = 0 is not allowed. Allowed is a list .* or a whole number of 1 to"),
     (CSV + "categories = ['a']", r"stream.categories = \['a'\] is not allowed. Allowed is a table from names"),
     (CSV + "categories = {a = 0}", r"stream.categories = \{'a': 0\}"),

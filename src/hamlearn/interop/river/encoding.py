@@ -28,7 +28,7 @@ class Encoder:
         >>> for x in ({"size": 1.0, "kind": "red"}, {"size": 3.0, "kind": "blue"}, {"size": None}):
         ...     encoder.learn(x)
         >>> encoder.encode({"size": 3.0, "kind": "blue"})
-        [0.0, 1.0, 1.0, 0.0]
+        [1.0, 0.0, 1.0, 0.0]
         >>> encoder.encode({"size": None})
         [0.0, 0.0, 0.0, 1.0]
     """
