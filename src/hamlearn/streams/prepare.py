@@ -79,6 +79,8 @@ class StandardizedStream(Wrapper):
         for sample in self.inner:
             if not isinstance(sample.u, Tensor):
                 raise _no_tensor(sample)
+            if not bool(sample.u.isfinite().all()):
+                raise _not_finite(sample.u)
             yield replace(sample, u=self._scaled(sample.u[None])[0])
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
@@ -86,14 +88,14 @@ class StandardizedStream(Wrapper):
             self._check_turn(turn)
             if block.u is None or block.u_spec is not None:
                 raise _no_tensor(block.sample(0))
-            good = block.u[0].isfinite().flatten(1).all(1)
-            count = block.count if bool(good.all()) else int(good.long().argmin())
+            u, count = block.u[0], block.count
+            if not bool(u.isfinite().all()):
+                # The samples before the first that is not finite come first.
+                count = int(u.isfinite().flatten(1).all(1).long().argmin())
             if count:
-                part = block.part(0, count)
-                assert part.u is not None
-                yield replace(part, u=[self._scaled(part.u[0])], samples=None)
+                yield replace(block.part(0, count), u=[self._scaled(u[:count])], samples=None)
             if count < block.count:
-                self._scaled(block.u[0][count:])
+                raise _not_finite(u[count])
 
     def _scaled(self, u: Tensor) -> Tensor:
         """Inputs, one after the other along the first axis, each by what is known once it has come."""
@@ -106,11 +108,6 @@ class StandardizedStream(Wrapper):
                 "mean of its own. Give all inputs one shape."
             )
         rows = u.detach().cpu().reshape(len(u), -1).double().numpy()
-        if not np.isfinite(rows).all():
-            raise SampleError(
-                f"an input of standardize is not finite: {u[0]}. It would be part of every mean to come: mend the "
-                'source, or use finite(stream, policy="skip") or "hold" before.'
-            )
         mean, spread = self._moments.extend(rows)
         scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
         np.clip(scaled, -self._clip, self._clip, out=scaled)
@@ -125,4 +122,11 @@ def _no_tensor(sample: Sample) -> SampleError:
     return SampleError(
         f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
         "Put them together in a streams.map before."
+    )
+
+
+def _not_finite(u: Tensor) -> SampleError:
+    return SampleError(
+        f"an input of standardize is not finite: {u}. It would be part of every mean to come: mend the source, or "
+        'use finite(stream, policy="skip") or "hold" before.'
     )
