@@ -85,3 +85,9 @@ def test_what_a_machine_lacks_is_told_and_the_rest_is_measured():
     assert set(cell["microseconds"]) == {"sgd_eager", "hl_eager"}
     with pytest.raises(RuntimeError, match="no compiler"):
         single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", {**chosen, "hl_compiled": broken})
+
+
+def test_every_source_is_read_and_learned_from(report):
+    cells = report["results"]["sources"]["cells"]
+    assert {"tensors", "standardised", "csv", "csv, categories and gaps"} <= set(cells)
+    assert all(cell["read"] > 0 and cell["learned"] > 0 for cell in cells.values())

@@ -58,6 +58,14 @@ BAD = [
     (CSV.replace('["a"]', "[1]"), r"stream.u = \[1\]"),
     (CSV + 'classes = ["x", "x"]', "stream.classes"),
     (CSV + "missing = nan", "stream.missing = nan"),
+    (CSV + 'missing = {a = "guess"}', r"stream.missing = \{'a': 'guess'\} is not allowed. Allowed is 'raise'"),
+    (CSV + "classes = 0", "stream.classes = 0 is not allowed. Allowed is a list .* or a whole number of 1 to"),
+    (CSV + "categories = ['a']", r"stream.categories = \['a'\] is not allowed. Allowed is a table from names"),
+    (CSV + "categories = {a = 0}", r"stream.categories = \{'a': 0\}"),
+    (CSV + "categories = {a = ['x', 'x']}", r"stream.categories = \{'a': \['x', 'x'\]\}"),
+    (CSV + "categories = {c = 2}", "categories names 'c', which is none of the input columns"),
+    (CSV + "hashed = {a = 1.5}", r"stream.hashed = \{'a': 1.5\}"),
+    ('kind = "river.Phishing"\nhashed = {c = 2}', "hashed names 'c', which is none of the input columns"),
     (CSV + "missing = true", "stream.missing = True"),
     (CSV + 'delimiter = ",,"', "stream.delimiter = ',,'"),
     (CSV + 'encoding = "klingon"', "encoding='klingon' is not known"),
@@ -175,7 +183,10 @@ def test_signals_that_run_away_later_are_named_when_they_do():
 def test_a_feature_of_a_river_data_set_that_is_no_number_is_named():
     from hamlearn.interop.river import from_river
 
-    with pytest.raises(SampleError, match="'word' of sample 0 is 'abc', which is no number"):
+    with pytest.raises(
+        SampleError,
+        match=r"sample 0: column 'word' holds 'abc', which is not a finite number.* categories=\{'word': ",
+    ):
         list(from_river([({"word": "abc"}, 1.0)]))
-    with pytest.raises(SampleError, match="'x' of sample 1 is None, which is no number"):
+    with pytest.raises(SampleError, match="sample 1: column 'x' is missing"):
         list(from_river([({"x": 1}, 1.0), ({}, 1.0)]))

@@ -9,6 +9,7 @@ import random
 import re
 import struct
 import tempfile
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,8 @@ def case(draw: random.Random, path: Path) -> str:
     if draw.random() < 0.4:
         settings |= {"time": "t", "unit": 1.0}
     given = read(path, settings)
+    blocks = read(path, settings, size=draw.randrange(1, 5))
+    require(blocks == given, lambda: f"{path.read_bytes()!r} with {settings}\nas blocks {blocks}\nnot    {given}")
     wanted = plain(path.read_bytes(), settings)
     require(given == wanted, lambda: f"{path.read_bytes()!r} with {settings}\nread as {given}\nnot as  {wanted}")
     return "refused" if given[0] == "refused" else "stopped" if given[2] else "read"
@@ -72,8 +75,11 @@ def table(draw: random.Random) -> str:
     return ("\n".join(rows) + draw.choice(["\n", "", "\n\n"])).replace("€", "ß")
 
 
-def read(path: Path, settings: dict[str, Any]) -> tuple[Any, ...]:
-    """What hamlearn makes of a file: rows, how many were skipped, and whether an error ended it."""
+def read(path: Path, settings: dict[str, Any], size: int | None = None) -> tuple[Any, ...]:
+    """What hamlearn makes of a file: rows, how many were skipped, and whether an error ended it.
+
+    By blocks of so many rows where a `size` is given.
+    """
     try:
         stream = streams.csv(path, ["a", "b"], **settings)
     except HamlearnError as error:
@@ -81,7 +87,7 @@ def read(path: Path, settings: dict[str, Any]) -> tuple[Any, ...]:
         return ("refused",)
     rows, stopped = [], False
     try:
-        for sample in stream:
+        for sample in stream if size is None else _by_blocks(stream, size):
             target = None if sample.target is None else sample.target.item()
             rows.append((sample.u.tolist(), target, sample.tau))
     except HamlearnError as error:
@@ -89,6 +95,11 @@ def read(path: Path, settings: dict[str, Any]) -> tuple[Any, ...]:
         require(path.name in message and len(message) < 3000, lambda: f"what file does it speak of: {message}")
         stopped = True
     return rows, None if stopped else stream.skipped, stopped
+
+
+def _by_blocks(stream: streams.Stream, size: int) -> Iterator[Any]:
+    for block in stream.blocks(lambda: size):
+        yield from (block.sample(k) for k in range(block.count))
 
 
 class BadRowError(Exception):

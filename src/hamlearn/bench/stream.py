@@ -24,39 +24,43 @@ from typing import Any
 
 import torch
 
-from hamlearn.bench import _report, _stream_population, _stream_single
+from hamlearn.bench import _report, _stream_population, _stream_single, _stream_sources
 
-PARTS = {"single": _stream_single, "population": _stream_population}
+PARTS: dict[str, Any] = {"single": _stream_single, "population": _stream_population, "sources": _stream_sources}
 """What is measured: each part has `measure(device, quick)` and `show(found, device)`."""
 
 
-def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, Any]:
+def run(out: Path, quick: bool = False, device: str | None = None, part: str | None = None) -> dict[str, Any]:
     """Measure, print tables, and write a dated report.
 
     Args:
         out: Folder for the report.
         quick: Whether it works, not how fast.
         device: "cpu" or "cuda"; `None`: the CPU, which these networks are made for.
+        part: One of `PARTS`; `None`: all of them.
     """
     where = device or "cpu"
-    found = measure(where, quick)
-    if where == "cpu":
-        _report.write(out, "stream", found)
-    else:
-        _report.write(out, f"stream-{where}", found, rerun=f"python -m hamlearn.bench.stream --device {where}")
+    found = measure(where, quick, part)
+    name, options = "stream", ""
+    if part is not None:
+        name, options = f"{name}-{part}", f" --part {part}"
+    if where != "cpu":
+        name, options = f"{name}-{where}", f"{options} --device {where}"
+    _report.write(out, name, found, rerun=f"python -m hamlearn.bench.stream{options}" if options else None)
     _show(found)
     return found
 
 
-def measure(device: str, quick: bool = False) -> dict[str, Any]:
-    """All parts of the benchmark; needs PyTorch, and takes JAX along where it is installed."""
+def measure(device: str, quick: bool = False, part: str | None = None) -> dict[str, Any]:
+    """One part of the benchmark or all; needs PyTorch, and takes JAX along where it is installed."""
+    chosen = PARTS if part is None else {part: PARTS[part]}
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
         with contextlib.nullcontext() if quick else _empty_caches():
             if not quick:
                 _load_compilers(device)
-            parts = {name: part.measure(device, quick) for name, part in PARTS.items()}
+            parts = {name: one.measure(device, quick) for name, one in chosen.items()}
     finally:
         torch.set_num_threads(threads)
     return {"device": device, "threads": 1, "jax": _jax_version(), **parts}
@@ -94,8 +98,8 @@ def _show(found: dict[str, Any]) -> None:
     if importlib.util.find_spec("rich") is None:
         print(json.dumps(found, indent=2))
         return
-    for name, part in PARTS.items():
-        part.show(found[name], found["device"])
+    for name in [name for name in PARTS if name in found]:
+        PARTS[name].show(found[name], found["device"])
 
 
 def _main() -> None:
@@ -103,8 +107,9 @@ def _main() -> None:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--part", choices=list(PARTS))
     given = parser.parse_args()
-    run(given.out, given.quick, given.device)
+    run(given.out, given.quick, given.device, given.part)
 
 
 if __name__ == "__main__":

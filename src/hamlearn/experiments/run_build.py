@@ -40,8 +40,10 @@ def build_stream(config: Config, folder: Path) -> tuple[Stream, int | None]:
     if section.get("unit") in UNITS:
         section["unit"] = float(UNITS[section["unit"]])
     stream = _maker(kind)(**section)
-    classes = getattr(stream, "classes", None) or section.get("classes")
-    return _wrapped(stream, wrap), None if classes is None else len(classes)
+    # Classes that are found on the way have their places from the start.
+    classes = section.get("classes") or getattr(stream, "classes", None)
+    count = classes if isinstance(classes, int) or classes is None else len(classes)
+    return _wrapped(stream, wrap), count
 
 
 def _wrapped(stream: Stream, wrap: dict[str, Any]) -> Stream:
@@ -81,14 +83,14 @@ def _river(name: str) -> Callable[..., Stream]:
     if name not in known:
         raise ConfigError(unknown(f"data set stream.kind = 'river.{name}'", name, list(known)))
 
-    def make(unit: Unit = "auto") -> Stream:
+    def make(unit: Unit = "auto", **columns: Any) -> Stream:
         data = known[name]()
         if not getattr(data, "is_downloaded", True):
             raise ConfigError(
                 f"stream.kind = 'river.{name}' is a data set that is not on this machine. Fetch it once: "
                 f"python -c 'from river import datasets; datasets.{name}().download()'"
             )
-        return from_river(data, unit)
+        return from_river(data, unit, **columns)
 
     return make
 

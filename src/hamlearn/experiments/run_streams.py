@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from hamlearn.errors import ConfigError
@@ -21,11 +22,16 @@ from hamlearn.experiments.run_keys import (
     whole,
 )
 from hamlearn.streams import signals
+from hamlearn.streams.encode import POLICIES
+from hamlearn.streams.places import name_of
 
 UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86_400, "weeks": 604_800}
 
 MOST_STEPS = 1_000_000
 """Steps that a signal may take before its first sample, or look ahead: more would look as if it hung."""
+
+MOST_PLACES = 100_000
+"""Categories of a column, or classes: more than a network of this command is for."""
 
 _NUMBERS = Key(
     "a list of 1 to 1000 numbers",
@@ -48,7 +54,38 @@ def _is_policy(value: Any) -> bool:
 
 
 def _is_missing(value: Any) -> bool:
-    return is_number(value) or (isinstance(value, str) and value in ("raise", "skip", "hold"))
+    return is_number(value) or (isinstance(value, str) and value in POLICIES)
+
+
+def _is_table(value: Any, test: Callable[[Any], bool]) -> bool:
+    return isinstance(value, dict) and all(is_name(name) and test(item) for name, item in value.items())
+
+
+def _is_places(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_PLACES
+
+
+def _is_room(value: Any) -> bool:
+    """Whether a value names categories or classes, each once, or says how many there may be."""
+    if not isinstance(value, list):
+        return _is_places(value)
+    names = [name_of(item) for item in value if isinstance(item, str | int | float)]
+    return 0 < len(value) == len(set(names)) <= MOST_PLACES and "" not in names
+
+
+_ROOM = f"a list of one or more different names, or a whole number of 1 to {MOST_PLACES:,}"
+_COLUMNS: dict[str, Key] = {
+    "categories": Key(f"a table from names of columns to {_ROOM}", lambda v: _is_table(v, _is_room)),
+    "hashed": Key(
+        f"a table from names of columns to whole numbers of 1 to {MOST_PLACES:,}",
+        lambda v: _is_table(v, _is_places),
+    ),
+    "missing": Key(
+        f"{', '.join(map(repr, POLICIES))} or a number, or a table from names of columns to these",
+        lambda v: _is_missing(v) or _is_table(v, _is_missing),
+    ),
+}
+"""What the columns of a table, or the features of a data set, hold."""
 
 
 _WAVES = {
@@ -68,10 +105,8 @@ KINDS: dict[str, dict[str, Key]] = {
         ),
         "target": Key("the name of a column, or a list of them", lambda v: is_name(v) or is_names(v)),
         "time": text(),
-        "classes": Key(
-            "a list of one or more different names", lambda v: is_names(v) and 0 < len(v) == len(set(v))
-        ),
-        "missing": Key('"raise", "skip", "hold" or a number', _is_missing),
+        "classes": Key(_ROOM, _is_room),
+        **_COLUMNS,
         "bad": _BAD,
         "time_format": text(),
         "unit": _UNIT,
@@ -119,7 +154,7 @@ KINDS: dict[str, dict[str, Key]] = {
 }
 """The arguments of each kind that a file can give."""
 
-REQUIRED = {"csv": ("path", "u"), "live": ("source",)}
+REQUIRED = {"csv": ("path",), "live": ("source",)}
 
 WRAPPERS: dict[str, Key] = {
     "finite": one_of("raise", "skip", "hold"),
@@ -139,7 +174,7 @@ def check_stream(section: dict[str, Any]) -> None:
         ConfigError: Naming the key, its value, and what is allowed.
     """
     kind = section["kind"]
-    keys = {"unit": _UNIT} if kind.startswith("river.") else KINDS.get(kind)
+    keys = {"unit": _UNIT, "bad": _BAD, **_COLUMNS} if kind.startswith("river.") else KINDS.get(kind)
     if keys is None:
         known = ["csv", "live", *(f"signals.{name}" for name in signals.__all__), "river.<name of a data set>"]
         raise ConfigError(f"stream.kind = {shown(kind)} is not known. Allowed are {', '.join(known)}.")

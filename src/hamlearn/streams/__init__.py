@@ -1,6 +1,7 @@
 """Where samples come from: data sets, sequences, files, signals, and feeds that never stop."""
 
 from hamlearn.streams import signals
+from hamlearn.streams.anything import from_any
 from hamlearn.streams.base import Stream
 from hamlearn.streams.combine import hold, map, take
 from hamlearn.streams.conformance import check
@@ -8,9 +9,11 @@ from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.guards import clip_tau, finite
 from hamlearn.streams.interleaved import interleave
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.lagged import autoregress
 from hamlearn.streams.late import delayed
 from hamlearn.streams.live import live
-from hamlearn.streams.prepare import autoregress, standardize
+from hamlearn.streams.prepare import standardize
+from hamlearn.streams.rows import from_rows
 from hamlearn.streams.sequences import from_sequences
 from hamlearn.streams.tables import csv
 from hamlearn.streams.timed import timed
@@ -26,8 +29,10 @@ __all__ = [
     "csv",
     "delayed",
     "finite",
+    "from_any",
     "from_dataset",
     "from_iterable",
+    "from_rows",
     "from_sequences",
     "hold",
     "interleave",

@@ -48,6 +48,11 @@ class Stream(ABC):
         """Samples in one whole pass; `math.inf` for an endless stream, `None` if unknown."""
         return self.spec.length
 
+    @property
+    def numbers(self) -> list[bool] | None:
+        """Which entries of a vector `u` are measured, rather than 0 or 1 for a category; `None`: all."""
+        return None
+
     @abstractmethod
     def _rewind(self) -> None:
         """Put the cursor at the beginning."""

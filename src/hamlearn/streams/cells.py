@@ -4,34 +4,67 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
+from hamlearn.streams.moments import Array
 from hamlearn.streams.values import number_in, shown
 
 _MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_TRUTH = {"true": 1.0, "false": 0.0}
 
 
-def is_missing(text: str) -> bool:
+def is_missing(cell: Any) -> bool:
     """Whether a cell says that there is nothing in it."""
-    return text.strip().lower() in _MISSING
+    if isinstance(cell, str):
+        return cell.strip().lower() in _MISSING
+    # Not a number, and not a time, differ from themselves.
+    return cell is None or (isinstance(cell, float | np.floating | np.datetime64) and bool(cell != cell))
 
 
-def number(text: str, name: str, where: str, largest: float) -> float | None:
-    """A cell as a number of at most the size `largest`; `None` where it is missing."""
-    text = text.strip()
-    if is_missing(text):
+def number(cell: Any, name: str, where: str, largest: float, remedy: str = "") -> float | None:
+    """A cell as a number of at most the size `largest`, a truth value as 1 or 0; `None` where it is missing.
+
+    Args:
+        cell: A text, or what Python takes for a number.
+        name: Of its column.
+        where: Its row.
+        largest: The largest absolute value that is let through.
+        remedy: What to do where the cell is no number at all.
+    """
+    if is_missing(cell):
         return None
+    why, value = "", math.nan
     try:
-        value = number_in(text)
-    except ValueError:
-        value = math.nan
+        text = cell.strip().lower() if isinstance(cell, str) else None
+        value = float(cell) if text is None else _TRUTH[text] if text in _TRUTH else number_in(text)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        why = remedy
     if not abs(value) <= largest:
         what = "not a finite number" if not math.isfinite(value) else f"larger than {largest:g}, the most there is"
+        shown_cell = shown(cell.strip() if isinstance(cell, str) else cell)
         raise SampleError(
-            f"{where}: column {name!r} holds {shown(text)}, which is {what}. "
+            f"{where}: column {name!r} holds {shown_cell}, which is {what}. {why}"
             'Mend the cell, or leave such rows out with bad="skip".'
         )
     return value
+
+
+def plain_numbers(cells: Sequence[Any], largest: float) -> Array | None:
+    """Many cells at once, where each of them plainly is a number; `None` where they want a closer look."""
+    kinds = set(map(type, cells))
+    if kinds == {str}:
+        if "_" in "".join(cells):
+            return None
+    elif not kinds <= {int, float, bool}:
+        return None
+    try:
+        values = np.array(list(map(float, cells)), dtype=np.float64)
+    except (ValueError, OverflowError):
+        return None
+    return values if bool((np.abs(values) <= largest).all()) else None
 
 
 def require_columns(header: Sequence[str], names: Iterable[str], file: str) -> None:
@@ -39,9 +72,9 @@ def require_columns(header: Sequence[str], names: Iterable[str], file: str) -> N
     for name in names:
         found = [i for i, column in enumerate(header, 1) if column == name]
         if not found:
-            columns = ", ".join(column[:60] for column in header[:20])
+            columns = ", ".join(str(column)[:60] for column in header[:20])
             columns += f" and {len(header) - 20} more" if len(header) > 20 else ""
-            near = next((column for column in header if column.strip() == str(name).strip()), None)
+            near = next((column for column in header if str(column).strip() == str(name).strip()), None)
             hint = "" if near is None else f" Did you mean {shown(near)}?"
             raise ConfigError(f"{file} has no column {name!r}. Its columns are {columns}.{hint}")
         if len(found) > 1:

@@ -9,6 +9,7 @@ from typing import Any
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
 
@@ -73,6 +74,11 @@ class Wrapper(Stream):
         return self.inner.reads_ahead
 
     @property
+    def numbers(self) -> list[bool] | None:
+        """As in the stream inside."""
+        return self.inner.numbers
+
+    @property
     def dropped(self) -> int:
         """Samples that a live feed inside has dropped; 0 where there is none."""
         return int(getattr(self.inner, "dropped", 0))
@@ -123,6 +129,16 @@ class TakeStream(Wrapper):
         super()._seek(cursor)
         self._n = int(cursor["n"])
 
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        if self._n == self._limit:
+            return
+        for block in self.inner.blocks(lambda: min(size(), self._limit - self._n)):
+            self._check_turn(turn)
+            self._n += block.count
+            yield block
+            if self._n == self._limit:
+                return
+
     def _samples(self) -> Iterator[Sample]:
         samples = iter(self.inner)
         while self._n < self._limit:
@@ -146,6 +162,11 @@ class MapStream(Wrapper):
         """The length of the stream inside; shapes as the first mapped sample had them."""
         length = self.inner.length
         return Spec(None, None, length) if self._seen is None else Spec.of(self._seen, length)
+
+    @property
+    def numbers(self) -> None:
+        """Nobody knows what the function makes of the entries: all count as measured."""
+        return
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:

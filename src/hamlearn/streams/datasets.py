@@ -107,7 +107,7 @@ class DatasetStream(Stream):
         size = self._batch_size
         if size is None or self._drop_last or (self._map_style and len(self._dataset) % size == 0):
             return spec
-        return Spec(tree_map(_any_batch, spec.u), tree_map(_any_batch, spec.target), spec.length)
+        return Spec(tree_map(any_batch, spec.u), tree_map(any_batch, spec.target), spec.length)
 
     def _length(self) -> int | float | None:
         if self._epochs is None:
@@ -151,10 +151,11 @@ class DatasetStream(Stream):
             self._epoch, self._n = self._epoch + 1, 0
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        tensors = getattr(self._dataset, "tensors", ())
-        batch = self._batch_size or 1
+        batch, tensors = self._batch_size or 1, _tensors(self._dataset)
         whole = self._drop_last or not self._map_style or len(self._dataset) % batch == 0
-        if type(self._dataset) is not TensorDataset or self._batch_size is None or len(tensors) > 2 or not whole:
+        # Without batches, an item of a dataset of one tensor is a tuple of one.
+        alone = self._batch_size is None and type(self._dataset) is TensorDataset and len(tensors) == 1
+        if not 1 <= len(tensors) <= 2 or not whole or alone:
             yield from super()._blocks(size, turn)
             return
         # Rows of tensors in memory: a block is one indexing, not one collation per sample.
@@ -167,7 +168,9 @@ class DatasetStream(Stream):
                 start, stop = self._n, min(self._n + size(), self._per_epoch())
                 rows: Any = slice(start * batch, stop * batch)
                 rows = rows if order is None else order[rows]
-                parts = [column[rows].unflatten(0, (stop - start, batch)) for column in tensors]
+                parts = [column[rows] for column in tensors]
+                if self._batch_size is not None:
+                    parts = [part.unflatten(0, (stop - start, batch)) for part in parts]
                 self._n = stop
                 yield Block(stop - start, parts[:1], None, parts[1:], None)
             self._epoch, self._n = self._epoch + 1, 0
@@ -236,5 +239,13 @@ class DatasetStream(Stream):
         return sample
 
 
-def _any_batch(spec: TensorSpec) -> TensorSpec:
+def _tensors(dataset: Any) -> tuple[torch.Tensor, ...]:
+    """The tensors whose rows are the items; none where the items are made in another way."""
+    if type(dataset) is torch.Tensor:
+        return (dataset,)
+    return dataset.tensors if type(dataset) is TensorDataset else ()
+
+
+def any_batch(spec: TensorSpec) -> TensorSpec:
+    """The same with a first axis of any size."""
     return TensorSpec((None, *spec.shape[1:]), spec.dtype)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -12,6 +12,7 @@ import torch
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec, tree_map
@@ -168,6 +169,20 @@ class ClippedTauStream(Wrapper):
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
         self.clipped = int(cursor["clipped"])
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        for block in self.inner.blocks(size):
+            self._check_turn(turn)
+            longer = sum(tau is not None and tau > self._longest for tau in block.tau or ())
+            if block.tau is not None and longer:
+                self.clipped += longer
+                taus = [None if tau is None else min(tau, self._longest) for tau in block.tau]
+                block = replace(block, tau=taus, samples=None if block.u is not None else self._clip(block))
+            yield block
+
+    def _clip(self, block: Block) -> list[Sample]:
+        samples = [block.sample(k) for k in range(block.count)]
+        return [s if s.tau is None else replace(s, tau=min(s.tau, self._longest)) for s in samples]
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:

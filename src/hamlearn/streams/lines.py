@@ -112,6 +112,9 @@ class Lines:
         if not whole:
             self._pass_the_rest()
             raise LineError(f"it is longer than {MAX_LINE} bytes. Is the file a table?")
+        return self._text(data)
+
+    def _text(self, data: bytes) -> str:
         try:
             text = data.decode(self._encoding)
         except UnicodeError as error:
@@ -119,6 +122,24 @@ class Lines:
         if "\0" in text:
             raise LineError(f"it holds a NUL, which no text has. {self._remedy()}")
         return text
+
+    def take(self, n: int) -> list[str]:
+        """The next `n` lines, or as many as there are, without their ends where that is quicker."""
+        taken: list[str] = []
+        while len(taken) < n:
+            rest = self._data[self._at :]
+            whole = [] if self._unit > 1 or b"\r" in rest else rest.split(b"\n", n - len(taken))[:-1]
+            if whole:
+                data = b"\n".join(whole)
+                taken += self._text(data).split("\n")
+                self._pass(self._at + len(data) + 1)
+                self.line += len(whole)
+                continue
+            line = next(self, None)
+            if line is None:
+                break
+            taken.append(line)
+        return taken
 
     def _pass(self, stop: int) -> None:
         self.offset += stop - self._at

@@ -1,30 +1,35 @@
-"""Streams made ready for a network: inputs of like size, and the past of the target as an input."""
+"""Streams made ready for a network: inputs of like size."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.moments import Moments
 from hamlearn.streams.values import Spec, TensorSpec
 
 
 def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
     """Each entry of the input less its mean, over its standard deviation, both of all inputs so far.
 
-    u ← (u − m_k) / s_k, with m_k and s_k over inputs 1 to k, by Welford's recursion; s_k = 0 gives 0.
+    u ← (u − m_k) / s_k, with m_k and s_k over inputs 1 to k, from running sums; s_k = 0 gives 0. Entries of a
+    table that stand for a category or a missing cell are 0 or 1 and stay so. Whole blocks are computed at
+    once, with the bits of single rows.
 
     Args:
-        stream: Samples whose inputs are tensors.
+        stream: Samples whose inputs are tensors of one shape.
         clip: Largest absolute value that is let through: the first inputs know little of the scale.
 
     Example:
@@ -36,29 +41,6 @@ def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
     return StandardizedStream(from_iterable(stream), clip)
 
 
-def autoregress(stream: Iterable[Any], lags: int, relative: bool = False) -> Stream:
-    """The last `lags` targets as further entries of the input, the newest first.
-
-    A target is known to the learner by the time of the next input; before there is one, the entries are 0. A
-    missing target repeats the one before.
-
-    Args:
-        stream: Samples whose inputs and targets are vectors.
-        lags: How many past targets.
-        relative: Whether past targets and the target itself are given as differences from the newest past
-            target. An output of 0 is then the prediction that nothing changes, and absolute errors are
-            those of the target itself. The first sample, which has no past, loses its target.
-
-    Example:
-        >>> pairs = [([0.0], [5.0]), ([0.0], [6.0]), ([0.0], [8.0])]
-        >>> [(s.u.tolist(), None if s.target is None else s.target.item()) for s in autoregress(pairs, 2, True)]
-        [([0.0, 0.0, 0.0], None), ([0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, -1.0], 2.0)]
-    """
-    if lags < 1:
-        raise ConfigError(f"lags={lags} looks at no past target. Give 1 or more.")
-    return AutoregressiveStream(from_iterable(stream), lags, relative)
-
-
 class StandardizedStream(Wrapper):
     """What `standardize` returns."""
 
@@ -68,9 +50,16 @@ class StandardizedStream(Wrapper):
         self._forget()
 
     def _forget(self) -> None:
-        self._n = 0
-        self._mean: Tensor | None = None
-        self._square: Tensor | None = None
+        self._shape: list[int] | None = None
+        self._moments = Moments(0)
+
+    @property
+    def spec(self) -> Spec:
+        """As the stream inside, but whole numbers become fractions."""
+        spec = self.inner.spec
+        if not isinstance(spec.u, TensorSpec) or spec.u.dtype.is_floating_point:
+            return spec
+        return Spec(TensorSpec(spec.u.shape, torch.get_default_dtype()), spec.target, spec.length)
 
     def _rewind(self) -> None:
         super()._rewind()
@@ -80,108 +69,64 @@ class StandardizedStream(Wrapper):
         return {"clip": self._clip}
 
     def _cursor(self) -> dict[str, Any]:
-        sums = None
-        if self._mean is not None and self._square is not None:
-            shape = list(self._mean.shape)
-            sums = [shape, self._mean.flatten().tolist(), self._square.flatten().tolist()]
-        return {"n": self._n, "sums": sums, **super()._cursor()}
+        return {"shape": self._shape, "moments": self._moments.state(), **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._forget()
-        self._n = int(cursor["n"])
-        if cursor["sums"] is not None:
-            shape, mean, square = cursor["sums"]
-            self._mean = torch.tensor(mean, dtype=torch.float64).reshape(shape)
-            self._square = torch.tensor(square, dtype=torch.float64).reshape(shape)
+        self._shape, self._moments = cursor["shape"], Moments.of(cursor["moments"])
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
             if not isinstance(sample.u, Tensor):
-                raise SampleError(
-                    f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
-                    "Put them together in a streams.map before."
-                )
-            u = sample.u.double()
-            if self._mean is None or self._square is None:
-                self._mean, self._square = torch.zeros_like(u), torch.zeros_like(u)
-            self._n += 1
-            off = u - self._mean
-            self._mean = self._mean + off / self._n
-            self._square = self._square + off * (u - self._mean)
-            spread = (self._square / self._n).sqrt()
-            scaled = torch.where(spread > 0, (u - self._mean) / spread, 0.0).clamp(-self._clip, self._clip)
-            yield replace(sample, u=scaled.to(sample.u.dtype))
+                raise _no_tensor(sample)
+            if not bool(sample.u.isfinite().all()):
+                raise _not_finite(sample.u)
+            yield replace(sample, u=self._scaled(sample.u[None])[0])
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        for block in self.inner.blocks(size):
+            self._check_turn(turn)
+            if block.u is None or block.u_spec is not None:
+                raise _no_tensor(block.sample(0))
+            u, count = block.u[0], block.count
+            if not bool(u.isfinite().all()):
+                # The samples before the first that is not finite come first.
+                count = int(u.isfinite().flatten(1).all(1).long().argmin())
+            if count:
+                yield replace(block.part(0, count), u=[self._scaled(u[:count])], samples=None)
+            if count < block.count:
+                raise _not_finite(u[count])
+
+    def _scaled(self, u: Tensor) -> Tensor:
+        """Inputs, one after the other along the first axis, each by what is known once it has come."""
+        shape = list(u.shape[1:])
+        if self._shape is None:
+            self._shape, self._moments = shape, Moments(math.prod(shape))
+        if self._shape != shape:
+            raise SampleError(
+                f"standardize has seen inputs of shape {self._shape}, and now one of {shape}: each entry has a "
+                "mean of its own. Give all inputs one shape."
+            )
+        rows = u.detach().cpu().reshape(len(u), -1).double().numpy()
+        mean, spread = self._moments.extend(rows)
+        scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
+        np.clip(scaled, -self._clip, self._clip, out=scaled)
+        measured = self.inner.numbers
+        if measured is not None and len(measured) == rows.shape[1]:
+            scaled = np.where(measured, scaled, rows)
+        dtype = u.dtype if u.dtype.is_floating_point else torch.get_default_dtype()
+        return torch.from_numpy(scaled).reshape(u.shape).to(u.device, dtype)
 
 
-class AutoregressiveStream(Wrapper):
-    """What `autoregress` returns."""
+def _no_tensor(sample: Sample) -> SampleError:
+    return SampleError(
+        f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
+        "Put them together in a streams.map before."
+    )
 
-    def __init__(self, inner: Stream, lags: int, relative: bool) -> None:
-        super().__init__(inner)
-        self._lags, self._relative = lags, relative
-        self._past: deque[list[float]] = deque(maxlen=lags)
 
-    @property
-    def spec(self) -> Spec:
-        """The input of the stream inside, longer by the past targets."""
-        spec = self.inner.spec
-        if not all(isinstance(part, TensorSpec) and len(part.shape) == 1 for part in (spec.u, spec.target)):
-            return Spec(None, spec.target, spec.length)
-        more = self._lags * (spec.target.shape[0] or 0)
-        return Spec(TensorSpec(((spec.u.shape[0] or 0) + more,), spec.u.dtype), spec.target, spec.length)
-
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._past.clear()
-
-    def _config(self) -> dict[str, Any]:
-        return {"lags": self._lags, "relative": self._relative}
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"past": [list(values) for values in self._past], **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._past.clear()
-        self._past.extend(list(values) for values in cursor["past"])
-
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            target = sample.target
-            if (
-                not isinstance(sample.u, Tensor)
-                or sample.u.dim() != 1
-                or (target is not None and target.dim() != 1)
-            ):
-                raise SampleError(
-                    "autoregress takes inputs and targets that are vectors, without a batch dimension. "
-                    "Shape them in a streams.map before."
-                )
-            size = self._size(target)
-            newest = self._past[0] if self._past else [0.0] * size
-            base = newest if self._relative else [0.0] * size
-            past = [[a - b for a, b in zip(values, base, strict=True)] for values in self._past]
-            past += [[0.0] * size] * (self._lags - len(past))
-            more = torch.tensor([x for values in past for x in values], dtype=sample.u.dtype)
-            shown = target
-            if self._relative and target is not None:
-                known = bool(self._past)
-                shown = target - torch.tensor(base, dtype=target.dtype) if known else None
-            if target is not None:
-                self._past.appendleft(target.tolist())
-            elif self._past:
-                self._past.appendleft(list(newest))
-            yield replace(sample, u=torch.cat([sample.u, more]), target=shown)
-
-    def _size(self, target: Tensor | None) -> int:
-        if target is not None:
-            return len(target)
-        spec = self.inner.spec.target
-        if self._past:
-            return len(self._past[0])
-        if isinstance(spec, TensorSpec):
-            return spec.shape[0] or 0
-        raise SampleError(
-            "the first sample has no target, so that nobody knows its size. Begin with one that has."
-        )
+def _not_finite(u: Tensor) -> SampleError:
+    return SampleError(
+        f"an input of standardize is not finite: {u}. It would be part of every mean to come: mend the source, or "
+        'use finite(stream, policy="skip") or "hold" before.'
+    )

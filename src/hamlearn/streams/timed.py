@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, timedelta
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.errors import ConfigError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.units import Unit, ahead, median_gap, tell, unit_or_auto
-from hamlearn.streams.values import Spec, number_in, shown, to_tensors
-
-Stamp = Any
-"""A number, a `datetime`, a `date`, a `numpy.datetime64`, or a text in ISO format."""
+from hamlearn.streams.clock import Clock, Stamp
+from hamlearn.streams.units import Unit, ahead, unit_or_auto
+from hamlearn.streams.values import Spec, to_tensors
 
 
 def timed(
@@ -121,113 +117,6 @@ class TimedStream(Stream):
             yield sample
 
 
-class Clock:
-    """Turns time stamps into time steps.
-
-    Args:
-        unit: What counts as one unit of time; `None` to find it from the data.
-        first: The time step of the first sample.
-    """
-
-    def __init__(self, unit: float | None, first: float | None) -> None:
-        self.unit = unit
-        self.first = first
-        self.last: float | None = None
-        self._finds = unit is None
-
-    def find(self, stamps: Iterable[Stamp]) -> None:
-        """Take the median of the first gaps as the unit, where it was left to the data, and say so."""
-        if self.unit is None:
-            self.unit = median_gap(_valid(stamps))
-            if self.unit is not None:
-                tell(self.unit)
-
-    def state(self) -> dict[str, float | None]:
-        """The last stamp, and the unit that was found."""
-        return {"last": self.last, "unit": self.unit if self._finds else None}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on where `state` was taken."""
-        self.last = None if state["last"] is None else float(state["last"])
-        if self._finds:
-            self.unit = None if state["unit"] is None else float(state["unit"])
-
-    def advance(
-        self, stamp: Stamp, where: str, skip: bool, option: str = "backwards"
-    ) -> tuple[float | None, bool]:
-        """The time since the last stamp, and whether it is a step forward; `option` is named as the remedy.
-
-        Raises:
-            SampleError: Time does not move forward and `skip` is not set, or the stamp is no time.
-        """
-        now = to_seconds(stamp, where)
-        if self.last is None:
-            self.last = now
-            return self.first, True
-        if not now > self.last:
-            if skip:
-                return None, False
-            how = "stands still" if now == self.last else "runs backwards"
-            when = "at the time of" if now == self.last else f"{self.last - now:g} before"
-            raise SampleError(
-                f"time {how} at {where}: {shown(stamp)} comes {when} its predecessor. "
-                f'Sort the data by time, or leave such samples out with {option}="skip".'
-            )
-        if self.unit is None:
-            self.find([self.last, now])
-        assert self.unit is not None
-        tau = (now - self.last) / self.unit
-        if not 0.0 < tau < math.inf:
-            raise SampleError(
-                f"the time step at {where}, {now - self.last:g} in units of {self.unit:g}, is no number that can "
-                f'be told. Mend the time stamp, choose another unit, or leave it out with {option}="skip".'
-            )
-        self.last = now
-        return tau, True
-
-
-def _valid(stamps: Iterable[Stamp]) -> Iterator[float]:
-    for stamp in stamps:
-        try:
-            yield to_seconds(stamp, "")
-        except SampleError:
-            # It is named when its turn comes.
-            continue
-
-
-def to_seconds(stamp: Stamp, where: str) -> float:
-    """A time stamp as a number; datetimes count in seconds."""
-    if type(stamp) in (int, float) and -1e300 < stamp < 1e300:
-        return float(stamp)
-    try:
-        if isinstance(stamp, str):
-            try:
-                stamp = number_in(stamp)
-            except ValueError:
-                stamp = datetime.fromisoformat(stamp.strip())
-        if isinstance(stamp, datetime):
-            # Without a time zone, UTC: local time would jump where clocks are put back.
-            aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
-            seconds = (aware - _EPOCH) / timedelta(seconds=1)
-        elif isinstance(stamp, date):
-            seconds = float((stamp - _EPOCH.date()).days * 86_400)
-        elif isinstance(stamp, np.datetime64):
-            # Not a time, NaT, would become the smallest whole number there is.
-            known = not np.isnat(stamp)
-            seconds = int(stamp.astype("datetime64[ns]").astype(np.int64)) / 1e9 if known else math.nan
-        elif isinstance(stamp, bool):
-            raise TypeError("a truth value")
-        else:
-            seconds = float(stamp)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise SampleError(
-            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format."
-        ) from error
-    if not math.isfinite(seconds):
-        raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")
-    return seconds
-
-
 def _sample(row: Sequence[Any], tau: float | None) -> Sample:
     return Sample(to_tensors(row[1]), to_tensors(row[2]) if len(row) > 2 else None, tau)
 
@@ -245,5 +134,3 @@ def _zip(columns: Sequence[Iterator[Any]], n: int) -> Iterator[tuple[Any, ...]]:
 
 _ENDED = object()
 _INDEXED = (list, tuple, np.ndarray, torch.Tensor, range)
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-_UTC = _EPOCH.tzinfo

@@ -3,71 +3,58 @@
 from __future__ import annotations
 
 import math
-import zlib
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from hamlearn.streams.cells import is_missing
+from hamlearn.streams.moments import Standard
+from hamlearn.streams.places import Places, name_of, shared
 
-class Standard:
-    """Mean and standard deviation of all values so far (Welford's recursion)."""
-
-    __slots__ = ("mean", "n", "square")
-
-    def __init__(self) -> None:
-        self.n, self.mean, self.square = 0, 0.0, 0.0
-
-    def update(self, value: float) -> None:
-        """Count a value in."""
-        self.n += 1
-        off = value - self.mean
-        self.mean += off / self.n
-        self.square += off * (value - self.mean)
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation; 1 where there is none yet."""
-        return math.sqrt(self.square / self.n) if self.square > 0 else 1.0
-
-    def apply(self, value: float) -> float:
-        """The value in standard deviations from the mean, at most 10 either way."""
-        return max(-10.0, min(10.0, (value - self.mean) / self.spread))
+__all__ = ["Encoder", "Standard"]
 
 
 class Encoder:
     """Gives each feature a place in a vector when it is first learned from, and standardizes numbers.
 
-    A text becomes a feature of its own, present or not. A feature that is missing, or was never learned from,
-    counts as its mean, which is 0. When all places are taken, further features share them.
+    A text becomes a feature of its own, present or not; so does a value that is missing (`None`, NaN, or a text
+    that a table would take for nothing). A feature that is not there, or was never learned from, counts as its
+    mean, which is 0. When all places are taken, further features share them.
 
     Args:
         capacity: Places.
+
+    Example:
+        >>> encoder = Encoder(4)
+        >>> for x in ({"size": 1.0, "kind": "red"}, {"size": 3.0, "kind": "blue"}, {"size": None}):
+        ...     encoder.learn(x)
+        >>> encoder.encode({"size": 3.0, "kind": "blue"})
+        [1.0, 0.0, 1.0, 0.0]
+        >>> encoder.encode({"size": None})
+        [0.0, 0.0, 0.0, 1.0]
     """
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._places: dict[Hashable, int] = {}
+        self._places = Places(capacity)
         self._scales: dict[Hashable, Standard] = {}
 
     def learn(self, x: Mapping[Any, Any]) -> None:
         """Count the features of `x` in."""
         # Sorted, so that the order in which a dictionary was filled has no say.
         for name, value, is_number in sorted(_features(x), key=lambda feature: repr(feature[0])):
-            if name not in self._places and len(self._places) < self.capacity:
-                self._places[name] = len(self._places)
-            if is_number and (
-                name in self._places or name in self._scales or len(self._scales) < 16 * self.capacity
-            ):
+            placed = self._places.find(name) is not None
+            if is_number and (placed or name in self._scales or len(self._scales) < 16 * self.capacity):
                 self._scales.setdefault(name, Standard()).update(value)
 
     def encode(self, x: Mapping[Any, Any]) -> list[float]:
         """`x` as a vector; nothing moves."""
         out = [0.0] * self.capacity
         for name, value, is_number in _features(x):
-            place = self._places.get(name)
+            place = self._places.index.get(name)
             if place is None:
-                if len(self._places) < self.capacity:
+                if len(self._places.index) < self.capacity:
                     continue
-                place = zlib.crc32(repr(name).encode()) % self.capacity
+                place = shared(name, self.capacity)
             if is_number:
                 scale = self._scales.get(name)
                 value = 0.0 if scale is None else scale.apply(value)
@@ -78,8 +65,11 @@ class Encoder:
 def _features(x: Mapping[Any, Any]) -> list[tuple[Hashable, float, bool]]:
     features: list[tuple[Hashable, float, bool]] = []
     for name, value in x.items():
+        if is_missing(value):
+            features.append(((name, None), 1.0, False))
+            continue
         if isinstance(value, str):
-            features.append(((name, value), 1.0, False))
+            features.append(((name, name_of(value)), 1.0, False))
             continue
         try:
             number = float(value)

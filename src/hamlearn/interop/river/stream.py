@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Sample
 from hamlearn.streams import Stream, TensorSpec
-from hamlearn.streams.timed import Clock
+from hamlearn.streams.cells import number
+from hamlearn.streams.clock import Clock
+from hamlearn.streams.encode import Categories, Columns, Missing, declare
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
-from hamlearn.streams.values import Spec, shown
+from hamlearn.streams.values import Spec
 
 
 def from_river(
     dataset: Iterable[tuple[Mapping[str, Any], Any]],
     unit: Unit = "auto",
     dtype: torch.dtype | None = None,
+    categories: Categories | None = None,
+    hashed: Mapping[str, int] | None = None,
+    missing: Missing = "raise",
+    bad: Literal["raise", "skip"] = "raise",
 ) -> RiverStream:
     """A stream over a River data set: pairs of a dictionary and a target.
 
-    Numbers become a vector, in the order of the first dictionary; a datetime becomes the time step. A target
+    Features become a vector, in the order of the first dictionary; a datetime becomes the time step. A target
     that is a number becomes a vector of one; a text or a truth value, the index of its class (in `classes`).
 
     Args:
@@ -32,6 +39,11 @@ def from_river(
         unit: What counts as one unit of time: a number of seconds, or a `timedelta`. `"auto"`: the median of the
             first 32 gaps, which is logged, and kept with the stream's state.
         dtype: `None` is torch's default.
+        categories: Features that are categories, as in `hamlearn.streams.csv`.
+        hashed: Features of many categories, which share so many entries.
+        missing: What a feature that is missing gets, as in `hamlearn.streams.csv`.
+        bad: What a bad sample gets (a feature that is no number, an unknown category, time that does not move
+            forward): `"raise"` an error that names it, or `"skip"` it.
 
     Example:
         >>> from datetime import timedelta
@@ -40,7 +52,11 @@ def from_river(
         >>> print(stream.spec)
         u: float32[0], target: float32[1], length: 1268
     """
-    return RiverStream(dataset, unit_or_auto(unit), dtype or torch.get_default_dtype())
+    if dtype is None:
+        dtype = torch.get_default_dtype()
+    if bad not in ("raise", "skip"):
+        raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
+    return RiverStream(dataset, unit_or_auto(unit), dtype, (categories, hashed, missing), bad)
 
 
 class RiverStream(Stream):
@@ -48,11 +64,18 @@ class RiverStream(Stream):
 
     Attributes:
         classes: The classes of the target in order; `None` where it is a number.
+        skipped: Samples that were left out.
     """
 
     def __init__(
-        self, dataset: Iterable[tuple[Mapping[str, Any], Any]], unit: float | None, dtype: torch.dtype
+        self,
+        dataset: Iterable[tuple[Mapping[str, Any], Any]],
+        unit: float | None,
+        dtype: torch.dtype,
+        declared: tuple[Categories | None, Mapping[str, int] | None, Missing],
+        bad: str,
     ) -> None:
+        self._bad = bad
         self._dataset, self._dtype, self._clock = dataset, dtype, Clock(unit, None)
         labels, self._length, first = set(), 0, None
         for x, y in dataset:
@@ -65,25 +88,40 @@ class RiverStream(Stream):
         self.classes = sorted(labels) or None
         self._names = [name for name, value in first.items() if not isinstance(value, datetime)]
         self._time = next((name for name, value in first.items() if isinstance(value, datetime)), None)
+        self._columns: Columns = declare(self._names, *declared)
         self._rewind()
 
     @property
     def spec(self) -> Spec:
         """Vectors of the features."""
         target = TensorSpec((1,), self._dtype) if self.classes is None else TensorSpec((), torch.int64)
-        return Spec(TensorSpec((len(self._names),), self._dtype), target, self._length)
+        length = None if self._columns.skips or self._bad == "skip" else self._length
+        return Spec(TensorSpec((len(self._columns.numbers),), self._dtype), target, length)
+
+    @property
+    def numbers(self) -> list[bool]:
+        """Which entries of the input are measured, rather than 0 or 1 for a category or a missing feature."""
+        return self._columns.numbers
+
+    @property
+    def entries(self) -> list[str]:
+        """Names of the entries of the input."""
+        return self._columns.entries
 
     def _rewind(self) -> None:
-        self._n, self._clock.last = 0, None
+        self._n, self.skipped, self._clock.last = 0, 0, None
+        self._columns.forget()
 
     def _config(self) -> dict[str, Any]:
-        return {"features": self._names, "length": self._length}
+        return {"features": self._names, "length": self._length, "width": len(self._columns.numbers)}
 
     def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n, **self._clock.state()}
+        columns = self._columns.state()
+        return {"n": self._n, "skipped": self.skipped, "columns": columns, **self._clock.state()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._n = int(cursor["n"])
+        self._n, self.skipped = int(cursor["n"]), int(cursor["skipped"])
+        self._columns.load(cursor["columns"])
         self._clock.load_state(cursor)
 
     def _samples(self) -> Iterator[Sample]:
@@ -93,23 +131,31 @@ class RiverStream(Stream):
         for k, (x, y) in enumerate(self._dataset):
             if k < start:
                 continue
+            try:
+                sample = self._sample(x, y, k)
+            except SampleError:
+                if self._bad == "raise":
+                    raise
+                sample = None
             self._n = k + 1
-            u = torch.tensor([_number(x.get(name), f"{name!r}", k) for name in self._names], dtype=self._dtype)
-            if self.classes is None:
-                target = torch.tensor([_number(y, "the target", k)], dtype=self._dtype)
-            else:
-                target = torch.tensor(self.classes.index(y))
-            tau = None
-            if self._time is not None:
-                tau, _ = self._clock.advance(x[self._time], f"sample {k}", skip=False)
-            yield Sample(u, target, tau)
+            if sample is None:
+                self.skipped += 1
+                continue
+            yield sample
 
+    def _sample(self, x: Mapping[str, Any], y: Any, k: int) -> Sample | None:
+        values = self._columns.read([x.get(name) for name in self._names], f"sample {k}")
+        if values is None:
+            return None
+        target, tau = self._target(y, k), None
+        if self._time is not None:
+            tau, _ = self._clock.advance(x[self._time], f"sample {k}", skip=False, option="bad")
+        return Sample(torch.tensor(self._columns.write(values), dtype=self._dtype), target, tau)
 
-def _number(value: Any, name: str, k: int) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise SampleError(
-            f"{name} of sample {k} is {shown(value)}, which is no number. Leave it out, or turn it into numbers, "
-            "before the data set is made a stream."
-        ) from error
+    def _target(self, y: Any, k: int) -> torch.Tensor:
+        if self.classes is not None:
+            return torch.tensor(self.classes.index(y))
+        value = number(y, "target", f"sample {k}", math.inf)
+        if value is None:
+            raise SampleError(f'sample {k} has no target. Leave such samples out with bad="skip".')
+        return torch.tensor([value], dtype=self._dtype)

@@ -9,10 +9,10 @@ from typing import Any
 
 from hamlearn.errors import SampleError, StreamError
 from hamlearn.state import Label, Sample
+from hamlearn.streams.clock import to_seconds
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.sockets import Line, Lines
 from hamlearn.streams.live.wire import is_label, require_message, tau_of
-from hamlearn.streams.timed import to_seconds
 
 
 class Feeder:

@@ -1,0 +1,190 @@
+"""Whatever data is kept in, as a stream, by one function."""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+
+from hamlearn.errors import ConfigError
+from hamlearn.state import Sample
+from hamlearn.streams.arrays import (
+    Picked,
+    Zipped,
+    as_cells,
+    as_tensor,
+    frame_columns,
+    is_array,
+    is_pair,
+    library_of,
+)
+from hamlearn.streams.base import Stream
+from hamlearn.streams.datasets import from_dataset
+from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.loaders import LoaderStream
+from hamlearn.streams.rows import from_rows
+from hamlearn.streams.tables import csv
+from hamlearn.streams.values import shown
+
+
+def from_any(source: Any, **settings: Any) -> Stream:
+    """A stream over whatever holds the data.
+
+    Args:
+        source: One of those below.
+        **settings: Those of the function that is named with it.
+
+    Sources, and the functions that read them:
+
+    - a stream: itself
+    - a path of a file: `csv`
+    - a pandas or polars data frame, a mapping of columns, a structured NumPy array, rows as mappings
+      (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays is an
+      input by itself, with `u` and `target` to name them.
+    - a NumPy array or tensor of inputs, or a pair of inputs and targets, one a row; a torch dataset:
+      `from_dataset`, here with `batch_size=None`. NumPy's fractions take torch's default type, or
+      `dtype`; a number becomes a vector of one, a whole number as a target is a class.
+    - a `DataLoader`: its batches, (u, target) or by the names `u` and `target`
+    - samples, pairs (u, target) or inputs in any iterable, or a function that returns one: `from_iterable`
+
+    Raises:
+        ConfigError: Naming the type of the source and what to use, or a setting that it does not have.
+
+    Example:
+        >>> stream = from_any((np.zeros((3, 2)), np.array([0, 1, 0])))
+        >>> print(stream.spec)
+        u: float32[2], target: int64[], length: 3
+        >>> stream = from_any({"x": [1.0, 2.0], "y": ["a", "b"]}, target="y", classes=["a", "b"])
+        >>> [(sample.u.tolist(), sample.target.item()) for sample in stream]
+        [([1.0], 0), ([2.0], 1)]
+    """
+    if isinstance(source, Stream):
+        return _called(lambda: source, "a stream", settings)
+    if isinstance(source, str | os.PathLike):
+        return _called(lambda **given: csv(source, **given), "a path", settings, csv)
+    library = library_of(source)
+    if library is not None:
+        return _called(
+            lambda **given: from_rows(frame_columns(source, library), **given), "a frame", settings, from_rows
+        )
+    if isinstance(source, DataLoader):
+        return LoaderStream(source, **_known(settings, ("u", "target"), "a DataLoader"))
+    if isinstance(source, np.ndarray) and source.dtype.names:
+        return _table({name: source[name] for name in source.dtype.names}, settings)
+    if is_array(source) or is_pair(source):
+        return _arrays(source if isinstance(source, tuple | list) else (source,), settings)
+    if isinstance(source, Mapping):
+        return _table(source, settings)
+    if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
+        return _called(
+            lambda **given: from_dataset(source, **{"batch_size": None, **given}),
+            "a dataset",
+            settings,
+            from_dataset,
+        )
+    if callable(source) or isinstance(source, Iterable):
+        return _items(source, settings)
+    raise ConfigError(f"an object of type {type(source).__name__} cannot be made a stream. Give {_KNOWN}.")
+
+
+_KNOWN = (
+    "arrays, a data frame, a mapping of columns, a DataLoader, a dataset, the path of a CSV file, or an "
+    "iterable of mappings, samples or pairs (u, target)"
+)
+
+
+def _called(make: Callable[..., Stream], what: str, settings: dict[str, Any], like: Any = None) -> Stream:
+    names = () if like is None else tuple(inspect.signature(like).parameters)[1:]
+    return make(**_known(settings, names, what))
+
+
+def _known(settings: dict[str, Any], names: Sequence[str], what: str) -> dict[str, Any]:
+    for name in settings:
+        if name not in names:
+            allowed = f"Its settings are {', '.join(names)}." if names else "Leave it out."
+            raise ConfigError(f"{name}={shown(settings[name])} is no setting of {what} as a stream. {allowed}")
+    return settings
+
+
+def _arrays(parts: Sequence[Any], settings: dict[str, Any]) -> Stream:
+    """Inputs, and targets if there are any, a sample a row."""
+    names = [name for name in inspect.signature(from_dataset).parameters if name != "dataset"]
+    given = dict(_known(settings, [*names, "dtype"], "an array"))
+    dtype = given.pop("dtype", None)
+    tensors = [as_tensor(part, dtype, target=k == 1) for k, part in enumerate(parts)]
+    sizes = [len(tensor) for tensor in tensors]
+    if len(set(sizes)) > 1:
+        raise ConfigError(f"there are {sizes[0]} inputs and {sizes[1]} targets. Give one target for each input.")
+    dataset = tensors[0] if len(tensors) == 1 else TensorDataset(*tensors)
+    return from_dataset(dataset, **{"batch_size": None, **given})
+
+
+def _table(columns: Mapping[str, Any], settings: dict[str, Any]) -> Stream:
+    for name, column in columns.items():
+        if isinstance(column, Mapping) or (isinstance(column, Iterable) and _holds_rows(column)):
+            raise ConfigError(
+                f"the mapping holds tables, not columns: {name!r} is a {type(column).__name__}. Choose one, "
+                f"source[{name!r}]."
+            )
+        if not hasattr(column, "__len__") or isinstance(column, str):
+            raise ConfigError(f"the column {name!r} is a {type(column).__name__}. Give a list or an array.")
+    cells = {name: as_cells(column) for name, column in columns.items()}
+    inputs = _inputs({name: column[0] for name, column in cells.items() if len(column)}, settings)
+    if inputs is not None:
+        return _items(Zipped(cells), settings)
+    return _called(lambda **given: from_rows(cells, **given), "a table", settings, from_rows)
+
+
+def _holds_rows(column: Any) -> bool:
+    return not isinstance(column, str | Iterator) and isinstance(next(iter(column), None), Mapping)
+
+
+def _inputs(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+    """The column whose cells are inputs by themselves, since they are arrays; `None` where there is none."""
+    u, target = settings.get("u"), settings.get("target")
+    names = [u] if isinstance(u, str) else list(u) if u is not None else [name for name in row if name != target]
+    arrays = [
+        n for n in names if isinstance(row.get(n), list | tuple) or (is_array(row.get(n)) and row[n].ndim > 0)
+    ]
+    if not arrays:
+        return None
+    if len(names) > 1:
+        raise ConfigError(
+            f"the column {arrays[0]!r} holds arrays, and {shown([n for n in names if n != arrays[0]])} would be "
+            f"inputs too. Give u={arrays[0]!r} to take it alone, or put them together in one column."
+        )
+    return arrays[0]
+
+
+def _items(source: Any, settings: dict[str, Any]) -> Stream:
+    """By what the first item is."""
+    kind = type(source).__name__
+    if isinstance(source, Iterator):
+        first = list(itertools.islice(source, 1))
+        source = itertools.chain(first, source)
+    else:
+        first = list(itertools.islice(source() if callable(source) else source, 1))
+    item = first[0] if first else None
+    if isinstance(item, Mapping) or hasattr(item, "_asdict"):
+        row = item if isinstance(item, Mapping) else item._asdict()  # type: ignore[union-attr]
+        u = _inputs(row, settings)
+        if u is None:
+            return _called(lambda **given: from_rows(source, **given), "rows", settings, from_rows)
+        given = _known(settings, ("u", "target", "dtype"), f"rows whose column {u!r} holds arrays")
+        return from_iterable(Picked(source, u, given.get("target"), given.get("dtype")))
+    if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Mapping):
+        raise ConfigError(
+            f"a {kind} of pairs (mapping, target) is a data set of River. Use hamlearn.interop.river.from_river."
+        )
+    if isinstance(item, tuple) and library_of(item[-1]) is not None:
+        raise ConfigError(
+            f"a {kind} of {library_of(item[-1])}'s {type(item[-1]).__name__}: give the frame itself."
+        )
+    if not isinstance(item, Sample | tuple | list | int | float | None) and not is_array(item):
+        raise ConfigError(f"a {kind} of {type(item).__name__} cannot be made a stream. Give {_KNOWN}.")
+    return _called(lambda **given: from_iterable(source, **given), "an iterable", settings, from_iterable)

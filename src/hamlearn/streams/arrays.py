@@ -1,0 +1,112 @@
+"""Data frames, arrays and rows of arrays, made ready for a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hamlearn.errors import ConfigError
+from hamlearn.state import Sample
+from hamlearn.streams.values import shown, to_tensors
+
+
+def library_of(value: Any) -> str | None:
+    """`"pandas"` or `"polars"`, where a value is theirs; neither is imported."""
+    roots = (base.__module__.partition(".")[0] for base in type(value).__mro__)
+    return next((root for root in roots if root in ("pandas", "polars")), None)
+
+
+def frame_columns(frame: Any, library: str) -> dict[str, list[Any]]:
+    """The columns of a data frame, with `None` for what is missing."""
+    if not any(base.__name__ == "DataFrame" for base in type(frame).__mro__):
+        remedy = "collect() it first" if hasattr(frame, "collect") else "Give the frame that it belongs to"
+        raise ConfigError(f"{library}'s {type(frame).__name__} cannot be made a stream. {remedy}.")
+    names = list(frame.columns)
+    if len(set(names)) < len(names):
+        raise ConfigError(f"the frame has two columns of one name: {shown(names)}. Rename one of them.")
+    if library == "polars":
+        return {name: frame[name].to_list() for name in names}
+    known = {name: frame[name].astype(object) for name in names}
+    return {name: column.where(column.notna(), None).tolist() for name, column in known.items()}
+
+
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a tensor."""
+    return isinstance(value, np.ndarray | torch.Tensor)
+
+
+def is_pair(source: Any) -> bool:
+    """Whether a value is a pair of them."""
+    return isinstance(source, tuple | list) and len(source) == 2 and all(is_array(part) for part in source)
+
+
+def as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Tensor:
+    """Inputs or targets, one a row, as a tensor; a fraction a row becomes a vector of one."""
+    what = "target" if target else "input"
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind not in "biuf":
+            raise ConfigError(
+                f"the {what} is an array of {array.dtype}, which are no numbers. Give a mapping of columns, for "
+                "example "
+                'from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
+            )
+        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        if tensor.is_floating_point():
+            tensor = tensor.to(dtype or torch.get_default_dtype())
+    else:
+        tensor = array.detach()
+    if tensor.dim() == 0:
+        raise ConfigError(f"the {what} is a single number, {shown(array)}. Give an array with one row a sample.")
+    return tensor[:, None] if tensor.dim() == 1 and (tensor.is_floating_point() or not target) else tensor
+
+
+class Picked:
+    """Of rows, an input that is an array and a target."""
+
+    def __init__(self, rows: Any, u: str, target: str | None, dtype: torch.dtype | None) -> None:
+        self._rows, self._u, self._target, self._dtype = rows, u, target, dtype
+
+    def __iter__(self) -> Iterator[Sample]:
+        for row in self._rows() if callable(self._rows) else self._rows:
+            cells = row if isinstance(row, Mapping) else row._asdict()
+            target = None if self._target is None else cells[self._target]
+            yield Sample(self._tensors(cells[self._u], self._u), self._tensors(target, self._target))
+
+    def _tensors(self, value: Any, name: str | None) -> Any:
+        try:
+            tensors = to_tensors(value, self._dtype or torch.get_default_dtype())
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise ConfigError(
+                f"the column {name!r} holds {shown(value)}, which is no number and no array of numbers. Turn it "
+                "into numbers before, for example names of classes into 0, 1, 2, ..."
+            ) from error
+        # As in a table: a fraction is a vector of one, a whole number is a class.
+        return (
+            tensors[None] if is_array(tensors) and tensors.is_floating_point() and tensors.dim() == 0 else tensors
+        )
+
+
+class Zipped:
+    """Columns as rows."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for cells in zip(*self._columns.values(), strict=True):
+            yield dict(zip(self._columns, cells, strict=True))
+
+    def __len__(self) -> int:
+        return min(len(column) for column in self._columns.values())
+
+
+def as_cells(column: Any) -> Any:
+    """The cells of a column as Python has them; arrays of several axes, and times, as they are."""
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind != "M":
+        return column.tolist()
+    if isinstance(column, torch.Tensor) and column.dim() == 1:
+        return column.tolist()
+    return column

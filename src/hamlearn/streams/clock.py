@@ -1,0 +1,170 @@
+"""Time stamps to time steps."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+
+from hamlearn.errors import SampleError
+from hamlearn.streams.cells import plain_numbers
+from hamlearn.streams.moments import Array
+from hamlearn.streams.units import median_gap, tell
+from hamlearn.streams.values import number_in, shown
+
+Stamp = Any
+"""A number, a `datetime`, a `date`, a `numpy.datetime64`, or a text in ISO format."""
+
+
+class Clock:
+    """Turns time stamps into time steps.
+
+    Args:
+        unit: What counts as one unit of time; `None` to find it from the data.
+        first: The time step of the first sample.
+    """
+
+    def __init__(self, unit: float | None, first: float | None) -> None:
+        self.unit = unit
+        self.first = first
+        self.last: float | None = None
+        self._finds = unit is None
+
+    def find(self, stamps: Iterable[Stamp]) -> None:
+        """Take the median of the first gaps as the unit, where it was left to the data, and say so."""
+        if self.unit is None:
+            self.unit = median_gap(_valid(stamps))
+            if self.unit is not None:
+                tell(self.unit)
+
+    def state(self) -> dict[str, float | None]:
+        """The last stamp, and the unit that was found."""
+        return {"last": self.last, "unit": self.unit if self._finds else None}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on where `state` was taken."""
+        self.last = None if state["last"] is None else float(state["last"])
+        if self._finds:
+            self.unit = None if state["unit"] is None else float(state["unit"])
+
+    def advance(
+        self, stamp: Stamp, where: str, skip: bool, option: str = "backwards"
+    ) -> tuple[float | None, bool]:
+        """The time since the last stamp, and whether it is a step forward; `option` is named as the remedy.
+
+        Raises:
+            SampleError: Time does not move forward and `skip` is not set, or the stamp is no time.
+        """
+        now = to_seconds(stamp, where)
+        if self.last is None:
+            self.last = now
+            return self.first, True
+        if not now > self.last:
+            if skip:
+                return None, False
+            how = "stands still" if now == self.last else "runs backwards"
+            when = "at the time of" if now == self.last else f"{self.last - now:g} before"
+            raise SampleError(
+                f"time {how} at {where}: {shown(stamp)} comes {when} its predecessor. "
+                f'Sort the data by time, or leave such samples out with {option}="skip".'
+            )
+        if self.unit is None:
+            self.find([self.last, now])
+        assert self.unit is not None
+        tau = (now - self.last) / self.unit
+        if not 0.0 < tau < math.inf:
+            raise SampleError(
+                f"the time step at {where}, {now - self.last:g} in units of {self.unit:g}, is no number that can "
+                f'be told. Mend the time stamp, choose another unit, or leave it out with {option}="skip".'
+            )
+        self.last = now
+        return tau, True
+
+    def advance_many(self, stamps: Sequence[Stamp]) -> list[float | None] | None:
+        """The same for many stamps at once; `None`, and nothing has changed, where one wants a closer look."""
+        now = _plain_seconds(stamps)
+        if now is None or (self.unit is None and (self.last is not None or len(now) > 1)):
+            return None
+        before = now if self.last is None else np.concatenate([[self.last], now])
+        gaps = np.diff(before)
+        # Nobody needs to hear that a quotient is no number: the row is read by itself then, and named.
+        with np.errstate(all="ignore"):
+            taus = gaps / self.unit if self.unit is not None else gaps
+        if not bool(((gaps > 0) & (taus > 0) & np.isfinite(taus)).all()):
+            return None
+        first: list[float | None] = [self.first] if self.last is None else []
+        self.last = float(now[-1])
+        return [*first, *taus.tolist()]
+
+
+def _plain_seconds(stamps: Sequence[Stamp]) -> Array | None:
+    """Time stamps as numbers, where all are plain numbers, or all datetimes or texts of them."""
+    seconds = None if bool in set(map(type, stamps)) else plain_numbers(stamps, math.inf)
+    if seconds is None:
+        try:
+            seconds = np.array([_since_epoch(_dated(stamp)) for stamp in stamps])
+        except (TypeError, ValueError, OverflowError):
+            return None
+    return seconds if bool(np.isfinite(seconds).all()) else None
+
+
+def _dated(stamp: Stamp) -> datetime:
+    # A text such as 20240101 is a number.
+    if isinstance(stamp, str) and stamp.strip()[4:5] == "-":
+        return datetime.fromisoformat(stamp.strip())
+    if isinstance(stamp, datetime):
+        return stamp
+    raise TypeError
+
+
+def _since_epoch(stamp: datetime) -> float:
+    # Without a time zone, UTC: local time would jump where clocks are put back.
+    aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
+    return (aware - _EPOCH) / timedelta(seconds=1)
+
+
+def _valid(stamps: Iterable[Stamp]) -> Iterator[float]:
+    for stamp in stamps:
+        try:
+            yield to_seconds(stamp, "")
+        except SampleError:
+            # It is named when its turn comes.
+            continue
+
+
+def to_seconds(stamp: Stamp, where: str) -> float:
+    """A time stamp as a number; datetimes count in seconds."""
+    if type(stamp) in (int, float) and -1e300 < stamp < 1e300:
+        return float(stamp)
+    try:
+        if isinstance(stamp, str):
+            try:
+                stamp = number_in(stamp)
+            except ValueError:
+                stamp = datetime.fromisoformat(stamp.strip())
+        if isinstance(stamp, datetime):
+            seconds = _since_epoch(stamp)
+        elif isinstance(stamp, date):
+            seconds = float((stamp - _EPOCH.date()).days * 86_400)
+        elif isinstance(stamp, np.datetime64):
+            # Not a time, NaT, would become the smallest whole number there is.
+            known = not np.isnat(stamp)
+            seconds = int(stamp.astype("datetime64[ns]").astype(np.int64)) / 1e9 if known else math.nan
+        elif isinstance(stamp, bool):
+            raise TypeError("a truth value")
+        else:
+            seconds = float(stamp)
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        raise SampleError(
+            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format."
+        ) from error
+    if not math.isfinite(seconds):
+        raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")
+    return seconds
+
+
+_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
+_UTC = _EPOCH.tzinfo

@@ -1,0 +1,156 @@
+"""Streams made ready for a network: the past of the target as an input."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.state import Sample
+from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block, stacked
+from hamlearn.streams.combine import Wrapper
+from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.moments import Array
+from hamlearn.streams.values import Spec, TensorSpec
+
+
+def autoregress(stream: Iterable[Any], lags: int, relative: bool = False) -> Stream:
+    """The last `lags` targets as further entries of the input, the newest first.
+
+    A target is known to the learner by the time of the next input; before there is one, the entries are 0. A
+    missing target repeats the one before.
+
+    Args:
+        stream: Samples whose inputs and targets are vectors.
+        lags: How many past targets.
+        relative: Whether past targets and the target itself are given as differences from the newest past
+            target. An output of 0 is then the prediction that nothing changes, and absolute errors are
+            those of the target itself. The first sample, which has no past, loses its target.
+
+    Example:
+        >>> pairs = [([0.0], [5.0]), ([0.0], [6.0]), ([0.0], [8.0])]
+        >>> [(s.u.tolist(), None if s.target is None else s.target.item()) for s in autoregress(pairs, 2, True)]
+        [([0.0, 0.0, 0.0], None), ([0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, -1.0], 2.0)]
+    """
+    if lags < 1:
+        raise ConfigError(f"lags={lags} looks at no past target. Give 1 or more.")
+    return AutoregressiveStream(from_iterable(stream), lags, relative)
+
+
+class AutoregressiveStream(Wrapper):
+    """What `autoregress` returns."""
+
+    def __init__(self, inner: Stream, lags: int, relative: bool) -> None:
+        super().__init__(inner)
+        self._lags, self._relative = lags, relative
+        self._past: deque[list[float]] = deque(maxlen=lags)
+
+    @property
+    def spec(self) -> Spec:
+        """The input of the stream inside, longer by the past targets."""
+        spec = self.inner.spec
+        if not all(isinstance(part, TensorSpec) and len(part.shape) == 1 for part in (spec.u, spec.target)):
+            return Spec(None, spec.target, spec.length)
+        more = self._lags * (spec.target.shape[0] or 0)
+        return Spec(TensorSpec(((spec.u.shape[0] or 0) + more,), spec.u.dtype), spec.target, spec.length)
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        self._past.clear()
+
+    def _config(self) -> dict[str, Any]:
+        return {"lags": self._lags, "relative": self._relative}
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"past": [list(values) for values in self._past], **super()._cursor()}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        super()._seek(cursor)
+        self._past.clear()
+        self._past.extend(list(values) for values in cursor["past"])
+
+    @property
+    def numbers(self) -> list[bool] | None:
+        """As in the stream inside; past targets are measured."""
+        inner, spec = self.inner.numbers, self.inner.spec.target
+        if inner is None or not isinstance(spec, TensorSpec) or len(spec.shape) != 1:
+            return None
+        return inner + [True] * (self._lags * (spec.shape[0] or 0))
+
+    def _samples(self) -> Iterator[Sample]:
+        for sample in self.inner:
+            (block,) = stacked([sample])
+            extended = self._extended(block)
+            yield replace(extended.sample(0), boundary=sample.boundary)
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        for block in self.inner.blocks(size):
+            self._check_turn(turn)
+            yield self._extended(block)
+
+    def _extended(self, block: Block) -> Block:
+        """The block with past targets as inputs; it becomes the past itself."""
+        target = block.target[0] if block.target else None
+        if (
+            block.u is None
+            or (block.u_spec, block.target_spec) != (None, None)
+            or block.u[0].dim() != 2
+            or (target is not None and target.dim() != 2)
+        ):
+            raise SampleError(
+                "autoregress takes inputs and targets that are vectors, without a batch dimension. "
+                "Shape them in a streams.map before."
+            )
+        n, size = block.count, self._size(target)
+        known = np.array(block.known if block.known is not None else [target is not None] * n)
+        values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
+        past, available = self._append(values, known)
+        lag = np.arange(self._lags)
+        # Row t of the past ends with the newest target before sample t; what is before all of them is 0.
+        shown = past[self._lags + available[:, None] - 1 - lag]
+        newest = shown[:, 0]
+        if self._relative:
+            shown = np.where((available[:, None] > lag)[..., None], shown - newest[:, None], 0.0)
+            known = known & (available > 0)
+        more = torch.from_numpy(shown.reshape(n, -1)).to(block.u[0])
+        if self._relative and target is not None:
+            target = target - torch.from_numpy(newest).to(target)
+        some = target is not None and bool(known.any())
+        return replace(
+            block,
+            u=[torch.cat([block.u[0], more], 1)],
+            target=[target] if target is not None and some else [],
+            known=None if known.all() or not some else known.tolist(),
+            samples=None,
+        )
+
+    def _append(self, values: Array, known: Any) -> tuple[Array, Any]:
+        """Zeros and all past targets in order, and how many of these there were before each sample."""
+        before = np.array(list(self._past)[::-1], dtype=np.float64).reshape(-1, values.shape[1])
+        p, n = len(before), len(values)
+        # A missing target repeats the one before, if there is any.
+        last = np.maximum.accumulate(np.where(known, np.arange(p, p + n), p - 1))
+        series = np.concatenate([before, values])[last]
+        first = int((last < 0).sum())
+        past = np.concatenate([np.zeros((self._lags, values.shape[1])), before, series[first:]])
+        self._past.extendleft(past[self._lags + p :].tolist())
+        return past, p + np.maximum(np.arange(n) - first, 0)
+
+    def _size(self, target: Tensor | None) -> int:
+        if target is not None:
+            return target.shape[1]
+        spec = self.inner.spec.target
+        if self._past:
+            return len(self._past[0])
+        if isinstance(spec, TensorSpec):
+            return spec.shape[0] or 0
+        raise SampleError(
+            "the first sample has no target, so that nobody knows its size. Begin with one that has."
+        )

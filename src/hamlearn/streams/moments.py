@@ -1,0 +1,103 @@
+"""Running means and standard deviations: of one number at a time, and of whole blocks of vectors at once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[np.float64]]
+
+_SPAN = 256
+"""Values after which deviations are counted from the present mean, so that no rounding error can grow."""
+
+
+class Standard:
+    """Mean and standard deviation of all values so far (Welford's recursion)."""
+
+    __slots__ = ("mean", "n", "square")
+
+    def __init__(self) -> None:
+        self.n, self.mean, self.square = 0, 0.0, 0.0
+
+    def update(self, value: float) -> None:
+        """Count a value in."""
+        self.n += 1
+        off = value - self.mean
+        self.mean += off / self.n
+        self.square += off * (value - self.mean)
+
+    @property
+    def spread(self) -> float:
+        """The standard deviation; 1 where there is none yet."""
+        return math.sqrt(self.square / self.n) if self.square > 0 else 1.0
+
+    def apply(self, value: float) -> float:
+        """The value in standard deviations from the mean, at most 10 either way."""
+        return max(-10.0, min(10.0, (value - self.mean) / self.spread))
+
+
+class Moments:
+    """The same for vectors, a block of them at a time, with the same bits however they are cut into blocks.
+
+    With c one of the means before, S₁ = Σ(u − c) and S₂ = Σ(u − c)² give the mean c + S₁/n and the variance
+    S₂/n − (S₁/n)². Sums along time are made one after the other, so that a block is as good as its rows; c
+    moves to the mean after every 256th vector, wherever blocks end.
+
+    Args:
+        width: Entries of a vector.
+
+    Example:
+        >>> moments = Moments(1)
+        >>> mean, spread = moments.extend(np.array([[1.0], [3.0], [5.0]]))
+        >>> mean.ravel().tolist(), spread.ravel().round(4).tolist()
+        ([1.0, 2.0, 3.0], [0.0, 1.0, 1.633])
+    """
+
+    def __init__(self, width: int) -> None:
+        self.n = 0
+        self._center, self._sum, self._square = np.zeros((3, width))
+
+    def extend(self, rows: Array) -> tuple[Array, Array]:
+        """Count rows in; answers mean and standard deviation as they are after each of them."""
+        mean, spread = np.empty_like(rows), np.empty_like(rows)
+        start = 0
+        while start < len(rows):
+            stop = min(len(rows), start + _SPAN - self.n % _SPAN)
+            self._extend(rows[start:stop], mean[start:stop], spread[start:stop])
+            start = stop
+        return mean, spread
+
+    def _extend(self, rows: Array, mean: Array, spread: Array) -> None:
+        if self.n == 0:
+            self._center = rows[0].copy()
+        off = rows - self._center
+        sums, squares = (
+            np.cumsum(np.vstack(parts), 0)[1:] for parts in ((self._sum, off), (self._square, off * off))
+        )
+        count = np.arange(self.n + 1, self.n + 1 + len(rows), dtype=np.float64)[:, None]
+        shift = sums / count
+        np.add(self._center, shift, out=mean)
+        # A column that never changed has sums of exactly 0; rounding must not make a variance negative.
+        np.sqrt(np.maximum(squares / count - shift * shift, 0.0), out=spread)
+        self.n += len(rows)
+        self._sum, self._square = sums[-1].copy(), squares[-1].copy()
+        if self.n % _SPAN == 0:
+            shift = self._sum / self.n
+            self._square = np.maximum(self._square - self._sum * shift, 0.0)
+            self._center, self._sum = self._center + shift, np.zeros_like(self._sum)
+
+    def state(self) -> list[Any]:
+        """Everything, in values that JSON keeps exactly."""
+        return [self.n, self._center.tolist(), self._sum.tolist(), self._square.tolist()]
+
+    @classmethod
+    def of(cls, state: Sequence[Any]) -> Moments:
+        """The moments that `state` was taken of."""
+        n, *sums = state
+        made = cls(len(sums[0]))
+        made.n = int(n)
+        made._center, made._sum, made._square = (np.array(values, dtype=np.float64) for values in sums)
+        return made

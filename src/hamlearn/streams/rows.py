@@ -1,0 +1,165 @@
+"""Streams over rows that are mappings, or over columns, in memory or as they come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, Literal
+
+import torch
+
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.state import Sample
+from hamlearn.streams.blocks import Block, blocks_of
+from hamlearn.streams.cells import require_columns
+from hamlearn.streams.encode import Categories, Missing
+from hamlearn.streams.row_source import Rows, Source
+from hamlearn.streams.table import TableStream, others_than
+from hamlearn.streams.units import Unit, ahead
+from hamlearn.streams.values import Spec
+
+
+def from_rows(
+    rows: Rows,
+    u: str | Sequence[str] | None = None,
+    target: str | Sequence[str] | None = None,
+    time: str | None = None,
+    classes: Sequence[Any] | int | None = None,
+    missing: Missing = "raise",
+    bad: Literal["raise", "skip"] = "raise",
+    time_format: str | None = None,
+    unit: Unit = "auto",
+    dtype: torch.dtype | None = None,
+    categories: Categories | None = None,
+    hashed: Mapping[str, int] | None = None,
+) -> RowsStream:
+    """A stream over rows, each a mapping from names of columns to cells; `csv` says what columns may hold.
+
+    Args:
+        rows: A collection or an iterator of mappings, a function that returns a fresh iterator for each pass, or a
+            mapping from names to columns of one length. A cell that is `None`, NaN, or not there, is missing.
+        u: The input columns; `None`: all that are neither `target` nor `time`, as the first rows have them.
+        target: The target column, or several.
+        time: The column of time stamps: numbers, datetimes, or texts of them.
+        classes: Names of the classes of the target column, in order; or how many may be found on the way.
+        missing: What a missing input cell gets: `"raise"`, `"skip"`, `"hold"`, `"mean"`, `"indicate"` or a
+            number; or a mapping from names of columns to these.
+        bad: What a bad row gets: `"raise"` or `"skip"`.
+        time_format: As in `datetime.strptime`, for texts.
+        unit: What counts as one unit of time, as in `csv`.
+        dtype: Of inputs and numeric targets; `None` is torch's default.
+        categories: Input columns of categories: for each, the categories in order or how many may be found.
+        hashed: Input columns of many categories, which share so many entries.
+
+    An iterator, which can be gone through once only, just goes on in a second pass.
+
+    Example:
+        >>> rows = [{"price": 2.0, "shop": "north", "sold": "yes"}, {"price": None, "shop": "west", "sold": "no"}]
+        >>> stream = from_rows(rows, target="sold", classes=2, categories={"shop": 3}, missing="indicate")
+        >>> [(sample.u.tolist(), sample.target.item()) for sample in stream]
+        [([2.0, 0.0, 1.0, 0.0, 0.0], 0), ([2.0, 1.0, 0.0, 1.0, 0.0], 1)]
+        >>> stream.classes
+        ['yes', 'no']
+    """
+    source = Source(rows)
+    header = source.header(look=u is None)
+    if u is None:
+        u = others_than(header or [], target, time)
+        if header == []:
+            raise ConfigError("there are no rows, so that nobody knows the input columns. Name them by u.")
+    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype)
+    return RowsStream(source, header, columns)
+
+
+class RowsStream(TableStream):
+    """What `from_rows` returns. `skipped` counts the rows that were left out."""
+
+    def __init__(self, source: Source, header: list[str] | None, columns: tuple[Any, ...]) -> None:
+        super().__init__(*columns)
+        self._source = source
+        if header:
+            require_columns(header, self._used, "the table")
+        self._n = 0
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """Vectors of the columns; the length where it is known and no row is left out."""
+        spec = super().spec
+        whole = self._bad == "raise" and not self._columns.skips
+        return Spec(spec.u, spec.target, self._source.length if whole else None)
+
+    def _rewind(self) -> None:
+        if not self._source.once:
+            super()._rewind()
+            self._n = 0
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"n": self._n, **super()._cursor()}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        super()._seek(cursor)
+        self._n = int(cursor["n"])
+
+    def _rows(self) -> Iterator[Sequence[Any]]:
+        rows = self._source.cells(self._used, self._n)
+        if self._time is not None and self._clock.unit is None:
+            seen, rows = ahead(rows)
+            self._source.put_back(rows)
+            self._clock.find(self._readable(row[-1] for row in seen))
+        return rows
+
+    def _readable(self, stamps: Iterable[Any]) -> Iterator[Any]:
+        for stamp in stamps:
+            try:
+                yield self._stamp(stamp, "")
+            except SampleError:
+                # The row is named when its turn comes.
+                return
+
+    def _samples(self) -> Iterator[Sample]:
+        yield from self._each(self._rows())
+
+    def _each(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sample]:
+        for cells in rows:
+            sample = None
+            try:
+                sample = self._sample(cells, f"row {self._n}")
+            except SampleError:
+                if self._bad == "raise":
+                    raise
+                self.skipped += 1
+            self._n += 1
+            self._source.taken = self._n
+            if sample is not None:
+                yield sample
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        rows = self._rows()
+        while True:
+            self._check_turn(turn)
+            taken, rest = _take(rows, size())
+            count = len(taken)
+            block = self._block(list(zip(*taken, strict=True)), count) if taken else None
+            if block is not None:
+                self._n += block.count
+                self._source.taken = self._n
+                yield block
+            elif taken:
+                # Some row has to be left out or refused: each is looked at by itself.
+                yield from blocks_of(self._each(taken), lambda n=count: n)  # type: ignore[misc]
+            if rest is not None:
+                raise rest
+            if not taken:
+                return
+
+
+def _take(rows: Iterator[Any], n: int) -> tuple[list[Any], Exception | None]:
+    """The next `n` rows, and what went wrong after them."""
+    taken: list[Any] = []
+    try:
+        for row in islice(rows, n):
+            taken.append(row)
+    except Exception as error:  # it belongs to the row that the source could not give, and those before come first
+        return taken, error
+    return taken, None

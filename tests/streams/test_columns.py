@@ -1,0 +1,303 @@
+"""Categories, gaps and classes: in files, in rows, in TOML and for River alike."""
+
+import json
+import math
+import random
+from datetime import datetime
+
+import pytest
+import torch
+
+from hamlearn import streams
+from hamlearn.errors import CheckpointError, ConfigError, SampleError
+from hamlearn.experiments.run_build import build_stream
+from hamlearn.experiments.run_config import check
+from hamlearn.interop.river import from_river
+from hamlearn.interop.river.encoding import Encoder
+from hamlearn.streams.places import shared
+
+TABLE = """when,price,shop,member,customer,outcome
+2024-01-01,2.0,north,true,c1,kept
+2024-01-02,,south,False,c2,returned
+2024-01-04,5.0,,true,c3,kept
+2024-01-05,NA,north,,c1,
+"""
+DECLARED = {
+    "u": ["price", "shop", "member", "customer"],
+    "target": "outcome",
+    "categories": {"shop": ["north", "south"], "member": 2},
+    "hashed": {"customer": 4},
+    "missing": "indicate",
+    "classes": 2,
+}
+TIME = {"time": "when", "unit": 86_400.0}
+
+
+def hot(customer):
+    return [float(k == shared(customer, 4)) for k in range(4)]
+
+
+EXPECTED = [
+    ([2.0, 0.0, 1.0, 0.0, 1.0, 0.0, *hot("c1")], 0),
+    ([2.0, 1.0, 0.0, 1.0, 0.0, 1.0, *hot("c2")], 1),
+    ([5.0, 0.0, 0.0, 0.0, 1.0, 0.0, *hot("c3")], 0),
+    ([3.5, 1.0, 1.0, 0.0, 0.0, 0.0, *hot("c1")], None),
+]
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "orders.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def rows():
+    names, *lines = (line.split(",") for line in TABLE.splitlines())
+    return [dict(zip(names, line, strict=True)) for line in lines]
+
+
+def typed():
+    """The rows as Python has them, rather than as texts."""
+    truth = {"true": True, "False": False, "": None}
+    return [
+        {
+            "when": datetime.fromisoformat(row["when"]),
+            "price": float(row["price"]) if row["price"] not in ("", "NA") else math.nan,
+            "shop": row["shop"] or None,
+            "member": truth[row["member"]],
+            "customer": row["customer"],
+            "outcome": row["outcome"] or None,
+        }
+        for row in rows()
+    ]
+
+
+def seen(stream):
+    return [(s.u.tolist(), None if s.target is None else s.target.item()) for s in stream]
+
+
+def by_file(table):
+    return streams.csv(table, **DECLARED, **TIME)
+
+
+def by_rows(_):
+    return streams.from_rows(rows(), **DECLARED, **TIME)
+
+
+def by_typed_rows(_):
+    return streams.from_rows(typed, **DECLARED, **TIME)
+
+
+def by_columns(_):
+    return streams.from_rows({name: [row[name] for row in typed()] for name in typed()[0]}, **DECLARED, **TIME)
+
+
+def by_toml(table):
+    section = {"kind": "csv", "path": table.name, "time": "when", "unit": "days", **DECLARED}
+    return build_stream(check({"stream": section}), table.parent)[0]
+
+
+@pytest.mark.parametrize("make", [by_file, by_rows, by_typed_rows, by_columns, by_toml])
+def test_categories_gaps_and_classes_are_the_same_wherever_the_table_comes_from(make, table):
+    stream = make(table)
+    assert seen(stream) == EXPECTED
+    assert [s.tau for s in stream] == [None, 1.0, 2.0, 1.0]
+    assert stream.classes == ["kept", "returned"]
+    assert stream.entries[:6] == [
+        "price",
+        "price is missing",
+        "shop=north",
+        "shop=south",
+        "member=true",
+        "member=false",
+    ]
+    assert stream.numbers == [True] + [False] * 9
+    assert str(stream.spec).startswith("u: float32[10], target: int64[]")
+    blocks = [block.sample(k) for block in make(table).blocks(lambda: 3) for k in range(block.count)]
+    assert seen(blocks) == EXPECTED
+
+
+def test_a_data_set_of_river_has_the_same_columns():
+    pairs = [({k: v for k, v in row.items() if k != "outcome"}, row["outcome"] == "kept") for row in typed()]
+    declared = {name: DECLARED[name] for name in ("categories", "hashed", "missing")}
+    stream = from_river(pairs, **declared)
+    assert [u for u, _ in seen(stream)] == [u for u, _ in EXPECTED]
+    assert stream.entries == [
+        "price",
+        "price is missing",
+        "shop=north",
+        "shop=south",
+        "member=true",
+        "member=false",
+        "customer#0",
+        "customer#1",
+        "customer#2",
+        "customer#3",
+    ]
+
+
+def test_a_missing_value_is_a_feature_of_its_own_for_rivers_estimators():
+    encoder = Encoder(4)
+    for x in ({"a": 1.0}, {"a": 3.0}, {"a": None}, {"a": math.nan}):
+        encoder.learn(x)
+    assert encoder.encode({"a": None}) == encoder.encode({"a": math.nan}) == [0.0, 1.0, 0.0, 0.0]
+    assert encoder.encode({}) == [0.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("make", [by_file, by_rows, by_typed_rows, by_columns, by_toml])
+def test_means_categories_and_classes_go_on_from_a_saved_state(make, table):
+    streams.check(lambda: make(table), places=range(5))
+    stream = make(table)
+    taken = iter(stream)
+    next(taken), next(taken)
+    state = json.loads(json.dumps(stream.state_dict()))
+    later = make(table)
+    later.load_state_dict(state)
+    assert later.classes == ["kept", "returned"]
+    assert seen(later) == EXPECTED[2:]
+
+
+def test_a_state_of_other_columns_or_classes_is_refused(table):
+    state = by_file(table).state_dict()
+    for change in ({"hashed": {"customer": 5}}, {"classes": 3}):
+        with pytest.raises(CheckpointError, match="was saved with"):
+            streams.csv(table, **{**DECLARED, **TIME, **change}).load_state_dict(state)
+
+
+def test_text_without_a_declaration_is_named_with_the_argument_that_mends_it(table):
+    with pytest.raises(
+        SampleError, match=r"line 2: column 'shop' holds 'north'.*categories=\{'shop': \[\.\.\.\]\}"
+    ):
+        list(streams.csv(table, ["shop"]))
+    with pytest.raises(SampleError, match=r"row 0: column 'shop' holds 'north'.*hashed=\{'shop': 16\}"):
+        list(streams.from_rows(rows(), ["shop"]))
+    with pytest.raises(SampleError, match=r"line 2: column 'outcome' holds 'kept'.*classes=\[\.\.\.\].*classes=8"):
+        list(streams.csv(table, ["member"], "outcome"))
+    with pytest.raises(SampleError, match=r"row 0: column 'shop' holds 'north'.*categories=\{'shop': 8\}"):
+        next(iter(streams.from_rows(rows(), ["shop"]).blocks(lambda: 2)))
+
+
+def test_a_category_or_class_too_many_is_named_or_its_row_is_skipped(table):
+    given = {"u": ["shop"], "categories": {"shop": ["south"]}, "missing": 0.0}
+    with pytest.raises(SampleError, match=r"line 2: column 'shop' holds 'north', which is none of categories="):
+        list(streams.csv(table, **given))
+    stream = streams.csv(table, **given, bad="skip")
+    assert seen(stream) == [([1.0], None), ([0.0], None)]
+    assert stream.skipped == 2
+    found = {"u": ["customer"], "categories": {"customer": 2}}
+    with pytest.raises(
+        SampleError, match=r"line 4: column 'customer' holds 'c3', which is one more than .*Raise it"
+    ):
+        list(streams.csv(table, **found))
+    with pytest.raises(SampleError, match=r"line 3: column 'outcome' holds 'returned', which is one more than"):
+        list(streams.csv(table, "customer", "outcome", hashed={"customer": 2}, classes=1))
+
+
+def test_a_row_that_is_refused_leaves_no_trace_in_what_is_found():
+    table = [{"a": "x", "t": 0}, {"a": "y", "t": 0}, {"a": "z", "t": 1}]
+    stream = streams.from_rows(table, "a", time="t", unit=1.0, categories={"a": 2}, bad="skip")
+    assert seen(stream) == [([1.0, 0.0], None), ([0.0, 1.0], None)]
+    assert stream.entries == ["a=x", "a=z"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"categories": {"colour": 3}}, "categories names 'colour', which is none of the input columns"),
+        ({"hashed": {"colour": 3}}, "hashed names 'colour'"),
+        ({"missing": {"colour": 3}}, "missing names 'colour'"),
+        ({"categories": {"shop": 0}}, r"categories\['shop'\]=0 leaves room for none"),
+        ({"categories": {"shop": ["a", "a"]}}, r"categories\['shop'\]=.*each once"),
+        ({"categories": {"shop": "north"}}, r"categories\['shop'\]='north' must name"),
+        ({"categories": ["shop"]}, "must go from names of columns"),
+        ({"hashed": {"shop": 0}}, r"hashed\['shop'\]=0 is no number of places"),
+        ({"categories": {"shop": 2}, "hashed": {"shop": 2}}, "'shop' is in categories and in hashed"),
+        ({"missing": "guess"}, "missing='guess' is not known"),
+        ({"classes": 2}, "needs one target column"),
+        ({"target": "sold", "classes": 0}, "classes=0 leaves room for none"),
+        ({"target": "sold"}, "has no column 'sold'"),
+    ],
+)
+def test_a_declaration_that_cannot_be_is_named(table, settings, message):
+    with pytest.raises(ConfigError, match=message):
+        streams.csv(table, ["price", "shop"], **settings)
+    with pytest.raises(ConfigError, match=message):
+        streams.from_rows(rows(), ["price", "shop"], **settings)
+
+
+def test_each_column_may_have_its_own_way_with_gaps(table):
+    ways = {"price": "hold", "shop": "hold"}
+    stream = streams.csv(table, ["price", "shop"], categories={"shop": ["north", "south"]}, missing=ways)
+    assert [u for u, _ in seen(stream)] == [[2.0, 1.0, 0.0], [2.0, 0.0, 1.0], [5.0, 0.0, 1.0], [5.0, 1.0, 0.0]]
+    means = streams.csv(table, ["price"], missing="mean")
+    assert [u for u, _ in seen(means)] == [[2.0], [2.0], [5.0], [3.5]]
+    with pytest.raises(SampleError, match="column 'price' is missing"):
+        list(streams.csv(table, ["price"], missing={}))
+
+
+def messy(folder, draw, n):
+    """A table with gaps, categories, times, quotes, and now and then a row that is bad."""
+    path = folder / "messy.csv"
+    lines = ["t,x,kind,y"]
+    for k in range(n):
+        cells = [
+            f"{k + 0.25 * (k % 3)}" if draw.random() < 0.98 else "soon",
+            draw.choice(["", "1.5", "-2", "NA", "3e2", "7", "true", "x" if draw.random() < 0.1 else "4"]),
+            draw.choice(["a", "b", '"c"', "", "d" if draw.random() < 0.2 else "a"]),
+            draw.choice(["yes", "no", ""]),
+        ]
+        lines.append(",".join(cells) if draw.random() < 0.97 else "1,2")
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("missing", ["indicate", "hold", "skip", 0.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_of_a_table_are_its_rows_to_the_bit(tmp_path, missing, seed):
+    path = messy(tmp_path, random.Random(seed), 300)
+    settings = {"categories": {"kind": 3}, "missing": missing, "bad": "skip", "classes": 2}
+
+    def make():
+        return streams.csv(path, ["x", "kind"], "y", time="t", unit=1.0, **settings)
+
+    whole = list(make())
+    for size in (1, 7, 64):
+        stream = make()
+        samples = [block.sample(k) for block in stream.blocks(lambda n=size: n) for k in range(block.count)]
+        assert len(samples) == len(whole)
+        for a, b in zip(samples, whole, strict=True):
+            assert torch.equal(a.u, b.u)
+            assert (a.target, a.tau) == (b.target, b.tau)
+        other = make()
+        list(other)
+        assert stream.state_dict() == other.state_dict()
+
+
+def test_a_bad_row_ends_a_block_before_it_and_is_met_again_after_a_resume():
+    table = [{"a": 1}, {"a": 2}, {"a": "x"}, {"a": 4}]
+    stream = streams.from_rows(table)
+    blocks = stream.blocks(lambda: 4)
+    assert next(blocks).u[0].tolist() == [[1.0], [2.0]]
+    state = stream.state_dict()
+    with pytest.raises(SampleError, match="row 2: column 'a' holds 'x'"):
+        next(blocks)
+    later = streams.from_rows(table)
+    later.load_state_dict(state)
+    with pytest.raises(SampleError, match="row 2: column 'a' holds 'x'"):
+        list(later)
+
+
+def test_rows_may_come_from_an_iterator_with_time_stamps_and_unknown_columns():
+    stream = streams.from_rows(({"t": 0.5 * k, "a": k} for k in range(50)), time="t")
+    first = iter(stream)
+    assert [next(first).u.item() for _ in range(3)] == [0.0, 1.0, 2.0]
+    # What was read ahead to find the unit of time is not lost to a second pass.
+    assert [s.u.item() for s in stream] == [float(k) for k in range(3, 50)]
+    assert stream.unit == 0.5
+    with pytest.raises(SampleError, match="row 0 is a int, not a mapping"):
+        streams.from_rows([1, 2])
+    with pytest.raises(ConfigError, match="the columns differ in length"):
+        streams.from_rows({"a": [1], "b": [1, 2]})
+    with pytest.raises(ConfigError, match="the table has no column 'b'"):
+        streams.from_rows([{"a": 1}], ["b"], missing="mean")

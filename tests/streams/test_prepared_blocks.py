@@ -1,0 +1,187 @@
+"""What makes a stream ready passes whole blocks on, with the bits of single rows."""
+
+import math
+import random
+
+import pytest
+import torch
+from torch.utils.data import TensorDataset
+
+from hamlearn import Hyper, Learner, Network, Sample, streams
+from hamlearn.errors import SampleError
+from hamlearn.streams.moments import Standard
+
+
+def welford(rows, clip=10.0):
+    """Each entry standardised by Welford's recursion, a row and a number at a time."""
+    scales = [Standard() for _ in rows[0]]
+    out = []
+    for row in rows:
+        for scale, value in zip(scales, row, strict=True):
+            scale.update(value)
+        spreads = [math.sqrt(scale.square / scale.n) for scale in scales]
+        out.append(
+            [
+                max(-clip, min(clip, (value - scale.mean) / spread)) if spread > 0 else 0.0
+                for value, scale, spread in zip(row, scales, spreads, strict=True)
+            ]
+        )
+    return torch.tensor(out, dtype=torch.float64)
+
+
+def data(n=700):
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(n, 4, generator=generator, dtype=torch.float64)
+    # Small, far from zero, drifting, and without any change.
+    return (
+        noise * torch.tensor([1e-3, 2.0, 1.0, 0.0])
+        + torch.tensor([0.0, 1e6, 0.0, 3.0])
+        + torch.stack([torch.zeros(n), torch.zeros(n), torch.linspace(0, 50, n), torch.zeros(n)], 1)
+    )
+
+
+def flat(blocks):
+    return [block.sample(k) for block in blocks for k in range(block.count)]
+
+
+def same(first, second):
+    return len(first) == len(second) and all(
+        torch.equal(a.u, b.u)
+        and (a.target is None) == (b.target is None)
+        and (a.target is None or torch.equal(a.target, b.target))
+        and (a.tau, a.boundary) == (b.tau, b.boundary)
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_standardised_blocks_follow_welfords_recursion():
+    u = data()
+    rows = torch.stack([sample.u for sample in streams.standardize(streams.from_any(u))])
+    true = welford(u.tolist())
+    assert torch.equal(rows[:, 3], torch.zeros(700))
+    # Both round: an entry of 1e6 ± 2 is known to 1e-10 of its spread.
+    assert (rows[:, [0, 2]] - true[:, [0, 2]]).abs().max() < 1e-12
+    assert (rows[:, 1] - true[:, 1]).abs().max() < 1e-9
+
+
+@pytest.mark.parametrize("size", [1, 3, 255, 256, 1000])
+def test_standardised_blocks_have_the_bits_of_single_rows_however_they_are_cut(size):
+    u = data()
+    rows = torch.stack([sample.u for sample in streams.standardize(streams.from_any(u))])
+    stream = streams.standardize(streams.from_any(u))
+    assert torch.equal(torch.cat([block.u[0] for block in stream.blocks(lambda: size)]), rows)
+    single = streams.standardize(streams.from_any(u))
+    assert len(list(single)) == 700
+    assert stream.state_dict() == single.state_dict()
+
+
+def test_statistics_saved_within_a_block_go_on_to_the_bit():
+    u = data(400)
+    stream = streams.standardize(streams.from_any(u))
+    whole = list(stream)
+    streams.check(lambda: streams.standardize(streams.from_any(u)), 400, [0, 1, 255, 256, 257, 399])
+    blocks = stream.blocks(lambda: 100)
+    next(blocks)
+    state = stream.state_dict()
+    later = streams.standardize(streams.from_any(u))
+    later.load_state_dict(state)
+    assert same(list(later), whole[100:])
+
+
+def test_categories_and_signs_of_gaps_are_not_standardised():
+    rows = [{"x": 10.0, "kind": "a"}, {"x": 30.0, "kind": "b"}, {"x": None, "kind": "a"}]
+    table = streams.from_rows(rows, categories={"kind": ["a", "b"]}, missing="indicate")
+    for stream in (streams.standardize(table), streams.standardize(streams.clip_tau(streams.take(table, 3), 1.0))):
+        assert [s.u.tolist()[1:] for s in stream] == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 1.0, 0.0]]
+        assert [s.u.tolist()[0] for s in stream] == [0.0, 1.0, 0.0]
+
+
+def test_whole_numbers_are_standardised_into_fractions():
+    stream = streams.standardize(streams.from_any(torch.tensor([[1], [3], [5]])))
+    assert stream.spec.u.dtype == torch.float32
+    assert [s.u.item() for s in stream] == pytest.approx([0.0, 1.0, 1.2247449])
+
+
+def test_an_input_that_would_spoil_all_means_is_refused_after_the_good_ones():
+    u = [[1.0], [3.0], [math.nan], [5.0]]
+    rows = iter(streams.standardize(u))
+    assert [next(rows).u.item() for _ in range(2)] == [0.0, 1.0]
+    blocks = streams.standardize(streams.from_any(torch.tensor(u))).blocks(lambda: 4)
+    assert next(blocks).u[0].tolist() == [[0.0], [1.0]]
+    for broken in (rows, blocks):
+        with pytest.raises(SampleError, match=r"not finite.* use finite\(stream"):
+            next(broken)
+    with pytest.raises(SampleError, match=r"inputs of shape \[1\], and now one of \[2\]"):
+        list(streams.standardize([[1.0], [1.0, 2.0]]))
+
+
+def lagged(seed, relative):
+    draw = random.Random(seed)
+    samples = [
+        Sample(
+            torch.tensor([draw.random()]),
+            torch.tensor([draw.gauss(0, 1), 0.1 * k]) if draw.random() < 0.7 else None,
+        )
+        for k in range(60)
+    ]
+    # Somebody has to know how many numbers a target has.
+    samples[seed].target = torch.tensor([0.5, 0.25])
+    return streams.autoregress(samples if seed == 0 else samples[seed:], 3, relative)
+
+
+@pytest.mark.parametrize("relative", [False, True])
+@pytest.mark.parametrize("seed", range(3))
+def test_past_targets_of_blocks_are_those_of_single_rows(seed, relative):
+    whole = list(lagged(seed, relative))
+    past = []
+    for k, (sample, plain) in enumerate(zip(whole, lagged(seed, relative).inner, strict=True)):
+        newest = past[0] if past else [0.0, 0.0]
+        base = newest if relative else [0.0, 0.0]
+        entries = [[a - b for a, b in zip(values, base, strict=True)] for values in past[:3]]
+        entries += [[0.0, 0.0]] * (3 - len(entries))
+        expected = torch.tensor([*plain.u.tolist(), *(x for values in entries for x in values)])
+        assert torch.equal(sample.u, expected), k
+        if plain.target is None or (relative and not past):
+            assert sample.target is None
+        else:
+            assert torch.equal(sample.target, plain.target - torch.tensor(base))
+        if plain.target is not None or past:
+            past.insert(0, list(newest) if plain.target is None else plain.target.tolist())
+    for size in (1, 2, 7, 60):
+        stream = lagged(seed, relative)
+        assert same(flat(stream.blocks(lambda n=size: n)), whole)
+        single = lagged(seed, relative)
+        list(single)
+        assert stream.state_dict() == single.state_dict()
+
+
+def test_cut_and_clipped_blocks_are_those_of_single_rows():
+    samples = [Sample(torch.tensor([float(k)]), tau=0.5 * (k % 4) or None) for k in range(30)]
+    for make in (
+        lambda: streams.take(streams.clip_tau(samples, 1.0), 17),
+        lambda: streams.clip_tau(streams.take(samples, 17), 1.0),
+    ):
+        stream = make()
+        assert same(flat(stream.blocks(lambda: 5)), list(make()))
+        single = make()
+        list(single)
+        assert stream.state_dict() == single.state_dict()
+
+
+def test_a_compiled_learner_learns_from_a_standardised_stream_what_the_eager_one_does():
+    generator = torch.Generator().manual_seed(1)
+    u = 5 + 3 * torch.randn(300, 3, generator=generator, dtype=torch.float64)
+    dataset = TensorDataset(u, u.sum(1, keepdim=True))
+
+    def weights(engine):
+        torch.manual_seed(0)
+        learner = Learner(
+            Network.feedforward(torch.nn.Linear(3, 1).double()),
+            torch.nn.functional.mse_loss,
+            Hyper.from_sgd(lr=0.01),
+        )
+        for _ in learner.run(streams.standardize(streams.from_dataset(dataset)), engine=engine):
+            pass
+        return next(learner.network.parameters())
+
+    assert (weights("eager") - weights("compiled")).abs().max() < 1e-12
