@@ -64,7 +64,7 @@ class Reader:
         self._size = 1
         self._held: Block | None = None
         self._reading = False
-        self._mark: Any = None
+        self._mark: tuple[Any, int] = None, 0
         self._turn = 0
         self._due: tuple[Any, Progress | None] = None, None
 
@@ -143,8 +143,13 @@ class Reader:
         """The samples to come, at most `size` of them; `None` at the end."""
         assert self._source is not None
         if self._held is None or self.progress.start == self._held.count:
-            # Interrupted while the source is read, it is put back to the mark.
-            self._size, self._mark, self._reading = size, self._stream_state(), True
+            # Interrupted while the source is read, it is put back to the mark. Of what was read at one time, and
+            # handed out in several blocks, the mark stands before the first.
+            held = self._held
+            mark = self._mark if held is not None and held.more else (self._stream_state(), 0)
+            if held is not None and held.more:
+                mark = mark[0], held.offset + held.count
+            self._size, self._mark, self._reading = size, mark, True
             self._held = None
             self.progress = self.progress._replace(start=0)
             self._held = next(self._source, None)
@@ -168,11 +173,12 @@ class Reader:
         """Position, and the stream's own state where it has one, as JSON."""
         if self.progress.loaded is not None:
             return self.progress.loaded
-        start = self.progress.start
-        if self._reading or (self._held is not None and start < self._held.count):
+        held, (mark, before) = self._held, self._mark
+        if self._reading or (held is not None and (self.progress.start < held.count or held.more)):
             # A stream that keeps more than a place, such as scores, tells the rest as it is now.
             at = getattr(self._stream, "state_at", lambda mark: mark)
-            return {"position": self.position, "stream": at(self._mark), "skip": start}
+            skip = before + (0 if self._reading else self.progress.start)
+            return {"position": self.position, "stream": at(mark), "skip": skip}
         return {"position": self.position, "stream": self._stream_state(), "skip": 0}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

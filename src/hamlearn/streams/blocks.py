@@ -29,6 +29,8 @@ class Block:
         tau: τ of each sample; `None` where no sample has its own.
         boundary: Whether each sample ends its sequence; `None` where none does.
         samples: The samples one by one, where the block was made from them.
+        offset: How many samples that were read at the same time come before it, in other blocks.
+        more: Whether there are more of them after it.
 
     Example:
         >>> block = next(blocks_of([Sample(torch.ones(2), torch.zeros(1))] * 5, lambda: 3))
@@ -45,6 +47,8 @@ class Block:
     tau: list[float | None] | None = None
     boundary: list[bool] | None = None
     samples: list[Any] | None = None
+    offset: int = 0
+    more: bool = False
 
     def sample(self, index: int) -> Sample:
         """One of the samples."""
@@ -101,6 +105,8 @@ class Block:
             None if self.tau is None else self.tau[cut],
             None if self.boundary is None else self.boundary[cut],
             None if self.samples is None else self.samples[cut],
+            self.offset + start,
+            self.more or stop < self.count,
         )
 
 
@@ -142,17 +148,30 @@ def _alone(sample: Sample | Label) -> bool:
 
 def stacked(samples: list[Sample | Label]) -> Iterator[Block]:
     """Blocks of samples that have one shape; labels, and samples that wait for one, each by itself."""
+    offset = 0
+    for block in _cut(samples):
+        block.offset, offset = offset, offset + block.count
+        block.more = offset < len(samples)
+        yield block
+
+
+def _cut(samples: list[Sample | Label]) -> Iterator[Block]:
     start = 0
     for stop, sample in enumerate(samples):
         if _alone(sample):
             yield from _of_one_shape(samples[start:stop])  # type: ignore[arg-type]
-            yield Block(1, None, None, [], None, samples=[sample], boundary=_end_of(sample))
+            yield alone(sample)
             start = stop + 1
     yield from _of_one_shape(samples[start:])  # type: ignore[arg-type]
 
 
-def _end_of(sample: Sample | Label) -> list[bool] | None:
-    return [True] if isinstance(sample, Sample) and sample.boundary else None
+def alone(sample: Sample | Label) -> Block:
+    """A block of one that is not stacked, so that it is taken as it is."""
+    tau: list[float | None] | None = None
+    if isinstance(sample, Sample) and sample.tau is not None:
+        tau = [sample.tau]
+    ends = [True] if isinstance(sample, Sample) and sample.boundary else None
+    return Block(1, None, None, [], None, None, tau, ends, [sample])
 
 
 def _of_one_shape(samples: list[Sample]) -> Iterator[Block]:

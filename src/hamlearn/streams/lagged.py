@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, stacked
 from hamlearn.streams.combine import Wrapper
@@ -86,13 +86,28 @@ class AutoregressiveStream(Wrapper):
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
-            (block,) = stacked([sample])
-            extended = self._extended(block)
-            yield replace(extended.sample(0), boundary=sample.boundary)
+            yield self._label(sample) if isinstance(sample, Label) else self._longer(sample)
+
+    def _longer(self, sample: Sample) -> Sample:
+        (block,) = stacked([replace(sample, id=None)])
+        return replace(self._extended(block).sample(0), boundary=sample.boundary, id=sample.id)
+
+    def _label(self, label: Label) -> Label:
+        if self._relative:
+            raise SampleError(
+                f"the label of id={label.id!r} comes later than its sample, and autoregress(relative=True) tells "
+                "targets from the one before: use relative=False, or give samples their targets"
+            )
+        return label
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         for block in self.inner.blocks(size):
             self._check_turn(turn)
+            if block.u is None and block.count == 1:
+                sample = block.sample(0)
+                changed = self._label(sample) if isinstance(sample, Label) else self._longer(sample)
+                yield replace(block, samples=[changed])
+                continue
             yield self._extended(block)
 
     def _extended(self, block: Block) -> Block:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.combine import Wrapper
@@ -77,15 +77,22 @@ class StandardizedStream(Wrapper):
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
-            if not isinstance(sample.u, Tensor):
-                raise _no_tensor(sample)
-            if not bool(sample.u.isfinite().all()):
-                raise _not_finite(sample.u)
-            yield replace(sample, u=self._scaled(sample.u[None])[0])
+            yield sample if isinstance(sample, Label) else self._standard(sample)
+
+    def _standard(self, sample: Sample) -> Sample:
+        if not isinstance(sample.u, Tensor):
+            raise _no_tensor(sample)
+        if not bool(sample.u.isfinite().all()):
+            raise _not_finite(sample.u)
+        return replace(sample, u=self._scaled(sample.u[None])[0])
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         for block in self.inner.blocks(size):
             self._check_turn(turn)
+            if block.u is None and block.count == 1:
+                sample = block.sample(0)
+                yield block if isinstance(sample, Label) else replace(block, samples=[self._standard(sample)])
+                continue
             if block.u is None or block.u_spec is not None:
                 raise _no_tensor(block.sample(0))
             u, count = block.u[0], block.count
