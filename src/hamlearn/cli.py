@@ -43,6 +43,7 @@ class Benchmark(StrEnum):
     memory = "memory"
     overhead = "overhead"
     river = "river"
+    defaults = "defaults"
 
 
 @app.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from hamlearn import record
 from hamlearn._scores import Scores
+from hamlearn._scores.carried import Carried
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
 from hamlearn.experiments.folder import alone_in
@@ -20,9 +21,6 @@ from hamlearn.experiments.run_build import build_learner, build_network, build_s
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_keys import unknown
 from hamlearn.record._whole import write_bytes, write_text
-from hamlearn.state import Sample
-from hamlearn.streams import Stream
-from hamlearn.streams.blocks import Block
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta")
 """Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
@@ -137,7 +135,8 @@ def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
     sinks = _sinks(config["records"], folder, int(total) if progress and total is not None else None, progress)
     every, result = config["checkpoint"]["every"], Result(folder, learner.position)
     with record.Recorder(learner, *sinks, stream=stream) as recorder:
-        bundle = _Bundle(stream, recorder, scores)
+        parts = {"records": recorder, "scores": scores}
+        bundle = Carried(stream, parts, learner.position)
         left = None if steps is None else max(steps - learner.position, 0)
         try:
             engine, chunk = config["learner"]["engine"], config["learner"]["chunk"]
@@ -231,40 +230,3 @@ def _sinks(settings: Mapping[str, Any], folder: Path, total: int | None, progres
     if progress:
         sinks.append(record.Progress(total))
     return sinks
-
-
-class _Bundle:
-    """The stream as the learner sees it.
-
-    Its state carries the recorder's and the metrics', so that one file, written at once, holds them all.
-    """
-
-    def __init__(self, stream: Stream, recorder: record.Recorder, scores: Scores) -> None:
-        self._stream, self._recorder, self._scores = stream, recorder, scores
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._stream)
-
-    def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
-        return self._stream.blocks(size)
-
-    def state_at(self, mark: dict[str, Any]) -> dict[str, Any]:
-        """The present state, with the stream at the place where it was read last."""
-        return self.state_dict() | {"stream": mark["stream"]}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "stream": self._stream.state_dict(),
-            "records": self._recorder.state_dict(),
-            "scores": self._scores.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._stream.load_state_dict(state["stream"])
-        self._recorder.load_state_dict(state["records"])
-        self._scores.load_state_dict(state["scores"])
-
-    def close(self) -> None:
-        close = getattr(self._stream, "close", None)
-        if close is not None:
-            close()
