@@ -69,7 +69,7 @@ def html(
     losses = _series(rows, "loss")
     norms = [_series(rows, name) for name in ("h", "z", "omega", "theta")]
     panels = [
-        ("Loss", "L(y, target) of samples before they were learned, and its running mean", _with_mean(losses)),
+        ("Loss", "L(y, target) before each sample was learned, with a running mean", _with_mean(losses)),
         *((name, "Scored before the sample was learned", _scored(rows, name, own)) for name in pairs),
         ("Norms", "Euclidean norms of state, costates and weights", norms),
         ("Hamiltonian", "H = φL + ⟨z, f_h⟩", [] if _is_loss(rows) else [_series(rows, "hamiltonian")]),
