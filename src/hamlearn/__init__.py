@@ -8,6 +8,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from hamlearn._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
     from hamlearn.credit import Cleared, Echo, Forward
@@ -16,9 +18,7 @@ if TYPE_CHECKING:
     from hamlearn.integrators import RK4, Euler, Heun
     from hamlearn.learner import Learner, Population, PopulationReport
     from hamlearn.networks import Network
-    from hamlearn.state import Sample, State, StepReport
-
-__version__ = "0.1.0"
+    from hamlearn.state import Label, Sample, State, StepReport
 
 __all__ = [
     "RK4",
@@ -28,6 +28,7 @@ __all__ = [
     "Forward",
     "Heun",
     "Hyper",
+    "Label",
     "Learner",
     "Network",
     "Population",
@@ -55,6 +56,7 @@ _HOMES = {
     "Forward": "credit",
     "Heun": "integrators",
     "Hyper": "hyper",
+    "Label": "state",
     "Learner": "learner",
     "Network": "networks",
     "Population": "learner",

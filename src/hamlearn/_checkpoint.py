@@ -19,7 +19,7 @@ from hamlearn import _files
 from hamlearn._claims import Tensors, generator_state, shown
 from hamlearn.errors import CheckpointError
 
-FORMAT = "hamlearn-checkpoint-2"
+FORMAT = "hamlearn-checkpoint-3"
 _SLICE = 1 << 20
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",

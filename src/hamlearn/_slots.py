@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from operator import is_
 from typing import Any, NamedTuple
 
 import torch
@@ -66,10 +68,12 @@ class Slots:
             for name, tensor in (self.parameters | self.buffers).items()
         }
         # What a step looks at: each weight and child still where it was, and nothing more beside them.
-        self._watched: list[tuple[Any, Any, Any]] = []
-        self._watched += [(place.container, place.key, value) for place, value in held if _fixed(place, value)]
-        self._watched += [(m._modules, key, child) for m in modules for key, child in m._modules.items()]
-        self._weights = [(w, w.requires_grad, w.dtype) for w in self.parameters.values()]
+        watched: list[tuple[Any, Any, Any]] = []
+        watched += [(place.container, place.key, value) for place, value in held if _fixed(place, value)]
+        watched += [(m._modules, key, child) for m in modules for key, child in m._modules.items()]
+        self._watched: list[tuple[Any, ...]] = list(zip(*watched, strict=True)) or [(), (), ()]
+        self._weights = list(self.parameters.values())
+        self._kinds = [(w.requires_grad, w.dtype) for w in self._weights]
         self._tables = [table for m in modules for table in (m._parameters, m._buffers, m._modules)]
         self._size = sum(map(len, self._tables))
         self._buffer_places = [Place(m._buffers, key) for m in modules for key in m._buffers]
@@ -77,13 +81,12 @@ class Slots:
 
     def same(self) -> bool:
         """Whether every weight is the object, of the type and as learnable as it was."""
-        for container, key, value in self._watched:
-            if container.get(key) is not value:
-                return False
-        for weight, learns, dtype in self._weights:
-            if weight.requires_grad is not learns or weight.dtype is not dtype:
-                return False
-        return sum(map(len, self._tables)) == self._size
+        containers, keys, values = self._watched
+        return (
+            all(map(is_, map(dict.get, containers, keys), values))
+            and [(w.requires_grad, w.dtype) for w in self._weights] == self._kinds
+            and sum(map(len, self._tables)) == self._size
+        )
 
     def changed_weight(self, now: Slots) -> str | None:
         """What became of the first weight that is not what it was, and the remedy; `None` where all are."""
@@ -122,6 +125,11 @@ class Slots:
         finally:
             _put(before)
             self._exchanged = outer
+
+    def holds(self, place: int) -> bool:
+        """Whether an address lies in the memory of a parameter."""
+        index = bisect_right(self._starts, place) - 1
+        return index >= 0 and place < self._ends[index]
 
     def present(self) -> list[Tensor]:
         """The buffers as they are now, in the order of their names."""
@@ -172,7 +180,9 @@ class Slots:
 
     def _refuse_shared_memory(self) -> None:
         owners = {w.untyped_storage().data_ptr(): n for n, w in self.parameters.items() if w.numel()}
-        self.memories = set(owners)
+        memories = {w.untyped_storage().data_ptr(): w.untyped_storage().nbytes() for w in self.parameters.values()}
+        self._starts = sorted(memories)
+        self._ends = [start + memories[start] for start in self._starts]
         for name, buffer in self.buffers.items():
             owner = owners.get(buffer.untyped_storage().data_ptr()) if buffer.numel() else None
             if owner is not None:

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from hamlearn import __version__
+from hamlearn._version import __version__
 from hamlearn.errors import ConfigError, HamlearnError
 
 app = typer.Typer(

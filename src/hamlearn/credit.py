@@ -56,7 +56,9 @@ class Echo(Credit):
 
     Args:
         truncate: How many tokens echo (r), counted from the end; `None` for all. Truncated BPTT.
-        every: Echo after this many tokens too, for streams that never end; `None` for boundaries only.
+        every: Echo after this many tokens too, for streams that never end; `None` for boundaries only. Where
+            `truncate` reaches back beyond the last echo, tokens echo again from the states that they met then, at
+            the weights of now.
         dissipate: `"sequence"`: ω dissipates once per echo, so that η = (1 − μ)/τ is ordinary momentum.
             `"token"`: at each step of the echo, as the paper writes it.
         memory: `"stored"`: each token keeps its state and graph until the echo. `"reversible"`: nothing but the

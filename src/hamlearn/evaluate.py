@@ -12,7 +12,7 @@ from hamlearn._scores import Prepare, Scores
 from hamlearn._scores.carried import Carried
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.learner import Learner
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 
 Delay = float | Callable[[int, Sample], float | None]
 """How long after its input a target comes: a number, or a function of index and sample (`None`: never)."""
@@ -85,6 +85,8 @@ def evaluate(
             that would not go on exactly is refused before anything is run. For a `Learner` whose targets are never
             late.
         chunk: How many samples the compiled engine takes at a time, at most.
+
+    A `Label` in the stream is scored when it comes, by the answer that its sample was given then.
 
     While a `Learner` is evaluated without delay, `learner.save` writes the place in the stream and the metrics
     too.
@@ -161,7 +163,7 @@ def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[E
     """
     read: tuple[dict[str, float], dict[str, float]] | None = None
     for k, report in enumerate(reports, first):
-        counts = report.sample.target is not None and not report.skipped
+        counts = _counts(report)
         if counts:
             scores.update(report.y, report.sample.target)
         if counts or read is None:
@@ -177,7 +179,7 @@ def _step_by_step(
     first = learner.position if resume else 0
     y, read = None, scores.read()
 
-    def meet(sample: Sample) -> None:
+    def meet(sample: Sample | Label) -> None:
         nonlocal y, read
         k = carried.taken - 1
         if unit == "steps":
@@ -189,10 +191,13 @@ def _step_by_step(
                 'unit="time" goes on with the time that had passed, which the checkpoint does not tell: it was '
                 'saved by the compiled engine. Resume with unit="steps".'
             )
-        else:
+        elif not isinstance(sample, Label):
             carried.moment += _tau(learner, sample, k)
         if k == first and resume:
             read = scores.read()
+        if isinstance(sample, Label):
+            # It belongs to an answer that was given earlier, which its step tells.
+            return
         y = predict(sample)
         if sample.target is not None:
             scores.update(y, sample.target)
@@ -201,6 +206,11 @@ def _step_by_step(
     carried = Carried(stream, {"scores": scores}, first, meet)
     for report in learner.run(carried, resume=resume):
         moment = carried.moment or 0.0
+        if isinstance(carried.last, Label):
+            y = report.y
+            if _counts(report):
+                scores.update(y, report.sample.target)
+                read = scores.read()
         yield Evaluation(carried.taken - 1, moment, report.sample, y, report, *read)
 
 
@@ -220,6 +230,10 @@ def _evaluate(
         return Evaluation(k, now, sample, y, learner.step(sample), *read)
 
     for k, sample in enumerate(stream):
+        if isinstance(sample, Label):
+            raise SampleError(
+                f"event {k} is a label of its own, which only an hl.Learner without delay takes. Leave delay out."
+            )
         if k:
             moment += 1.0 if unit == "steps" else _tau(learner, sample, k)
         while waiting and waiting[0][0] <= moment:
@@ -236,6 +250,11 @@ def _evaluate(
     while waiting:
         due, earlier, old, y = heapq.heappop(waiting)
         yield learn(earlier, old, y, due)
+
+
+def _counts(report: Any) -> bool:
+    """Whether a step had a target to be scored by. A label whose sample is not known any more has no sample."""
+    return report.sample is not None and report.sample.target is not None and not report.skipped
 
 
 def _predictor(learner: Any) -> Callable[[Sample], Any]:

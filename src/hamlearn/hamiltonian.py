@@ -18,6 +18,7 @@ from hamlearn._scale import Scale, add_, scaled
 from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 
 Loss = Callable[[Any, Any], Tensor]
+_engine: Any = torch.autograd.Variable._execution_engine
 
 
 def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
@@ -82,31 +83,29 @@ def vjp(
         [tensor(6.)]
     """
     live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
-    roots, seeds = tuple(o for o, _ in live), tuple(c for _, c in live)
-    if not roots or not inputs:
+    if not live or not inputs:
         return [torch.zeros_like(x) for x in inputs]
-    grads = _differentiate(roots, seeds, inputs, keep)
-    return [_dense(g, x) for g, x in zip(grads, inputs, strict=True)]
+    grads = _differentiate(live, inputs, keep)
+    return [_dense(g, x) if g is None or g.is_sparse else g for g, x in zip(grads, inputs, strict=True)]
 
 
 def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
-    if gradient is None:
-        return torch.zeros_like(like)
-    return gradient.to_dense() if gradient.is_sparse else gradient
+    return torch.zeros_like(like) if gradient is None else gradient.to_dense()
 
 
 def _differentiate(
-    roots: tuple[Tensor, ...], seeds: tuple[Tensor | None, ...], inputs: Sequence[Tensor], keep: bool
-) -> tuple[Tensor | None, ...]:
+    live: list[tuple[Tensor, Tensor | None]], inputs: Sequence[Tensor], keep: bool
+) -> Sequence[Tensor | None]:
+    roots = tuple([root for root, _ in live])
     # torch.autograd.grad spends about 30 µs in Python per call, a fifth of a step of a small network, on argument
     # checks and on handing its context to device threads. On the CPU the engine runs in this thread and the
     # arguments are ours, so it is called directly; anything else goes through the front door.
-    if all(type(root) is Tensor and root.device.type == "cpu" for root in roots):
-        ones = tuple(torch.ones_like(r) if c is None else c for r, c in zip(roots, seeds, strict=True))
-        return torch.autograd.Variable._execution_engine.run_backward(
-            roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
-        )
-    return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
+    for root in roots:
+        if type(root) is not Tensor or not root.is_cpu:
+            seeds = [seed for _, seed in live]
+            return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
+    ones = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
+    return _engine.run_backward(roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False)
 
 
 def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:
@@ -118,9 +117,14 @@ def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale
         decay: 1 − τη.
         gain: −sτ, times whatever scale the derivatives still lack.
     """
-    if isinstance(decay, float) and decay == 0.0 and dH is not None:
+    if forgets(decay) and dH is not None:
         return dH if gain == 1.0 else scaled(dH, gain)
     new = scaled(omega, decay)
     if dH is not None:
         add_(new, dH, gain)
     return new
+
+
+def forgets(decay: Scale) -> bool:
+    """Whether nothing of ω is left after a step."""
+    return isinstance(decay, float) and decay == 0.0

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hamlearn._scale import scale_
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.hyper import nonnegative, positive_time
 
@@ -135,7 +136,7 @@ class HL(Optimizer):
         known = [i for i, weight in enumerate(theta) if "omega" in self.state[weight]]
         if known:
             omega = [self.state[theta[i]]["omega"] for i in known]
-            torch._foreach_mul_(omega, decay)
+            scale_(omega, decay)
             torch._foreach_add_(omega, [grads[i] for i in known], alpha=gain)
         for i in set(range(len(theta))) - set(known):
             first = torch.clone(grads[i]).detach()

@@ -8,10 +8,10 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
 from hamlearn.credit import Credit
-from hamlearn.hamiltonian import coupling, instantaneous_loss, integrate_costate, vjp
+from hamlearn.hamiltonian import coupling, forgets, instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
-from hamlearn.system import Carry, Instant, Order, Outcome, System
+from hamlearn.system import Carry, Instant, Order, Outcome, Pending, System
 from hamlearn.transition import as_state, end_points, next_state, rate
 
 
@@ -46,10 +46,10 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
     grads = None if L is None else vjp([L], [None], system.theta)
-    omega = integrate_costate(
-        carry.omega, grads, 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
-    )
-    return Outcome([], [], omega, _tree.detach(y), _detached(L), None, learned=L is not None)
+    decay, gain = 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
+    outcome = Outcome([], [], [], _tree.detach(y), _detached(L), None, learned=L is not None)
+    _integrate(system, carry, grads, decay, gain, outcome)
+    return outcome
 
 
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
@@ -61,14 +61,31 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
     decay, gain = 1 - rates.stride * rates.eta, rates.stride * rates.phi
     if L is None:
-        z = [torch.zeros_like(leaf) for leaf in h_next]
-        omega = integrate_costate(carry.omega, None, decay, gain)
+        z, dL = [torch.zeros_like(leaf) for leaf in h_next], None
     else:
         grads = vjp([L], [None], [*h_next, *system.theta])
-        z = scaled(grads[: len(h_next)], gain)
-        omega = integrate_costate(carry.omega, grads[len(h_next) :], decay, gain)
+        z, dL = scaled(grads[: len(h_next)], gain), grads[len(h_next) :]
     h = [leaf.detach() for leaf in h_next]
-    return Outcome(h, z, omega, _tree.detach(y), _detached(L), None, spec, learned=L is not None)
+    outcome = Outcome(h, z, [], _tree.detach(y), _detached(L), None, spec, learned=L is not None)
+    _integrate(system, carry, dL, decay, gain, outcome)
+    return outcome
+
+
+def _integrate(
+    system: System, carry: Carry, dL: list[Tensor] | None, decay: Scale, gain: Scale, outcome: Outcome
+) -> None:
+    """ω⁺ = decay·ω + gain·∂L/∂θ; for large weights it is only noted down, where ω may move in place."""
+    outcome.own = not forgets(decay)
+    if not (carry.own and outcome.own and system.large) or isinstance(decay, Tensor) or isinstance(gain, Tensor):
+        outcome.omega = integrate_costate(carry.omega, dL, decay, gain)
+        return
+    outcome.omega = list(carry.omega)
+    some = None if dL is None else [dL[index] for index in system.small]
+    moved = integrate_costate([carry.omega[index] for index in system.small], some, decay, gain)
+    for index, omega in zip(system.small, moved, strict=True):
+        outcome.omega[index] = omega
+    for index in system.large:
+        outcome.pending[index] = Pending(None if dL is None else dL[index], decay, gain)
 
 
 def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor]) -> Outcome:

@@ -1,4 +1,4 @@
-"""What goes in, what is carried along, and what comes out: `Sample`, `State`, `StepReport`."""
+"""What goes in, what is carried along, and what comes out: `Sample`, `Label`, `State`, `StepReport`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from torch import Tensor
 
 Tree = Any
 """A tensor, or tuples, lists and dicts of tensors."""
+Id = str | int
+"""What a label calls its sample by."""
 
 
 @dataclass(slots=True)
@@ -23,6 +25,7 @@ class Sample:
         tau: Time since the previous sample (τ); `None` takes `Hyper.tau`.
         boundary: Whether this is the last token of a sequence. Afterwards the state returns to `h0`
             and its costate to zero; the costate of the weights stays.
+        id: What a `Label` that comes later calls it by; only for samples without a target.
 
     Example:
         >>> import torch
@@ -34,6 +37,24 @@ class Sample:
     target: Tree | None = None
     tau: float | None = None
     boundary: bool = False
+    id: Id | None = None
+
+
+@dataclass(slots=True)
+class Label:
+    """The target of an earlier sample, as an event of its own in a stream.
+
+    Args:
+        id: The `id` of the sample.
+        target: What the output should have been.
+
+    Example:
+        >>> Label("order 66", target=1).id
+        'order 66'
+    """
+
+    id: Id
+    target: Tree
 
 
 @dataclass(slots=True)
@@ -62,10 +83,12 @@ class StepReport:
     """What one step yields.
 
     Attributes:
-        t: Time at which the sample was taken, before the step advanced it.
-        y: The output, detached from any graph.
-        loss: L(y, target), a detached scalar tensor; `None` without target.
-        sample: The sample that `y` and `loss` belong to; `None` while a pipeline fills.
+        t: Time at which the sample was taken, before the step advanced it; for a label, when the label came.
+        y: The output, detached from any graph; for a label, what the network had answered to its sample.
+        loss: L(y, target), a detached scalar tensor; `None` without target. For a label, the loss of the present
+            weights on its sample.
+        sample: The sample that `y` and `loss` belong to; `None` while a pipeline fills, and for a label whose
+            sample is not known any more.
         skipped: Whether the step was undone because a value was not finite (`on_nonfinite="skip"`).
     """
 

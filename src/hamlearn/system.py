@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,11 +13,14 @@ from hamlearn import _tree
 from hamlearn._claims import Tensors
 from hamlearn._slots import Slots
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import Loss
+from hamlearn.hamiltonian import Loss, integrate_costate
 from hamlearn.hyper import Hyper, Rates
 from hamlearn.networks import Network
 from hamlearn.state import Sample
 from hamlearn.velocity import Velocity
+
+LARGE = 1 << 15
+"""From this many entries on, passing over a weight costs more than asking whether it can overflow."""
 
 
 class System:
@@ -36,6 +39,8 @@ class System:
         self.slots = Slots(network)
         self.names = [name for name, _ in named]
         self.theta: list[Tensor] = [weight for _, weight in named]
+        self.large = [index for index, weight in enumerate(self.theta) if weight.numel() >= LARGE]
+        self.small = [index for index, weight in enumerate(self.theta) if weight.numel() < LARGE]
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
         # Tied weights stand under one name but may serve both nets, hence by identity and not by name.
         self.in_state = self._used_by(network.state)
@@ -50,12 +55,29 @@ class System:
 
 @dataclass(slots=True)
 class Carry:
-    """What a step starts from: h and z as flat lists (empty without a state net), and ω."""
+    """What a step starts from: h and z as flat lists (empty without a state net), and ω.
+
+    Attributes:
+        own: Whether nobody else holds the memory of ω, so that large costates may move in place.
+    """
 
     h: list[Tensor]
     z: list[Tensor]
     omega: list[Tensor]
     spec: _tree.Spec
+    own: bool = False
+
+
+class Pending(NamedTuple):
+    """A large costate that waits: ω⁺ = decay·ω + gain·∂H/∂θ, to be done in place once nothing can be refused."""
+
+    grad: Tensor | None
+    decay: float
+    gain: float
+
+    def after(self, omega: Tensor) -> Tensor:
+        """ω⁺, in memory of its own."""
+        return integrate_costate([omega], None if self.grad is None else [self.grad], self.decay, self.gain)[0]
 
 
 @dataclass(slots=True)
@@ -73,6 +95,8 @@ class Outcome:
         dtheta: θ̇; `None` where it is −β⊙ω of the new ω.
         moves: Whether the weights move at this step.
         learned: Whether a loss enters the move.
+        own: Whether the memory of the new ω was made for it alone.
+        pending: By index, what costates that are still the old ones have to take in.
     """
 
     h: list[Tensor]
@@ -85,6 +109,8 @@ class Outcome:
     dtheta: list[Tensor] | None = None
     moves: bool = True
     learned: bool = True
+    own: bool = False
+    pending: dict[int, Pending] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

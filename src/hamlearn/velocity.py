@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
 
-from hamlearn._scale import Scale, plus
+from hamlearn._scale import Scale, add_, plus
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Beta, Schedule, nonnegative, scheduled
 
@@ -91,6 +91,29 @@ class Velocity:
             for index, weight in zip(indices, moved, strict=True):
                 result[index] = weight
         return result
+
+    def move(
+        self, theta: list[Tensor], omega: list[Tensor], t: float, tau: Scale, but: Container[int] = ()
+    ) -> None:
+        """θ ← θ − τβ⊙ω in place, but not for some of them; the same numbers as `moved`."""
+        if self._uniform is not None and not but:
+            add_(theta, omega, -(tau * float(_at(self._uniform, t))))
+            return
+        for indices, value in self._groups:
+            beta, chosen = _at(value, t), [index for index in indices if index not in but]
+            weights, costates = [theta[i] for i in chosen], [omega[i] for i in chosen]
+            if not chosen:
+                continue
+            if isinstance(beta, Tensor) and beta.dim():
+                add_(weights, [costate * beta for costate in costates], -tau)
+            elif isinstance(beta, Tensor) or beta:
+                add_(weights, costates, -(tau * beta))
+
+    def still(self, t: float) -> list[int]:
+        """Which weights stay where they are, because their β is the number 0."""
+        if self._uniform is not None and not callable(self._uniform) and self._uniform:
+            return []
+        return [i for i, beta in enumerate(self.values(t)) if not isinstance(beta, Tensor) and not beta]
 
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""

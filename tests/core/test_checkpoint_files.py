@@ -361,6 +361,7 @@ def test_where_there_are_no_locks_only_old_files_are_removed(tmp_path, monkeypat
 
 KILLED = """
 import os, pathlib, random, signal, sys, time, torch, hamlearn as hl
+torch.set_num_threads(1)
 folder = pathlib.Path(sys.argv[1])
 network = hl.Network.feedforward(torch.nn.Linear(300, 300))
 learner = hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper())

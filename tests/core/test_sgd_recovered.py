@@ -223,3 +223,37 @@ def test_optimizer_refuses_sparse_gradients_with_a_remedy():
     table(torch.tensor([1])).sum().backward()
     with pytest.raises(ValueError, match="sparse=False"):
         hl.optim.HL(table.parameters(), lr=0.1).step()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("momentum", [0.0, 0.05, 0.9])
+@pytest.mark.parametrize("way", ["output", "state", "optimizer"])
+def test_numbers_of_sixteen_bits_follow_sgd_bit_for_bit_too(dtype, momentum, way):
+    settings = {"lr": 0.1, "momentum": momentum, "dampening": 0.3 * bool(momentum)}
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 30), nn.Tanh(), nn.Linear(30, 3)).to(dtype)
+    twin = copy.deepcopy(module)
+    sgd = torch.optim.SGD(twin.parameters(), **settings)
+    optimizer = hl.optim.HL(module.parameters(), **settings)
+    role = "output" if way == "optimizer" else way
+    network = hl.Network.feedforward(module, role=role)
+    learner = hl.Learner(
+        network,
+        nn.functional.mse_loss,
+        hl.Hyper.from_sgd(**settings),
+        reset_h="sample" if way == "state" else "boundary",
+    )
+    g = torch.Generator().manual_seed(1)
+    for _ in range(30):
+        u, target = torch.randn(2, 4, generator=g).to(dtype), torch.randn(2, 3, generator=g).to(dtype)
+        sgd.zero_grad()
+        nn.functional.mse_loss(twin(u), target).backward()
+        sgd.step()
+        if way == "optimizer":
+            optimizer.zero_grad()
+            nn.functional.mse_loss(module(u), target).backward()
+            optimizer.step()
+        else:
+            learner.step(hl.Sample(u, target))
+        for mine, theirs in zip(module.parameters(), twin.parameters(), strict=True):
+            assert torch.equal(mine, theirs)

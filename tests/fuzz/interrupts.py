@@ -50,9 +50,7 @@ class Interrupts:
             if place == count:
                 near = [n for n in there if not same(seen.get(n), there[n])]
                 raise Mismatch(f"interrupted {engine} is neither as before nor as after any sample: {near}")
-            sample = self.sample(self.k + place)
-            self.twin.step(sample)
-            self.judged(sample)
+            self.both(self.sample(self.k + place))
         self.k += place
         self.compare(seen, "after an interrupt")
         self.follow()

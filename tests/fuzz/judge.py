@@ -43,6 +43,8 @@ class Token:
     point1: Any
     loss: Tensor | None
     first: bool
+    noise: Tensor
+    buffers: dict[int, dict[str, Any]]
     y: Any = None
 
 
@@ -185,7 +187,7 @@ class Judge:
     def parallel(self, u: Any, target: Any, tau: float) -> Seen:
         t, unit = self.t, self.clock(self.t, tau)[0]
         start = {n: p.data for n, p in self.learned().items()}
-        before = {id(m): dict(m._buffers) for net in self.parts.modules() for m in net.modules()}
+        before = self.buffers()
         noise, seen = torch.get_rng_state(), []
         kept: dict[str, Any] = {}
 
@@ -196,9 +198,7 @@ class Judge:
                     "buffers", {id(m): dict(m._buffers) for n in self.parts.modules() for m in n.modules()}
                 )
                 kept.setdefault("noise", torch.get_rng_state())
-                for net in self.parts.modules():
-                    for m in net.modules():
-                        m._buffers.update({k: v if v is None else v.clone() for k, v in before[id(m)].items()})
+                self.put(before)
                 torch.set_rng_state(noise)
             here = x or point
             for n, p in self.learned().items():
@@ -285,6 +285,7 @@ class Judge:
         )
 
     def forward(self, u: Any, target: Any, t: float, tau: float, phi: float, met: Any, first: bool) -> Token:
+        noise, buffers = torch.get_rng_state(), self.buffers()
         point = trees.leaf(met)
         # Where the first state is learned, the first token is a function of it.
         start = self.parts.h0(u) if first and self.parts.learned_h0 is not None else point
@@ -292,9 +293,32 @@ class Judge:
         point1 = trees.leaf(after)
         y = self.f_y(u, point1)
         loss = None if target is None else self.loss(y, target)
-        made = Token(u, target, t, tau, phi, trees.cut(met), point, after, point1, loss, first)
+        made = Token(u, target, t, tau, phi, trees.cut(met), point, after, point1, loss, first, noise, buffers)
         made.y = trees.cut(y)
         return made
+
+    def run_again(self, token: Token) -> None:
+        """A token that has echoed before, at other weights: from the state it met, with no trace left."""
+        noise, buffers = torch.get_rng_state(), self.buffers()
+        torch.set_rng_state(token.noise)
+        self.put(token.buffers)
+        again = self.forward(token.u, token.target, token.t, token.tau, token.phi, token.met, first=False)
+        torch.set_rng_state(noise)
+        self.put(buffers)
+        kept = {name: getattr(token, name) for name in ("first", "noise", "buffers")}
+        vars(token).update(vars(again) | kept)
+
+    def buffers(self) -> dict[int, dict[str, Any]]:
+        return {
+            id(m): {k: v if v is None else v.clone() for k, v in m._buffers.items()}
+            for net in self.parts.modules()
+            for m in net.modules()
+        }
+
+    def put(self, buffers: Mapping[int, Mapping[str, Any]]) -> None:
+        for net in self.parts.modules():
+            for m in net.modules():
+                m._buffers.update({k: v if v is None else v.clone() for k, v in buffers[id(m)].items()})
 
     def echo(self, truncate: int | None, dissipate: str) -> None:
         theta = self.learned()
@@ -303,9 +327,8 @@ class Judge:
         behind = None
         window = self.tokens if truncate is None else self.tokens[-truncate:]
         for token in reversed(window):
-            if token.point is None:  # it has echoed before, at other weights
-                again = self.forward(token.u, token.target, token.t, token.tau, token.phi, token.met, token.first)
-                vars(token).update(vars(again))
+            if token.point is None:
+                self.run_again(token)
             unit, keeps = self.clock(token.t, token.tau)
             dL = self.grads(token.loss, trees.leaves(token.point1))
             back = (
@@ -317,7 +340,9 @@ class Judge:
             lost = 1 - keeps(self.eta_z(token.t))
             z = trees.build(z, {k: unit * token.phi * dL[k] + back[k] - lost * old[k] for k in old})
             dz, dLw = self.grads(trees.inner(z, token.after), theta), self.grads(token.loss, theta)
-            decay = keeps(self.eta(token.t)) if dissipate == "token" or behind is None else 1.0
+            decay = keeps(self.eta(token.t)) if dissipate == "token" else 1.0
+            if dissipate == "sequence" and behind is None:
+                decay = 1 - unit * self.eta(token.t)  # a sequence is one event, whatever its gaps
             for n in theta:
                 self.omega[n] = decay * self.omega[n] + dz[n] + unit * token.phi * dLw[n]
             behind = token

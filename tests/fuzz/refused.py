@@ -85,8 +85,7 @@ class Refused:
             raise Mismatch(f"{len(reports)} reports came before the error, {place} were due")
         self.seed()
         for report in reports[:place]:
-            self.compare_report(report, self.judged(self.sample(self.k)), f"sample {self.k}")
-            self.twin.step(self.sample(self.k))
+            self.compare_report(report, self.both(self.sample(self.k)), f"sample {self.k}")
             self.k += 1
         seen = look(self.subject)
         if error is not None:
@@ -94,8 +93,7 @@ class Refused:
                 raise Mismatch("on_nonfinite='skip' raised NonFiniteError") from error
         elif kind == "nan u" and not reports[-1]["skipped"]:
             assert_finite(seen, "a sample that is not a number")
-            self.judge.step(bad.u, bad.target, bad.tau, bad.boundary)
-            self.twin.step(bad)
+            self.both(bad)
         elif kind in ("nan u", "inf target") and self.spec.on_nonfinite == "skip":
             if bad.boundary:
                 self.judge.reset()

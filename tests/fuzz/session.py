@@ -177,6 +177,14 @@ class Session(Moves, Refused, Interrupts):
         seen = self.judge.step(sample.u, sample.target, sample.tau, sample.boundary)
         return {"t": seen.t, "y": seen.y, "loss": seen.loss, "H": torch.as_tensor(seen.hamiltonian).detach()}
 
+    def both(self, sample: hl.Sample) -> dict[str, Any]:
+        """What the judge sees of a sample that the twin takes too, with the same random numbers."""
+        noise = torch.get_rng_state()
+        seen = self.judged(sample)
+        torch.set_rng_state(noise)
+        self.twin.step(sample)
+        return seen
+
     def compare_report(self, got: dict[str, Any], want: dict[str, Any], what: str) -> None:
         assert_trees_close(got["y"], want["y"], self.tolerance, f"{what}: y")
         if (got["loss"] is None) != (want["loss"] is None):

@@ -129,3 +129,42 @@ def test_what_cannot_be_compiled_or_resumed_is_named_with_the_remedy():
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate(model, signal(), metrics.MAE(), **settings)
+
+
+def late():
+    return streams.delayed(bare(60), 7)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_labels_that_come_later_are_scored_by_the_answer_of_their_time(engine):
+    plain, errors, answers, expected = learner(credit=hl.Cleared()), [], {}, []
+    for event in late():
+        if isinstance(event, hl.Label):
+            errors.append(abs(float(answers[event.id]) - float(event.target)))
+            plain.step(event)
+        else:
+            answers[event.id] = plain.predict(event.u, tau=event.tau)
+            plain.step(event)
+        expected.append(sum(errors) / len(errors) if errors else None)
+
+    got = [
+        e.scores.get("MAE") for e in evaluate(learner(credit=hl.Cleared()), late(), metrics.MAE(), engine=engine)
+    ]
+    assert got == pytest.approx(expected, abs=1e-6)
+
+
+def test_labels_that_come_after_a_resume_find_the_samples_of_before(tmp_path):
+    model, got = learner(credit=hl.Cleared()), []
+    for e in evaluate(model, late(), metrics.MAE(), resume=True):
+        got.append(e.scores.get("MAE"))
+        if len(got) == 50:
+            model.save(tmp_path / "checkpoint")
+    again = learner(credit=hl.Cleared())
+    again.load(tmp_path / "checkpoint")
+    rest = evaluate(again, late(), metrics.MAE(), resume=True)
+    assert [e.scores.get("MAE") for e in rest] == got[50:]
+
+
+def test_labels_of_their_own_are_not_delayed_further():
+    with pytest.raises(hl.errors.SampleError, match="is a label of its own"):
+        list(evaluate(learner(credit=hl.Cleared()), streams.delayed(bare(5), 1), metrics.MAE(), delay=2))

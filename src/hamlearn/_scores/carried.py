@@ -7,7 +7,7 @@ from typing import Any
 
 from hamlearn._claims import number, whole
 from hamlearn.errors import CheckpointError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.blocks import Block, blocks_of
 
 
@@ -18,10 +18,11 @@ class Carried:
         stream: Any iterable of samples. One without a state of its own is passed over up to its place.
         parts: What goes along: names to objects with `state_dict` and `load_state_dict`.
         first: How many samples the learner has taken before this pass.
-        meet: Called with each sample that is handed out for the first time, before it is learned.
+        meet: Called with each sample or label that is handed out for the first time, before it is learned.
 
     Attributes:
         taken: Samples that were handed out, those of earlier passes included.
+        last: What was handed out last, one by one.
         moment: A time that whoever meets the samples keeps; `None` where nobody does.
     """
 
@@ -30,11 +31,12 @@ class Carried:
         stream: Any,
         parts: Mapping[str, Any],
         first: int = 0,
-        meet: Callable[[Sample], None] | None = None,
+        meet: Callable[[Sample | Label], None] | None = None,
     ) -> None:
         self._stream, self._parts, self._first, self._meet = stream, parts, first, meet
         self.taken = self._skip = 0
         self.moment: float | None = None
+        self.last: Sample | Label | None = None
         self._loaded = False
 
     def __iter__(self) -> Iterator[Sample]:
@@ -43,7 +45,7 @@ class Carried:
         for _ in range(self._skip):
             next(iterator, None)
         for sample in iterator:
-            self.taken += 1
+            self.taken, self.last = self.taken + 1, sample
             if self._meet is not None and self.taken > self._first:
                 self._meet(sample)
             yield sample

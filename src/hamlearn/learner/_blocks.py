@@ -165,13 +165,14 @@ class Undo:
 
     def __init__(self, learner: Learner) -> None:
         self.learner = learner
-        self.kept = learner._carry, learner._t, learner._updates, learner._fresh
+        learner._carry.own = False
+        self.kept = learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting
         self.tensors = [*learner._system.theta, *learner._system.slots.present()]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
 
     def __call__(self) -> None:
         learner = self.learner
-        learner._carry, learner._t, learner._updates, learner._fresh = self.kept
+        learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting = self.kept
         with torch.no_grad():
             torch._foreach_copy_(self.tensors, self.copies)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn._slots import Place, Slots, write_back
+from hamlearn.learner._labels import Waiting
+from hamlearn.learner._moves import Late
 from hamlearn.learner._running import Progress
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Outcome, System
@@ -32,7 +34,8 @@ def keeps_mode(function: F) -> F:
         try:
             return function(*args, **given)
         finally:
-            torch.set_grad_enabled(mode)
+            if torch.is_grad_enabled() is not mode:
+                torch.set_grad_enabled(mode)
 
     return call  # type: ignore[return-value]
 
@@ -41,9 +44,11 @@ def keeps_mode(function: F) -> F:
 class Commit:
     """The learner after a step. Calling it makes it so; called again after an interrupt, it finishes the rest.
 
+    It is called with gradients off.
+
     Attributes:
         learner: Whose step it is.
-        theta: New weights; `None` where they stay.
+        late: Weights that are still to be moved.
         buffers: Old and new tensors of the buffers, by place.
         carry: h, z and ω.
         t: Time.
@@ -52,10 +57,11 @@ class Commit:
         memory: What becomes of the order's own memory: what the step adds to it is `"accepted"`, or it is `"kept"`
             as it is, or `"dropped"`.
         progress: Place in the stream; `None` for a sample from elsewhere.
+        waiting: Samples that wait for labels; `None` where they stay.
     """
 
     learner: Learner
-    theta: list[Tensor] | None
+    late: Iterable[Late]
     buffers: list[tuple[Place, Tensor | None, Tensor | None]]
     carry: Carry
     t: float
@@ -63,12 +69,12 @@ class Commit:
     fresh: bool
     memory: Literal["accepted", "kept", "dropped"] = "accepted"
     progress: Progress | None = None
+    waiting: Waiting | None = None
 
     def __call__(self) -> None:
         learner = self.learner
-        if self.theta is not None:
-            with torch.no_grad():
-                torch._foreach_copy_(learner._system.theta, self.theta)
+        for move in self.late:
+            move()
         write_back(self.buffers)
         learner._system.slots.settle()
         learner._carry = self.carry
@@ -79,27 +85,33 @@ class Commit:
             learner._order.accept()
         elif self.memory == "dropped":
             learner._order.forget()
+        if self.waiting is not None:
+            learner._waiting = self.waiting
         if self.progress is not None:
             learner._reader.progress = self.progress
 
 
 @dataclass(slots=True)
 class Withdrawal:
-    """Puts back what a step borrows while it is being computed: the buffers and the generators.
+    """Puts back what a step borrows or changes before it is accepted: weights, buffers and generators.
 
     Attributes:
         learner: Whose step it is.
         random: Generators as they were.
         training: Modules that were in training mode, where the step changes modes.
+        weights: Weights that may have moved, and copies of what they were.
     """
 
     learner: Learner
     random: list[Tensor]
     training: list[nn.Module] = field(default_factory=list)
+    weights: tuple[list[Tensor], list[Tensor]] | None = None
 
     def __call__(self) -> None:
         for module in self.training:
             module.training = True
+        if self.weights is not None:
+            torch._foreach_copy_(*self.weights)
         self.learner._system.slots.put_back()
         torch.set_rng_state(self.random[0])
         for device, state in zip(self.learner._devices, self.random[1:], strict=True):
@@ -112,31 +124,63 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
     Whoever handed in the sample may use its memory again, weights and buffers change in place, and a report's y
     belongs to whoever reads it.
     """
-    given = [leaf for leaf in _tree.flatten(sample.u)[0] if isinstance(leaf, Tensor)]
-    taken = {_memory(tensor) for tensor in (*given, *slots.values())} | slots.memories
+    given = [sample.u] if isinstance(sample.u, Tensor) else _tree.flatten(sample.u)[0]
+    lent = [_region(leaf) for leaf in (*given, *slots.values()) if isinstance(leaf, Tensor)]
     if outcome.h:
-        outcome.h = [leaf.clone() if _memory(leaf) in taken else leaf for leaf in outcome.h]
-        taken.update(map(_memory, outcome.h))
-    if any(isinstance(leaf, Tensor) and _memory(leaf) in taken for leaf in _tree.flatten(outcome.y)[0]):
-        outcome.y = _tree.copied(outcome.y)
+        outcome.h = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.h]
+        lent += map(_region, outcome.h)
+    shown = [outcome.y] if isinstance(outcome.y, Tensor) else _tree.flatten(outcome.y)[0]
+    for leaf in shown:
+        if isinstance(leaf, Tensor) and _within(leaf, lent, slots):
+            outcome.y = _tree.copied(outcome.y)
+            return
 
 
-def _memory(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _region(tensor: Tensor) -> tuple[int, int]:
+    """Where the tensor's memory begins and ends; that of the whole it is a part of, if it is laid out oddly."""
+    if tensor.is_contiguous():
+        start = tensor.data_ptr()
+        return start, start + tensor.nbytes
+    memory = tensor.untyped_storage()
+    start = memory.data_ptr()
+    return start, start + memory.nbytes()
 
 
-def nonfinite(outcome: Outcome, theta: list[Tensor] | None, system: System) -> bool:
-    """Whether anything that the step would leave behind is infinite or not a number."""
-    values = [*outcome.h, *outcome.z, *outcome.omega] if outcome.moves else list(outcome.h)
-    if theta is not None:
-        values += [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
+def _within(tensor: Tensor, lent: list[tuple[int, int]], slots: Slots) -> bool:
+    place = tensor.data_ptr()
+    for start, end in lent:
+        if start <= place < end:
+            return True
+    return slots.holds(place)
+
+
+def nonfinite(outcome: Outcome, system: System, still: Collection[int], late: Collection[int]) -> bool:
+    """Whether anything that the step would leave behind is infinite or not a number.
+
+    Args:
+        outcome: What the step proposes.
+        system: The weights, which have moved already, except
+        still: those that stay where they are, and
+        late: those that will move and have been looked at.
+    """
+    values = list(outcome.h)
+    if outcome.moves:
+        omega, theta = outcome.omega, system.theta
+        if outcome.dtheta is not None:
+            values += [*omega, *theta]
+        elif still or late:
+            values += [omega[i] if i in still else theta[i] for i in range(len(omega)) if i not in late]
+        else:
+            # A weight that moves by a costate that is not finite is not finite itself: one look serves both.
+            values += theta
+        values += outcome.z
     values += [buffer for buffer in system.slots.values() if buffer.is_floating_point()]
     if outcome.loss is not None:
         values.append(outcome.loss)
     return not _tree.all_finite(values)
 
 
-def nonfinite_message(outcome: Outcome, theta: list[Tensor] | None, system: System, t: float) -> str:
+def nonfinite_message(outcome: Outcome, system: System, t: float) -> str:
     """What is not finite, and what to do about it."""
 
     def bad(names: list[str], tensors: list[Tensor]) -> str:
@@ -151,7 +195,7 @@ def nonfinite_message(outcome: Outcome, theta: list[Tensor] | None, system: Syst
         what = "the costate is not finite (z)"
     elif not _tree.all_finite(outcome.h):
         what = "the state h is not finite"
-    elif found := bad(names, theta or [weight.detach() for weight in system.theta]):
+    elif found := bad(names, [weight.detach() for weight in system.theta]):
         what = f"the weights would overflow ({found})"
     else:
         what = f"the network's buffers are not finite ({bad(list(slots.buffers), slots.present())})"

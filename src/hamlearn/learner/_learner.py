@@ -22,11 +22,13 @@ from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
+from hamlearn.learner._labels import Labels, Waiting
+from hamlearn.learner._moves import Late, Moves
 from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import Choices, check_choices, check_parts, make_order
+from hamlearn.learner._setting import Choices, check_choices, check_late, check_parts, make_order
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.networks import Network
-from hamlearn.state import Sample, State, StepReport
+from hamlearn.state import Label, Sample, State, StepReport
 from hamlearn.system import Carry, Instant, Outcome, System
 from hamlearn.transition import first_state, next_state
 
@@ -50,6 +52,8 @@ class Learner:
         on_nonfinite: What to do where a loss or costate is not finite: `"raise"`, or `"skip"` the sample;
             the last good state is kept either way. A skipped sample that ends a sequence still ends it.
             `"ignore"` saves the check.
+        late: How many samples that came with an `id` and without a target are kept, to be learned from when
+            their `Label` comes.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -71,6 +75,7 @@ class Learner:
         reset_h: Literal["boundary", "sample"] = "boundary",
         integrator: Integrator = Euler(),  # noqa: B008 (stateless)
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        late: int = 1000,
     ) -> None:
         check_parts(network, hyper, credit, integrator)
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
@@ -80,10 +85,12 @@ class Learner:
         self._system = System(network, loss, hyper)
         self._order = make_order(self._system, order, credit, integrator, reset_h)
         omega = [torch.zeros_like(weight, requires_grad=False) for weight in self._system.theta]
-        self._carry = Carry([], [], omega, None)
+        self._carry = Carry([], [], omega, None, own=True)
+        self._moves = Moves(self._system)
         self._t = 0.0
         self._updates = 0
         self._fresh = True
+        self._waiting = Waiting(check_late(late))
         self._reader = Reader()
         self._blocks: BlockRunner | None = None
         self._stateful = network.state is not None
@@ -134,6 +141,17 @@ class Learner:
         return self._choices.on_nonfinite
 
     @property
+    def late(self) -> int:
+        """How many samples may wait for their labels."""
+        return self._waiting.most
+
+    @property
+    def labels(self) -> Labels:
+        """What became of samples whose labels were to come later."""
+        self._settle()
+        return self._waiting.counts()
+
+    @property
     def network(self) -> Network:
         """State net and output net, with the weights as they are now."""
         self._settle()
@@ -144,6 +162,7 @@ class Learner:
         """Time, h, z and ω as they are now."""
         self._settle()
         carry = self._carry
+        carry.own = False
         h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
         z = _tree.unflatten(carry.z, carry.spec) if carry.z else None
         omega = dict(zip(self._system.names, carry.omega, strict=True))
@@ -162,35 +181,50 @@ class Learner:
         self._settle(hand_over=True)
         return self._order.stored()
 
-    @keeps_mode
-    def step(self, sample: Sample) -> StepReport:
-        """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was."""
+    def step(self, sample: Sample | Label) -> StepReport:
+        """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was.
+
+        A `Label` is learned with the input and the state of its sample, at the present weights. It is an impulse,
+        no time passes: ω takes in what the sample would have given it, −sτφ ∂L/∂θ, and in sequential order θ moves
+        by that much, −τβ⊙(−sτφ ∂L/∂θ), and follows ω from the next sample on.
+        """
+        if isinstance(sample, Label):
+            return self._take_label(sample)
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        # What the step changes is prepared first, and then done in one stroke: wherever an interrupt strikes,
-        # `_repair` holds what is left to do to be as before the step, or as after it.
+        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to
+        # do: wherever an interrupt strikes, the learner will be as before the step, or as after it.
         self._settle(hand_over=True)
         self._check_network()
-        slots, on_nonfinite = self._system.slots, self.on_nonfinite
-        self._repair = Withdrawal(self, self._generators())
+        slots, mode = self._system.slots, torch.is_grad_enabled()
+        undo = self._repair = Withdrawal(self, self._generators())
         try:
             slots.lend()
             now = self._instant(sample)
-            outcome = self._order.propose(self._carry_for(now), now)
-            keep_apart(outcome, sample, slots)
-            theta = self._moved(now, outcome)
-            finite = on_nonfinite == "ignore" or not nonfinite(outcome, theta, self._system)
-            if not finite and on_nonfinite == "raise":
-                raise NonFiniteError(nonfinite_message(outcome, theta, self._system, self._t))
-            commit = self._accepted(now, outcome, theta) if finite else self._skipped(sample)
-            commit.progress = self._reader.due(sample)
+            if sample.id is not None and sample.target is None:
+                self._require_label_later(sample)
+            met = self._carry_for(now)
+            outcome = self._order.propose(met, now)
+            with torch.no_grad():
+                keep_apart(outcome, sample, slots)
+                late = self._move(now, outcome, undo)
+                finite = self._finite(now, outcome, late)
+                commit = self._accepted(now, outcome, late) if finite else self._skipped(sample)
+                commit.progress = self._reader.due(sample)
+                if finite and sample.id is not None and sample.target is None:
+                    begins = self._stateful and self._starts_anew()
+                    commit.waiting = self._waiting.with_sample(sample, met, begins, outcome.y, now.t)
+                if not finite:
+                    undo()
+                self._repair = commit
+                commit()
+                self._repair = None
         except BaseException:
             self._make_whole()
             raise
-        if not finite:
-            self._make_whole()
-        self._repair = commit
-        self._make_whole()
+        finally:
+            if torch.is_grad_enabled() is not mode:
+                torch.set_grad_enabled(mode)
         return StepReport(
             now.t,
             outcome.y,
@@ -200,6 +234,66 @@ class Learner:
             coupling=outcome.coupling,
             skipped=not finite,
         )
+
+    @keeps_mode
+    def _take_label(self, label: Label) -> StepReport:
+        self._settle(hand_over=True)
+        self._check_network()
+        waited = self._waiting.samples.get(label.id) if isinstance(label.id, str | int) else None
+        if label.target is None:
+            raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
+        if waited is None:
+            commit = self._skipped(None)
+            commit.waiting = replace(self._waiting, late=self._waiting.late + 1)
+            commit.progress = self._reader.due(label)
+            self._repair = commit
+            self._make_whole()
+            return StepReport(self._t, None, None, None)
+        sample, slots = replace(waited.sample, target=label.target), self._system.slots
+        undo = self._repair = Withdrawal(self, self._generators())
+        try:
+            slots.lend()
+            rates = self.hyper.at(waited.t, sample.tau, first=self._updates == 0)
+            now = Instant(sample, waited.t, rates, self._updates == 0, fresh=False)
+            nothing = [torch.zeros_like(omega) for omega in self._carry.omega]
+            h, spec = waited.state()
+            if waited.begins and self._order.needs_h:
+                h, spec = _tree.flatten(self._network.initial_state(sample.u))
+            z = [torch.zeros_like(leaf) for leaf in h]
+            outcome = self._order.propose(Carry(h, z, nothing, spec), now)
+            with torch.no_grad():
+                # What running the network again has done to its statistics is not kept: the sample did that.
+                slots.put_back()
+                gained = outcome.omega
+                undo.weights = self._moves.keep({})
+                if outcome.dtheta is None:
+                    self._system.velocity.move(self._system.theta, gained, self._t, rates.stride)
+                omega = plus(self._carry.omega, gained, 1.0)
+                outcome = replace(outcome, h=[], z=[], omega=omega, dtheta=outcome.dtheta or [])
+                finite = self._finite(now, outcome, {})
+                carry = replace(self._carry, omega=omega, own=True)
+                commit = self._skipped(None)
+                if finite:
+                    commit = Commit(self, (), [], carry, self._t, self._updates + 1, self._fresh, memory="kept")
+                else:
+                    undo()
+                commit.waiting = self._waiting.without(label.id, learned=finite)
+                commit.progress = self._reader.due(label)
+                self._repair = commit
+                commit()
+                self._repair = None
+        except BaseException:
+            self._make_whole()
+            raise
+        return StepReport(self._t, waited.y, outcome.loss, sample, phi=rates.phi, skipped=not finite)
+
+    def _require_label_later(self, sample: Sample) -> None:
+        if self.credit.carries or isinstance(self.credit, Echo):
+            raise SampleError(
+                f"the sample with id={sample.id!r} has no target, and with credit={self.credit!r} a label that "
+                "comes later cannot be learned: use hl.Cleared(), or leave out the id"
+            )
+        self._waiting.require_new(sample)
 
     def _try(self, sample: Sample) -> None:
         """Raise what a step with this sample would raise; nothing changes."""
@@ -298,9 +392,13 @@ class Learner:
         self._settle()
         _snapshot.load(path, self, new_hyper=new_hyper)
 
-    @keeps_mode
     def _settle(self, *, hand_over: bool = False) -> None:
         """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead."""
+        if self._repair is not None or self._blocks is not None or self._system.slots.borrowed:
+            self._catch_up(hand_over)
+
+    @keeps_mode
+    def _catch_up(self, hand_over: bool) -> None:
         self._make_whole()
         if self._blocks is not None:
             self._blocks.settle()
@@ -310,7 +408,8 @@ class Learner:
     def _make_whole(self) -> None:
         repair = self._repair
         if repair is not None:
-            repair()
+            with torch.no_grad():
+                repair()
             self._repair = None
         elif self._system.slots.borrowed:
             self._system.slots.put_back()
@@ -360,34 +459,41 @@ class Learner:
             )
         return Carry(h, carry.z, carry.omega, spec)
 
-    @torch.no_grad()
-    def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
-        """θ⁺, where this step moves the weights."""
-        system, stride = self._system, now.rates.stride
+    def _move(self, now: Instant, outcome: Outcome, undo: Withdrawal) -> dict[int, Late]:
+        """Move the weights, all but some that can wait until the step is accepted."""
         if not outcome.moves:
-            return None
-        if outcome.dtheta is None:
-            return system.velocity.moved(system.theta, outcome.omega, now.t, stride)
-        return plus(system.theta, outcome.dtheta, stride)
+            return {}
+        moves = self._moves
+        # The state that a new sequence begins with is read from the new weights.
+        late = moves.late(now, outcome, allowed=not (now.sample.boundary and self._stateful))
+        undo.weights = moves.keep(late)
+        moves.move(now, outcome, late)
+        return late
 
-    def _accepted(self, now: Instant, outcome: Outcome, theta: list[Tensor] | None) -> Commit:
-        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec)
+    def _finite(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> bool:
+        on_nonfinite, system = self.on_nonfinite, self._system
+        if on_nonfinite == "ignore" or not nonfinite(outcome, system, system.velocity.still(now.t), late):
+            return True
+        if on_nonfinite == "raise":
+            raise NonFiniteError(nonfinite_message(outcome, system, self._t))
+        return False
+
+    def _accepted(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> Commit:
+        own = outcome.own
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own)
         fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
-        slots = self._system.slots
-        changes = slots.changes()
+        changes = self._system.slots.changes()
         if fresh and self._stateful:
-            weights = {} if theta is None else dict(zip(self._system.names, theta, strict=True))
-            with slots.exchanged(weights):
-                h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], outcome.omega, spec)
-        return Commit(self, theta, changes, carry, now.t + now.rates.tau, updates, fresh)
+            h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
+            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own)
+        return Commit(self, late.values(), changes, carry, now.t + now.rates.tau, updates, fresh)
 
-    def _skipped(self, sample: Sample) -> Commit:
+    def _skipped(self, sample: Sample | None) -> Commit:
         # A skipped sample that ends a sequence still ends it: its tokens must not run on into the next one.
-        if sample.boundary:
+        if sample is not None and sample.boundary:
             return self._anew()
-        return Commit(self, None, [], self._carry, self._t, self._updates, self._fresh, memory="kept")
+        return Commit(self, (), [], self._carry, self._t, self._updates, self._fresh, memory="kept")
 
     def _anew(self) -> Commit:
         carry = Carry([], [], self._carry.omega, None)
-        return Commit(self, None, [], carry, self._t, self._updates, True, memory="dropped")
+        return Commit(self, (), [], carry, self._t, self._updates, True, memory="dropped")

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.credit import Echo
-from hamlearn.errors import ConfigError, HamlearnError
+from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._blocks import Undo
 from hamlearn.learner._commit import Withdrawal
@@ -16,7 +16,7 @@ from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._running import Reader
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 
 
 class Population:
@@ -91,6 +91,8 @@ class Population:
 
     def step(self, sample: Sample) -> PopulationReport:
         """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
+        if isinstance(sample, Label) or (sample.id is not None and sample.target is None):
+            raise SampleError("a population takes samples whose targets come with them: labels cannot come later")
         members, reports = self.members, []
         undo, random = [Undo(member) for member in members], members[0]._generators()
 

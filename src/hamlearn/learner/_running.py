@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from hamlearn._claims import record, whole
 from hamlearn.errors import StreamError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.blocks import Block, blocks_of
 
 END: Any = object()
@@ -102,7 +102,10 @@ class Reader:
     def counted(self, step: Callable[[Sample], R], sample: Sample) -> R:
         """Take one sample by `step`, which may move `progress` to `due` in one stroke with all else it changes."""
         before = self.progress
-        after = before.after(1, [bool(getattr(sample, "boundary", False))])
+        if isinstance(sample, Label):
+            after = before._replace(position=before.position + 1, start=before.start + 1)
+        else:
+            after = before.after(1, [bool(getattr(sample, "boundary", False))])
         self._due = sample, after
         report = step(sample)
         self._due = None, None
@@ -110,7 +113,7 @@ class Reader:
             self.progress = after
         return report
 
-    def due(self, sample: Sample) -> Progress | None:
+    def due(self, sample: Sample | Label) -> Progress | None:
         """The progress once `sample` has been taken; `None` where it is not of this stream."""
         expected, progress = self._due
         return progress if sample is expected else None

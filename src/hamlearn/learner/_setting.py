@@ -43,6 +43,13 @@ def check_parts(network: object, hyper: object, credit: object, integrator: obje
         raise ConfigError(f"integrator={integrator!r} must be hl.Euler(), hl.Heun() or hl.RK4()")
 
 
+def check_late(late: object) -> int:
+    """How many samples may wait for their labels."""
+    if isinstance(late, bool) or not isinstance(late, int) or late < 0:
+        raise ConfigError(f"late={late!r} must be a whole number of samples, 0 or more")
+    return late
+
+
 def check_choices(**choices: str) -> None:
     """Raise where a choice is not one of those allowed."""
     for name, value in choices.items():

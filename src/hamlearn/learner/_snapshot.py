@@ -14,6 +14,7 @@ from hamlearn._described import alike, build_structure, describe_structure, name
 from hamlearn._identity import identity
 from hamlearn.echo import Echoed
 from hamlearn.errors import CheckpointError
+from hamlearn.learner._labels import Waiting, pack, unpack
 from hamlearn.learner._running import checked_place
 from hamlearn.system import Carry
 
@@ -35,9 +36,11 @@ def save(path: str | os.PathLike[str], learner: Learner) -> None:
         known = list(namedtuples(learner._network.first_names()))
         state_tree = describe_structure(carry.spec, len(carry.h), known)
         memory, described = learner._order.state()
+        waiting, labels = pack(learner._waiting, known)
     except ValueError as error:
         raise CheckpointError(f"cannot save {path}: {error}") from error
     tensors |= {f"memory/{name}": tensor for name, tensor in memory.items()}
+    tensors |= {f"waiting/{name}": tensor for name, tensor in waiting.items()}
     header = {
         "t": learner._t,
         "updates": learner._updates,
@@ -45,6 +48,7 @@ def save(path: str | os.PathLike[str], learner: Learner) -> None:
         "reader": learner._reader.state_dict(),
         "state_tree": state_tree,
         "memory": described,
+        "waiting": labels,
         "model": _model(learner),
         "setting": _setting(learner),
         "hyper": identity(vars(learner.hyper)),
@@ -73,6 +77,7 @@ def load(path: str | os.PathLike[str], learner: Learner, *, new_hyper: bool) -> 
             "_t": number(header["t"], "t"),
             "_updates": whole(header["updates"], "updates"),
             "_fresh": fresh,
+            "_waiting": _waiting(left.under("waiting/"), header["waiting"], learner),
         }
         place = checked_place(header["reader"])
         random = _checkpoint.checked_random_state(left)
@@ -116,7 +121,19 @@ def revive(learner: Learner, copied: dict[str, Any]) -> None:
 
 
 def _require_same(path: object, learner: Learner, header: dict[str, Any], *, new_hyper: bool) -> None:
-    keys = ("t", "updates", "fresh", "reader", "state_tree", "memory", "model", "setting", "hyper", "format")
+    keys = (
+        "t",
+        "updates",
+        "fresh",
+        "reader",
+        "state_tree",
+        "memory",
+        "waiting",
+        "model",
+        "setting",
+        "hyper",
+        "format",
+    )
     record(header, "the header", *keys)
     equal = _checkpoint.require_equal
     equal(path, "parameter or buffer", header["model"], _model(learner), "build the model it was saved from")
@@ -142,6 +159,11 @@ def _carry(left: Tensors, described: Any, learner: Learner, *, fresh: bool) -> C
     if h and known and not any(alike(_tree.unflatten(h, spec), state) for state in known):
         raise ValueError(f"its state has the structure {shown(described)}, not that of this network's")
     return Carry(h, z, omega, spec)
+
+
+def _waiting(tensors: Tensors, described: Any, learner: Learner) -> Waiting:
+    known = [kind for state in _known_states(learner) for kind in namedtuples(state)]
+    return unpack(tensors, described, learner.late, known, learner._system.theta[0].device)
 
 
 def _known_states(learner: Learner) -> list[Any]:

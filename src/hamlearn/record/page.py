@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hamlearn import __version__
+from hamlearn._version import __version__
 from hamlearn.errors import ConfigError
 from hamlearn.record._whole import write_text
 from hamlearn.record.charts import Series, chart, short

@@ -8,6 +8,7 @@ from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.guards import clip_tau, finite
 from hamlearn.streams.interleaved import interleave
 from hamlearn.streams.iterables import from_iterable
+from hamlearn.streams.late import delayed
 from hamlearn.streams.live import live
 from hamlearn.streams.prepare import autoregress, standardize
 from hamlearn.streams.sequences import from_sequences
@@ -23,6 +24,7 @@ __all__ = [
     "check",
     "clip_tau",
     "csv",
+    "delayed",
     "finite",
     "from_dataset",
     "from_iterable",

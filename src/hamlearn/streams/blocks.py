@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.errors import SampleError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Block:
     known: list[bool] | None = None
     tau: list[float | None] | None = None
     boundary: list[bool] | None = None
-    samples: list[Sample] | None = None
+    samples: list[Any] | None = None
 
     def sample(self, index: int) -> Sample:
         """One of the samples."""
@@ -104,7 +104,7 @@ class Block:
         )
 
 
-def blocks_of(samples: Iterable[Sample], size: Callable[[], int]) -> Iterator[Block]:
+def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Iterator[Block]:
     """The samples as blocks of at most `size()`, asked before each is read, and cut where shapes change.
 
     Tensors are copied as they are read, since a source may use its memory again; those of a list are its own.
@@ -113,10 +113,10 @@ def blocks_of(samples: Iterable[Sample], size: Callable[[], int]) -> Iterator[Bl
     iterator, keeps = iter(samples), isinstance(samples, list | tuple)
     failed: Exception | None = None
     while failed is None:
-        taken: list[Sample] = []
+        taken: list[Sample | Label] = []
         try:
             for sample in itertools.islice(iterator, size()):
-                if not isinstance(sample, Sample):
+                if not isinstance(sample, Sample | Label):
                     raise SampleError(
                         f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)"
                     )
@@ -129,12 +129,33 @@ def blocks_of(samples: Iterable[Sample], size: Callable[[], int]) -> Iterator[Bl
     raise failed
 
 
-def _copied(sample: Sample) -> Sample:
+def _copied(sample: Sample | Label) -> Sample | Label:
+    if isinstance(sample, Label):
+        return replace(sample, target=_tree.copied(sample.target))
     return replace(sample, u=_tree.copied(sample.u), target=_tree.copied(sample.target))
 
 
-def stacked(samples: list[Sample]) -> Iterator[Block]:
-    """Blocks of samples that have one shape."""
+def _alone(sample: Sample | Label) -> bool:
+    """Whether this is a label, or a sample that waits for one: its state at that time has to be kept."""
+    return isinstance(sample, Label) or (sample.id is not None and sample.target is None)
+
+
+def stacked(samples: list[Sample | Label]) -> Iterator[Block]:
+    """Blocks of samples that have one shape; labels, and samples that wait for one, each by itself."""
+    start = 0
+    for stop, sample in enumerate(samples):
+        if _alone(sample):
+            yield from _of_one_shape(samples[start:stop])  # type: ignore[arg-type]
+            yield Block(1, None, None, [], None, samples=[sample], boundary=_end_of(sample))
+            start = stop + 1
+    yield from _of_one_shape(samples[start:])  # type: ignore[arg-type]
+
+
+def _end_of(sample: Sample | Label) -> list[bool] | None:
+    return [True] if isinstance(sample, Sample) and sample.boundary else None
+
+
+def _of_one_shape(samples: list[Sample]) -> Iterator[Block]:
     values = [(sample.u, sample.target) for sample in samples]
     start = 0
     while start < len(samples):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
@@ -27,7 +27,7 @@ def take(stream: Iterable[Any], n: int) -> Stream:
 
 
 def map(stream: Iterable[Any], fn: Callable[[Sample], Sample]) -> Stream:
-    """Each sample of a stream passed through `fn`, which takes a `Sample` and returns one.
+    """Each sample of a stream passed through `fn`, which takes a `Sample` and returns one; labels pass by.
 
     Example:
         >>> from dataclasses import replace
@@ -149,6 +149,9 @@ class MapStream(Wrapper):
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
+            if isinstance(sample, Label):
+                yield sample
+                continue
             mapped = self._fn(sample)
             if not isinstance(mapped, Sample):
                 raise SampleError(
@@ -199,6 +202,9 @@ class HoldStream(Wrapper):
             sample = next(samples, None)
             if sample is None:
                 return
+            if isinstance(sample, Label):
+                yield sample
+                continue
             if self._split and sample.tau is None:
                 raise SampleError(
                     "hold(split=True) shares the tau of each sample, but this one has none. "

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
@@ -98,6 +98,9 @@ class FiniteStream(Wrapper):
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
             self._n += 1
+            if isinstance(sample, Label):
+                yield sample
+                continue
             if sample.target is not None and not _is_finite(sample.target):
                 sample = replace(sample, target=None)
             if not _is_finite(sample.u):
@@ -168,6 +171,9 @@ class ClippedTauStream(Wrapper):
 
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
+            if isinstance(sample, Label):
+                yield sample
+                continue
             if sample.tau is not None and sample.tau > self._longest:
                 self.clipped += 1
                 sample = replace(sample, tau=self._longest)

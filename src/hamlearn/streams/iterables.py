@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.values import Spec, to_sample
 
@@ -69,7 +69,8 @@ class IterableStream(Stream):
     def spec(self) -> Spec:
         """As the first sample looks; unknown before it where looking would use it up."""
         if self._seen is None and not self._once and not callable(self._source):
-            self._seen = next((to_sample(item, self._dtype) for item in self._source), None)
+            made = (to_sample(item, self._dtype) for item in self._source)
+            self._seen = next((sample for sample in made if not isinstance(sample, Label)), None)
         if self._seen is None:
             return Spec(None, None, self._length)
         return Spec.of(self._seen, self._length)
@@ -103,6 +104,6 @@ class IterableStream(Stream):
             self._n += 1
             self._taken += 1
             sample = to_sample(item, self._dtype)
-            if self._seen is None:
+            if self._seen is None and not isinstance(sample, Label):
                 self._seen = sample
             yield sample

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from hamlearn.state import Sample, Tree
+from hamlearn.state import Label, Sample, Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +98,9 @@ def _is_hollow(value: Any, depth: int) -> bool:
     return len(sizes) <= 1 and (not value if depth == 1 else all(_is_hollow(item, depth - 1) for item in value))
 
 
-def to_sample(item: Any, dtype: torch.dtype | None = None) -> Sample:
-    """A `Sample` as it is; a pair as (u, target); anything else as an input without target."""
-    if isinstance(item, Sample):
+def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
+    """A `Sample` or a `Label` as it is; a pair as (u, target); anything else as an input without target."""
+    if isinstance(item, Sample | Label):
         return item
     # A list of two numbers is a vector; a tuple of two, or a list of two that are not both numbers, is a pair.
     numbers = isinstance(item, list) and all(isinstance(entry, float | int) for entry in item)

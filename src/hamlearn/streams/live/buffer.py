@@ -22,6 +22,7 @@ class Arrival:
         tau: Time since the item before it, as the source says; what was dropped in between is added.
         boundary: Whether it ends a sequence.
         owed: Time steps of bad items before it.
+        label: Whether it is the label of an earlier item, which takes no time and no place in the queue.
     """
 
     item: Any
@@ -31,10 +32,17 @@ class Arrival:
     tau: float | None
     boundary: bool
     owed: float = 0.0
+    label: bool = False
+
+
+LABELS = 10_000
+"""How many labels wait at most where samples are dropped: a learner that falls behind must not fill the memory."""
 
 
 class Buffer:
-    """A queue of at most `n` arrivals: when full it either makes the source wait or drops the oldest.
+    """A queue of at most `n` samples: when full it either makes the source wait or drops the oldest.
+
+    Labels come late as it is. They wait with the samples around them, and are dropped only where there are many.
 
     `dropped` counts what was discarded, `bad` what the source's thread left out. `put` and `end` belong to that
     thread, `get` to the learner's, `close` to anybody.
@@ -47,6 +55,7 @@ class Buffer:
         self._ended = self.closed = False
         self._error: BaseException | None = None
         self.dropped = self.bad = 0
+        self._labels = 0
 
     @property
     def full(self) -> bool:
@@ -61,13 +70,18 @@ class Buffer:
             if self.closed:
                 return False
             self._items.append(arrival)
-            if len(self._items) > self._n:
-                self._drop()
+            self._labels += arrival.label
+            if not self._block and len(self._items) - self._labels > self._n:
+                self._drop(label=False)
+            if not self._block and self._labels > LABELS:
+                self._drop(label=True)
             self._change.notify_all()
             return True
 
-    def _drop(self) -> None:
-        oldest = self._items.popleft()
+    def _drop(self, *, label: bool) -> None:
+        place = next(i for i, item in enumerate(self._items) if item.label is label)
+        oldest = self._items[place]
+        del self._items[place]
         if oldest.boundary:
             raise StreamError(
                 f"{oldest.place} ends a sequence and would have been dropped, so that two sequences would "
@@ -75,7 +89,10 @@ class Buffer:
                 'one. Read sequences with policy="block".'
             )
         self.dropped += 1
-        heir = self._items[0]
+        if label:
+            self._labels -= 1
+            return
+        heir = next(item for item in self._items if not item.label)
         heir.owed += oldest.owed
         if heir.tau is not None and oldest.tau is not None:
             heir.tau += oldest.tau
@@ -93,6 +110,7 @@ class Buffer:
                 self._change.wait()
             if self._items and not self.closed:
                 arrival = self._items.popleft()
+                self._labels -= arrival.label
                 self._change.notify_all()
                 return arrival
             if self._error is not None and not self.closed:
@@ -104,4 +122,5 @@ class Buffer:
         with self._change:
             self.closed = True
             self._items.clear()
+            self._labels = 0
             self._change.notify_all()

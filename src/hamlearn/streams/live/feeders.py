@@ -8,10 +8,10 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any
 
 from hamlearn.errors import SampleError, StreamError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.sockets import Line, Lines
-from hamlearn.streams.live.wire import require_message, tau_of
+from hamlearn.streams.live.wire import is_label, require_message, tau_of
 from hamlearn.streams.timed import to_seconds
 
 
@@ -115,7 +115,8 @@ class Feeder:
             self._buffer.bad += 1
             self._owed += _legible_tau(item)
             return None
-        arrival.owed, self._owed = self._owed, 0.0
+        if not arrival.label:
+            arrival.owed, self._owed = self._owed, 0.0
         return arrival
 
 
@@ -124,9 +125,13 @@ def _read(item: Any, place: str, now: float) -> Arrival:
     # By type first: asking whether something is a Mapping takes as long as the rest.
     if type(item) is dict or isinstance(item, Mapping):
         require_message(item, place)
+        if is_label(item):
+            return Arrival(item, place, now, None, None, False, label=True)
         stamp, tau, boundary = item.get("t"), item.get("tau"), item.get("boundary", False)
     elif isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Sample):
         stamp, item = item
+    if isinstance(item, Label):
+        return Arrival(item, place, now, None, None, False, label=True)
     if isinstance(item, Sample):
         tau, boundary = item.tau, bool(item.boundary)
     if item is None or (isinstance(item, Sample) and item.u is None):

@@ -15,7 +15,7 @@ from typing import Any, Literal, Self
 import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.feeders import Feeder
@@ -43,7 +43,8 @@ def live(
             of its own), a function that returns one of these, a connected `socket.socket`, or the address of
             a socket that sends JSON lines: `"tcp://host:port"` or `"unix:///path"`. Items are `Sample`s,
             pairs (t, `Sample`) with a time stamp, pairs (u, target), or inputs. A line is an object like
-            `{"u": [0.1], "target": [1.0], "t": 0.5}`; `target`, `t`, `tau` and `boundary` may be left out.
+            `{"u": [0.1], "target": [1.0], "t": 0.5}`; `target`, `t`, `tau` and `boundary` may be left out. A
+            sample may have an `id`, and its label come later: `{"id": 7, "target": [1.0]}`, or a `Label`.
         policy: `"drop"`: what arrives while the learner is busy is discarded but for the newest.
             `"block"`: nothing is lost and the source waits. `"latest-n"`: the newest `n` wait for the
             learner, older ones are discarded; `"latest-16"` says `n` at once.
@@ -167,7 +168,7 @@ class LiveStream(Stream):
         self._bad -= self._buffer.bad
         self._last_stamp = None if cursor["last"] is None else float(cursor["last"])
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Any]:
         if self._close is None and not self._buffer.closed:
             self._start()
         while True:
@@ -175,7 +176,7 @@ class LiveStream(Stream):
             if arrival is None:
                 return
             try:
-                sample = self._sample(arrival)
+                sample = self._label(arrival) if arrival.label else self._sample(arrival)
             except SampleError:
                 if not self._skip_bad:
                     raise
@@ -183,7 +184,7 @@ class LiveStream(Stream):
                 self._owed += (arrival.tau or 0.0) + arrival.owed
                 continue
             self.taken += 1
-            if self._seen is None:
+            if self._seen is None and isinstance(sample, Sample):
                 self._seen = sample
             yield sample
 
@@ -206,13 +207,19 @@ class LiveStream(Stream):
         self._close = weakref.finalize(self, feeder.stop, self._timeout)
         feeder.start()
 
+    def _label(self, arrival: Arrival) -> Label:
+        item = arrival.item
+        if isinstance(item, Label):
+            return item
+        return Label(item["id"], tensor_of(item["target"], self._target_dtype, "target", arrival.place))
+
     def _sample(self, arrival: Arrival) -> Sample:
         tau = self._tau(arrival)
         item, place = arrival.item, arrival.place
         if isinstance(item, Mapping):
             u = tensor_of(item["u"], self._u_dtype or torch.get_default_dtype(), "u", place)
             target = tensor_of(item.get("target"), self._target_dtype, "target", place)
-            sample = Sample(u, target, boundary=arrival.boundary)
+            sample = Sample(u, target, boundary=arrival.boundary, id=item.get("id"))
         else:
             try:
                 sample = to_sample(item, self._u_dtype)

@@ -13,8 +13,9 @@ from torch import Tensor
 from hamlearn.errors import SampleError, StreamError
 from hamlearn.streams.values import require_whole, shown
 
-KEYS = ("u", "target", "t", "tau", "boundary")
+KEYS = ("u", "target", "t", "tau", "boundary", "id")
 _KNOWN = frozenset(KEYS)
+_LABEL = frozenset(("id", "target"))
 
 
 def parse(data: bytes, place: str) -> dict[str, Any]:
@@ -94,7 +95,20 @@ def tensor_of(value: Any, dtype: torch.dtype | None, name: str, place: str) -> T
     return tensor
 
 
+def is_label(item: Mapping[str, Any]) -> bool:
+    """Whether a message is the label of an earlier sample: it has an id, and no input."""
+    return "id" in item and "u" not in item
+
+
 def _problem(item: Mapping[str, Any]) -> str | None:
+    if item.get("id") is not None and type(item["id"]) not in (str, int):
+        return f"its id is {shown(item['id'])}, neither a text nor a whole number"
+    if is_label(item):
+        if item["id"] is None or item.get("target") is None:
+            return "it has no u, and a label needs an id and a target"
+        if not item.keys() <= _LABEL:
+            return f"it is a label, which has no {shown(min(str(key) for key in item.keys() - _LABEL))}"
+        return None
     if item.get("u") is None:
         return "its u is null" if "u" in item else "it has no u"
     if not item.keys() <= _KNOWN:

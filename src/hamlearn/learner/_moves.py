@@ -1,0 +1,97 @@
+"""Weights that move in place, and back to exactly what they were where the step is refused."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hamlearn._scale import add_
+from hamlearn.system import Instant, Outcome, Pending, System
+
+
+class Late:
+    """A large weight, and perhaps its costate, that move once the step is accepted.
+
+    Each tensor's version tells how far that has come, so that an interrupt leaves nothing to guess.
+    """
+
+    __slots__ = ("by", "omega", "pending", "versions", "weight")
+
+    def __init__(self, weight: Tensor, omega: Tensor, pending: Pending | None, by: float) -> None:
+        self.weight, self.omega, self.pending, self.by = weight, omega, pending, by
+        self.versions = weight._version, omega._version
+
+    def __call__(self) -> None:
+        """ω ← decay·ω + gain·∂H/∂θ where that is pending, then θ ← θ − τβ⊙ω; nothing is done twice."""
+        theta, omega = self.versions
+        if self.pending is not None:
+            grad, decay, gain = self.pending
+            if self.omega._version == omega:
+                self.omega.mul_(decay)
+            if self.omega._version == omega + 1 and grad is not None:
+                self.omega.add_(grad, alpha=gain)
+        if self.weight._version == theta and self.by:
+            self.weight.add_(self.omega, alpha=self.by)
+
+
+class Moves:
+    """How the weights of a learner move, without passing over their memory more often than SGD does.
+
+    Small weights are copied, then moved, then looked at. For large ones norms say, at the speed of memory, that
+    their numbers are far from overflow: those move last, when nothing can be refused any more.
+
+    Args:
+        system: Whose weights.
+    """
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+        self._weights = [system.theta[index] for index in system.small]
+        self._copies = [torch.empty_like(weight, requires_grad=False) for weight in self._weights]
+
+    def late(self, now: Instant, outcome: Outcome, *, allowed: bool) -> dict[int, Late]:
+        """The large weights that can wait, by their index; whatever else was pending is done."""
+        late: dict[int, Late] = {}
+        large = self.system.large if outcome.moves and outcome.dtheta is None else []
+        betas = self.system.velocity.values(now.t) if large else []
+        for index in large:
+            weight, omega, beta = self.system.theta[index], outcome.omega[index], betas[index]
+            pending = outcome.pending.get(index)
+            if allowed and isinstance(beta, float | int):
+                by = -(now.rates.stride * beta)
+                if abs(by) <= 1.0 and _far_from_overflow(weight, omega, pending):
+                    late[index] = Late(weight, omega, pending, by)
+                    continue
+            if pending is not None:
+                outcome.omega[index] = pending.after(omega)
+        return late
+
+    def keep(self, late: dict[int, Late]) -> tuple[list[Tensor], list[Tensor]]:
+        """The weights that move at once, and copies of them as they are."""
+        torch._foreach_copy_(self._copies, self._weights)
+        if len(late) == len(self.system.large):
+            return self._weights, self._copies
+        others = [self.system.theta[index] for index in self.system.large if index not in late]
+        return [*self._weights, *others], [*self._copies, *(weight.clone() for weight in others)]
+
+    def move(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> None:
+        """Move those that do not wait: θ ← θ − τβ⊙ω, or along θ̇ where the order gives it."""
+        if outcome.dtheta is None:
+            self.system.velocity.move(self.system.theta, outcome.omega, now.t, now.rates.stride, late)
+        else:
+            add_(self.system.theta, outcome.dtheta, now.rates.stride)
+
+
+def _far_from_overflow(weight: Tensor, omega: Tensor, pending: Pending | None) -> bool:
+    """Whether no entry exceeds the root of the largest number: then sums of squares are finite."""
+    if weight.dtype not in (torch.float32, torch.float64):
+        return False
+    norms = torch.linalg.vector_norm(weight.detach()) + torch.linalg.vector_norm(omega)
+    if pending is not None:
+        if abs(pending.decay) > 1.0 or abs(pending.gain) > 1e6:
+            return False
+        if pending.grad is not None:
+            norms = norms + torch.linalg.vector_norm(pending.grad)
+    return math.isfinite(norms.item())

@@ -1,0 +1,159 @@
+"""Weights so large that they move in place: the same numbers, and nothing to be seen of it."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import hamlearn as hl
+from hamlearn.system import LARGE
+from tests.fuzz.interrupts import traced
+
+SIZE = 200
+assert SIZE * SIZE >= LARGE
+
+
+def learner(role: str = "output", dtype: torch.dtype = torch.float64, **more) -> hl.Learner:
+    torch.manual_seed(1)
+    module = nn.Sequential(nn.Linear(SIZE, SIZE), nn.Tanh(), nn.Linear(SIZE, 3)).to(dtype)
+    hyper = more.pop("hyper", hl.Hyper.from_sgd(lr=0.1, momentum=0.9, dampening=0.3))
+    choices = {"reset_h": "sample"} if role == "state" else {}
+    return hl.Learner(hl.Network.feedforward(module, role=role), mse_loss, hyper, **{**choices, **more})
+
+
+def samples(count: int, dtype: torch.dtype = torch.float64) -> list[hl.Sample]:
+    g = torch.Generator().manual_seed(2)
+    return [
+        hl.Sample(
+            torch.randn(2, SIZE, generator=g, dtype=dtype),
+            torch.randn(2, 3, generator=g, dtype=dtype) if k % 4 != 2 else None,
+        )
+        for k in range(count)
+    ]
+
+
+def everything(learner: hl.Learner) -> list[torch.Tensor]:
+    state = learner.state
+    return [x.detach().clone() for x in (*learner.network.parameters(), *state.omega.values())]
+
+
+def assert_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_large_weights_follow_sgd_bit_for_bit(dtype, momentum):
+    subject = learner(dtype=dtype, hyper=hl.Hyper.from_sgd(lr=0.1, momentum=momentum, dampening=0.3 * momentum))
+    module = copy.deepcopy(subject.network.output)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1, momentum=momentum, dampening=0.3 * momentum)
+    for sample in samples(9, dtype):
+        if sample.target is None:
+            continue
+        subject.step(sample)
+        sgd.zero_grad()
+        mse_loss(module(sample.u), sample.target).backward()
+        sgd.step()
+        assert_equal(list(subject.network.output.parameters()), list(module.parameters()))
+
+
+@pytest.mark.parametrize("role", ["output", "state"])
+@pytest.mark.parametrize(
+    "hyper",
+    [
+        hl.Hyper(eta=0.1),
+        hl.Hyper(eta=0.1, beta={"*.0.*": 0.0, "*": 0.02}),
+        hl.Hyper(eta=0.1, beta=lambda t: 0.1 / (1 + t)),
+        hl.Hyper(eta=0.1, beta={"*.0.weight": torch.rand(SIZE, SIZE, dtype=torch.float64), "*": 0.02}),
+        hl.Hyper(eta=lambda t: 1.0 if int(t) % 3 == 0 else 0.2, beta=0.05),
+        hl.Hyper(eta=0.1, beta=3.0),
+    ],
+    ids=["number", "frozen", "schedule", "tensor", "forgetting", "fast"],
+)
+def test_who_looks_at_the_costates_after_each_step_sees_what_nobody_changes_later(role, hyper):
+    watched, alone = learner(role, hyper=hyper), learner(role, hyper=hyper)
+    seen: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
+    for sample in samples(7):
+        watched.step(sample)
+        held = list(watched.state.omega.values())
+        seen.append((held, [omega.clone() for omega in held]))
+        alone.step(sample)
+    assert_equal(everything(watched), everything(alone))
+    for held, then in seen:
+        assert_equal(held, then)
+
+
+@pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
+@pytest.mark.parametrize("beta", [1e-3, 0.5, 3e38])
+def test_a_step_that_would_overflow_leaves_large_weights_as_they_were(on_nonfinite, beta):
+    hyper = hl.Hyper(eta=0.1, beta=lambda t: beta if t >= 3 else 1e-3)
+    subject = learner(dtype=torch.float32, on_nonfinite=on_nonfinite, hyper=hyper)
+    for sample in samples(3, torch.float32):
+        subject.step(sample)
+    before = everything(subject)
+    far = hl.Sample(torch.ones(2, SIZE), torch.full((2, 3), 1e30 if beta < 1e38 else 1e6))
+    for sample in (far, hl.Sample(torch.ones(2, SIZE), torch.full((2, 3), float("inf")))):
+        if on_nonfinite == "raise":
+            with pytest.raises(hl.errors.NonFiniteError):
+                subject.step(sample)
+        else:
+            assert subject.step(sample).skipped
+        assert_equal(everything(subject), before)
+
+
+def test_weights_near_the_largest_number_move_as_the_others_do():
+    subject = learner(dtype=torch.float32)
+    with torch.no_grad():
+        next(iter(subject.network.parameters()))[0, 0] = 1e30
+    module = copy.deepcopy(subject.network.output)
+    sgd = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, dampening=0.3)
+    for sample in samples(5, torch.float32):
+        if sample.target is None:
+            continue
+        subject.step(sample)
+        sgd.zero_grad()
+        mse_loss(module(sample.u), sample.target).backward()
+        sgd.step()
+    assert_equal(list(subject.network.output.parameters()), list(module.parameters()))
+
+
+def test_an_interrupt_at_any_line_leaves_large_weights_as_before_or_as_after():
+    taken = samples(4)
+    subject = learner()
+    for sample in taken[:2]:
+        subject.step(sample)
+    twin = copy.deepcopy(subject)
+    lines = traced(lambda: copy.deepcopy(subject).step(taken[3]), None)
+    before = everything(copy.deepcopy(subject))
+    twin.step(taken[3])
+    after = everything(twin)
+    start = traced(lambda: copy.deepcopy(subject), None)
+    ends = set()
+    for line in range(start, lines):
+        victim = copy.deepcopy(subject)
+        victim.step(taken[2])
+        victim = copy.deepcopy(subject)
+        victim._carry.own = True
+        traced(lambda victim=victim: victim.step(taken[3]), line - start)
+        found = everything(victim)
+        as_before = all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
+        as_after = all(torch.equal(a, b) for a, b in zip(found, after, strict=True))
+        assert as_before or as_after, line
+        ends.add(as_after)
+    assert ends == {False, True}
+    assert sys.gettrace() is None
+
+
+def test_the_memory_of_large_costates_is_used_again():
+    subject = learner()
+    taken = samples(6)
+    subject.step(taken[0])
+    first = [omega.data_ptr() for omega in subject._carry.omega]
+    for sample in taken[1:]:
+        subject.step(sample)
+    assert subject._carry.omega[0].data_ptr() == first[0]

@@ -1,0 +1,162 @@
+"""Labels as events of a stream."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+
+import pytest
+import torch
+
+import hamlearn as hl
+from hamlearn.streams.live import buffer as live_buffer
+
+
+def pairs(count: int) -> list[hl.Sample]:
+    return [
+        hl.Sample(torch.tensor([float(k)]), None if k % 4 == 3 else torch.tensor([-float(k)]), tau=1.0 + k)
+        for k in range(count)
+    ]
+
+
+def told(events) -> list:
+    return [
+        ("label", event.id, event.target.item())
+        if isinstance(event, hl.Label)
+        else ("sample", event.id, event.u.item(), event.target, event.tau)
+        for event in events
+    ]
+
+
+@pytest.mark.parametrize("by", [0, 1, 3, 50])
+def test_each_target_comes_as_a_label_so_many_samples_later(by):
+    seen, order = {}, []
+    for place, event in enumerate(hl.streams.delayed(pairs(11), by)):
+        if isinstance(event, hl.Label):
+            assert event.target.item() == -float(event.id)
+            since = sum(1 for kind in order[seen[event.id] + 1 :] if kind == "sample")
+            assert since == by or sum(kind == "sample" for kind in order) == 11
+            order.append("label")
+        else:
+            assert event.target is None
+            seen[event.id] = place
+            order.append("sample")
+    assert order.count("sample") == 11
+    assert order.count("label") == 9
+
+
+@pytest.mark.parametrize("by", [0, 2, 5])
+def test_a_delayed_stream_goes_on_where_it_was_saved(by):
+    whole = told(hl.streams.delayed(pairs(13), by))
+    for stop in range(len(whole)):
+        first = hl.streams.delayed(pairs(13), by)
+        events = iter(first)
+        before = told(next(events) for _ in range(stop))
+        state = json.loads(json.dumps(first.state_dict()))
+        second = hl.streams.delayed(pairs(13), by)
+        second.load_state_dict(state)
+        assert before + told(second) == whole
+
+
+def test_an_endless_stream_is_delayed_in_bounded_memory():
+    stream = hl.streams.delayed(hl.streams.signals.henon(), 3)
+    events = iter(stream)
+    sizes = [len(json.dumps(stream.state_dict())) for _ in range(2000) if next(events) is not None]
+    assert max(sizes[1000:]) <= max(sizes[:1000]) + 32
+
+
+@pytest.mark.parametrize("by", [-1, 1.5, True])
+def test_a_delay_is_a_whole_number_of_samples(by):
+    with pytest.raises(hl.errors.ConfigError, match="by="):
+        hl.streams.delayed(pairs(2), by)
+
+
+def test_labels_pass_by_what_is_done_to_samples():
+    stream = hl.streams.delayed(pairs(6), 1)
+    stream = hl.streams.map(stream, lambda s: hl.Sample(2 * s.u, s.target, s.tau, s.boundary, s.id))
+    stream = hl.streams.take(hl.streams.finite(hl.streams.clip_tau(stream, 2.0)), 9)
+    events = list(stream)
+    assert [e.id for e in events if isinstance(e, hl.Label)] == [0, 1, 2]
+    assert [e.u.item() for e in events if isinstance(e, hl.Sample)] == [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]
+
+
+def served(lines: list[bytes]) -> socket.socket:
+    here, there = socket.socketpair()
+
+    def send() -> None:
+        with there:
+            for line in lines:
+                there.sendall(line + b"\n")
+
+    threading.Thread(target=send).start()
+    return here
+
+
+def test_a_feed_brings_labels_as_objects_without_an_input():
+    lines = [b'{"u": [1.0], "id": "a", "t": 0.5}', b'{"u": [2.0], "id": 7, "t": 1.5}']
+    lines += [b'{"id": "a", "target": [3.0]}', b'{"u": [4.0], "target": [1.0], "t": 2.0}']
+    with hl.streams.live(served(lines), policy="block") as feed:
+        one, two, label, three = feed
+    assert (one.id, two.id, three.id) == ("a", 7, None)
+    assert isinstance(label, hl.Label)
+    assert label.id == "a"
+    assert label.target.tolist() == [3.0]
+    assert (two.tau, three.tau) == (1.0, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        (b'{"id": 1}', "a label needs an id and a target"),
+        (b'{"id": null, "target": [1.0]}', "a label needs an id and a target"),
+        (b'{"id": 1, "target": [1.0], "t": 3.0}', "it is a label, which has no 't'"),
+        (b'{"id": [1], "target": [1.0]}', "neither a text nor a whole number"),
+        (b'{"id": true, "u": [1.0]}', "neither a text nor a whole number"),
+        (b'{"id": 1, "target": [NaN]}', "NaN is no number"),
+    ],
+)
+def test_labels_that_are_none_are_refused_by_name_or_left_out(line, problem):
+    good = b'{"u": [1.0]}'
+    with (
+        hl.streams.live(served([line, good]), policy="block") as feed,
+        pytest.raises(hl.errors.StreamError) as told,
+    ):
+        list(feed)
+    assert problem in str(told.value)
+    with hl.streams.live(served([line, good]), policy="block", bad="skip") as feed:
+        assert len(list(feed)) == 1
+        assert feed.bad == 1
+
+
+def test_a_busy_learner_loses_samples_and_no_labels():
+    gone = threading.Event()
+
+    def source():
+        yield hl.Sample(torch.tensor([0.0]), tau=1.0, id=0)
+        for k in range(1, 6):
+            yield hl.Sample(torch.tensor([float(k)]), tau=1.0, id=k)
+            yield hl.Label(k - 1, torch.tensor([1.0]))
+        gone.set()
+
+    with hl.streams.live(source(), policy="drop") as feed:
+        events = iter(feed)
+        seen = [next(events)]
+        gone.wait()
+        seen += events
+        dropped = feed.dropped
+    labels = [event.id for event in seen if isinstance(event, hl.Label)]
+    samples = [event for event in seen if isinstance(event, hl.Sample)]
+    assert labels == [0, 1, 2, 3, 4]
+    assert samples[-1].id == 5
+    assert len(samples) + dropped == 6
+    assert sum(sample.tau for sample in samples) == 6.0
+
+
+def test_labels_that_nobody_reads_do_not_fill_the_memory(monkeypatch):
+    monkeypatch.setattr(live_buffer, "LABELS", 3)
+    buffer = live_buffer.Buffer(1, block=False)
+    for k in range(6):
+        buffer.put(live_buffer.Arrival(k, f"item {k}", 0.0, None, None, False, label=True))
+    assert buffer.dropped == 3
+    assert [buffer.get().item for _ in range(3)] == [3, 4, 5]
