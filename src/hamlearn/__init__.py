@@ -3,16 +3,22 @@
 The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
 """
 
-from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
-from hamlearn.credit import Cleared, Echo, Forward
-from hamlearn.evaluate import evaluate
-from hamlearn.hyper import Hyper
-from hamlearn.integrators import RK4, Euler, Heun
-from hamlearn.learner import Learner, Population, PopulationReport
-from hamlearn.networks import Network
-from hamlearn.state import Label, Sample, State, StepReport
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from hamlearn._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
+    from hamlearn.credit import Cleared, Echo, Forward
+    from hamlearn.evaluate import evaluate
+    from hamlearn.hyper import Hyper
+    from hamlearn.integrators import RK4, Euler, Heun
+    from hamlearn.learner import Learner, Population, PopulationReport
+    from hamlearn.networks import Network
+    from hamlearn.state import Label, Sample, State, StepReport
 
 __all__ = [
     "RK4",
@@ -41,3 +47,51 @@ __all__ = [
     "reversible",
     "streams",
 ]
+
+_HOMES = {
+    "RK4": "integrators",
+    "Cleared": "credit",
+    "Echo": "credit",
+    "Euler": "integrators",
+    "Forward": "credit",
+    "Heun": "integrators",
+    "Hyper": "hyper",
+    "Label": "state",
+    "Learner": "learner",
+    "Network": "networks",
+    "Population": "learner",
+    "PopulationReport": "learner",
+    "Sample": "state",
+    "State": "state",
+    "StepReport": "state",
+    "evaluate": "evaluate",
+}
+"""Where the names that are no modules live. They are fetched when they are asked for: `hamlearn --help` asks for
+none, and does not wait for PyTorch."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'hamlearn' has no attribute {name!r}")
+    if name not in _HOMES:
+        return importlib.import_module(f"hamlearn.{name}")
+    value = getattr(importlib.import_module(f"hamlearn.{_HOMES[name]}"), name)
+    setattr(sys.modules[__name__], name, value)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+class _Package(ModuleType):
+    """This package, in which a function that has the name of its module goes before it."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # When a module has been imported, Python puts it here under its own name.
+        if isinstance(value, ModuleType) and name in _HOMES:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -5,15 +5,15 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from hamlearn._version import __version__
 from hamlearn.errors import ConfigError, HamlearnError
 
 app = typer.Typer(
@@ -21,6 +21,21 @@ app = typer.Typer(
     help="Hamiltonian Learning: networks that compute and learn over time, forward only.",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hamlearn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    pass
 
 
 class Precision(StrEnum):
@@ -43,6 +58,7 @@ class Benchmark(StrEnum):
     memory = "memory"
     overhead = "overhead"
     river = "river"
+    defaults = "defaults"
 
 
 @app.command()
@@ -135,6 +151,9 @@ def bench(
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file: stream, network, learner, records, checkpoints.")],
     resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Put this run in the place of one that the folder has.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
     progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
 ) -> None:
@@ -145,14 +164,19 @@ def run(
     be written to; with 130 if it was interrupted.
     """
     try:
-        result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress)
+        result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress, overwrite)
     except KeyboardInterrupt:
-        where = "" if out is None else f" --out {out}"
-        typer.secho(
-            f"Interrupted. Go on from the last checkpoint: hamlearn run {config}{where} --resume", err=True
-        )
+        again = ["hamlearn", "run", str(config), *([] if out is None else ["--out", str(out)]), "--resume"]
+        typer.secho(f"Interrupted. Go on from the last checkpoint: {shlex.join(again)}", err=True)
         raise typer.Exit(130) from None
     typer.echo(f"{result.steps} samples, {result.scores}, in {result.folder}")
+    if result.diverging is not None:
+        typer.secho(
+            f"Diverging since sample {result.diverging}: the loss is worse than at the start, and the weights "
+            "grow. Lower hyper.beta (or hyper.lr), or set stream.standardize = true.",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
 
 
 @app.command()
@@ -175,6 +199,9 @@ def locality(
     quick: Annotated[bool, typer.Option(help="A few hundred samples: whether it works.")] = False,
 ) -> None:
     """Accuracy against groups, hold and alignment: what locality costs, and what it buys."""
+    from rich.console import Console
+    from rich.table import Table
+
     study = importlib.import_module("hamlearn.experiments.locality")
     if one_pass is not None and data is None:
         raise typer.BadParameter("--one-pass reads MNIST: give --data, a folder that holds mnist/*.gz")
@@ -207,12 +234,33 @@ _REMEDIES = {
 }
 
 
+_EXTRAS = {
+    "sklearn": "experiments",
+    "matplotlib": "experiments",
+    "requests": "experiments",
+    "urllib3": "experiments",
+    "platformdirs": "experiments",
+    "psutil": "bench",
+    "torchdiffeq": "bench",
+    "jax": "bench",
+    "torchmetrics": "metrics",
+    "river": "river",
+    "tensorboard": "tensorboard",
+}
+"""What brings a library that hamlearn can do without: `pip install 'hamlearn[…]'`."""
+
+
 def main() -> None:
     """Entry point: errors that hamlearn raises on purpose, and the system's, are one message and exit code 2."""
     try:
         app()
     except HamlearnError as error:
         _end(str(error), error)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _end(f"this needs {error.name}, which is not installed: pip install 'hamlearn[{extra}]'", error)
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "")
         _end(f"{error}. {remedy}".strip(), error)

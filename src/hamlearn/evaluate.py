@@ -9,8 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from hamlearn._scores import Prepare, Scores
-from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn._scores.carried import Carried
+from hamlearn.errors import CheckpointError, ConfigError, SampleError
+from hamlearn.learner import Learner
+from hamlearn.state import Label, Sample
 
 Delay = float | Callable[[int, Sample], float | None]
 """How long after its input a target comes: a number, or a function of index and sample (`None`: never)."""
@@ -57,6 +59,9 @@ def evaluate(
     delay: Delay = 0,
     unit: Literal["steps", "time"] = "steps",
     prepare: Prepare | None = None,
+    engine: Literal["eager", "compiled"] = "eager",
+    resume: bool = False,
+    chunk: int = 256,
 ) -> Iterator[Evaluation]:
     """Score each prediction on a target that the learner has not seen, then let it learn; yield as it goes.
 
@@ -72,6 +77,19 @@ def evaluate(
         prepare: Turns (y, target) into the (prediction, truth) that the metrics see. By default torchmetrics
             see tensors as they are; River's see numbers for regression, and for classification the class
             of the largest output (or the sign of a single one), or probabilities where they ask for them.
+        engine: `"eager"`, or `"compiled"` for a `Learner` whose targets are never late. Compiled, the prediction
+            that is scored is the output of the step itself, made before its target moves anything; a network with
+            dropout is then scored as it learns, and not in evaluation mode.
+        resume: Go on where the checkpoint that the learner has loaded was saved, or from the start if it has
+            loaded none: the stream goes on from its place, and the metrics from what they had counted. A metric
+            that would not go on exactly is refused before anything is run. For a `Learner` whose targets are never
+            late.
+        chunk: How many samples the compiled engine takes at a time, at most.
+
+    A `Label` in the stream is scored when it comes, by the answer that its sample was given then.
+
+    While a `Learner` is evaluated without delay, `learner.save` writes the place in the stream and the metrics
+    too.
 
     The prediction for a sample is made when its input comes, by a learner that has learned whatever was due
     by then and nothing else. With a delay, a sample waits, to be scored and learned when its target has come:
@@ -100,10 +118,39 @@ def evaluate(
                 f"a {type(learner).__name__} has no method {name}(), which test-then-train calls. "
                 "Give a learner, or wrap yours in an object with predict(u) and step(sample)."
             )
-    return _evaluate(learner, stream, Scores(metrics, window, prepare), delay, unit)
+    scores = Scores(metrics, window, prepare)
+    if engine not in ("eager", "compiled"):
+        raise ConfigError(f'engine={engine!r} is not known. Give "eager" or "compiled".')
+    runs = isinstance(learner, Learner) and not callable(delay) and delay == 0
+    if not runs and (resume or engine == "compiled"):
+        _refuse(learner, delay, "resume=True" if resume else 'engine="compiled"')
+    if resume:
+        scores.require_resumable()
+    if not isinstance(learner, Learner) or not runs:
+        return _evaluate(learner, stream, scores, delay, unit)
+    if engine == "eager":
+        return _step_by_step(learner, stream, scores, unit, resume)
+    if unit != "steps":
+        raise ConfigError('engine="compiled" counts moments in steps. Leave unit out: there is no delay to count.')
+    first = learner.position if resume else 0
+    carried = Carried(stream, {"scores": scores}, first)
+    return scored(learner.run(carried, None, engine, chunk, resume=resume), scores, first)
 
 
-def scored(reports: Iterable[Any], scores: Scores) -> Iterator[Evaluation]:
+def _refuse(learner: Any, delay: Delay, what: str) -> None:
+    if not isinstance(learner, Learner):
+        raise ConfigError(
+            f"{what} needs an hl.Learner, and this is a {type(learner).__name__}. Leave it out, or evaluate a "
+            "Learner."
+        )
+    late = "delay is a function" if callable(delay) else f"delay={delay}"
+    raise ConfigError(
+        f"{what} needs targets that come with their inputs, but {late}: what waits is neither part of "
+        f"a checkpoint nor of a compiled block. Leave delay out, or {what.partition('=')[0]}."
+    )
+
+
+def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[Evaluation]:
     """Evaluations of a run that is under way, from the outputs that its own steps made.
 
     The output of a step is read before the step's target moves anything, so that this is test-then-train without
@@ -112,15 +159,59 @@ def scored(reports: Iterable[Any], scores: Scores) -> Iterator[Evaluation]:
     Args:
         reports: What `Learner.run` yields.
         scores: The metrics.
+        first: Number of the first sample.
     """
     read: tuple[dict[str, float], dict[str, float]] | None = None
-    for k, report in enumerate(reports):
-        counts = report.sample.target is not None and not report.skipped
+    for k, report in enumerate(reports, first):
+        counts = _counts(report)
         if counts:
             scores.update(report.y, report.sample.target)
         if counts or read is None:
             read = scores.read()
         yield Evaluation(k, float(k), report.sample, report.y, report, *read)
+
+
+def _step_by_step(
+    learner: Learner, stream: Iterable[Sample], scores: Scores, unit: str, resume: bool
+) -> Iterator[Evaluation]:
+    """Evaluate without delay, by a run of the learner's own, which knows its place in the stream."""
+    predict = _predictor(learner)
+    first = learner.position if resume else 0
+    y, read = None, scores.read()
+
+    def meet(sample: Sample | Label) -> None:
+        nonlocal y, read
+        k = carried.taken - 1
+        if unit == "steps":
+            carried.moment = float(k)
+        elif k == 0:
+            carried.moment = 0.0
+        elif carried.moment is None:
+            raise CheckpointError(
+                'unit="time" goes on with the time that had passed, which the checkpoint does not tell: it was '
+                'saved by the compiled engine. Resume with unit="steps".'
+            )
+        elif not isinstance(sample, Label):
+            carried.moment += _tau(learner, sample, k)
+        if k == first and resume:
+            read = scores.read()
+        if isinstance(sample, Label):
+            # It belongs to an answer that was given earlier, which its step tells.
+            return
+        y = predict(sample)
+        if sample.target is not None:
+            scores.update(y, sample.target)
+            read = scores.read()
+
+    carried = Carried(stream, {"scores": scores}, first, meet)
+    for report in learner.run(carried, resume=resume):
+        moment = carried.moment or 0.0
+        if isinstance(carried.last, Label):
+            y = report.y
+            if _counts(report):
+                scores.update(y, report.sample.target)
+                read = scores.read()
+        yield Evaluation(carried.taken - 1, moment, report.sample, y, report, *read)
 
 
 def _evaluate(
@@ -139,6 +230,10 @@ def _evaluate(
         return Evaluation(k, now, sample, y, learner.step(sample), *read)
 
     for k, sample in enumerate(stream):
+        if isinstance(sample, Label):
+            raise SampleError(
+                f"event {k} is a label of its own, which only an hl.Learner without delay takes. Leave delay out."
+            )
         if k:
             moment += 1.0 if unit == "steps" else _tau(learner, sample, k)
         while waiting and waiting[0][0] <= moment:
@@ -155,6 +250,11 @@ def _evaluate(
     while waiting:
         due, earlier, old, y = heapq.heappop(waiting)
         yield learn(earlier, old, y, due)
+
+
+def _counts(report: Any) -> bool:
+    """Whether a step had a target to be scored by. A label whose sample is not known any more has no sample."""
+    return report.sample is not None and report.sample.target is not None and not report.skipped
 
 
 def _predictor(learner: Any) -> Callable[[Sample], Any]:

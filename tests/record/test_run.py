@@ -64,7 +64,7 @@ def finished(folder):
         tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
         header = json.loads(file.metadata()["hamlearn"])
     # How many bytes the clock's figures take differs from run to run; nothing else may.
-    speed = sinks_of(header).pop(1)
+    speed = sinks_of(header).pop(2)
     assert speed["bytes"] == (folder / SPEED).stat().st_size
     steps = [row["step"] for row in record.read(folder / SPEED)]
     return tensors, header, (folder / RECORD).read_bytes(), (folder / RESULT).read_bytes(), steps

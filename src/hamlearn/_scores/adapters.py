@@ -59,7 +59,10 @@ class Adapter(ABC):
     def state(self) -> dict[str, Any]:
         """All that it has counted, in JSON's terms."""
         # First the value: some metrics count anew, or fill in zeros, when they are read.
-        value = _text(self.value())
+        with warnings.catch_warnings():
+            # A metric that has counted nothing may warn of being read.
+            warnings.simplefilter("ignore")
+            value = _text(self.value())
         try:
             return {"parts": graph.dump(self._whole()), "value": value}
         except graph.NotPlainError as error:

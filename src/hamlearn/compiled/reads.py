@@ -359,10 +359,13 @@ def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:
 def _of_step(frame: types.FrameType, counted: Mapping[int, types.CodeType]) -> bool:
     """Whether the step calls this, through modules and functions, and not PyTorch for reasons of its own.
 
-    While it records, PyTorch imports, logs and simplifies, which runs the code of other libraries.
+    While it records, PyTorch imports, logs and simplifies, which runs the code of other libraries. What an import
+    runs, the finders of other libraries among it, runs once and is part of no step.
     """
     caller = frame.f_back
     while caller is not None and in_standard_library(caller.f_globals.get("__name__")):
+        if str(caller.f_globals.get("__name__")).startswith("importlib."):
+            return False
         caller = caller.f_back
     if caller is None or id(caller.f_code) in counted:
         return True

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +14,17 @@ import torch
 
 from hamlearn import record
 from hamlearn._scores import Scores
+from hamlearn._scores.carried import Carried
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
 from hamlearn.experiments.folder import alone_in
+from hamlearn.experiments.foreseen import foreseen
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_keys import unknown
 from hamlearn.record._whole import write_bytes, write_text
-from hamlearn.state import Sample
-from hamlearn.streams import Stream
-from hamlearn.streams.blocks import Block
 
-FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta")
+FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
 """Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
 
 MAY_CHANGE = {"run.steps", "run.title", "run.out", "checkpoint.every", "records.report"}
@@ -37,6 +37,7 @@ CHECKPOINT, RECORD, SPEED, REPORT, RESULT = (
     "report.html",
     "result.json",
 )
+BOARD = "tensorboard"
 
 
 @dataclass(frozen=True)
@@ -48,15 +49,23 @@ class Result:
         steps: Samples that were learned from, in all.
         scores: Metrics over all of them.
         window: Metrics over the last `records.metric_window`.
+        diverging: Since which sample the run diverges, as `record.Divergence` judges; `None` where it does not.
     """
 
     folder: Path
     steps: int
     scores: dict[str, float] = field(default_factory=dict)
     window: dict[str, float] = field(default_factory=dict)
+    diverging: int | None = None
 
 
-def run(path: str | Path, resume: bool = False, out: str | Path | None = None, progress: bool = True) -> Result:
+def run(
+    path: str | Path,
+    resume: bool = False,
+    out: str | Path | None = None,
+    progress: bool = True,
+    overwrite: bool = False,
+) -> Result:
     """Run a configuration to its end.
 
     Args:
@@ -65,20 +74,25 @@ def run(path: str | Path, resume: bool = False, out: str | Path | None = None, p
             The result is, to the bit, that of a run which was never stopped.
         out: The output folder, instead of `run.out`.
         progress: Whether to draw a progress bar.
+        overwrite: Start anew in a folder that has a run already, once the stream and the learner could be built;
+            what the other run wrote is removed then.
 
     Raises:
-        ConfigError: For a mistake in the file, a folder that has a run already while `resume` is not set, or one
-            that another process is working in.
+        ConfigError: For a mistake in the file, a folder that has a run already while neither `resume` nor
+            `overwrite` is set, or one that another process is working in.
     """
+    if resume and overwrite:
+        raise ConfigError("resume goes on with a run, overwrite removes it. Give one of them.")
     path = Path(path)
     config = load(path)
     folder = Path(config["run"]["out"] if out is None else out)
     with alone_in(folder):
-        _prepare(folder, path, resume)
-        return _with_settings(config, path.parent, folder, progress)
+        if not overwrite:
+            _check_folder(folder, path, resume)
+        return _with_settings(config, path, folder, progress, overwrite)
 
 
-def _with_settings(config: Config, base: Path, folder: Path, progress: bool) -> Result:
+def _with_settings(config: Config, path: Path, folder: Path, progress: bool, overwrite: bool) -> Result:
     """Run with the type and the threads that the file asks for, and put PyTorch's back."""
     settings = config["run"]
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
@@ -86,25 +100,34 @@ def _with_settings(config: Config, base: Path, folder: Path, progress: bool) -> 
         torch.set_default_dtype(getattr(torch, settings["dtype"]))
         if settings["threads"]:
             torch.set_num_threads(settings["threads"])
-        return _run(config, base, folder, progress)
+        return _run(config, path, folder, progress, overwrite)
     finally:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
 
 
-def _prepare(folder: Path, path: Path, resume: bool) -> None:
-    files = [folder / name for name in (CHECKPOINT, RECORD, SPEED)]
-    if not resume and any(file.exists() for file in files):
+def _check_folder(folder: Path, path: Path, resume: bool) -> None:
+    """Refuse a folder whose run would be lost, or go on another way; without a checkpoint there is none."""
+    if not (folder / CHECKPOINT).exists():
+        return
+    if not resume:
         raise ConfigError(
-            f"{folder} has a run already. Go on with it by --resume, or give another folder by --out or run.out."
+            f"{folder} has a run already. Go on with it by --resume, put a new one in its place by --overwrite, "
+            "or give another folder by --out or run.out."
         )
     kept = folder / "config.toml"
-    if files[0].exists() and kept.exists():
+    if kept.exists():
         _require_same(load(kept), load(path), folder)
-    if not files[0].exists():
+
+
+def _prepare(folder: Path, path: Path, overwrite: bool) -> None:
+    """Remove what an earlier run wrote that this one does not go on with, and keep a copy of the configuration."""
+    if overwrite or not (folder / CHECKPOINT).exists():
         # Stopped before its first checkpoint: what it wrote is written again from the start.
-        for file in files[1:]:
-            file.unlink(missing_ok=True)
+        for name in (CHECKPOINT, RECORD, SPEED, REPORT, RESULT):
+            (folder / name).unlink(missing_ok=True)
+        shutil.rmtree(folder / BOARD, ignore_errors=True)
+    kept = folder / "config.toml"
     if path.resolve() != kept.resolve():
         write_bytes(kept, path.read_bytes())
 
@@ -122,22 +145,26 @@ def _require_same(kept: Config, new: Config, folder: Path) -> None:
                 )
 
 
-def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
+def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bool) -> Result:
     torch.manual_seed(config["run"]["seed"])
-    stream, classes = build_stream(config, base)
+    stream, classes = build_stream(config, path.parent)
     learner = build_learner(config, build_network(config, stream, classes))
     scores = _scores(config["records"], config["loss"]["kind"])
     steps = config["run"]["steps"]
     if steps is None and stream.length == math.inf:
         raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
+    _prepare(folder, path, overwrite)
     resumed = (folder / CHECKPOINT).exists()
     if resumed:
         learner.load(folder / CHECKPOINT)
-    total = steps if steps is not None else stream.length
-    sinks = _sinks(config["records"], folder, int(total) if progress and total is not None else None, progress)
+    watch = record.Divergence()
+    bar = record.Progress(foreseen(config, path.parent, stream), watch=watch) if progress else None
+    sinks = [watch, *_sinks(config["records"], folder), *([] if bar is None else [bar])]
     every, result = config["checkpoint"]["every"], Result(folder, learner.position)
-    with record.Recorder(learner, *sinks, stream=stream) as recorder:
-        bundle = _Bundle(stream, recorder, scores)
+    fields = {"diverging": lambda report, learner: watch.since}
+    with record.Recorder(learner, *sinks, stream=stream, fields=fields) as recorder:
+        parts = {"records": recorder, "scores": scores}
+        bundle = Carried(stream, parts, learner.position)
         left = None if steps is None else max(steps - learner.position, 0)
         try:
             engine, chunk = config["learner"]["engine"], config["learner"]["chunk"]
@@ -147,17 +174,21 @@ def _run(config: Config, base: Path, folder: Path, progress: bool) -> Result:
                 if recorder.step % every == 0:
                     learner.save(folder / CHECKPOINT)
             learner.save(folder / CHECKPOINT)
+            if bar is not None:
+                bar.finish()
         finally:
             bundle.close()
-    return _finish(config, result, scores)
+    return _finish(config, replace(result, diverging=watch.since), scores)
 
 
 def _finish(config: Config, result: Result, scores: Scores) -> Result:
     folder = result.folder
     if not result.scores:
         # A finished run that was resumed takes no step, but its scores are in the checkpoint.
-        result = Result(folder, result.steps, *scores.read())
-    text = json.dumps({"steps": result.steps, "scores": result.scores, "window": result.window}, indent=1)
+        all_of_them, window = scores.read()
+        result = replace(result, scores=all_of_them, window=window)
+    names = ("steps", "scores", "window", "diverging")
+    text = json.dumps({name: getattr(result, name) for name in names}, indent=1)
     write_text(folder / RESULT, text + "\n")
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
         _write_report(config, folder)
@@ -218,7 +249,7 @@ def _metrics(names: list[str], loss: str) -> dict[str, Any]:
     return made
 
 
-def _sinks(settings: Mapping[str, Any], folder: Path, total: int | None, progress: bool) -> list[record.Sink]:
+def _sinks(settings: Mapping[str, Any], folder: Path) -> list[record.Sink]:
     n = settings["windows"]
     policy: record.Policy = record.Every(settings["every"]) if n is None else record.Windows(n)
     pace = record.Every(n or settings["every"])
@@ -227,44 +258,5 @@ def _sinks(settings: Mapping[str, Any], folder: Path, total: int | None, progres
         record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped"), append=True),
     ]
     if settings["tensorboard"]:
-        sinks.append(record.TensorBoard(folder / "tensorboard", pace, FIELDS))
-    if progress:
-        sinks.append(record.Progress(total))
+        sinks.append(record.TensorBoard(folder / BOARD, pace, FIELDS))
     return sinks
-
-
-class _Bundle:
-    """The stream as the learner sees it.
-
-    Its state carries the recorder's and the metrics', so that one file, written at once, holds them all.
-    """
-
-    def __init__(self, stream: Stream, recorder: record.Recorder, scores: Scores) -> None:
-        self._stream, self._recorder, self._scores = stream, recorder, scores
-
-    def __iter__(self) -> Iterator[Sample]:
-        return iter(self._stream)
-
-    def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
-        return self._stream.blocks(size)
-
-    def state_at(self, mark: dict[str, Any]) -> dict[str, Any]:
-        """The present state, with the stream at the place where it was read last."""
-        return self.state_dict() | {"stream": mark["stream"]}
-
-    def state_dict(self) -> dict[str, Any]:
-        return {
-            "stream": self._stream.state_dict(),
-            "records": self._recorder.state_dict(),
-            "scores": self._scores.state_dict(),
-        }
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self._stream.load_state_dict(state["stream"])
-        self._recorder.load_state_dict(state["records"])
-        self._scores.load_state_dict(state["scores"])
-
-    def close(self) -> None:
-        close = getattr(self._stream, "close", None)
-        if close is not None:
-            close()

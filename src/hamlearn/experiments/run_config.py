@@ -21,6 +21,7 @@ from hamlearn.experiments.run_keys import (
     whole,
 )
 from hamlearn.experiments.run_streams import check_stream
+from hamlearn.hyper import Hyper
 
 LONGEST = 1 << 20
 """Bytes of the longest file that is read: nobody writes a longer one."""
@@ -142,6 +143,8 @@ def check(raw: Mapping[str, Any]) -> Config:
     config: Config = {"stream": stream}
     for section, keys in SECTIONS.items():
         given = raw.get(section, {})
+        if section == "hyper":
+            given = _rates(given)
         for name, value in given.items():
             if name not in keys:
                 raise ConfigError(unknown(f"key {section}.{name}", name, list(keys)))
@@ -149,6 +152,36 @@ def check(raw: Mapping[str, Any]) -> Config:
         config[section] = {name: given.get(name, key.default) for name, key in keys.items()}
     _check_together(config)
     return config
+
+
+_SGD: dict[str, Key] = {
+    "lr": number(),
+    "momentum": number(0.0, most=1.0),
+    "dampening": number(0.0, most=1.0),
+}
+"""What [hyper] may say in the words of SGD, instead of η, β and φ."""
+
+
+def _rates(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The section [hyper] with a learning rate, momentum and dampening said in τ, η, β and φ."""
+    said = [name for name in _SGD if name in given]
+    if not said:
+        return dict(given)
+    if "lr" not in given:
+        raise ConfigError(f"hyper.{said[0]} is given without hyper.lr, to which it belongs. Add lr, or give eta.")
+    for name in said:
+        _SGD[name].require(f"hyper.{name}", given[name])
+    for name in ("eta", "beta", "phi", "eta_z", "phi_first"):
+        if name in given:
+            raise ConfigError(
+                f"hyper.lr and hyper.{name} say the same thing twice: lr is tau times beta, momentum is 1 - tau "
+                "times eta, dampening is 1 - tau times phi. Give lr, momentum and dampening, or eta, beta and phi."
+            )
+    tau = given.get("tau", 1.0)
+    SECTIONS["hyper"]["tau"].require("hyper.tau", tau)
+    made = Hyper.from_sgd(given["lr"], given.get("momentum", 0.0), given.get("dampening", 0.0), tau=tau)
+    rest = {name: value for name, value in given.items() if name not in _SGD}
+    return rest | {name: getattr(made, name) for name in ("eta", "beta", "phi", "eta_z", "phi_first")}
 
 
 def _check_together(config: Config) -> None:

@@ -18,13 +18,17 @@ MOST_POINTS = 240
 
 @dataclass(slots=True)
 class Series:
-    """A line: names, places, values, and, where it stands for many, the least and largest of them."""
+    """A line: names, places, values, and, where it stands for many, the least and largest of them.
+
+    A faint one lies behind another that says the same more plainly.
+    """
 
     name: str
     x: list[float]
     y: list[float]
     low: list[float] | None = None
     high: list[float] | None = None
+    faint: bool = False
 
     def thinned(self) -> Series:
         """At most `MOST_POINTS` points: means of equal shares, with the band that they cover."""
@@ -40,7 +44,14 @@ class Series:
             [_mean(self.y[s]) for s in shares],
             [min(low[s]) for s in shares],
             [max(high[s]) for s in shares],
+            self.faint,
         )
+
+    def averaged(self, name: str) -> Series:
+        """The running mean over the last twentieth of the line, and at least five points."""
+        n, sums = max(5, len(self.y) // 20), [0.0, *itertools.accumulate(self.y)]
+        spans = ((max(0, k - n), k) for k in range(1, len(sums)))
+        return Series(name, self.x, [(sums[b] - sums[a]) / (b - a) for a, b in spans])
 
 
 class Axis:
@@ -151,7 +162,8 @@ def _line(line: Series, x: Axis, y: Axis, number: int) -> list[str]:
         back = [f"{x(a):.1f},{y(b):.1f}" for a, b in zip(line.x[::-1], line.low[::-1], strict=True)]
         parts.append(f'<polygon class="band k{number}" points="{" ".join(there + back)}"/>')
     points = [f"{x(a):.1f},{y(b):.1f}" for a, b in zip(line.x, line.y, strict=True)]
-    parts.append(f'<polyline class="line k{number}" points="{" ".join(points)}"/>')
+    faint = " faint" if line.faint else ""
+    parts.append(f'<polyline class="line k{number}{faint}" points="{" ".join(points)}"/>')
     if len(points) == 1:
         parts.append(f'<circle class="dot k{number}" cx="{x(line.x[0]):.1f}" cy="{y(line.y[0]):.1f}" r="3"/>')
     return parts

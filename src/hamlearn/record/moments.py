@@ -125,7 +125,7 @@ _FIELDS: dict[str, Callable[[Moment], Any]] = {
     "norms": _norms,
     "step": lambda moment: moment.step,
     "t": lambda moment: moment.report.t,
-    "tau": lambda moment: moment.report.sample.tau,
+    "tau": lambda moment: getattr(moment.report.sample, "tau", None),
     "loss": _loss,
     "hamiltonian": lambda moment: float(moment.report.hamiltonian),
     **{name: _norm(name) for name in _NORMS},

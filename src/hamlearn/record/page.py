@@ -6,13 +6,18 @@ import html as _html
 import itertools
 import math
 import os
+import platform
 import statistics
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
 
+import torch
+
+from hamlearn._version import __version__
 from hamlearn.errors import ConfigError
 from hamlearn.record._whole import write_text
 from hamlearn.record.charts import Series, chart, short
@@ -22,7 +27,9 @@ from hamlearn.record.moments import Row
 LARGEST = 1e300
 """What is larger is drawn as large as this."""
 
-_KNOWN = frozenset(("step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "dropped", "seconds"))
+_KNOWN = frozenset(
+    ("step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "dropped", "seconds", "diverging")
+)
 
 
 def html(
@@ -59,15 +66,13 @@ def html(
     own = [name for name in rows[-1] if name not in _KNOWN and not name.endswith(("_min", "_max"))]
     own = [name for name in own if any(is_number(row.get(name)) for row in rows)]
     pairs = [name for name in own if not name.endswith(" (window)")]
+    losses = _series(rows, "loss")
     norms = [_series(rows, name) for name in ("h", "z", "omega", "theta")]
     panels = [
-        ("Loss", "L(y, target) of each sample before it was learned", [_series(rows, "loss")]),
-        *(
-            (name, "Scored before the sample was learned", [_series(rows, n) for n in _both(name, own)])
-            for name in pairs
-        ),
+        ("Loss", "L(y, target) before each sample was learned, with a running mean", _with_mean(losses)),
+        *((name, "Scored before the sample was learned", _scored(rows, name, own)) for name in pairs),
         ("Norms", "Euclidean norms of state, costates and weights", norms),
-        ("Hamiltonian", "H = φL + ⟨z, f_h⟩", [_series(rows, "hamiltonian")]),
+        ("Hamiltonian", "H = φL + ⟨z, f_h⟩", [] if _is_loss(rows) else [_series(rows, "hamiltonian")]),
         ("Speed", "Samples a second, by the clock", [rates]),
     ]
     if is_number(rows[-1].get("dropped")) and rows[-1]["dropped"]:
@@ -78,6 +83,8 @@ def html(
     page = Template(resources.files("hamlearn.record").joinpath("report.html").read_text("utf-8"))
     text = page.substitute(
         title=_html.escape(title),
+        about=_html.escape(_about(record)),
+        alarm=_alarm(rows[-1].get("diverging")),
         cards="".join(_cards(rows, rates, pairs)),
         charts="".join(charts),
         facts=_table(facts or {}),
@@ -91,9 +98,50 @@ def _rows(source: str | os.PathLike[str] | Iterable[Row]) -> list[Row]:
     return read(source) if isinstance(source, str | os.PathLike) else list(source)
 
 
-def _both(name: str, own: list[str]) -> list[str]:
+def _about(record: Any) -> str:
+    """By what the page was written, and when the last row was."""
+    written = datetime.now(UTC)
+    if isinstance(record, str | os.PathLike):
+        written = datetime.fromtimestamp(Path(record).stat().st_mtime, UTC)
+    versions = f"hamlearn {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
+    return f"{written:%Y-%m-%d %H:%M} UTC · {versions}"
+
+
+def _alarm(since: Any) -> str:
+    if not is_number(since):
+        return ""
+    return (
+        f'<p class="alarm"><b>Diverging</b> since sample {since:,}: the loss is worse than at the start, and the '
+        "weights grow. A smaller β (a lower learning rate), or inputs and targets of about size 1, may help.</p>"
+    )
+
+
+def _with_mean(series: Series) -> list[Series]:
+    if len(series.x) < 10:
+        return [series]
+    series.faint = True
+    return [series, series.averaged("running mean")]
+
+
+def _scored(rows: list[Row], name: str, own: list[str]) -> list[Series]:
+    """A metric over a window and over everything; once, where the window was never full."""
     window = f"{name} (window)"
-    return [window, name] if window in own else [name]
+    over_all = _series(rows, name)
+    if window not in own:
+        return [over_all]
+    last = _series(rows, window)
+    return [over_all] if last.y == over_all.y else [last, over_all]
+
+
+def _is_loss(rows: list[Row]) -> bool:
+    """Whether H is nothing but the loss: a network without state has no other part of it."""
+    pairs: list[tuple[Any, Any]]
+    pairs = [(row["loss"], row.get("hamiltonian")) for row in rows if is_number(row.get("loss"))]
+    if not pairs or not all(is_number(h) for _, h in pairs):
+        return False
+    largest = max(pairs, key=lambda pair: abs(pair[0]))
+    phi = largest[1] / largest[0] if largest[0] else 1.0
+    return all(math.isclose(h, phi * loss, rel_tol=1e-5, abs_tol=1e-12) for loss, h in pairs)
 
 
 def is_number(value: Any) -> bool:

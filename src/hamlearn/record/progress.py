@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 from rich.progress import Progress as Bar
 
+from hamlearn.record.divergence import Divergence
 from hamlearn.record.moments import Context, Moment, Row
 from hamlearn.record.sinks import Sink
 
@@ -21,10 +22,11 @@ class Progress(Sink):
     It draws itself twice a second from within the loop, without a thread of its own.
 
     Args:
-        total: Steps to come; `None` where nobody knows.
+        total: Steps to come, as far as can be foreseen; `None` where nobody knows.
         every: Seconds between two drawings.
         smooth: Weight of the newest loss in the running mean.
         console: Where to draw; `None` is the standard error.
+        watch: Whose alarm is shown; it stands before the bar among the sinks.
     """
 
     kept = False
@@ -35,8 +37,10 @@ class Progress(Sink):
         every: float = 0.5,
         smooth: float = 0.02,
         console: Console | None = None,
+        watch: Divergence | None = None,
     ) -> None:
         super().__init__(None, ())
+        self._watch = watch
         self._total, self._every, self._smooth = total, every, smooth
         self._console = Console(stderr=True) if console is None else console
         self._bar: Bar | None = None
@@ -53,12 +57,12 @@ class Progress(Sink):
             MofNCompleteColumn(),
             TextColumn("[bold]loss[/] {task.fields[loss]}"),
             TextColumn("[cyan]{task.fields[rate]}[/] samples/s"),
-            TextColumn("{task.fields[dropped]}"),
+            TextColumn("{task.fields[dropped]}{task.fields[alarm]}"),
             TimeElapsedColumn(),
             console=self._console,
             auto_refresh=False,
         )
-        self._task = self._bar.add_task("", total=self._total, loss="-", rate="-", dropped="")
+        self._task = self._bar.add_task("", total=self._total, loss="-", rate="-", dropped="", alarm="")
         self._bar.start()
         self._drawn = (time.perf_counter(), -1)
 
@@ -76,6 +80,11 @@ class Progress(Sink):
     def put(self, row: Row, slot: int | None) -> None:
         """Rows are not drawn one by one."""
 
+    def finish(self) -> None:
+        """The stream has ended: what was seen of it is all there was, whatever `total` had foreseen."""
+        if self._bar is not None and self._moment is not None:
+            self._bar.update(self._task, total=self._moment.step)
+
     def close(self) -> None:
         """Draw the last state and let the bar stand."""
         if self._bar is not None:
@@ -92,10 +101,12 @@ class Progress(Sink):
             self._drawn = (now, step)
             self._bar.update(self._task, rate=f"{rate:,.0f}")
         dropped = self._moment["dropped"]
+        since = None if self._watch is None else self._watch.since
         self._bar.update(
             self._task,
             completed=step,
             loss="-" if self._loss is None else f"{self._loss:.5g}",
             dropped=f"[yellow]{dropped:,} dropped[/]" if dropped else "",
+            alarm="" if since is None else f"[bold red]diverging since {since:,}[/]",
         )
         self._bar.refresh()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from hamlearn.errors import ConfigError
 from hamlearn.record.moments import DEFAULT, Context, Moment, Row
 from hamlearn.record.policies import Every, Policy
 
@@ -117,6 +119,8 @@ class TensorBoard(Sink):
         prefix: str = "hamlearn/",
     ) -> None:
         super().__init__(Every(100) if policy is None else policy, (*fields, "step"))
+        if importlib.util.find_spec("tensorboard") is None:
+            raise ConfigError("records for TensorBoard need it: pip install 'hamlearn[tensorboard]'")
         self._folder, self._prefix = os.fspath(folder), prefix
         self._writer: Any = None
         self._purge: int | None = None

@@ -1,73 +1,101 @@
-"""What the estimators share: a learner that is built when it is first needed, and time stamps."""
+"""What the estimators share: a learner that grows with the features, and time stamps."""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from hamlearn.credit import Forward
+from hamlearn.credit import Cleared, Credit
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hyper import Hyper
+from hamlearn.hyper import Hyper, Schedule
+from hamlearn.interop.river.growth import carry_over
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.state import Sample
+from hamlearn.streams.timed import to_seconds
 
 NETS = ("linear", "mlp", "rnn", "gru")
 
+Module = Callable[[int], nn.Module]
+"""From the number of features to a network."""
 
-class Core:
-    """A learner over vectors of fixed sizes, with the clock of its stream.
+
+@dataclass(frozen=True)
+class Plan:
+    """What a learner is made of, once the number of features is known.
 
     Args:
-        sizes: Entries of the input and of the output.
+        make: From the number of inputs to a module of a vector, or to a `Network`.
         loss: L(y, target).
-        net: One of `NETS`.
-        hidden: Neurons.
-        rates: τ, η and β.
+        hyper: τ, η, β, φ and s.
+        credit: What z carries between steps.
         unit: Seconds (or units of numeric stamps) that count as 1.
         seed: Of the weights.
     """
 
-    def __init__(
-        self,
-        sizes: tuple[int, int],
-        loss: Any,
-        net: str,
-        hidden: int,
-        rates: tuple[float, float, float],
-        unit: float,
-        seed: int,
-    ) -> None:
-        self._made_of = (sizes, loss, net, hidden, rates, unit, seed)
-        tau, eta, beta = rates
-        self._unit = unit
-        self._last: float | None = None
+    make: Module
+    loss: Any
+    hyper: Hyper
+    credit: Credit
+    unit: float
+    seed: int
+
+    def learner(self, inputs: int) -> Learner:
+        """A learner of this many inputs; PyTorch's random numbers stay as they are."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            network = make_network(net, sizes, hidden)
-        hyper = Hyper(tau=tau, eta=eta, beta=beta)
-        self.learner = Learner(network, loss, hyper, order="sequential", credit=Forward())
+            # A seed for each size: weights that are added later are not those of the smaller network again.
+            torch.manual_seed(self.seed + inputs)
+            made = self.make(inputs)
+        if not isinstance(made, nn.Module):
+            raise ConfigError(
+                f"module({inputs}) returned a {type(made).__name__}. Give a function from the number of features "
+                "to a torch.nn.Module, for example module=lambda n: torch.nn.Linear(n, 1)."
+            )
+        network = made if isinstance(made, Network) else Network.feedforward(made)
+        return Learner(network, self.loss, self.hyper, credit=self.credit)
+
+
+class Core:
+    """A learner over vectors that may become longer, with the clock of its stream.
+
+    Args:
+        plan: What it is made of.
+        inputs: Entries of the first vector.
+    """
+
+    def __init__(self, plan: Plan, inputs: int) -> None:
+        self.plan, self.inputs = plan, inputs
+        self._last: float | None = None
+        self.learner = plan.learner(inputs)
 
     def learn(self, u: list[float], target: torch.Tensor, t: Any) -> None:
-        """One step."""
-        tau = self._tau(t)
-        self.learner.step(Sample(torch.tensor(u), target, tau))
+        """One step, after the network has grown to the length of `u`."""
+        if len(u) > self.inputs:
+            self.learner = carry_over(self.learner, self.plan.learner(len(u)), torch.tensor(u))
+            self.inputs = len(u)
+        self.learner.step(Sample(torch.tensor(self._fitted(u)), target, self.tau(t)))
         if t is not None:
-            self._last = _seconds(t)
+            self._last = to_seconds(t, "t")
 
     def predict(self, u: list[float], t: Any) -> list[float]:
         """The output; nothing moves."""
-        y: list[float] = self.learner.predict(torch.tensor(u), tau=self._tau(t)).double().tolist()
+        y: list[float] = self.learner.predict(torch.tensor(self._fitted(u)), tau=self.tau(t)).double().tolist()
         return y
 
-    def _tau(self, t: Any) -> float | None:
-        if t is None or self._last is None:
+    def tau(self, t: Any) -> float | None:
+        """The time since the last sample that was learned; refuses what does not come after it."""
+        if t is None:
             return None
-        passed = (_seconds(t) - self._last) / self._unit
+        now = to_seconds(t, "t")
+        if self._last is None:
+            return None
+        passed = (now - self._last) / self.plan.unit
         if not passed > 0:
             raise SampleError(
                 f"t={t!r} does not come after the sample before, by {passed:g} units of time. "
@@ -75,14 +103,18 @@ class Core:
             )
         return passed
 
+    def _fitted(self, u: list[float]) -> list[float]:
+        return u[: self.inputs] + [0.0] * (self.inputs - len(u))
+
     def __getstate__(self) -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "learner"
             self.learner.save(path)
-            return {"made_of": self._made_of, "last": self._last, "learner": path.read_bytes()}
+            saved = path.read_bytes()
+        return {"plan": self.plan, "inputs": self.inputs, "last": self._last, "learner": saved}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(*state["made_of"])  # type: ignore[misc]
+        self.__init__(state["plan"], state["inputs"])  # type: ignore[misc]
         self._last = state["last"]
         with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
             path = Path(folder) / "learner"
@@ -90,21 +122,66 @@ class Core:
             self.learner.load(path)
 
 
-def make_network(net: str, sizes: tuple[int, int], hidden: int) -> Network:
-    """A network whose first output is 0: before it has learned, it adds nothing to the mean."""
-    if net not in NETS:
-        raise ConfigError(f"net={net!r} is not known. Give one of {', '.join(NETS)}.")
-    inputs, outputs = sizes
-    readout = nn.Linear(inputs if net == "linear" else hidden, outputs)
-    nn.init.zeros_(readout.weight)
-    nn.init.zeros_(readout.bias)
-    if net == "linear":
-        return Network.feedforward(readout)
-    if net == "mlp":
-        return Network.feedforward(nn.Sequential(nn.Linear(inputs, hidden), nn.Tanh(), readout))
-    cell = nn.RNNCell(inputs, hidden) if net == "rnn" else nn.GRUCell(inputs, hidden)
-    return Network.recurrent(cell, readout)
+@dataclass(frozen=True)
+class Named:
+    """A network by its name, whose first output is 0: before it has learned, it adds nothing to the mean."""
+
+    net: str
+    hidden: int
+    outputs: int
+
+    def __post_init__(self) -> None:
+        if self.net not in NETS:
+            raise ConfigError(f"net={self.net!r} is not known. Give one of {', '.join(NETS)}.")
+
+    def __call__(self, inputs: int) -> Network:
+        """The network for so many inputs."""
+        readout = nn.Linear(inputs if self.net == "linear" else self.hidden, self.outputs)
+        nn.init.zeros_(readout.weight)
+        nn.init.zeros_(readout.bias)
+        if self.net == "linear":
+            return Network.feedforward(readout)
+        if self.net == "mlp":
+            first = nn.Linear(inputs, self.hidden)
+            with torch.no_grad():
+                # PyTorch draws within 1/sqrt(n). Twice that gives neurons that see standardized features as
+                # numbers of about size 1, where tanh bends; smaller ones begin as a linear model and are slow to
+                # become another.
+                first.weight.mul_(2)
+                first.bias.mul_(2)
+            return Network.feedforward(nn.Sequential(first, nn.Tanh(), readout))
+        cell = (nn.RNNCell if self.net == "rnn" else nn.GRUCell)(inputs, self.hidden)
+        return Network.recurrent(cell, readout)
 
 
-def _seconds(t: Any) -> float:
-    return t.timestamp() if hasattr(t, "timestamp") else float(t)
+def make_plan(
+    make: Module,
+    loss: Any,
+    lr: float | Schedule,
+    rates: tuple[float | Schedule | None, float, Hyper | None],
+    credit: Credit | None,
+    unit: float,
+    seed: int,
+) -> Plan:
+    """What an estimator was told, as a plan.
+
+    Args:
+        make: The network.
+        loss: L(y, target).
+        lr: The learning rate where none is given.
+        rates: `lr`, `momentum` and `hyper`, as the estimator was given them.
+        credit: `None` is `Cleared()`.
+        unit: What counts as one unit of time.
+        seed: Of the weights.
+    """
+    given, momentum, hyper = rates
+    if hyper is not None and (given is not None or momentum):
+        raise ConfigError(
+            f"hyper says how fast to learn, and so do lr={given!r} and momentum={momentum!r}. Give hyper alone, "
+            "or lr and momentum alone."
+        )
+    if hyper is None:
+        hyper = Hyper.from_sgd(lr=lr if given is None else given, momentum=momentum)
+    if not unit > 0:
+        raise ConfigError(f"unit={unit!r} is no length of time. Give a number above 0.")
+    return Plan(make, loss, hyper, Cleared() if credit is None else credit, unit, seed)

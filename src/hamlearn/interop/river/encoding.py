@@ -38,6 +38,11 @@ class Encoder:
         self._places = Places(capacity)
         self._scales: dict[Hashable, Standard] = {}
 
+    @property
+    def used(self) -> int:
+        """Places that are taken."""
+        return len(self._places)
+
     def learn(self, x: Mapping[Any, Any]) -> None:
         """Count the features of `x` in."""
         # Sorted, so that the order in which a dictionary was filled has no say.

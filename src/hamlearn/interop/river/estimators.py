@@ -11,9 +11,14 @@ from river import base
 from torch import Tensor
 from torch.nn import functional
 
+from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError
-from hamlearn.interop.river.core import Core
+from hamlearn.hyper import Hyper, Schedule
+from hamlearn.interop.river.core import Core, Module, Named, make_plan
 from hamlearn.interop.river.encoding import Encoder, Standard
+
+RATE = 0.05
+"""The learning rate where none is given: near the best of a grid on most streams of standardized numbers."""
 
 
 class _SeenClasses:
@@ -30,18 +35,23 @@ class HLClassifier(base.Classifier):
     """A network that learns classes by Hamiltonian Learning, as a River classifier.
 
     Numbers are standardized as they come, texts become features of their own, features may appear and vanish,
-    classes may appear. `predict_one` moves no state. With time stamps `t`, choose `unit` so that η times the
-    time between two samples stays below 1.
+    classes may appear. The network has an input for each feature that was learned from so far: when one appears,
+    its weights are drawn as suits so many features, and all that was learned stays. `predict_one` moves no state.
 
     Args:
         net: `"linear"`, `"mlp"`, `"rnn"` or `"gru"`.
         hidden: Neurons.
-        beta: β.
-        eta: η.
-        tau: τ of samples without time stamp.
+        module: A network of your own in place of `net`: a function from the number of features n to an `nn.Module`
+            of a vector of n, or to an `hl.Network`. Its outputs are the logits of the classes, in the order in
+            which they come. It is called again when features appear, and the new weights are taken from it.
+        lr: Learning rate; `None` is 0.05.
+        momentum: Momentum of the weights.
+        hyper: Instead of `lr` and `momentum`: all of τ, η, β, φ and s.
+        credit: What z carries between steps, for networks with a state; `None` is `hl.Cleared()`. Tokens that wait
+            for an echo when a feature appears are dropped.
         unit: What counts as one unit of time, in the unit of `t` (seconds, for datetimes).
         capacity: Places for features; beyond them features share places, so that memory stays bounded.
-        max_classes: Places for classes.
+        max_classes: Places for classes, unless a `module` says how many there are.
         seed: Of the weights.
 
     Example:
@@ -55,21 +65,25 @@ class HLClassifier(base.Classifier):
         self,
         net: str = "mlp",
         hidden: int = 16,
-        beta: float = 0.05,
-        eta: float = 0.5,
-        tau: float = 1.0,
+        module: Module | None = None,
+        lr: float | Schedule | None = None,
+        momentum: float = 0.0,
+        hyper: Hyper | None = None,
+        credit: Credit | None = None,
         unit: float = 1.0,
         capacity: int = 64,
         max_classes: int = 32,
         seed: int = 0,
     ) -> None:
-        self.net, self.hidden = net, hidden
-        self.beta, self.eta, self.tau, self.unit = beta, eta, tau, unit
-        self.capacity, self.max_classes, self.seed = capacity, max_classes, seed
+        self.net, self.hidden, self.module = net, hidden, module
+        self.lr, self.momentum, self.hyper, self.credit = lr, momentum, hyper, credit
+        self.unit, self.capacity, self.max_classes, self.seed = unit, capacity, max_classes, seed
         self._encoder = Encoder(capacity)
         self._classes: dict[Hashable, int] = {}
-        self._core: Core | None = None
         self._loss = _SeenClasses()
+        make = module or Named(net, hidden, max_classes)
+        self._plan = make_plan(make, self._loss, RATE, (lr, momentum, hyper), credit, unit, seed)
+        self._core: Core | None = None
 
     @property
     def _multiclass(self) -> bool:
@@ -77,19 +91,18 @@ class HLClassifier(base.Classifier):
 
     def learn_one(self, x: dict[Any, Any], y: Any, t: Any = None) -> None:
         """Learn that `x` is a `y`, at time `t` (a number or a datetime)."""
-        if y not in self._classes:
-            if len(self._classes) == self.max_classes:
-                raise ConfigError(
-                    f"{y!r} would be class number {self.max_classes + 1}, but "
-                    f"max_classes={self.max_classes}. Raise it."
-                )
-            self._classes[y] = len(self._classes)
-        if self._core is None:
-            sizes, rates = (self.capacity, self.max_classes), (self.tau, self.eta, self.beta)
-            self._core = Core(sizes, self._loss, self.net, self.hidden, rates, self.unit, self.seed)
+        if self._core is not None:
+            # What is refused is refused before anything has moved.
+            self._core.tau(t)
+            if y not in self._classes:
+                self._check_room(x, y, self._core)
+        self._classes.setdefault(y, len(self._classes))
         self._encoder.learn(x)
+        u = vector(self._encoder, x)
+        if self._core is None:
+            self._core = Core(self._plan, len(u))
         self._loss.count = len(self._classes)
-        self._core.learn(self._encoder.encode(x), torch.tensor(self._classes[y]), t)
+        self._core.learn(u, torch.tensor(self._classes[y]), t)
 
     def predict_proba_one(  # type: ignore[override]
         self, x: dict[Any, Any], t: Any = None
@@ -97,22 +110,29 @@ class HLClassifier(base.Classifier):
         """Probabilities of the classes that were seen so far."""
         if self._core is None:
             return {}
-        logits = self._core.predict(self._encoder.encode(x), t)[: len(self._classes)]
+        logits = self._core.predict(vector(self._encoder, x), t)[: len(self._classes)]
         top = max(logits)
         weights = [math.exp(logit - top) for logit in logits]
         return {label: weights[k] / sum(weights) for label, k in self._classes.items()}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        if self._core is not None:
-            # The learner must ask the very object that this classifier updates.
-            self._loss = self._core._made_of[1]
+    def _check_room(self, x: dict[Any, Any], y: Any, core: Core) -> None:
+        number = len(self._classes) + 1
+        if self.module is None and number > self.max_classes:
+            raise ConfigError(
+                f"{y!r} would be class number {number}, but max_classes={self.max_classes}. Raise it."
+            )
+        if self.module is not None and number > (outputs := len(core.predict(vector(self._encoder, x), None))):
+            raise ConfigError(
+                f"{y!r} would be class number {number}, but the module has {outputs} outputs. Give it as many as "
+                "there may be classes."
+            )
 
 
 class HLRegressor(base.Regressor):
     """A network that learns numbers by Hamiltonian Learning, as a River regressor.
 
-    The arguments are those of `HLClassifier`; targets are standardized as they come, too.
+    The arguments are those of `HLClassifier`; a `module` has one output. Targets are standardized as they come,
+    too, and learned by the Huber loss, which lets no outlier pull at full weight.
 
     Example:
         >>> from river import datasets, evaluate, metrics
@@ -125,34 +145,45 @@ class HLRegressor(base.Regressor):
         self,
         net: str = "mlp",
         hidden: int = 16,
-        beta: float = 0.05,
-        eta: float = 0.5,
-        tau: float = 1.0,
+        module: Module | None = None,
+        lr: float | Schedule | None = None,
+        momentum: float = 0.0,
+        hyper: Hyper | None = None,
+        credit: Credit | None = None,
         unit: float = 1.0,
         capacity: int = 64,
         seed: int = 0,
     ) -> None:
-        self.net, self.hidden = net, hidden
-        self.beta, self.eta, self.tau, self.unit = beta, eta, tau, unit
-        self.capacity, self.seed = capacity, seed
+        self.net, self.hidden, self.module = net, hidden, module
+        self.lr, self.momentum, self.hyper, self.credit = lr, momentum, hyper, credit
+        self.unit, self.capacity, self.seed = unit, capacity, seed
         self._encoder = Encoder(capacity)
         self._scale = Standard()
+        make = module or Named(net, hidden, 1)
+        loss = functional.huber_loss
+        self._plan = make_plan(make, loss, RATE, (lr, momentum, hyper), credit, unit, seed)
         self._core: Core | None = None
 
     def learn_one(self, x: dict[Any, Any], y: float, t: Any = None) -> None:
         """Learn that `x` goes with `y`, at time `t` (a number or a datetime)."""
-        if self._core is None:
-            rates = (self.tau, self.eta, self.beta)
-            loss = functional.mse_loss
-            self._core = Core((self.capacity, 1), loss, self.net, self.hidden, rates, self.unit, self.seed)
+        if self._core is not None:
+            # What is refused is refused before anything has moved.
+            self._core.tau(t)
         self._encoder.learn(x)
         self._scale.update(float(y))
-        target = torch.tensor([self._scale.apply(float(y))])
-        self._core.learn(self._encoder.encode(x), target, t)
+        u = vector(self._encoder, x)
+        if self._core is None:
+            self._core = Core(self._plan, len(u))
+        self._core.learn(u, torch.tensor([self._scale.apply(float(y))]), t)
 
     def predict_one(self, x: dict[Any, Any], t: Any = None) -> float:
         """The number that goes with `x`; nothing moves."""
         if self._core is None:
             return 0.0
-        (y,) = self._core.predict(self._encoder.encode(x), t)
+        (y,) = self._core.predict(vector(self._encoder, x), t)
         return self._scale.mean + self._scale.spread * y
+
+
+def vector(encoder: Encoder, x: dict[Any, Any]) -> list[float]:
+    """`x` as a vector of the features that were learned from so far; of one zero where there is none."""
+    return encoder.encode(x)[: max(1, encoder.used)]

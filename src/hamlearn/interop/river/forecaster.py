@@ -10,9 +10,14 @@ import torch
 from river.time_series.base import Forecaster
 from torch.nn import functional
 
+from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError
-from hamlearn.interop.river.core import Core
+from hamlearn.hyper import Hyper, Schedule
+from hamlearn.interop.river.core import Core, Module, Named, make_plan
 from hamlearn.interop.river.encoding import Encoder, Standard
+
+RATE = 0.01
+"""The learning rate where none is given: changes of a series are mostly noise, which small steps average out."""
 
 _CLIP = 5.0
 """Typical changes beyond which one counts no more: a broken sensor must not undo what was learned."""
@@ -28,9 +33,12 @@ class HLForecaster(Forecaster):
         lags: Past changes that it sees.
         net: `"linear"` or `"mlp"`.
         hidden: Neurons.
-        beta: β.
-        eta: η.
-        tau: τ of values without time stamp.
+        module: A network of your own in place of `net`: a function from the number of inputs, `lags` and one for
+            each further feature, to an `nn.Module` with one output, or to an `hl.Network`.
+        lr: Learning rate; `None` is 0.01.
+        momentum: Momentum of the weights.
+        hyper: Instead of `lr` and `momentum`: all of τ, η, β, φ and s.
+        credit: What z carries between steps, for networks with a state; `None` is `hl.Cleared()`.
         unit: What counts as one unit of time, in the unit of `t` (seconds, for datetimes).
         capacity: Places for further features.
         seed: Of the weights.
@@ -49,9 +57,11 @@ class HLForecaster(Forecaster):
         lags: int = 8,
         net: str = "mlp",
         hidden: int = 16,
-        beta: float = 0.01,
-        eta: float = 1.0,
-        tau: float = 1.0,
+        module: Module | None = None,
+        lr: float | Schedule | None = None,
+        momentum: float = 0.0,
+        hyper: Hyper | None = None,
+        credit: Credit | None = None,
         unit: float = 1.0,
         capacity: int = 16,
         seed: int = 0,
@@ -60,17 +70,20 @@ class HLForecaster(Forecaster):
             raise ConfigError(f"lags={lags} sees no past. Give 1 or more.")
         if net not in ("linear", "mlp"):
             raise ConfigError(f'net={net!r} is not known. Give "linear" or "mlp": the past comes in by lags.')
-        self.lags, self.net, self.hidden = lags, net, hidden
-        self.beta, self.eta, self.tau, self.unit = beta, eta, tau, unit
-        self.capacity, self.seed = capacity, seed
+        self.lags, self.net, self.hidden, self.module = lags, net, hidden, module
+        self.lr, self.momentum, self.hyper, self.credit = lr, momentum, hyper, credit
+        self.unit, self.capacity, self.seed = unit, capacity, seed
         self._encoder = Encoder(capacity)
         self._size = Standard()
         self._past: deque[float] = deque(maxlen=lags + 1)
-        rates = (tau, eta, beta)
-        self._core = Core((lags + capacity, 1), functional.huber_loss, net, hidden, rates, unit, seed)
+        make = module or Named(net, hidden, 1)
+        loss = functional.huber_loss
+        self._core = Core(make_plan(make, loss, RATE, (lr, momentum, hyper), credit, unit, seed), lags)
 
     def learn_one(self, y: float, x: dict[Any, Any] | None = None, t: Any = None) -> None:
         """Learn that the series came to `y`, with features `x`, at time `t` (a number or a datetime)."""
+        # What is refused is refused before anything has moved.
+        self._core.tau(t)
         self._encoder.learn(x or {})
         if self._past:
             change = float(y) - self._past[0]
@@ -100,4 +113,4 @@ class HLForecaster(Forecaster):
         scale = self._scale
         changes = [(new - old) / scale for new, old in itertools.pairwise(past)]
         lags = [max(-_CLIP, min(_CLIP, change)) for change in changes]
-        return lags + [0.0] * (self.lags - len(lags)) + self._encoder.encode(x or {})
+        return lags + [0.0] * (self.lags - len(lags)) + self._encoder.encode(x or {})[: self._encoder.used]

@@ -1,0 +1,79 @@
+"""A network that is given more inputs keeps what it has learned."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn import _checkpoint, _tree
+from hamlearn.errors import ConfigError
+from hamlearn.learner import Learner
+
+
+def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
+    """`new`, a learner of a larger network that has not begun, with all that `old` has come to.
+
+    Each weight, costate and buffer of `old` takes the first places along each dimension of its namesake in `new`.
+    What is added keeps the value that `new` began with, costates begin at 0. Where the inputs are first multiplied
+    by a matrix, an input of 0 at the new places gives the output that `old` would give. Tokens that wait for an
+    echo have fewer inputs: they are dropped, and the state starts anew, as after a boundary.
+
+    Args:
+        old: It is left as it was, but for tokens that waited.
+        new: Made from the same factory for more inputs.
+        u: An input of `new`.
+
+    Raises:
+        ConfigError: The larger network has not the weights of the smaller one.
+    """
+    _check(old.network, new.network)
+    if old.stored_tokens:
+        old.reset()
+    state = old.state.h
+    if state is not None:
+        begun, fresh = _tree.flatten(state)[0], _tree.flatten(new.network.initial_state(u))[0]
+        if [leaf.shape for leaf in begun] != [leaf.shape for leaf in fresh]:
+            raise ConfigError(
+                f"with more features the state of the network became {_tree.describe(fresh)}, and was "
+                f"{_tree.describe(begun)}. Let its size not depend on the number of features."
+            )
+    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
+        path = Path(folder) / "learner"
+        new.save(path)
+        begin, about_new = _checkpoint.read(path)
+        old.save(path)
+        kept, about = _checkpoint.read(path)
+        tensors = {name: _placed(tensor, begin.get(name)) for name, tensor in kept.items()}
+        _checkpoint.write(path, tensors, _without_format(about) | {"model": about_new["model"]})
+        new.load(path)
+    return new
+
+
+def _without_format(header: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in header.items() if name != "format"}
+
+
+def _placed(small: Tensor, large: Tensor | None) -> Tensor:
+    if large is None or large.shape == small.shape:
+        return small
+    whole = large.clone()
+    whole[tuple(slice(size) for size in small.shape)] = small
+    return whole
+
+
+def _check(old: nn.Module, new: nn.Module) -> None:
+    before, after = (dict(net.named_parameters()) | dict(net.named_buffers()) for net in (old, new))
+    for name in (*before, *after):
+        one, other = before.get(name), after.get(name)
+        fits = one is not None and other is not None and one.dim() == other.dim()
+        if not fits or any(a > b for a, b in zip(one.shape, other.shape, strict=True)):  # type: ignore[union-attr]
+            shapes = ["is not there" if w is None else str(tuple(w.shape)) for w in (one, other)]
+            raise ConfigError(
+                f"a new feature asks for a larger network, but its weight {name!r} was {shapes[0]} and would be "
+                f"{shapes[1]}. Let module(n) have the same weights for every n, none of them smaller for a "
+                "larger n."
+            )

@@ -1,0 +1,245 @@
+"""Papercuts of `hamlearn`: what it waits for, what it overwrites, what it says."""
+
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import hamlearn
+from hamlearn import cli, record
+from hamlearn.errors import ConfigError
+from hamlearn.experiments import run as module
+from hamlearn.experiments.foreseen import foreseen, lines
+from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
+from hamlearn.experiments.run_build import build_stream
+from hamlearn.experiments.run_config import check
+from hamlearn.hyper import Hyper
+
+runner = CliRunner()
+
+CONFIG = """
+[run]
+steps = 60
+seed = 3
+threads = 1
+[stream]
+kind = "signals.henon"
+[network]
+kind = "linear"
+[records]
+every = 5
+[checkpoint]
+every = 20
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG)
+    return path
+
+
+def python(*lines):
+    return subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=120)
+
+
+@pytest.mark.parametrize("option", ["--help", "--version", "run --help"])
+def test_help_and_version_do_not_wait_for_pytorch(option):
+    done = python(
+        "import sys",
+        f"sys.argv = ['hamlearn', *{option.split()!r}]",
+        "from hamlearn.cli import main",
+        "try: main()",
+        "except SystemExit as end: assert not end.code",
+        "print('heavy:', sorted({'torch', 'numpy', 'river', 'matplotlib'} & set(sys.modules)))",
+    )
+    assert "heavy: []" in done.stdout, done.stderr
+
+
+def test_every_public_name_is_there_and_the_function_evaluate_goes_before_its_module():
+    for name in hamlearn.__all__:
+        assert getattr(hamlearn, name) is not None
+    assert set(hamlearn.__all__) <= set(dir(hamlearn))
+    with pytest.raises(AttributeError, match="has no attribute 'Lerner'"):
+        hamlearn.Lerner  # noqa: B018
+    done = python(
+        "import hamlearn.evaluate",
+        "import hamlearn as hl",
+        "from hamlearn.evaluate import Evaluation, evaluate",
+        "assert hl.evaluate is evaluate",
+        "print('ok')",
+    )
+    assert done.stdout == "ok\n", done.stderr
+
+
+def test_the_version_is_told():
+    result = runner.invoke(cli.app, ["--version"])
+    assert (result.exit_code, result.output) == (0, f"hamlearn {hamlearn.__version__}\n")
+
+
+def test_overwrite_puts_a_new_run_in_the_place_of_an_old_one(tmp_path, config):
+    out = tmp_path / "out"
+    run(config, out=out, progress=False)
+    with pytest.raises(ConfigError, match="put a new one in its place by --overwrite"):
+        run(config, out=out, progress=False)
+    config.write_text(CONFIG.replace("steps = 60", "steps = 30").replace("seed = 3", "seed = 4"))
+    run(config, out=out, progress=False, overwrite=True)
+    run(config, out=tmp_path / "alone", progress=False)
+    for name in (RECORD, RESULT, "config.toml"):
+        assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
+    with pytest.raises(ConfigError, match="Give one of them"):
+        run(config, out=out, resume=True, overwrite=True)
+    result = runner.invoke(cli.app, ["run", str(config), "--out", str(out), "--overwrite", "--no-progress"])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_mistake_does_not_cost_the_run_that_was_to_be_overwritten(tmp_path, config):
+    out = tmp_path / "out"
+    run(config, out=out, progress=False)
+    before = {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()}
+    config.write_text(CONFIG.replace('kind = "signals.henon"', 'kind = "csv"\npath = "none.csv"\nu = "a"'))
+    with pytest.raises(ConfigError, match=r"none\.csv"):
+        run(config, out=out, progress=False, overwrite=True)
+    assert {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
+
+
+def test_a_run_that_failed_before_its_first_checkpoint_does_not_block_the_next(tmp_path, config, monkeypatch):
+    def fail(self, report):
+        if self.step == 17:
+            raise KeyboardInterrupt
+        original(self, report)
+
+    original = record.Recorder.take
+    with monkeypatch.context() as patch:
+        patch.setattr(record.Recorder, "take", fail)
+        with pytest.raises(KeyboardInterrupt):
+            run(config, out=tmp_path / "out", progress=False)
+    assert (tmp_path / "out" / RECORD).stat().st_size
+    run(config, out=tmp_path / "out", progress=False)
+    run(config, out=tmp_path / "alone", progress=False)
+    assert (tmp_path / "out" / RECORD).read_bytes() == (tmp_path / "alone" / RECORD).read_bytes()
+
+
+def test_a_real_interrupt_says_the_very_command_that_goes_on(tmp_path):
+    folder = tmp_path / "with space"
+    folder.mkdir()
+    path, out = folder / "config.toml", folder / "out"
+    path.write_text(CONFIG.replace("steps = 60", "steps = 100000000"))
+    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", "run", str(path), "--out", str(out)]
+    process = subprocess.Popen(
+        [*command, "--no-progress"],
+        stderr=subprocess.PIPE,
+        text=True,
+        # Started in the background, a shell has it ignore what Ctrl-C sends.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    while process.poll() is None and not (out / CHECKPOINT).exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert f"hamlearn run '{path}' --out '{out}' --resume" in said
+    assert "Traceback" not in said
+
+
+def table(path, rows, end="\n", last=True):
+    text = end.join(["a,b", *(f"{k},{k % 3}" for k in range(rows))]) + (end if last else "")
+    path.write_bytes(text.encode())
+
+
+@pytest.mark.parametrize(("end", "last"), [("\n", True), ("\n", False), ("\r\n", True), ("\r", True)])
+def test_the_rows_of_a_csv_file_are_foreseen(tmp_path, end, last):
+    table(tmp_path / "t.csv", 500, end, last)
+    assert lines(tmp_path / "t.csv") == 501
+    assert abs(lines(tmp_path / "t.csv", counted=1000) - 501) < 100
+    for extra, expected in (("", 500), ("hold = 3", 1500), ("[run]\nsteps = 70", 70), ("[run]\nsteps = 700", 500)):
+        text = f'[stream]\nkind = "csv"\npath = "t.csv"\nu = "a"\ntarget = "b"\n{extra}'
+        found = check(module_toml(text))
+        stream, _ = build_stream(found, tmp_path)
+        assert foreseen(found, tmp_path, stream) == expected
+        assert len(list(stream)) == (1500 if "hold" in extra else 500)
+
+
+def module_toml(text):
+    import tomllib
+
+    return tomllib.loads(text)
+
+
+def test_the_bar_of_a_csv_file_ends_at_its_end_also_where_rows_are_left_out(tmp_path, config, monkeypatch, capsys):
+    table(tmp_path / "t.csv", 60)
+    with (tmp_path / "t.csv").open("a") as file:
+        file.write("no,number\n")
+    config.write_text(
+        '[run]\nthreads = 1\n[stream]\nkind = "csv"\npath = "t.csv"\nu = "a"\ntarget = "b"\nbad = "skip"\n'
+        'standardize = true\n[network]\nkind = "linear"\n'
+    )
+    monkeypatch.setenv("COLUMNS", "120")
+    run(config, out=tmp_path / "out")
+    assert re.search(r"60/60\b", capsys.readouterr().err)
+
+
+def test_a_learning_rate_in_toml_is_that_of_sgd():
+    text = {
+        "stream": {"kind": "signals.henon"},
+        "hyper": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "tau": 0.5},
+    }
+    assert Hyper(**check(text)["hyper"]) == Hyper.from_sgd(lr=0.1, momentum=0.9, dampening=0.5, tau=0.5)
+    for hyper, message in (
+        ({"lr": 0.1, "beta": 0.1}, "hyper.lr and hyper.beta say the same thing twice: lr is tau times beta"),
+        ({"lr": -1}, "hyper.lr = -1 is not allowed"),
+        ({"momentum": 0.9}, "hyper.momentum is given without hyper.lr"),
+        ({"lr": 0.1, "tau": 0}, "hyper.tau = 0 is not allowed"),
+        ({"learning_rate": 0.1}, "hyper.learning_rate is not known"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            check({"stream": {"kind": "signals.henon"}, "hyper": hyper})
+
+
+@pytest.mark.parametrize(
+    ("library", "extra", "lines"),
+    [
+        ("river", "river", ["import hamlearn.interop.river"]),
+        (
+            "sklearn",
+            "experiments",
+            ["from hamlearn.cli import main", "sys.argv[1:] = ['locality', '--quick']", "main()"],
+        ),
+    ],
+)
+def test_a_missing_extra_is_named_with_the_command_that_brings_it(library, extra, lines, tmp_path):
+    done = python(
+        "import sys, os",
+        f"os.chdir({str(tmp_path)!r})",
+        f"sys.modules[{library!r}] = None",
+        *lines,
+    )
+    assert done.returncode
+    assert f"pip install 'hamlearn[{extra}]'" in done.stderr
+
+
+def test_a_record_for_tensorboard_without_it_is_refused_before_the_run(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"pip install 'hamlearn\[tensorboard\]'"):
+        record.TensorBoard("board")
+
+
+def test_every_extra_that_is_named_exists():
+    text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
+    for library, extra in cli._EXTRAS.items():
+        section = re.search(rf"^{extra} = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+        assert section is not None
+        assert library.replace("sklearn", "scikit-learn") in section[1]
+
+
+def test_the_report_of_a_run_names_versions_and_date(tmp_path, config):
+    run(config, out=tmp_path / "out", progress=False)
+    page = (tmp_path / "out" / REPORT).read_text()
+    assert re.search(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d UTC · hamlearn {hamlearn.__version__}, PyTorch \d", page)
+    assert module.REPORT == REPORT
