@@ -18,7 +18,7 @@ from hamlearn.interop.river.growth import carry_over
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.state import Sample
-from hamlearn.streams.timed import to_seconds
+from hamlearn.streams.clock import to_seconds
 
 NETS = ("linear", "mlp", "rnn", "gru")
 
