@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import threading
@@ -85,7 +86,8 @@ def served(lines: list[bytes]) -> socket.socket:
     here, there = socket.socketpair()
 
     def send() -> None:
-        with there:
+        # Whoever reads may have closed its end after the first bad line.
+        with there, contextlib.suppress(OSError):
             for line in lines:
                 there.sendall(line + b"\n")
 
@@ -160,3 +162,67 @@ def test_labels_that_nobody_reads_do_not_fill_the_memory(monkeypatch):
         buffer.put(live_buffer.Arrival(k, f"item {k}", 0.0, None, None, False, label=True))
     assert buffer.dropped == 3
     assert [buffer.get().item for _ in range(3)] == [3, 4, 5]
+
+
+TABLE = """order,when,price,shop,outcome
+7,0,1.5,north,
+8,2,2.5,south,
+7,,,,kept
+9,4,3.5,north,returned
+8,,,,returned
+,6,4.5,south,
+10,8,5.5,north,
+"""
+
+
+def table_events(stream) -> list:
+    return [
+        ("label", event.id, event.target.item())
+        if isinstance(event, hl.Label)
+        else (
+            "sample",
+            event.id,
+            event.u.tolist(),
+            None if event.target is None else event.target.item(),
+            event.tau,
+        )
+        for event in stream
+    ]
+
+
+@pytest.mark.parametrize("way", ["csv", "rows", "blocks"])
+def test_rows_with_an_id_and_no_inputs_are_labels_of_rows_without_a_target(tmp_path, way):
+    settings = {
+        "target": "outcome",
+        "time": "when",
+        "id": "order",
+        "classes": ["kept", "returned"],
+        "categories": {"shop": ["north", "south"]},
+    }
+    file = tmp_path / "orders.csv"
+    file.write_text(TABLE)
+    names, *rows = [line.split(",") for line in TABLE.splitlines()]
+    rows = [{n: cell or None for n, cell in zip(names, row, strict=True)} for row in rows]
+    if way == "rows":
+        stream = hl.streams.from_rows(rows, **settings)
+    else:
+        stream = hl.streams.csv(file, **settings)
+    events = stream
+    if way == "blocks":
+        events = [block.sample(k) for block in stream.blocks(lambda: 4) for k in range(block.count)]
+    assert table_events(events) == [
+        ("sample", "7", [1.5, 1.0, 0.0], None, None),
+        ("sample", "8", [2.5, 0.0, 1.0], None, 1.0),
+        ("label", "7", 0),
+        ("sample", None, [3.5, 1.0, 0.0], 1, 1.0),
+        ("label", "8", 1),
+        ("sample", None, [4.5, 0.0, 1.0], None, 1.0),
+        ("sample", "10", [5.5, 1.0, 0.0], None, 1.0),
+    ]
+
+
+def test_an_id_without_a_target_column_is_refused(tmp_path):
+    file = tmp_path / "orders.csv"
+    file.write_text(TABLE)
+    with pytest.raises(hl.errors.ConfigError, match="id='order' is what labels call their samples by"):
+        hl.streams.csv(file, u="price", id="order")

@@ -105,6 +105,7 @@ KINDS: dict[str, dict[str, Key]] = {
         ),
         "target": Key("the name of a column, or a list of them", lambda v: is_name(v) or is_names(v)),
         "time": text(),
+        "id": text(),
         "classes": Key(_ROOM, _is_room),
         **_COLUMNS,
         "bad": _BAD,

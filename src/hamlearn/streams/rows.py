@@ -9,9 +9,8 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, blocks_of
-from hamlearn.streams.cells import require_columns
+from hamlearn.streams.cells import is_missing, require_columns
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.row_source import Rows, Source
 from hamlearn.streams.table import TableStream, others_than
@@ -32,13 +31,14 @@ def from_rows(
     dtype: torch.dtype | None = None,
     categories: Categories | None = None,
     hashed: Mapping[str, int] | None = None,
+    id: str | None = None,
 ) -> RowsStream:
     """A stream over rows, each a mapping from names of columns to cells; `csv` says what columns may hold.
 
     Args:
         rows: A collection or an iterator of mappings, a function that returns a fresh iterator for each pass, or a
             mapping from names to columns of one length. A cell that is `None`, NaN, or not there, is missing.
-        u: The input columns; `None`: all that are neither `target` nor `time`, as the first rows have them.
+        u: The input columns; `None`: all that are neither `target`, `time` nor `id`, as the first rows have them.
         target: The target column, or several.
         time: The column of time stamps: numbers, datetimes, or texts of them.
         classes: Names of the classes of the target column, in order; or how many may be found on the way.
@@ -50,6 +50,9 @@ def from_rows(
         dtype: Of inputs and numeric targets; `None` is torch's default.
         categories: Input columns of categories: for each, the categories in order or how many may be found.
         hashed: Input columns of many categories, which share so many entries.
+        id: The column of names by which labels that come later call their samples. A row without a target is
+            then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
+            which takes no time.
 
     An iterator, which can be gone through once only, just goes on in a second pass.
 
@@ -64,10 +67,10 @@ def from_rows(
     source = Source(rows)
     header = source.header(look=u is None)
     if u is None:
-        u = others_than(header or [], target, time)
+        u = others_than(header or [], target, time, id)
         if header == []:
             raise ConfigError("there are no rows, so that nobody knows the input columns. Name them by u.")
-    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype)
+    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype, id)
     return RowsStream(source, header, columns)
 
 
@@ -106,7 +109,8 @@ class RowsStream(TableStream):
         if self._time is not None and self._clock.unit is None:
             seen, rows = ahead(rows)
             self._source.put_back(rows)
-            self._clock.find(self._readable(row[-1] for row in seen))
+            stamps = (row[-1] for row in seen if self._id is None or not is_missing(row[-1]))
+            self._clock.find(self._readable(stamps))
         return rows
 
     def _readable(self, stamps: Iterable[Any]) -> Iterator[Any]:
@@ -117,10 +121,10 @@ class RowsStream(TableStream):
                 # The row is named when its turn comes.
                 return
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Any]:
         yield from self._each(self._rows())
 
-    def _each(self, rows: Iterable[Sequence[Any]]) -> Iterator[Sample]:
+    def _each(self, rows: Iterable[Sequence[Any]]) -> Iterator[Any]:
         for cells in rows:
             sample = None
             try:

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.state import Id, Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
+from hamlearn.streams.cells import is_missing
 from hamlearn.streams.clock import Clock
 from hamlearn.streams.encode import Categories, Missing, declare
 from hamlearn.streams.targets import Targets
@@ -25,9 +26,11 @@ def column_names(names: str | Sequence[str] | None) -> list[str]:
     return [] if names is None else [names] if isinstance(names, str) else list(names)
 
 
-def others_than(header: Sequence[str], target: str | Sequence[str] | None, time: str | None) -> list[str]:
-    """The columns that are neither target nor time."""
-    named = {*column_names(target), *column_names(time)}
+def others_than(
+    header: Sequence[str], target: str | Sequence[str] | None, time: str | None, id: str | None
+) -> list[str]:
+    """The columns that are neither target nor time nor id."""
+    named = {*column_names(target), *column_names(time), *column_names(id)}
     return [name for name in header if name not in named]
 
 
@@ -47,6 +50,7 @@ class TableStream(Stream):
         time_format: str | None,
         unit: Unit,
         dtype: torch.dtype | None,
+        id: str | None,
     ) -> None:
         if bad not in ("raise", "skip"):
             raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
@@ -58,7 +62,10 @@ class TableStream(Stream):
         self._columns = declare(self._u, categories, hashed, missing, largest)
         self._targets = Targets(column_names(target), classes, self._dtype, largest)
         self._clock = Clock(unit_or_auto(unit), None)
-        self._used = [*self._u, *self._targets.names, *column_names(time)]
+        self._id = id
+        if id is not None and not self._targets.names:
+            raise ConfigError(f"id={id!r} is what labels call their samples by, and there is no target: name it")
+        self._used = [*self._u, *self._targets.names, *column_names(id), *column_names(time)]
         self.skipped = 0
 
     @property
@@ -91,6 +98,7 @@ class TableStream(Stream):
             "u": self._u,
             "target": self._targets.names,
             "time": self._time,
+            "id": self._id,
             "width": len(self._columns.numbers),
             "classes": None if self._targets.places is None else self._targets.places.count,
         }
@@ -110,12 +118,17 @@ class TableStream(Stream):
         self._columns.load(cursor["columns"])
         self._targets.load(cursor["classes"])
 
-    def _sample(self, cells: Sequence[Any], where: str) -> Sample | None:
-        """The sample of a row, its cells in the order of `_used`; `None` where it is left out.
+    def _sample(self, cells: Sequence[Any], where: str) -> Sample | Label | None:
+        """The sample of a row, its cells in the order of `_used`, or its label; `None` where it is left out.
 
         What is known of the rows before changes only once the whole row has been read.
         """
         inputs, targets = len(self._u), len(self._targets.names)
+        id = None if self._id is None else self._name(cells[inputs + targets], where)
+        if id is not None and all(is_missing(cell) for cell in cells[:inputs]):
+            label = self._targets.read(cells[inputs : inputs + targets], where)
+            if label is not None:
+                return Label(id, self._targets.write(label))
         values = self._columns.read(cells[:inputs], where)
         if values is None:
             self.skipped += 1
@@ -125,13 +138,25 @@ class TableStream(Stream):
             stamp = self._stamp(cells[-1], where)
             tau = self._clock.advance(stamp, where, skip=False, option="bad")[0]
         u = torch.tensor(self._columns.write(values), dtype=self._dtype)
-        return Sample(u, self._targets.write(target), tau)
+        return Sample(u, self._targets.write(target), tau, id=id if target is None else None)
+
+    def _name(self, cell: Any, where: str) -> Id | None:
+        """What a sample is called; `None` where it has no name."""
+        if is_missing(cell):
+            return None
+        if isinstance(cell, bool) or not isinstance(cell, str | int):
+            raise SampleError(
+                f"{where}: column {self._id!r} holds {shown(cell)}, neither a text nor a whole number."
+            )
+        return cell.strip() if isinstance(cell, str) else cell
 
     def _block(self, columns: Sequence[Sequence[Any]], count: int) -> Block | None:
         """Many rows at once, as columns in the order of `_used`.
 
         `None`, and nothing has changed, where one has to be left out, refused or looked at more closely.
         """
+        if self._id is not None:
+            return None
         inputs, targets = len(self._u), len(self._targets.names)
         columns_before, classes_before = self._columns.state(), self._targets.state()
         rows = self._columns.many(columns[:inputs])

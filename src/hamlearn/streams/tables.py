@@ -14,9 +14,8 @@ from typing import IO, Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, blocks_of
-from hamlearn.streams.cells import require_columns
+from hamlearn.streams.cells import is_missing, require_columns
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.lines import LineError, Lines, detect
 from hamlearn.streams.table import TableStream, others_than
@@ -38,13 +37,14 @@ def csv(
     dtype: torch.dtype | None = None,
     categories: Categories | None = None,
     hashed: Mapping[str, int] | None = None,
+    id: str | None = None,
 ) -> CsvStream:
     r"""A stream over the rows of a CSV file whose first line names the columns.
 
     Args:
         path: The file.
         u: The input columns: numbers (true and false count as 1 and 0), and those of `categories` and
-            `hashed`. The input is a vector of them. `None`: all columns that are neither `target` nor `time`.
+            `hashed`. The input is a vector of them. `None`: all columns but `target`, `time` and `id`.
         target: The target column (a number: a vector of one; with `classes`: the index of the class), or
             several, a vector. A missing cell in it makes the sample one without target.
         time: The column of time stamps: numbers, or datetimes in ISO format or in `time_format`. Each
@@ -67,6 +67,9 @@ def csv(
         categories: Input columns of categories, which become one entry a category, 1 for the present one. For each
             column its categories in order; or how many may be found on the way.
         hashed: Input columns of many categories, which share so many entries by a checksum of their names.
+        id: The column of names by which labels that come later call their samples. A row without a target is
+            then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
+            which takes no time.
 
     The stream counts what it left out in `skipped`, names the entries of the input in `entries` and the
     classes that it knows in `classes`. What it finds on the way is part of its state.
@@ -90,7 +93,7 @@ def csv(
         found = False
     if not found:
         raise ConfigError(f"there is no file {os.fspath(path)!r}. Give the path of a CSV file.")
-    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype)
+    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype, id)
     return CsvStream(Path(path), delimiter, encoding, columns)
 
 
@@ -118,7 +121,9 @@ class CsvStream(TableStream):
         self._path, self._delimiter = path, delimiter
         self._header, self._encoding, self._start, self._first = self._read_header(encoding)
         u, target, time, *others = columns
-        super().__init__(others_than(self._header, target, time) if u is None else u, target, time, *others)
+        if u is None:
+            u = others_than(self._header, target, time, columns[-1])
+        super().__init__(u, target, time, *others)
         require_columns(self._header, self._used, path.name)
         self._at = [self._header.index(name) for name in self._used]
         self._rewind()
@@ -166,7 +171,8 @@ class CsvStream(TableStream):
             rows = islice(self._rows(Lines(file, self._encoding, self._start)), FIRST + 1)
             try:
                 for row in rows:
-                    if len(row) == len(self._header):
+                    labels = self._id is not None and is_missing(row[column] if column < len(row) else "")
+                    if len(row) == len(self._header) and not labels:
                         yield self._stamp(row[column], "")
             except (SampleError, _csv.Error, LineError):
                 # The row is named when its turn comes; the unit is found from those before it.
@@ -214,7 +220,7 @@ class CsvStream(TableStream):
         columns = list(zip(*rows, strict=True))
         return self._block([columns[at] for at in self._at], len(rows))
 
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Any]:
         if self._time is not None:
             self._clock.find(self._first_stamps())
         with self._path.open("rb") as file:
