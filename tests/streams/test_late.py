@@ -203,10 +203,7 @@ def test_rows_with_an_id_and_no_inputs_are_labels_of_rows_without_a_target(tmp_p
     file.write_text(TABLE)
     names, *rows = [line.split(",") for line in TABLE.splitlines()]
     rows = [{n: cell or None for n, cell in zip(names, row, strict=True)} for row in rows]
-    if way == "rows":
-        stream = hl.streams.from_rows(rows, **settings)
-    else:
-        stream = hl.streams.csv(file, **settings)
+    stream = hl.streams.from_rows(rows, **settings) if way == "rows" else hl.streams.csv(file, **settings)
     events = stream
     if way == "blocks":
         events = [block.sample(k) for block in stream.blocks(lambda: 4) for k in range(block.count)]
