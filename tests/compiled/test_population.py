@@ -180,3 +180,22 @@ def test_members_whose_modules_differ_are_refused() -> None:
 
     with pytest.raises(hl.errors.ConfigError, match=r"negative_slope is 0\.1 here and 0\.2 there"):
         hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()])
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_members_with_hooks_are_alike_where_the_hooks_are(alike: bool) -> None:
+    gains = iter([2.0, 2.0 if alike else 3.0])
+
+    def make(hyper: hl.Hyper) -> hl.Learner:
+        module, gain = nn.Linear(4, 3), next(gains)
+        module.register_forward_hook(lambda module, given, y: gain * y)
+        return hl.Learner(hl.Network.feedforward(module), nn.functional.mse_loss, hyper)
+
+    if not alike:
+        with pytest.raises(
+            hl.errors.ConfigError, match=r"'gain' in .*_forward_hooks.* is 2\.0 here and 3\.0 there"
+        ):
+            hl.Population(make, hyper=[hl.Hyper(), hl.Hyper(beta=0.1)])
+        return
+    population = hl.Population(make, hyper=[hl.Hyper(), hl.Hyper(beta=0.1)])
+    assert len(list(population.run([hl.Sample(torch.ones(1, 4), torch.ones(1, 3))], engine="eager"))) == 1

@@ -89,6 +89,9 @@ def _modules(label: str, one: nn.Module, other: nn.Module) -> list[Pair] | str:
             if list(value) != list(there[name]):
                 return f"{label} has the parts {list(value)} here and {list(there[name])} there"
             found += [(f"{label}.{key}", child, there[name][key]) for key, child in value.items()]
+        elif "hooks" in name and isinstance(value, dict):
+            # Under numbers that no two hooks of a program share.
+            found.append((f"{label}.{name}", list(value.values()), list(there[name].values())))
         else:
             found.append((f"{label}.{name}", value, there[name]))
     return found
