@@ -110,7 +110,7 @@ class Withdrawal:
     def __call__(self) -> None:
         for module in self.training:
             module.training = True
-        if self.weights is not None:
+        if self.weights is not None and self.weights[0]:
             torch._foreach_copy_(*self.weights)
         self.learner._system.slots.put_back()
         torch.set_rng_state(self.random[0])

@@ -70,7 +70,8 @@ class Moves:
 
     def keep(self, late: dict[int, Late]) -> tuple[list[Tensor], list[Tensor]]:
         """The weights that move at once, and copies of them as they are."""
-        torch._foreach_copy_(self._copies, self._weights)
+        if self._weights:  # PyTorch refuses empty lists.
+            torch._foreach_copy_(self._copies, self._weights)
         if len(late) == len(self.system.large):
             return self._weights, self._copies
         others = [self.system.theta[index] for index in self.system.large if index not in late]
