@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -39,8 +40,14 @@ class System:
         self.slots = Slots(network)
         self.names = [name for name, _ in named]
         self.theta: list[Tensor] = [weight for _, weight in named]
-        self.large = [index for index, weight in enumerate(self.theta) if weight.numel() >= LARGE]
-        self.small = [index for index, weight in enumerate(self.theta) if weight.numel() < LARGE]
+        # Weights that are views of one memory may share its version as well, by which late moves keep count.
+        memories = Counter(weight.untyped_storage().data_ptr() for weight in self.theta)
+        self.large = [
+            index
+            for index, weight in enumerate(self.theta)
+            if weight.numel() >= LARGE and memories[weight.untyped_storage().data_ptr()] == 1
+        ]
+        self.small = [index for index in range(len(self.theta)) if index not in self.large]
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
         # Tied weights stand under one name but may serve both nets, hence by identity and not by name.
         self.in_state = self._used_by(network.state)
