@@ -160,3 +160,13 @@ def test_labels_that_nobody_reads_do_not_fill_the_memory(monkeypatch):
         buffer.put(live_buffer.Arrival(k, f"item {k}", 0.0, None, None, False, label=True))
     assert buffer.dropped == 3
     assert [buffer.get().item for _ in range(3)] == [3, 4, 5]
+
+
+def test_labels_keep_their_targets_where_the_source_uses_its_memory_again():
+    def sensor():
+        target = torch.zeros(1)
+        for k in range(4):
+            yield hl.Sample(torch.ones(1), target.fill_(k))
+
+    events = hl.streams.delayed(sensor(), by=2)
+    assert [(e.id, e.target.item()) for e in events if isinstance(e, hl.Label)] == [(k, float(k)) for k in range(4)]
