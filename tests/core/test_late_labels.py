@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -311,3 +312,15 @@ def test_a_population_refuses_labels_that_come_later(event):
     population = hl.Population(make, [hl.Hyper(), hl.Hyper(beta=0.1)])
     with pytest.raises(hl.errors.SampleError, match="labels cannot come later"):
         list(population.run([event]))
+
+
+@pytest.mark.parametrize("odd", [True, 1.0, np.int64(1), torch.tensor(1), (1,), [1], b"1"], ids=repr)
+def test_an_id_that_is_neither_text_nor_whole_number_is_named_and_nothing_changes(odd):
+    subject = learner()
+    subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=1))
+    before = copy.deepcopy(subject)
+    with pytest.raises(hl.errors.SampleError, match=r"a label has id=.* give a str or an int"):
+        subject.step(hl.Label(odd, torch.ones(1, 2, dtype=torch.float64)))
+    with pytest.raises(hl.errors.SampleError, match=r"a sample has id=.* give a str or an int"):
+        subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=odd))
+    assert subject.labels == before.labels and subject.state.t == before.state.t

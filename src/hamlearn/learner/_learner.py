@@ -22,7 +22,7 @@ from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
-from hamlearn.learner._labels import Labels, Waiting
+from hamlearn.learner._labels import Labels, Waiting, require_id
 from hamlearn.learner._moves import Late, Moves
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_late, check_parts, make_order
@@ -239,7 +239,8 @@ class Learner:
     def _take_label(self, label: Label) -> StepReport:
         self._settle(hand_over=True)
         self._check_network()
-        waited = self._waiting.samples.get(label.id) if isinstance(label.id, str | int) else None
+        require_id(label.id, "a label")
+        waited = self._waiting.samples.get(label.id)
         if label.target is None:
             raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
         if waited is None:
