@@ -630,3 +630,50 @@ def test_states_rebuilt_by_a_net_that_changes_itself_are_refused():
     with pytest.raises(hl.errors.SampleError, match="away from h0"):
         ran(learner, tokens(12, length=12), "eager")
     assert torch.equal(weights(learner), before)
+
+
+class Constant(nn.Module):
+    """Answers with its weight itself, whatever the input."""
+
+    def __init__(self, size=3):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+
+    def forward(self, u):
+        return self.weight
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        lambda module: setattr(module.weight, "data", torch.zeros(3)),
+        lambda module: nn.utils.vector_to_parameters(torch.zeros(3), module.parameters()),
+    ],
+    ids=["data", "vector_to_parameters"],
+)
+def test_an_answer_that_is_a_weight_stays_as_it_was_where_the_weights_memory_was_exchanged(exchange):
+    module = Constant()
+    learner = hl.Learner(hl.Network.feedforward(module), mse)
+    exchange(module)
+    report = learner.step(hl.Sample(torch.zeros(1), target=torch.ones(3)))
+    assert torch.equal(report.y, torch.zeros(3)) and not torch.equal(module.weight, torch.zeros(3))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_loss_that_is_a_view_of_a_weight_is_that_of_the_weight_before_it_moved(late):
+    learner = hl.Learner(hl.Network.feedforward(Constant(1)), lambda y, target: y[0], hl.Hyper.from_sgd(lr=0.1))
+    learner.step(hl.Sample(torch.zeros(1), torch.zeros(1)))
+    if late:
+        learner.step(hl.Sample(torch.zeros(1), id=1))
+    report = learner.step(hl.Label(1, torch.zeros(1)) if late else hl.Sample(torch.zeros(1), torch.zeros(1)))
+    assert report.loss == torch.tensor(-0.1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 5), (5, 1)])
+def test_a_weight_that_took_another_shape_is_named_before_anything_moves(before, after):
+    module = Constant(before)
+    learner = hl.Learner(hl.Network.feedforward(module), lambda y, target: (y - target).square().sum())
+    module.weight.data = torch.zeros(after)
+    with pytest.raises(hl.errors.ConfigError, match=rf"was \[{before}\] on cpu and became \[{after}\] on cpu"):
+        learner.step(hl.Sample(torch.zeros(1), target=torch.ones(1)))
+    assert torch.equal(module.weight, torch.zeros(after)) and learner.state.t == 0.0

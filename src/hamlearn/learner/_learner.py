@@ -263,6 +263,7 @@ class Learner:
             z = [torch.zeros_like(leaf) for leaf in h]
             outcome = self._order.propose(Carry(h, z, nothing, spec), now)
             with torch.no_grad():
+                keep_apart(outcome, sample, slots)
                 # What running the network again has done to its statistics is not kept: the sample did that.
                 slots.put_back()
                 gained = outcome.omega
