@@ -323,4 +323,5 @@ def test_an_id_that_is_neither_text_nor_whole_number_is_named_and_nothing_change
         subject.step(hl.Label(odd, torch.ones(1, 2, dtype=torch.float64)))
     with pytest.raises(hl.errors.SampleError, match=r"a sample has id=.* give a str or an int"):
         subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=odd))
-    assert subject.labels == before.labels and subject.state.t == before.state.t
+    assert subject.labels == before.labels
+    assert subject.state.t == before.state.t

@@ -169,4 +169,6 @@ def test_labels_keep_their_targets_where_the_source_uses_its_memory_again():
             yield hl.Sample(torch.ones(1), target.fill_(k))
 
     events = hl.streams.delayed(sensor(), by=2)
-    assert [(e.id, e.target.item()) for e in events if isinstance(e, hl.Label)] == [(k, float(k)) for k in range(4)]
+    assert [(e.id, e.target.item()) for e in events if isinstance(e, hl.Label)] == [
+        (k, float(k)) for k in range(4)
+    ]

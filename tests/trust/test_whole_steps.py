@@ -3,6 +3,7 @@
 import copy
 import itertools
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -656,7 +657,8 @@ def test_an_answer_that_is_a_weight_stays_as_it_was_where_the_weights_memory_was
     learner = hl.Learner(hl.Network.feedforward(module), mse)
     exchange(module)
     report = learner.step(hl.Sample(torch.zeros(1), target=torch.ones(3)))
-    assert torch.equal(report.y, torch.zeros(3)) and not torch.equal(module.weight, torch.zeros(3))
+    assert torch.equal(report.y, torch.zeros(3))
+    assert not torch.equal(module.weight, torch.zeros(3))
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -676,4 +678,84 @@ def test_a_weight_that_took_another_shape_is_named_before_anything_moves(before,
     module.weight.data = torch.zeros(after)
     with pytest.raises(hl.errors.ConfigError, match=rf"was \[{before}\] on cpu and became \[{after}\] on cpu"):
         learner.step(hl.Sample(torch.zeros(1), target=torch.ones(1)))
-    assert torch.equal(module.weight, torch.zeros(after)) and learner.state.t == 0.0
+    assert torch.equal(module.weight, torch.zeros(after))
+    assert learner.state.t == 0.0
+
+
+def test_a_loss_may_read_the_learner_whose_step_calls_it():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    twin = copy.deepcopy(module)
+
+    def loss(y, target):
+        size = sum(weight.square().sum() for weight in learner.network.parameters())
+        return mse(y, target) + 0.01 * size + 0.0 * (learner.state.t + learner.labels.waiting)
+
+    learner = hl.Learner(hl.Network.feedforward(module), loss, hl.Hyper.from_sgd(lr=0.1))
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.1)
+    taken = [(torch.randn(5, 4), torch.randn(5, 1)) for _ in range(3)]
+    torch.manual_seed(1)
+    for u, target in taken:
+        learner.step(hl.Sample(u, target))
+    torch.manual_seed(1)
+    for u, target in taken:
+        sgd.zero_grad()
+        (mse(twin(u), target) + 0.01 * sum(weight.square().sum() for weight in twin.parameters())).backward()
+        sgd.step()
+    for name, value in twin.state_dict().items():
+        assert torch.equal(module.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda learner, sample: learner.step(sample),
+        lambda learner, sample: learner.step(hl.Label(1, sample.target)),
+        lambda learner, sample: list(learner.run([sample])),
+        lambda learner, sample: learner.predict(sample.u),
+        lambda learner, sample: learner.reset(),
+        lambda learner, sample: learner.save("never"),
+        lambda learner, sample: copy.deepcopy(learner),
+    ],
+    ids=["step", "label", "run", "predict", "reset", "save", "copy"],
+)
+def test_a_learner_that_is_used_from_within_its_own_step_says_so_and_stays_as_it_was(use):
+    sample = hl.Sample(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+    again = False
+
+    def loss(y, target):
+        if again:
+            use(learner, sample)
+        return mse(y, target)
+
+    learner = hl.Learner(hl.Network.feedforward(Running()), loss, hl.Hyper.from_sgd(lr=0.1, momentum=0.9))
+    learner.step(sample)
+    before, again = snapshot(learner), True
+    with pytest.raises(hl.errors.ConfigError, match="from within one of its own steps"):
+        learner.step(sample)
+    assert same(before, snapshot(learner))
+
+
+def test_a_learner_that_another_thread_asks_in_mid_step_refuses_and_ends_the_step():
+    sample = hl.Sample(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+    refused = []
+
+    def ask():
+        with pytest.raises(hl.errors.ConfigError, match="in another thread during one of its own steps"):
+            refused.append(learner.state)
+        refused.append("as it should be")
+
+    def loss(y, target):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        return mse(y, target)
+
+    torch.manual_seed(0)
+    learner = hl.Learner(hl.Network.feedforward(Running()), loss)
+    torch.manual_seed(0)
+    twin = hl.Learner(hl.Network.feedforward(Running()), mse)
+    learner.step(sample)
+    twin.step(sample)
+    assert refused == ["as it should be"]
+    assert same(snapshot(learner), snapshot(twin))
