@@ -447,6 +447,11 @@ class Learner:
         return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
 
     def _check_network(self) -> None:
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                "within torch.inference_mode() there are no gradients, and a step would learn nothing: leave it "
+                "before the step; learner.predict() works there"
+            )
         slots = self._system.slots
         if slots.same():
             return
