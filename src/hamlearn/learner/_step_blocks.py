@@ -154,7 +154,8 @@ class StepPlan:
         if known is not None:
             rows[4] = rows[4] * torch.tensor(known[:n], dtype=torch.float64)
         if not self.scheduled:
-            if "betas" not in kept:
+            # A tensor may have been written to since.
+            if "betas" not in kept or any(isinstance(beta, Tensor) for beta in self.betas[0]):
                 kept["betas"] = [torch.as_tensor(beta, dtype=torch.float64) for beta in self.betas[0]]
             return Pace(rows, kept["betas"], False)
         columns = zip(*self.betas, strict=True)
