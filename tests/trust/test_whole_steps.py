@@ -759,3 +759,43 @@ def test_a_learner_that_another_thread_asks_in_mid_step_refuses_and_ends_the_ste
     twin.step(sample)
     assert refused == ["as it should be"]
     assert same(snapshot(learner), snapshot(twin))
+
+
+class Dot(torch.autograd.Function):
+    """a·b, whose gradients are b and a themselves and no copies."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return (a * b).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return b, a
+
+
+class Product(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Parameter(torch.randn(size)), nn.Parameter(torch.randn(size))
+
+    def forward(self, u):
+        return Dot.apply(self.a, self.b)
+
+
+@pytest.mark.parametrize("size", [3, 1 << 15])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_gradient_that_is_another_weight_is_that_weight_before_it_moved(size, momentum):
+    module, twin = Product(size), Product(size)
+    hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum)
+    learner = hl.Learner(hl.Network.feedforward(module), lambda y, target: y, hyper)
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(3):
+        learner.step(hl.Sample(torch.zeros(1), torch.zeros(1)))
+        sgd.zero_grad()
+        twin(None).backward()
+        sgd.step()
+        assert torch.equal(module.a, twin.a)
+        assert torch.equal(module.b, twin.b)

@@ -119,7 +119,7 @@ class Withdrawal:
 
 
 def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
-    """Give the new state, the output and the loss memory of their own, where they are views of something else.
+    """Give the new state, costates, output and loss memory of their own, where they are views of something else.
 
     Whoever handed in the sample may use its memory again, weights and buffers change in place, and a report's y
     belongs to whoever reads it.
@@ -129,6 +129,9 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
     if outcome.h:
         outcome.h = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.h]
         lent += map(_region, outcome.h)
+    if not outcome.own:
+        # A gradient is what a function of the user's returned, perhaps a weight that moves before it is added.
+        outcome.omega = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.omega]
     if outcome.loss is not None and _within(outcome.loss, lent, slots):
         outcome.loss = outcome.loss.clone()
     shown = [outcome.y] if isinstance(outcome.y, Tensor) else _tree.flatten(outcome.y)[0]
