@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from hamlearn import _tree
 from hamlearn._claims import Tensors
@@ -34,6 +35,14 @@ class System:
                 "the network has no parameter that requires grad, so there is nothing to learn: "
                 "call requires_grad_() on those that should"
             )
+        for name, weight in named:
+            if is_lazy(weight):
+                raise ConfigError(f"the parameter {name!r} has no shape yet: call the module on an input first")
+            if any(size > 1 and not stride for size, stride in zip(weight.shape, weight.stride(), strict=True)):
+                raise ConfigError(
+                    f"the parameter {name!r} is an expanded tensor, one number in several places, which cannot "
+                    "move: make it of a clone()"
+                )
         self.network = network
         self.loss = loss
         self.hyper = hyper
