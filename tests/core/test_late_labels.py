@@ -325,3 +325,27 @@ def test_an_id_that_is_neither_text_nor_whole_number_is_named_and_nothing_change
         subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=odd))
     assert subject.labels == before.labels
     assert subject.state.t == before.state.t
+
+
+class OfArrays(nn.Module):
+    """Takes NumPy's arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2).double()
+
+    def forward(self, u):
+        return self.linear(torch.from_numpy(u))
+
+
+def test_an_array_that_is_filled_again_does_not_change_what_waits():
+    torch.manual_seed(0)
+    subject = hl.Learner(hl.Network.feedforward(OfArrays()), mse_loss)
+    twin = copy.deepcopy(subject)
+    u, target = np.ones((1, 3)), torch.ones(1, 2, dtype=torch.float64)
+    subject.step(hl.Sample(u, id=1))
+    u[:] = 7.0
+    subject.step(hl.Label(1, target))
+    twin.step(hl.Sample(np.ones((1, 3)), target))
+    for a, b in zip(weights(subject), weights(twin), strict=True):
+        assert torch.equal(a, b)
