@@ -172,3 +172,13 @@ def test_labels_keep_their_targets_where_the_source_uses_its_memory_again():
     assert [(e.id, e.target.item()) for e in events if isinstance(e, hl.Label)] == [
         (k, float(k)) for k in range(4)
     ]
+
+
+def test_streams_are_interleaved_by_sequence_where_labels_stand_between_samples():
+    def sequences(name: str) -> list:
+        u = torch.zeros(1)
+        return [hl.Sample(u, id=name), hl.Label(name, u), hl.Sample(u, boundary=True, id=f"end of {name}")] * 2
+
+    events = hl.streams.interleave(sequences("a"), sequences("b"), by="sequence")
+    whole = ["a", "a", "end of a", "b", "b", "end of b"]
+    assert [event.id for event in events] == whole * 2
