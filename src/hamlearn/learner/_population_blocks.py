@@ -133,9 +133,8 @@ class PopulationPlan:
             kept["scheduled"] = any(member._system.velocity.scheduled for member in members)
             kept["constant"] = all(member._constant for member in members) and not kept["scheduled"]
             kept["first"] = np.array([member.hyper.phi_first is not None for member in members])
-            betas = [beta for member in members for beta in member._system.velocity.values(member._t)]
             # A tensor may be written to from block to block.
-            kept["numbers"] = not any(isinstance(beta, Tensor) for beta in betas)
+            kept["numbers"] = not any(member._system.velocity.has_tensors for member in members)
         self.scheduled, self.steady = kept["scheduled"], kept["constant"] and block.tau is None
         first = bool(((lanes.updates == 0) & kept["first"]).any())
         # A first φ of its own holds until something has been learned: that step is taken by itself.
