@@ -22,10 +22,12 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     """
     if isinstance(by, Tensor):
         return [tensor * by.to(tensor.dtype) for tensor in tensors]
+    if not tensors:  # PyTorch refuses empty lists.
+        return []
     rate = _held(by, tensors)
     # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
     # their own type gives the same bits, in the types that compute in themselves.
-    dtype = tensors[0].dtype if tensors else None
+    dtype = tensors[0].dtype
     if dtype in _PLAIN and all(type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors):
         return list(torch._foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
     return list(torch._foreach_mul(tensors, rate))
@@ -45,7 +47,7 @@ def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]
     """Each tensor plus `by` times its partner."""
     if isinstance(by, Tensor):
         return [a + b * by.to(a.dtype) for a, b in zip(tensors, others, strict=True)]
-    return list(torch._foreach_add(tensors, others, alpha=_held(by, tensors)))
+    return list(torch._foreach_add(tensors, others, alpha=_held(by, tensors))) if tensors else []
 
 
 def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
@@ -53,7 +55,7 @@ def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
     if isinstance(by, Tensor):
         for a, b in zip(tensors, others, strict=True):
             a.add_(b * by.to(a.dtype))
-    else:
+    elif tensors:
         torch._foreach_add_(tensors, others, alpha=_held(by, tensors))
 
 

@@ -60,6 +60,7 @@ class Slots:
         self.buffers: dict[str, Tensor] = dict(network.named_buffers())
         self._learns = {name: weight.requires_grad for name, weight in self.parameters.items()}
         self._types = {name: weight.dtype for name, weight in self.parameters.items()}
+        self._forms = {name: _form(weight) for name, weight in self.parameters.items()}
         modules = list(network.modules())
         holders = [h for module in modules for h in _holders(module)]
         held = [(Place(holder, key), value) for holder in holders for key, value in _items(holder)]
@@ -73,18 +74,18 @@ class Slots:
         watched += [(m._modules, key, child) for m in modules for key, child in m._modules.items()]
         self._watched: list[tuple[Any, ...]] = list(zip(*watched, strict=True)) or [(), (), ()]
         self._weights = list(self.parameters.values())
-        self._kinds = [(w.requires_grad, w.dtype) for w in self._weights]
+        self._kinds = [_kind(weight) for weight in self._weights]
         self._tables = [table for m in modules for table in (m._parameters, m._buffers, m._modules)]
         self._size = sum(map(len, self._tables))
         self._buffer_places = [Place(m._buffers, key) for m in modules for key in m._buffers]
         self._refuse_shared_memory()
 
     def same(self) -> bool:
-        """Whether every weight is the object, of the type and as learnable as it was."""
+        """Whether every weight is the object, in the place, of the type and as learnable as it was."""
         containers, keys, values = self._watched
         return (
             all(map(is_, map(dict.get, containers, keys), values))
-            and [(w.requires_grad, w.dtype) for w in self._weights] == self._kinds
+            and [_kind(weight) for weight in self._weights] == self._kinds
             and sum(map(len, self._tables)) == self._size
         )
 
@@ -108,6 +109,8 @@ class Slots:
                     f"the network became {weight.dtype} after the learner was made with {self._types[name]}: "
                     "convert the network first, then make the learner"
                 )
+            if _form(weight) != self._forms[name]:
+                return f"the parameter {name!r} was {self._forms[name]} and became {_form(weight)}: {anew}"
         gone = [name for name in self.parameters if name not in now.parameters]
         return f"the parameter {gone[0]!r} was taken away after the learner was made: {anew}" if gone else None
 
@@ -220,6 +223,15 @@ def _items(holder: Any) -> list[tuple[Any, Tensor]]:
 
 def _fixed(place: Place, value: Any) -> bool:
     return isinstance(value, nn.Parameter) and isinstance(place.container, dict)
+
+
+def _kind(weight: Tensor) -> tuple[Any, ...]:
+    # Its memory too, which `weight.data = ...` exchanges: answers that are views of it are told by their address.
+    return weight.requires_grad, weight.dtype, weight.data_ptr(), weight.shape
+
+
+def _form(weight: Tensor) -> str:
+    return f"{list(weight.shape)} on {weight.device}"
 
 
 def _put(held: list[tuple[Place, Any]]) -> None:

@@ -6,6 +6,7 @@ import math
 import threading
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils import _pytree
@@ -84,7 +85,11 @@ def copied(tree: Any) -> Any:
     """The same tree with tensors of its own, cut from any graph: whoever handed it in may use its memory again."""
     if isinstance(tree, Tensor):
         return tree.detach().clone()
-    return _pytree.tree_map_only(Tensor, lambda leaf: leaf.detach().clone(), tree)
+    return _pytree.tree_map_only((Tensor, np.ndarray), _copied, tree)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, Tensor) else leaf.copy()
 
 
 def describe(tree: Any) -> str:

@@ -178,7 +178,10 @@ class Hyper:
 
     def constant(self) -> bool:
         """Whether no rate but β depends on time."""
-        return not any(map(callable, (self.tau, self.eta, self.eta_z, self.phi)))
+        # A tensor or an array can be written to, so that it is read anew.
+        return all(
+            rate is None or isinstance(rate, float | int) for rate in (self.tau, self.eta, self.eta_z, self.phi)
+        )
 
     def _value(self, name: str, t: float) -> float:
         rate = getattr(self, name)

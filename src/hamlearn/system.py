@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.parameter import is_lazy
 
 from hamlearn import _tree
 from hamlearn._claims import Tensors
@@ -33,14 +35,28 @@ class System:
                 "the network has no parameter that requires grad, so there is nothing to learn: "
                 "call requires_grad_() on those that should"
             )
+        for name, weight in named:
+            if is_lazy(weight):
+                raise ConfigError(f"the parameter {name!r} has no shape yet: call the module on an input first")
+            if any(size > 1 and not stride for size, stride in zip(weight.shape, weight.stride(), strict=True)):
+                raise ConfigError(
+                    f"the parameter {name!r} is an expanded tensor, one number in several places, which cannot "
+                    "move: make it of a clone()"
+                )
         self.network = network
         self.loss = loss
         self.hyper = hyper
         self.slots = Slots(network)
         self.names = [name for name, _ in named]
         self.theta: list[Tensor] = [weight for _, weight in named]
-        self.large = [index for index, weight in enumerate(self.theta) if weight.numel() >= LARGE]
-        self.small = [index for index, weight in enumerate(self.theta) if weight.numel() < LARGE]
+        # Weights that are views of one memory may share its version as well, by which late moves keep count.
+        memories = Counter(weight.untyped_storage().data_ptr() for weight in self.theta)
+        self.large = [
+            index
+            for index, weight in enumerate(self.theta)
+            if weight.numel() >= LARGE and memories[weight.untyped_storage().data_ptr()] == 1
+        ]
+        self.small = [index for index in range(len(self.theta)) if index not in self.large]
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
         # Tied weights stand under one name but may serve both nets, hence by identity and not by name.
         self.in_state = self._used_by(network.state)

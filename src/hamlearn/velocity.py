@@ -23,6 +23,9 @@ class Velocity:
         names: Parameter names, in the order of the lists given later.
         theta: The weights, to check shapes against.
 
+    Attributes:
+        has_tensors: Whether any β is a tensor, which may be written to at any time.
+
     Example:
         >>> import torch
         >>> velocity = Velocity({"a": 2.0, "*": 0.0}, ["a", "b"], [torch.zeros(1), torch.zeros(1)])
@@ -45,6 +48,7 @@ class Velocity:
         self._groups = list(groups.values())
         only = values[0] if len(groups) == 1 else None
         self._uniform = None if isinstance(only, Tensor) else only
+        self.has_tensors = any(isinstance(value, Tensor) for value in values)
         self._scheduled = [value for value in values if callable(value) and not isinstance(value, Tensor)]
 
     @classmethod

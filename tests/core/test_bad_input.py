@@ -369,3 +369,23 @@ def test_a_stream_that_ends_in_mid_sequence_is_an_error_after_its_tokens_were_le
 
 def test_a_stream_without_boundaries_may_end_anywhere():
     assert len(list(classifier().run([hl.Sample(u(), torch.tensor([0, 1]))] * 3))) == 3
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_step_in_inference_mode_is_refused_and_a_prediction_is_not(engine):
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(1, 1)), nn.functional.mse_loss)
+    with torch.inference_mode():
+        with pytest.raises(hl.errors.ConfigError, match="inference_mode"):
+            list(learner.run([hl.Sample(torch.ones(1, 1), torch.ones(1, 1))], engine=engine))
+        y = learner.predict(torch.ones(1, 1))
+    assert learner.state.updates == 0
+    assert torch.equal(y, learner.predict(torch.ones(1, 1)))
+
+
+def test_a_weight_without_a_shape_or_in_one_place_only_is_named_when_the_learner_is_made():
+    with pytest.raises(hl.errors.ConfigError, match="has no shape yet: call the module"):
+        hl.Learner(hl.Network.feedforward(nn.LazyLinear(1)), nn.functional.mse_loss)
+    expanded = nn.Linear(3, 1)
+    expanded.weight = nn.Parameter(torch.ones(1, 1).expand(1, 3))
+    with pytest.raises(hl.errors.ConfigError, match=r"is an expanded tensor.*clone"):
+        hl.Learner(hl.Network.feedforward(expanded), nn.functional.mse_loss)

@@ -157,3 +157,53 @@ def test_the_memory_of_large_costates_is_used_again():
     for sample in taken[1:]:
         subject.step(sample)
     assert subject._carry.omega[0].data_ptr() == first[0]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_network_of_nothing_but_large_weights_follows_sgd(momentum):
+    torch.manual_seed(1)
+    module = nn.Linear(SIZE, SIZE, bias=False)
+    twin = copy.deepcopy(module)
+    hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum)
+    subject = hl.Learner(hl.Network.feedforward(module), mse_loss, hyper)
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(3):
+        u, target = torch.randn(2, SIZE), torch.randn(2, SIZE)
+        before = module.weight.detach().clone()
+        with pytest.raises(hl.errors.NonFiniteError):
+            subject.step(hl.Sample(u, target / 0))
+        assert torch.equal(module.weight, before)
+        subject.step(hl.Sample(u, target))
+        sgd.zero_grad()
+        mse_loss(twin(u), target).backward()
+        sgd.step()
+        assert torch.equal(module.weight, twin.weight)
+
+
+class Views(nn.Module):
+    """Two large weights in one memory, side by side or one upon the other."""
+
+    def __init__(self, *, apart: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        memory = 0.01 * torch.randn(2, SIZE, SIZE)
+        self.a, self.b = nn.Parameter(memory[0]), nn.Parameter(memory[1] if apart else memory[0].t())
+
+    def forward(self, u):
+        return (u @ self.a).tanh() @ self.b
+
+
+@pytest.mark.parametrize("apart", [True, False])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_large_weights_in_one_memory_both_move(apart, momentum):
+    module, twin = Views(apart=apart), Views(apart=apart)
+    hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum)
+    subject = hl.Learner(hl.Network.feedforward(module), mse_loss, hyper)
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(3):
+        u, target = torch.randn(2, SIZE), torch.randn(2, SIZE)
+        subject.step(hl.Sample(u, target))
+        sgd.zero_grad()
+        mse_loss(twin(u), target).backward()
+        sgd.step()
+        assert_equal(list(module.parameters()), list(twin.parameters()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -311,3 +312,40 @@ def test_a_population_refuses_labels_that_come_later(event):
     population = hl.Population(make, [hl.Hyper(), hl.Hyper(beta=0.1)])
     with pytest.raises(hl.errors.SampleError, match="labels cannot come later"):
         list(population.run([event]))
+
+
+@pytest.mark.parametrize("odd", [True, 1.0, np.int64(1), torch.tensor(1), (1,), [1], b"1"], ids=repr)
+def test_an_id_that_is_neither_text_nor_whole_number_is_named_and_nothing_changes(odd):
+    subject = learner()
+    subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=1))
+    before = copy.deepcopy(subject)
+    with pytest.raises(hl.errors.SampleError, match=r"a label has id=.* give a str or an int"):
+        subject.step(hl.Label(odd, torch.ones(1, 2, dtype=torch.float64)))
+    with pytest.raises(hl.errors.SampleError, match=r"a sample has id=.* give a str or an int"):
+        subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=odd))
+    assert subject.labels == before.labels
+    assert subject.state.t == before.state.t
+
+
+class OfArrays(nn.Module):
+    """Takes NumPy's arrays."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 2).double()
+
+    def forward(self, u):
+        return self.linear(torch.from_numpy(u))
+
+
+def test_an_array_that_is_filled_again_does_not_change_what_waits():
+    torch.manual_seed(0)
+    subject = hl.Learner(hl.Network.feedforward(OfArrays()), mse_loss)
+    twin = copy.deepcopy(subject)
+    u, target = np.ones((1, 3)), torch.ones(1, 2, dtype=torch.float64)
+    subject.step(hl.Sample(u, id=1))
+    u[:] = 7.0
+    subject.step(hl.Label(1, target))
+    twin.step(hl.Sample(np.ones((1, 3)), target))
+    for a, b in zip(weights(subject), weights(twin), strict=True):
+        assert torch.equal(a, b)

@@ -209,3 +209,12 @@ def test_signals_that_cannot_be_are_refused():
         signals.lorenz(substeps=0)
     with pytest.raises(ConfigError, match="t1=-1"):
         signals.delayed_add(-1)
+
+
+def test_the_last_good_value_is_held_where_the_source_uses_its_memory_again():
+    def sensor():
+        u = torch.zeros(2)
+        for values in ([1.0, 2.0], [3.0, float("nan")]):
+            yield Sample(u.copy_(torch.tensor(values)))
+
+    assert [sample.u.tolist() for sample in streams.finite(sensor(), policy="hold")] == [[1.0, 2.0], [3.0, 2.0]]

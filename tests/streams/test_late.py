@@ -223,3 +223,25 @@ def test_an_id_without_a_target_column_is_refused(tmp_path):
     file.write_text(TABLE)
     with pytest.raises(hl.errors.ConfigError, match="id='order' is what labels call their samples by"):
         hl.streams.csv(file, u="price", id="order")
+
+
+def test_labels_keep_their_targets_where_the_source_uses_its_memory_again():
+    def sensor():
+        target = torch.zeros(1)
+        for k in range(4):
+            yield hl.Sample(torch.ones(1), target.fill_(k))
+
+    events = hl.streams.delayed(sensor(), by=2)
+    assert [(e.id, e.target.item()) for e in events if isinstance(e, hl.Label)] == [
+        (k, float(k)) for k in range(4)
+    ]
+
+
+def test_streams_are_interleaved_by_sequence_where_labels_stand_between_samples():
+    def sequences(name: str) -> list:
+        u = torch.zeros(1)
+        return [hl.Sample(u, id=name), hl.Label(name, u), hl.Sample(u, boundary=True, id=f"end of {name}")] * 2
+
+    events = hl.streams.interleave(sequences("a"), sequences("b"), by="sequence")
+    whole = ["a", "a", "end of a", "b", "b", "end of b"]
+    assert [event.id for event in events] == whole * 2

@@ -8,13 +8,14 @@ import socket
 import threading
 import time
 
+import numpy as np
 import pytest
 import torch
 
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.live import sockets
 
 PATIENCE = 20.0
@@ -393,3 +394,28 @@ def test_a_feed_that_cannot_be_is_refused(tmp_path):
         next(iter(streams.live(f"unix://{tmp_path / 'none'}")))
     with pytest.raises(StreamError, match="the source is a int"):
         next(iter(streams.live(3)))
+
+
+@pytest.mark.parametrize("kind", ["sample", "stamped", "array", "pair", "message", "label"])
+def test_a_source_that_uses_its_memory_again_does_not_change_what_waits(kind):
+    def sensor():
+        tensor, array, numbers = torch.zeros(1), np.zeros(1), [0.0]
+        for k in range(5):
+            tensor[0] = array[0] = numbers[0] = float(k)
+            yield {
+                "sample": Sample(tensor),
+                "stamped": (float(k), Sample(tensor)),
+                "array": array,
+                "pair": (array, tensor),
+                "message": {"u": numbers},
+                "label": Label(k, tensor),
+            }[kind]
+        ended.set()
+
+    ended = threading.Event()
+    with streams.live(sensor(), policy="block", n=8) as feed:
+        events = iter(feed)
+        first = next(events)
+        assert ended.wait(10.0)
+        taken = [first, *events]
+    assert [(event.target if kind == "label" else event.u).item() for event in taken] == [0.0, 1.0, 2.0, 3.0, 4.0]

@@ -410,3 +410,38 @@ def test_a_feed_forward_state_net_runs_eagerly_compiled_and_is_copied_without_tr
     learner.save(tmp_path / "learner.safetensors")
     other = copy.deepcopy(learner)
     assert torch.equal(ran(other, samples(3), "eager")[-1].y, ran(learner, samples(3), "eager")[-1].y)
+
+
+def steps_after_a_rate_was_written_to(make, rate, engine):
+    """Weights after a run, a rate set to 0 in place, and a run that must not move them; and those before it."""
+    torch.manual_seed(0)
+    learner = learner_of(nn.Linear(2, 1).double(), hyper=make(rate))
+    ran(learner, samples(6), engine)
+    rate.zero_()
+    before = weights(learner)
+    ran(learner, samples(6), engine)
+    return before, weights(learner)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    "make", [lambda rate: hl.Hyper(beta={"*": rate}), lambda rate: hl.Hyper(phi=rate)], ids=["beta", "phi"]
+)
+def test_a_rate_that_is_a_tensor_is_read_anew_by_both_engines(make, engine):
+    before, after = steps_after_a_rate_was_written_to(make, torch.tensor(0.1), engine)
+    assert torch.equal(before, after)
+
+
+def test_a_beta_that_is_a_tensor_is_read_anew_by_a_population():
+    rate = torch.full((1, 2), 0.1)
+    population = hl.Population(
+        lambda hyper: learner_of(nn.Linear(2, 1, bias=False).double(), hyper=hyper),
+        [hl.Hyper(beta={"*": rate})],
+        [0, 1],
+    )
+    list(population.run(samples(6), chunk=3))
+    rate.zero_()
+    before = [weights(member) for member in population.members]
+    list(population.run(samples(6), chunk=3))
+    for one, other in zip(before, [weights(member) for member in population.members], strict=True):
+        assert torch.equal(one, other)

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -630,3 +631,171 @@ def test_states_rebuilt_by_a_net_that_changes_itself_are_refused():
     with pytest.raises(hl.errors.SampleError, match="away from h0"):
         ran(learner, tokens(12, length=12), "eager")
     assert torch.equal(weights(learner), before)
+
+
+class Constant(nn.Module):
+    """Answers with its weight itself, whatever the input."""
+
+    def __init__(self, size=3):
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(size))
+
+    def forward(self, u):
+        return self.weight
+
+
+@pytest.mark.parametrize(
+    "exchange",
+    [
+        lambda module: setattr(module.weight, "data", torch.zeros(3)),
+        lambda module: nn.utils.vector_to_parameters(torch.zeros(3), module.parameters()),
+    ],
+    ids=["data", "vector_to_parameters"],
+)
+def test_an_answer_that_is_a_weight_stays_as_it_was_where_the_weights_memory_was_exchanged(exchange):
+    module = Constant()
+    learner = hl.Learner(hl.Network.feedforward(module), mse)
+    exchange(module)
+    report = learner.step(hl.Sample(torch.zeros(1), target=torch.ones(3)))
+    assert torch.equal(report.y, torch.zeros(3))
+    assert not torch.equal(module.weight, torch.zeros(3))
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_loss_that_is_a_view_of_a_weight_is_that_of_the_weight_before_it_moved(late):
+    learner = hl.Learner(hl.Network.feedforward(Constant(1)), lambda y, target: y[0], hl.Hyper.from_sgd(lr=0.1))
+    learner.step(hl.Sample(torch.zeros(1), torch.zeros(1)))
+    if late:
+        learner.step(hl.Sample(torch.zeros(1), id=1))
+    report = learner.step(hl.Label(1, torch.zeros(1)) if late else hl.Sample(torch.zeros(1), torch.zeros(1)))
+    assert report.loss == torch.tensor(-0.1)
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 5), (5, 1)])
+def test_a_weight_that_took_another_shape_is_named_before_anything_moves(before, after):
+    module = Constant(before)
+    learner = hl.Learner(hl.Network.feedforward(module), lambda y, target: (y - target).square().sum())
+    module.weight.data = torch.zeros(after)
+    with pytest.raises(hl.errors.ConfigError, match=rf"was \[{before}\] on cpu and became \[{after}\] on cpu"):
+        learner.step(hl.Sample(torch.zeros(1), target=torch.ones(1)))
+    assert torch.equal(module.weight, torch.zeros(after))
+    assert learner.state.t == 0.0
+
+
+def test_a_loss_may_read_the_learner_whose_step_calls_it():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 1))
+    twin = copy.deepcopy(module)
+
+    def loss(y, target):
+        size = sum(weight.square().sum() for weight in learner.network.parameters())
+        return mse(y, target) + 0.01 * size + 0.0 * (learner.state.t + learner.labels.waiting)
+
+    learner = hl.Learner(hl.Network.feedforward(module), loss, hl.Hyper.from_sgd(lr=0.1))
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.1)
+    taken = [(torch.randn(5, 4), torch.randn(5, 1)) for _ in range(3)]
+    torch.manual_seed(1)
+    for u, target in taken:
+        learner.step(hl.Sample(u, target))
+    torch.manual_seed(1)
+    for u, target in taken:
+        sgd.zero_grad()
+        (mse(twin(u), target) + 0.01 * sum(weight.square().sum() for weight in twin.parameters())).backward()
+        sgd.step()
+    for name, value in twin.state_dict().items():
+        assert torch.equal(module.state_dict()[name], value), name
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda learner, sample: learner.step(sample),
+        lambda learner, sample: learner.step(hl.Label(1, sample.target)),
+        lambda learner, sample: list(learner.run([sample])),
+        lambda learner, sample: learner.predict(sample.u),
+        lambda learner, sample: learner.reset(),
+        lambda learner, sample: learner.save("never"),
+        lambda learner, sample: copy.deepcopy(learner),
+    ],
+    ids=["step", "label", "run", "predict", "reset", "save", "copy"],
+)
+def test_a_learner_that_is_used_from_within_its_own_step_says_so_and_stays_as_it_was(use):
+    sample = hl.Sample(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+    again = False
+
+    def loss(y, target):
+        if again:
+            use(learner, sample)
+        return mse(y, target)
+
+    learner = hl.Learner(hl.Network.feedforward(Running()), loss, hl.Hyper.from_sgd(lr=0.1, momentum=0.9))
+    learner.step(sample)
+    before, again = snapshot(learner), True
+    with pytest.raises(hl.errors.ConfigError, match="from within one of its own steps"):
+        learner.step(sample)
+    assert same(before, snapshot(learner))
+
+
+def test_a_learner_that_another_thread_asks_in_mid_step_refuses_and_ends_the_step():
+    sample = hl.Sample(torch.ones(1, 2, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64))
+    refused = []
+
+    def ask():
+        with pytest.raises(hl.errors.ConfigError, match="in another thread during one of its own steps"):
+            refused.append(learner.state)
+        refused.append("as it should be")
+
+    def loss(y, target):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        thread.join()
+        return mse(y, target)
+
+    torch.manual_seed(0)
+    learner = hl.Learner(hl.Network.feedforward(Running()), loss)
+    torch.manual_seed(0)
+    twin = hl.Learner(hl.Network.feedforward(Running()), mse)
+    learner.step(sample)
+    twin.step(sample)
+    assert refused == ["as it should be"]
+    assert same(snapshot(learner), snapshot(twin))
+
+
+class Dot(torch.autograd.Function):
+    """a·b, whose gradients are b and a themselves and no copies."""
+
+    @staticmethod
+    def forward(ctx, a, b):
+        ctx.save_for_backward(a, b)
+        return (a * b).sum()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        a, b = ctx.saved_tensors
+        return b, a
+
+
+class Product(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        torch.manual_seed(0)
+        self.a, self.b = nn.Parameter(torch.randn(size)), nn.Parameter(torch.randn(size))
+
+    def forward(self, u):
+        return Dot.apply(self.a, self.b)
+
+
+@pytest.mark.parametrize("size", [3, 1 << 15])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_gradient_that_is_another_weight_is_that_weight_before_it_moved(size, momentum):
+    module, twin = Product(size), Product(size)
+    hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum)
+    learner = hl.Learner(hl.Network.feedforward(module), lambda y, target: y, hyper)
+    sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=momentum)
+    for _ in range(3):
+        learner.step(hl.Sample(torch.zeros(1), torch.zeros(1)))
+        sgd.zero_grad()
+        twin(None).backward()
+        sgd.step()
+        assert torch.equal(module.a, twin.a)
+        assert torch.equal(module.b, twin.b)

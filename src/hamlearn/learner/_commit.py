@@ -110,7 +110,7 @@ class Withdrawal:
     def __call__(self) -> None:
         for module in self.training:
             module.training = True
-        if self.weights is not None:
+        if self.weights is not None and self.weights[0]:
             torch._foreach_copy_(*self.weights)
         self.learner._system.slots.put_back()
         torch.set_rng_state(self.random[0])
@@ -119,7 +119,7 @@ class Withdrawal:
 
 
 def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
-    """Give the new state and the output memory of their own, where they are views of something else.
+    """Give the new state, costates, output and loss memory of their own, where they are views of something else.
 
     Whoever handed in the sample may use its memory again, weights and buffers change in place, and a report's y
     belongs to whoever reads it.
@@ -129,6 +129,11 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
     if outcome.h:
         outcome.h = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.h]
         lent += map(_region, outcome.h)
+    if not outcome.own:
+        # A gradient is what a function of the user's returned, perhaps a weight that moves before it is added.
+        outcome.omega = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.omega]
+    if outcome.loss is not None and _within(outcome.loss, lent, slots):
+        outcome.loss = outcome.loss.clone()
     shown = [outcome.y] if isinstance(outcome.y, Tensor) else _tree.flatten(outcome.y)[0]
     for leaf in shown:
         if isinstance(leaf, Tensor) and _within(leaf, lent, slots):

@@ -81,6 +81,7 @@ class Waiting:
 
     def require_new(self, sample: Sample) -> None:
         """Refuse a sample whose label could not be told from another one's."""
+        require_id(sample.id, "a sample")
         if sample.id in self.samples:
             raise SampleError(
                 f"a sample with id={sample.id!r} waits for its label already: give each sample an id of its own, "
@@ -105,6 +106,15 @@ class Waiting:
         """One less, because its label came."""
         samples = {other: waited for other, waited in self.samples.items() if other != id}
         return replace(self, samples=samples, learned=self.learned + learned)
+
+
+def require_id(id: Any, what: str) -> None:
+    """Refuse an id that no checkpoint could keep, or that another one of another type would be equal to."""
+    if isinstance(id, bool) or not isinstance(id, str | int):
+        raise SampleError(
+            f"{what} has id={id!r}, of type {type(id).__name__}: give a str or an int, for example "
+            "int(id) of a NumPy number"
+        )
 
 
 def pack(waiting: Waiting, known: list[type]) -> tuple[dict[str, Tensor], dict[str, Any]]:

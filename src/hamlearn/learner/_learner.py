@@ -22,7 +22,8 @@ from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
 from hamlearn.learner._echo_blocks import EchoRunner
-from hamlearn.learner._labels import Labels, Waiting
+from hamlearn.learner._inside import inside
+from hamlearn.learner._labels import Labels, Waited, Waiting, require_id
 from hamlearn.learner._moves import Late, Moves
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_late, check_parts, make_order
@@ -148,19 +149,19 @@ class Learner:
     @property
     def labels(self) -> Labels:
         """What became of samples whose labels were to come later."""
-        self._settle()
+        self._settle(reads=True)
         return self._waiting.counts()
 
     @property
     def network(self) -> Network:
         """State net and output net, with the weights as they are now."""
-        self._settle()
+        self._settle(reads=True)
         return self._network
 
     @property
     def state(self) -> State:
         """Time, h, z and ω as they are now."""
-        self._settle()
+        self._settle(reads=True)
         carry = self._carry
         carry.own = False
         h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
@@ -178,7 +179,7 @@ class Learner:
     @property
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
-        self._settle(hand_over=True)
+        self._settle(hand_over=True, reads=True)
         return self._order.stored()
 
     def step(self, sample: Sample | Label) -> StepReport:
@@ -192,10 +193,13 @@ class Learner:
             return self._take_label(sample)
         if not isinstance(sample, Sample):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to
-        # do: wherever an interrupt strikes, the learner will be as before the step, or as after it.
         self._settle(hand_over=True)
         self._check_network()
+        return self._take(sample)
+
+    def _take(self, sample: Sample) -> StepReport:
+        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to
+        # do: wherever an interrupt strikes, the learner will be as before the step, or as after it.
         slots, mode = self._system.slots, torch.is_grad_enabled()
         undo = self._repair = Withdrawal(self, self._generators())
         try:
@@ -239,7 +243,8 @@ class Learner:
     def _take_label(self, label: Label) -> StepReport:
         self._settle(hand_over=True)
         self._check_network()
-        waited = self._waiting.samples.get(label.id) if isinstance(label.id, str | int) else None
+        require_id(label.id, "a label")
+        waited = self._waiting.samples.get(label.id)
         if label.target is None:
             raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
         if waited is None:
@@ -249,6 +254,9 @@ class Learner:
             self._repair = commit
             self._make_whole()
             return StepReport(self._t, None, None, None)
+        return self._learn(label, waited)
+
+    def _learn(self, label: Label, waited: Waited) -> StepReport:
         sample, slots = replace(waited.sample, target=label.target), self._system.slots
         undo = self._repair = Withdrawal(self, self._generators())
         try:
@@ -262,6 +270,7 @@ class Learner:
             z = [torch.zeros_like(leaf) for leaf in h]
             outcome = self._order.propose(Carry(h, z, nothing, spec), now)
             with torch.no_grad():
+                keep_apart(outcome, sample, slots)
                 # What running the network again has done to its statistics is not kept: the sample did that.
                 slots.put_back()
                 gained = outcome.omega
@@ -346,7 +355,11 @@ class Learner:
         that a step of length `tau` (`None`: `Hyper.tau`) would lead to; in parallel order, from the present
         one.
         """
-        network = self.network
+        self._settle()
+        return self._answer(u, tau)
+
+    def _answer(self, u: Any, tau: float | None) -> Any:
+        network = self._network
         modes = [module for module in network.modules() if module.training]
         self._repair = Withdrawal(self, self._generators(), modes)
         try:
@@ -392,13 +405,26 @@ class Learner:
         self._settle()
         _snapshot.load(path, self, new_hyper=new_hyper)
 
-    def _settle(self, *, hand_over: bool = False) -> None:
-        """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead."""
+    def _settle(self, *, hand_over: bool = False, reads: bool = False) -> None:
+        """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead.
+
+        A loss, a module or a schedule may read the learner whose step calls it, which is then as before the step.
+        """
         if self._repair is not None or self._blocks is not None or self._system.slots.borrowed:
-            self._catch_up(hand_over)
+            self._catch_up(hand_over, reads)
 
     @keeps_mode
-    def _catch_up(self, hand_over: bool) -> None:
+    def _catch_up(self, hand_over: bool, reads: bool) -> None:
+        if self._repair is not None:
+            where = inside(self, _UNDER_WAY)
+            if where == "here" and reads:
+                return
+            if where is not None:
+                by = "from within" if where == "here" else "in another thread during"
+                raise ConfigError(
+                    f"the learner was used {by} one of its own steps, which is not done yet: let the step end "
+                    "first, or use a copy of the learner that was made before"
+                )
         self._make_whole()
         if self._blocks is not None:
             self._blocks.settle()
@@ -421,6 +447,11 @@ class Learner:
         return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
 
     def _check_network(self) -> None:
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                "within torch.inference_mode() there are no gradients, and a step would learn nothing: leave it "
+                "before the step; learner.predict() works there"
+            )
         slots = self._system.slots
         if slots.same():
             return
@@ -497,3 +528,7 @@ class Learner:
     def _anew(self) -> Commit:
         carry = Carry([], [], self._carry.omega, None)
         return Commit(self, (), [], carry, self._t, self._updates, True, memory="dropped")
+
+
+_UNDER_WAY = {method.__code__ for method in (Learner._take, Learner._learn, Learner._answer, Learner._try)}
+"""What calls functions of the user's while the learner is not whole."""

@@ -61,16 +61,22 @@ class Moves:
             pending = outcome.pending.get(index)
             if allowed and isinstance(beta, float | int):
                 by = -(now.rates.stride * beta)
-                if abs(by) <= 1.0 and _far_from_overflow(weight, omega, pending):
+                if abs(by) <= 1.0 and not self._lent(pending) and _far_from_overflow(weight, omega, pending):
                     late[index] = Late(weight, omega, pending, by)
                     continue
             if pending is not None:
                 outcome.omega[index] = pending.after(omega)
         return late
 
+    def _lent(self, pending: Pending | None) -> bool:
+        """Whether the gradient is a view of a weight, which may have moved by the time it is added."""
+        grad = None if pending is None else pending.grad
+        return grad is not None and self.system.slots.holds(grad.data_ptr())
+
     def keep(self, late: dict[int, Late]) -> tuple[list[Tensor], list[Tensor]]:
         """The weights that move at once, and copies of them as they are."""
-        torch._foreach_copy_(self._copies, self._weights)
+        if self._weights:  # PyTorch refuses empty lists.
+            torch._foreach_copy_(self._copies, self._weights)
         if len(late) == len(self.system.large):
             return self._weights, self._copies
         others = [self.system.theta[index] for index in self.system.large if index not in late]

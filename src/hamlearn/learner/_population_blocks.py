@@ -133,6 +133,8 @@ class PopulationPlan:
             kept["scheduled"] = any(member._system.velocity.scheduled for member in members)
             kept["constant"] = all(member._constant for member in members) and not kept["scheduled"]
             kept["first"] = np.array([member.hyper.phi_first is not None for member in members])
+            # A tensor may be written to from block to block.
+            kept["numbers"] = not any(member._system.velocity.has_tensors for member in members)
         self.scheduled, self.steady = kept["scheduled"], kept["constant"] and block.tau is None
         first = bool(((lanes.updates == 0) & kept["first"]).any())
         # A first φ of its own holds until something has been learned: that step is taken by itself.
@@ -190,7 +192,7 @@ class PopulationPlan:
         """What has to be looked at step by step."""
         if on_nonfinite == "ignore":
             return "nothing"
-        if self.steady and "watch" in self.kept:
+        if self.steady and self.kept["numbers"] and "watch" in self.kept:
             return self.kept["watch"]
         rates = [r for step in self.rates for r in step]
         watch = first_watch(rates, (betas for step in self.betas for betas in step))
@@ -202,7 +204,7 @@ class PopulationPlan:
         """Rates and β as tensors."""
         known, pack = self.block.known, self.layout.pack
         key = (id(self.rates), self.count)
-        if self.steady and self.kept.get("key") == key:
+        if self.steady and self.kept["numbers"] and self.kept.get("key") == key:
             rows, betas = self.kept["pace"]
         else:
             table = torch.tensor([[r[:5] for r in rates] for rates in self.rates], dtype=torch.float64)

@@ -93,7 +93,7 @@ class StepPlan:
 
     def __init__(self, learner: Learner, block: Block) -> None:
         hyper, velocity = learner.hyper, learner._system.velocity
-        self.scheduled = velocity.scheduled
+        self.scheduled, self.has_tensors = velocity.scheduled, velocity.has_tensors
         self.block = block
         self.updates = learner._updates
         still = learner._constant and not self.scheduled and (self.updates > 0 or hyper.phi_first is None)
@@ -154,7 +154,8 @@ class StepPlan:
         if known is not None:
             rows[4] = rows[4] * torch.tensor(known[:n], dtype=torch.float64)
         if not self.scheduled:
-            if "betas" not in kept:
+            # A tensor may have been written to since.
+            if "betas" not in kept or self.has_tensors:
                 kept["betas"] = [torch.as_tensor(beta, dtype=torch.float64) for beta in self.betas[0]]
             return Pace(rows, kept["betas"], False)
         columns = zip(*self.betas, strict=True)

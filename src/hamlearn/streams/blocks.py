@@ -126,7 +126,7 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
                     raise SampleError(
                         f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)"
                     )
-                taken.append(sample if keeps else _copied(sample))
+                taken.append(sample if keeps else copied(sample))
         except Exception as error:
             failed = error
         if not taken and failed is None:
@@ -135,10 +135,15 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
     raise failed
 
 
-def _copied(sample: Sample | Label) -> Sample | Label:
-    if isinstance(sample, Label):
-        return replace(sample, target=_tree.copied(sample.target))
-    return replace(sample, u=_tree.copied(sample.u), target=_tree.copied(sample.target))
+def copied(item: Any) -> Any:
+    """A sample, a label, or what one is made of, with memory of its own."""
+    if isinstance(item, Label):
+        return replace(item, target=_tree.copied(item.target))
+    if isinstance(item, Sample):
+        return replace(item, u=_tree.copied(item.u), target=_tree.copied(item.target))
+    if isinstance(item, tuple) and any(isinstance(part, Sample) for part in item):
+        return tuple(copied(part) for part in item)
+    return _tree.copied(item)
 
 
 def _alone(sample: Sample | Label) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import torch
 
+from hamlearn import _tree
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
@@ -112,7 +113,8 @@ class FiniteStream(Wrapper):
                     continue
                 sample = mended
             if self._policy == "hold":
-                self._last = sample.u
+                # A copy: the source may use its memory again.
+                self._last = _tree.copied(sample.u)
             if self._waited and sample.tau is not None:
                 sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
             yield sample

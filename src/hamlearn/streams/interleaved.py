@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError
-from hamlearn.state import Sample
+from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec, mix_seed
@@ -128,7 +128,8 @@ class InterleavedStream(Stream):
                 if self._stop == "first" or self._starved():
                     return
                 continue
-            self._inside = self._by == "sequence" and not sample.boundary
+            if not isinstance(sample, Label):
+                self._inside = self._by == "sequence" and not sample.boundary
             yield sample
 
     def _starved(self) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from hamlearn import _tree
 from hamlearn.errors import ConfigError
 from hamlearn.state import Label
 from hamlearn.streams.base import Stream
@@ -102,7 +103,7 @@ class DelayedStream(Wrapper):
                 self._n += 1
                 if sample.target is not None:
                     number = self._n - 1
-                    label = Label(number, sample.target)
+                    label = Label(number, _tree.copied(sample.target))
                     place = number, self._events, len(self._due), before
                     self._due.append(_Due(label, self._n + self._by, *place))
                     sample = replace(sample, target=None, id=number)

@@ -9,6 +9,7 @@ from typing import Any
 
 from hamlearn.errors import SampleError, StreamError
 from hamlearn.state import Label, Sample
+from hamlearn.streams.blocks import copied
 from hamlearn.streams.clock import to_seconds
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.sockets import Line, Lines
@@ -106,10 +107,10 @@ class Feeder:
         self._read += 1
         place = item.place if isinstance(item, Line) else f"item {self._read} of the feed"
         try:
-            if isinstance(item, Line):
-                item = item.message()
+            # The source goes on while the item waits, and may use its memory again.
+            item = item.message() if isinstance(item, Line) else copied(item)
             arrival = _read(item, place, self._clock())
-        except (SampleError, StreamError):
+        except (SampleError, StreamError, RecursionError):
             if not self._skip_bad:
                 raise
             self._buffer.bad += 1
