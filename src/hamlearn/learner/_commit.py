@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from hamlearn import _tree
 from hamlearn._slots import Place, Slots, write_back
 from hamlearn.learner._labels import Waiting
-from hamlearn.learner._moves import Late
+from hamlearn.learner._moves import Moved
 from hamlearn.learner._running import Progress
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Outcome, System
@@ -48,7 +48,7 @@ class Commit:
 
     Attributes:
         learner: Whose step it is.
-        late: Weights that are still to be moved.
+        moves: What moves the weights, as far as they have not moved yet; done twice, it is done once.
         buffers: Old and new tensors of the buffers, by place.
         carry: h, z and ω.
         t: Time.
@@ -61,7 +61,7 @@ class Commit:
     """
 
     learner: Learner
-    late: Iterable[Late]
+    moves: Iterable[Callable[[], None]]
     buffers: list[tuple[Place, Tensor | None, Tensor | None]]
     carry: Carry
     t: float
@@ -73,7 +73,7 @@ class Commit:
 
     def __call__(self) -> None:
         learner = self.learner
-        for move in self.late:
+        for move in self.moves:
             move()
         write_back(self.buffers)
         learner._system.slots.settle()
@@ -159,18 +159,18 @@ def _within(tensor: Tensor, lent: list[tuple[int, int]], slots: Slots) -> bool:
     return slots.holds(place)
 
 
-def nonfinite(outcome: Outcome, system: System, still: Collection[int], late: Collection[int]) -> bool:
+def nonfinite(outcome: Outcome, system: System, moved: Moved, still: Collection[int]) -> bool:
     """Whether anything that the step would leave behind is infinite or not a number.
 
     Args:
         outcome: What the step proposes.
-        system: The weights, which have moved already, except
-        still: those that stay where they are, and
-        late: those that will move and have been looked at.
+        system: The network.
+        moved: θ⁺, and which weights have been looked at already.
+        still: Which weights stay where they are.
     """
     values = list(outcome.h)
     if outcome.moves:
-        omega, theta = outcome.omega, system.theta
+        omega, theta, late = outcome.omega, moved.theta, moved.late
         if outcome.dtheta is not None:
             values += [*omega, *theta]
         elif still or late:
@@ -185,7 +185,7 @@ def nonfinite(outcome: Outcome, system: System, still: Collection[int], late: Co
     return not _tree.all_finite(values)
 
 
-def nonfinite_message(outcome: Outcome, system: System, t: float) -> str:
+def nonfinite_message(outcome: Outcome, system: System, moved: Moved, t: float) -> str:
     """What is not finite, and what to do about it."""
 
     def bad(names: list[str], tensors: list[Tensor]) -> str:
@@ -200,7 +200,7 @@ def nonfinite_message(outcome: Outcome, system: System, t: float) -> str:
         what = "the costate is not finite (z)"
     elif not _tree.all_finite(outcome.h):
         what = "the state h is not finite"
-    elif found := bad(names, [weight.detach() for weight in system.theta]):
+    elif found := bad(names, [weight.detach() for weight in moved.theta]):
         what = f"the weights would overflow ({found})"
     else:
         what = f"the network's buffers are not finite ({bad(list(slots.buffers), slots.present())})"

@@ -24,7 +24,7 @@ from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode,
 from hamlearn.learner._echo_blocks import EchoRunner
 from hamlearn.learner._inside import inside
 from hamlearn.learner._labels import Labels, Waited, Waiting, require_id
-from hamlearn.learner._moves import Late, Moves
+from hamlearn.learner._moves import Moved, Moves
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_late, check_parts, make_order
 from hamlearn.learner._step_blocks import StepRunner
@@ -211,9 +211,9 @@ class Learner:
             outcome = self._order.propose(met, now)
             with torch.no_grad():
                 keep_apart(outcome, sample, slots)
-                late = self._move(now, outcome, undo)
-                finite = self._finite(now, outcome, late)
-                commit = self._accepted(now, outcome, late) if finite else self._skipped(sample)
+                moved = self._move(now, outcome, undo)
+                finite = self._finite(now, outcome, moved)
+                commit = self._accepted(now, outcome, moved) if finite else self._skipped(sample)
                 commit.progress = self._reader.due(sample)
                 if finite and sample.id is not None and sample.target is None:
                     begins = self._stateful and self._starts_anew()
@@ -279,7 +279,7 @@ class Learner:
                     self._system.velocity.move(self._system.theta, gained, self._t, rates.stride)
                 omega = plus(self._carry.omega, gained, 1.0)
                 outcome = replace(outcome, h=[], z=[], omega=omega, dtheta=outcome.dtheta or [])
-                finite = self._finite(now, outcome, {})
+                finite = self._finite(now, outcome, Moved(self._system.theta, {}, []))
                 carry = replace(self._carry, omega=omega, own=True)
                 commit = self._skipped(None)
                 if finite:
@@ -490,34 +490,38 @@ class Learner:
             )
         return Carry(h, carry.z, carry.omega, spec)
 
-    def _move(self, now: Instant, outcome: Outcome, undo: Withdrawal) -> dict[int, Late]:
-        """Move the weights, all but some that can wait until the step is accepted."""
+    def _move(self, now: Instant, outcome: Outcome, undo: Withdrawal) -> Moved:
+        """Move the weights, all but those that can wait, or have to, until the step is accepted."""
+        moves, theta = self._moves, self._system.theta
         if not outcome.moves:
-            return {}
-        moves = self._moves
+            return Moved(theta, {}, [])
+        if self._order.stored():
+            return moves.beside(now, outcome)
         # The state that a new sequence begins with is read from the new weights.
         late = moves.late(now, outcome, allowed=not (now.sample.boundary and self._stateful))
         undo.weights = moves.keep(late)
         moves.move(now, outcome, late)
-        return late
+        return Moved(theta, late, [])
 
-    def _finite(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> bool:
+    def _finite(self, now: Instant, outcome: Outcome, moved: Moved) -> bool:
         on_nonfinite, system = self.on_nonfinite, self._system
-        if on_nonfinite == "ignore" or not nonfinite(outcome, system, system.velocity.still(now.t), late):
+        if on_nonfinite == "ignore" or not nonfinite(outcome, system, moved, system.velocity.still(now.t)):
             return True
         if on_nonfinite == "raise":
-            raise NonFiniteError(nonfinite_message(outcome, system, self._t))
+            raise NonFiniteError(nonfinite_message(outcome, system, moved, self._t))
         return False
 
-    def _accepted(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> Commit:
-        own = outcome.own
+    def _accepted(self, now: Instant, outcome: Outcome, moved: Moved) -> Commit:
+        own, system = outcome.own, self._system
         carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own)
         fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
-        changes = self._system.slots.changes()
+        changes = system.slots.changes()
         if fresh and self._stateful:
-            h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
+            beside = dict(zip(system.names, moved.theta, strict=True)) if moved.beside else {}
+            with system.slots.exchanged(beside):
+                h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
             carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own)
-        return Commit(self, late.values(), changes, carry, now.t + now.rates.tau, updates, fresh)
+        return Commit(self, moved.todo(), changes, carry, now.t + now.rates.tau, updates, fresh)
 
     def _skipped(self, sample: Sample | None) -> Commit:
         # A skipped sample that ends a sequence still ends it: its tokens must not run on into the next one.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +36,42 @@ class Late:
                 self.omega.add_(grad, alpha=gain)
         if self.weight._version == theta and self.by:
             self.weight.add_(self.omega, alpha=self.by)
+
+
+class Written:
+    """Weights that take values which were computed beside them."""
+
+    __slots__ = ("theta", "values")
+
+    def __init__(self, theta: list[Tensor], values: list[Tensor]) -> None:
+        self.theta, self.values = theta, values
+
+    def __call__(self) -> None:
+        """θ ← θ⁺; done again, it changes nothing."""
+        torch._foreach_copy_(self.theta, self.values)
+
+
+class Moved(NamedTuple):
+    """What a step does to the weights.
+
+    Attributes:
+        theta: θ⁺, in the weights' own memory or beside it; for those that are `late`, still θ.
+        late: By index, large weights that move once the step is accepted.
+        rest: What else is to be done then.
+    """
+
+    theta: list[Tensor]
+    late: dict[int, Late]
+    rest: list[Written]
+
+    @property
+    def beside(self) -> bool:
+        """Whether θ⁺ stands beside the weights, which have not moved yet."""
+        return bool(self.rest)
+
+    def todo(self) -> list[Callable[[], None]]:
+        """What moves the weights, or the rest of them."""
+        return [*self.late.values(), *self.rest]
 
 
 class Moves:
@@ -72,6 +110,11 @@ class Moves:
         """Whether the gradient is a view of a weight, which may have moved by the time it is added."""
         grad = None if pending is None else pending.grad
         return grad is not None and self.system.slots.holds(grad.data_ptr())
+
+    def beside(self, now: Instant, outcome: Outcome) -> Moved:
+        """θ⁺ beside the weights: a step that is refused has not touched them, and graphs that hold them live on."""
+        theta = self.system.velocity.moved(self.system.theta, outcome.omega, now.t, now.rates.stride)
+        return Moved(theta, {}, [Written(self.system.theta, theta)])
 
     def keep(self, late: dict[int, Late]) -> tuple[list[Tensor], list[Tensor]]:
         """The weights that move at once, and copies of them as they are."""
