@@ -112,7 +112,7 @@ class Moves:
         return grad is not None and self.system.slots.holds(grad.data_ptr())
 
     def beside(self, now: Instant, outcome: Outcome) -> Moved:
-        """θ⁺ beside the weights: a step that is refused has not touched them, and graphs that hold them live on."""
+        """θ⁺ beside the weights: a refused step has not touched them, and graphs that hold them live on."""
         theta = self.system.velocity.moved(self.system.theta, outcome.omega, now.t, now.rates.stride)
         return Moved(theta, {}, [Written(self.system.theta, theta)])
 
