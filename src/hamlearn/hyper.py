@@ -92,6 +92,9 @@ class Hyper:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 nonnegative(name, value)
+        if isinstance(self.beta, Mapping):
+            # A copy: what is done to the caller's mapping later is done to no learner.
+            object.__setattr__(self, "beta", dict(self.beta))
         for value in self.beta.values() if isinstance(self.beta, Mapping) else (self.beta,):
             check_beta(value)
         if self.clock == "events" and not callable(self.tau):

@@ -389,3 +389,11 @@ def test_a_weight_without_a_shape_or_in_one_place_only_is_named_when_the_learner
     expanded.weight = nn.Parameter(torch.ones(1, 1).expand(1, 3))
     with pytest.raises(hl.errors.ConfigError, match=r"is an expanded tensor.*clone"):
         hl.Learner(hl.Network.feedforward(expanded), nn.functional.mse_loss)
+
+
+def test_a_mapping_of_beta_that_is_changed_later_changes_no_hyper_parameters():
+    beta = {"*.weight": 0.1, "*": 0.0}
+    hyper = hl.Hyper(beta=beta)
+    beta["*.weight"] = 5.0
+    beta.clear()
+    assert hyper.beta == {"*.weight": 0.1, "*": 0.0}
