@@ -1,4 +1,4 @@
-"""Loop nests: which statements share a loop, and their text in C."""
+"""Loop nests: which statements share a loop, what a nest folds, and their text in C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,34 @@ from dataclasses import dataclass, field
 
 Reads = list[tuple[str, str | None]]
 """Memory that is read, with the element's position; `None` stands for any position."""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What a nest folds: for each element, an expression over all that is folded into it.
+
+    Attributes:
+        sizes: Trip counts over the elements, in `i0`, `i1`, ..., the outermost first.
+        lengths: Trip counts of what is folded, in `r0`, `r1`, ...
+        c_type: Type of the elements.
+        start: Value of no terms.
+        update: Statement in `{acc}` and `{x}`.
+        x: A term.
+        memory: Where the elements go.
+        position: Where an element goes in it.
+        parts: Into how many parts the terms of an element are split; each is an element of its own, the parts of
+            one behind each other.
+    """
+
+    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    c_type: str
+    start: str
+    update: str
+    x: str
+    memory: str
+    position: str
+    parts: int = 1
 
 
 @dataclass
@@ -21,6 +49,9 @@ class Nest:
         open: Whether further statements may join.
         ordered: Whether an iteration may depend on those before it.
         function: Name of the function that it is moved to, where its sums may be taken in another order.
+        folding: What it folds, for who writes the nest in another way than as this body.
+        apart: Depths of those loops of an ordered nest whose iterations never meet in the same place.
+        disjoint: Memory of which each nest that says so writes places of its own.
     """
 
     sizes: tuple[int, ...]
@@ -31,6 +62,9 @@ class Nest:
     open: bool = True
     ordered: bool = False
     function: str = ""
+    folding: Folding | None = None
+    apart: tuple[int, ...] = ()
+    disjoint: str = ""
 
     @property
     def touched(self) -> list[str]:
