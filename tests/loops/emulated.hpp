@@ -1,4 +1,4 @@
-// A block of CUDA threads on a CPU: each is a context of its own, which runs until it has to wait for the others.
+// Blocks of CUDA threads on a CPU: each is a context of its own, which runs until it has to wait for the others.
 //
 // Between two barriers the threads run one after the other, in the order that `order` names: whoever reads what
 // another thread writes there finds the old value in one order and the new one in another. Threads that wait in
@@ -20,10 +20,9 @@
 #define LARGESTf FLT_MAX
 struct Number { int x; };
 static Number threadIdx, blockIdx;
-static unsigned char* shared;
 namespace emulated {
-enum State { READY, AT_BARRIER, AT_EXCHANGE, DONE };
-const int MOST = 1024, STACK = 64 * 1024;
+enum State { READY, AT_BARRIER, AT_EXCHANGE, AT_MEETING, DONE };
+const int MOST = 4096, STACK = 64 * 1024;
 struct Thread {
     ucontext_t context;
     char* stack;
@@ -33,23 +32,31 @@ struct Thread {
 };
 static Thread threads[MOST];
 static ucontext_t home;
-static int now;
+static int now, size, first_block;
+static unsigned char* memory;
+static size_t memory_size;
 static void (*body)();
 static void begin() {
     body();
     threads[now].state = DONE;
     swapcontext(&threads[now].context, &home);
 }
+static void turn(int t) {
+    now = t;
+    threadIdx.x = t % size;
+    blockIdx.x = first_block + t / size;
+}
 static void wait(State state) {
     const int own = now;
     threads[own].state = state;
     swapcontext(&threads[own].context, &home);
-    now = own;
+    turn(own);
 }
-// 0: all threads went their way; 1: some wait for others that never come.
-static int run_block(int count, int order, int block, void (*function)()) {
-    body = function;
-    blockIdx.x = block;
+// Runs some blocks together. 0: all threads went their way; 1: some wait for others that never come.
+static int run_blocks(int threads_each, int blocks, int order, int first, void (*function)()) {
+    const int count = threads_each * blocks;
+    if (count > MOST) return 2;
+    body = function, size = threads_each, first_block = first;
     int turns[MOST];
     unsigned random = order;
     for (int t = 0; t < count; ++t) {
@@ -74,17 +81,23 @@ static int run_block(int count, int order, int block, void (*function)()) {
         for (int k = 0; k < count; ++k) {
             const int t = turns[k];
             if (threads[t].state != READY) continue;
-            now = t;
-            threadIdx.x = t;
+            turn(t);
             moved = true;
             swapcontext(&home, &threads[t].context);
         }
-        int at_barrier = 0, done = 0;
-        for (int t = 0; t < count; ++t) at_barrier += threads[t].state == AT_BARRIER, done += threads[t].state == DONE;
+        int meeting = 0, done = 0;
+        for (int t = 0; t < count; ++t) meeting += threads[t].state == AT_MEETING, done += threads[t].state == DONE;
         if (done == count) return 0;
-        if (at_barrier == count) {
+        if (meeting == count) {
             for (int t = 0; t < count; ++t) threads[t].state = READY;
             continue;
+        }
+        for (int block = 0; block < count; block += size) {
+            bool all = true;
+            for (int t = block; t < block + size; ++t) all &= threads[t].state == AT_BARRIER;
+            if (!all) continue;
+            for (int t = block; t < block + size; ++t) threads[t].state = READY;
+            moved = true;
         }
         for (int first = 0; first < count; first += 32) {
             const int last = first + 32 < count ? first + 32 : count;
@@ -99,14 +112,15 @@ static int run_block(int count, int order, int block, void (*function)()) {
     }
 }
 }  // namespace emulated
-static void __syncthreads() { emulated::wait(emulated::AT_BARRIER); threadIdx.x = emulated::now; }
+#define shared (emulated::memory + (blockIdx.x - emulated::first_block) * emulated::memory_size)
+static void __syncthreads() { emulated::wait(emulated::AT_BARRIER); }
+static void meet(unsigned*, unsigned&) { emulated::wait(emulated::AT_MEETING); }
 template <typename T> static T __shfl_xor_sync(unsigned, T x, int by) {
     emulated::Thread& own = emulated::threads[emulated::now];
     const int number = emulated::now, slot = own.exchanges++ & 1;
     own.by = by;
     memcpy(own.slots[slot], &x, sizeof(T));
     emulated::wait(emulated::AT_EXCHANGE);
-    threadIdx.x = number;
     T other;
     memcpy(&other, emulated::threads[number ^ by].slots[slot], sizeof(T));
     return other;

@@ -1,4 +1,4 @@
-"""Kernels for a GPU, compiled and run where there is none: their very text, with every thread a context of its own."""
+"""Kernels for a GPU, run where there is none: their very text, with every thread a context of its own."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ static void all_steps() {{ run(given_now, steps_now, groups_now, scratch_now); }
 extern "C" int go(void** at, int64_t steps, int64_t groups, unsigned char* scratch, int blocks, int order) {{
     memcpy(given_now.at, at, sizeof(given_now.at));
     steps_now = steps, groups_now = groups, scratch_now = scratch;
-    static unsigned char memory[{shared} + 64];
+    emulated::memory_size = {shared} / 64 * 64 + 64;
+    unsigned char* memory = (unsigned char*)malloc(emulated::memory_size * {together} + 64);
+    emulated::memory = memory + (64 - (uintptr_t)memory % 64);
     int failed = 0;
-    for (int block = 0; block < blocks; ++block) {{
-        memset(memory, 0xff, sizeof(memory));
-        shared = memory + (64 - (uintptr_t)memory % 64);
-        failed |= emulated::run_block({threads}, order, block, all_steps);
+    for (int block = 0; block < blocks; block += {together}) {{
+        memset(emulated::memory, 0xff, emulated::memory_size * {together});
+        failed |= emulated::run_blocks({threads}, {together}, order, block, all_steps);
     }}
+    free(memory);
     return failed;
 }}
 """
@@ -45,7 +47,9 @@ class Emulated:
     def __init__(self, kernel: Kernel, order: int = 1) -> None:
         self.kernel, self.order = kernel, order
         text = f"{HEADER.read_text()}\n{kernel.source}\n"
-        self._go = _load(text + MAIN.format(shared=kernel.shared, threads=kernel.threads)).go
+        self._go = _load(
+            text + MAIN.format(shared=kernel.shared, threads=kernel.threads, together=kernel.blocks)
+        ).go
 
     def __call__(
         self,
@@ -64,11 +68,14 @@ class Emulated:
         tensors = [*carry, *samples, *constants, *self.kernel.constants, *results]
         assert all(tensor.is_contiguous() for tensor in tensors)
         pointers = (ctypes.c_void_p * max(len(tensors), 1))(*(tensor.data_ptr() for tensor in tensors))
-        blocks = groups * lanes
-        scratch = torch.full((blocks * self.kernel.scratch + 64,), 255, dtype=torch.uint8)
+        blocks = groups * lanes * self.kernel.blocks
+        size = self.kernel.common + blocks * self.kernel.scratch
+        scratch = torch.full((size + 64,), 255, dtype=torch.uint8)
         place = ctypes.c_void_p(scratch.data_ptr() + -scratch.data_ptr() % 64)
         sizes = (ctypes.c_int64(steps), ctypes.c_int64(groups))
-        assert self._go(pointers, *sizes, place, blocks, self.order) == 0, "threads wait for others that never come"
+        assert self._go(pointers, *sizes, place, blocks, self.order) == 0, (
+            "threads wait for others that never come"
+        )
         return results
 
 

@@ -9,21 +9,20 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
-from hamlearn.loops.levels import Job, levels, split_folds
-from hamlearn.loops.places import Held, Places, place
-from hamlearn.loops.prelude import CUDA_PRELUDE
+from hamlearn.loops.divided import EXCHANGED, divide, divisible
+from hamlearn.loops.kernel_text import MEETING, Given, Text
+from hamlearn.loops.levels import levels, split_folds
+from hamlearn.loops.nests import Nest
+from hamlearn.loops.places import Held, aligned, place
 from hamlearn.loops.program import PREFIX, Kind, Translation
-from hamlearn.loops.threads import function, used
-from hamlearn.loops.values import C_TYPES, UnsupportedError
+from hamlearn.loops.threads import sizes_of
+from hamlearn.loops.values import UnsupportedError
 from hamlearn.loops.writer import Writer
 
-THREADS = 256
 SHARED = 227 * 1024
 """Bytes of shared memory that a block may have on Hopper."""
-MOST = 1 << 22
-"""Terms and elements of a step that one block of threads takes faster than a launch of many blocks each."""
-FAR = 4096
-"""Bytes from which it matters how a piece in global memory is read."""
+MOST = 1 << 18
+"""Terms and elements of a step up to which a block is faster than a launch of many blocks for each step."""
 
 
 @dataclass(frozen=True)
@@ -32,42 +31,33 @@ class Kernel:
 
     Attributes:
         source: Defines the kernel `run(given, steps, groups, scratch)`, where `given` is a structure of pointers to
-            carries, samples, constants and results, in this order; one block per member. What a compiler for
-            CUDA knows by itself, or a stand-in for it, has to stand in front.
+            carries, samples, constants and results, in this order. What a compiler for CUDA knows by itself, or a
+            stand-in for it, has to stand in front.
         threads: Threads of a block.
+        blocks: Blocks that work together on one network; all must run at the same time if there are several.
         shared: Bytes of dynamic shared memory.
-        scratch: Bytes of global memory for each block.
-        lanes: Number of members in a group.
+        common: Bytes of global memory that all blocks share, zeros at the start.
+        scratch: Bytes of global memory for each block, behind that.
+        lanes: Number of members in a group; each has a block.
+        work: Terms and elements that a block computes in a step.
+        cut: Terms and elements of a step that are shared out over the blocks.
+        alone: Whether all that is carried is in shared memory.
         constants: Tensors that the graph itself holds, behind those given as constants.
         results: Shape and dtype of each result of a step.
     """
 
     source: str
     threads: int
+    blocks: int
     shared: int
+    common: int
     scratch: int
     lanes: int
+    work: int
+    cut: int
+    alone: bool
     constants: list[Tensor]
     results: list[tuple[tuple[int, ...], torch.dtype]]
-
-
-@dataclass(frozen=True)
-class _Given:
-    """A tensor that is handed to the kernel: the name's number in the list of pointers, and where a row begins."""
-
-    name: str
-    dtype: torch.dtype
-    count: int
-    laned: bool
-    number: int
-
-    @property
-    def c_type(self) -> str:
-        return C_TYPES[self.dtype]
-
-    @property
-    def held(self) -> Held:
-        return Held(self.name, self.count * self.dtype.itemsize, self.count)
 
 
 def translate_to_cuda(
@@ -75,8 +65,9 @@ def translate_to_cuda(
     kinds: Sequence[Kind],
     laned: Sequence[bool],
     lanes: int = 1,
-    threads: int = THREADS,
+    threads: int = 256,
     shared: int = SHARED,
+    blocks: int = 1,
 ) -> Kernel:
     """The kernel whose step is `graph`.
 
@@ -87,12 +78,13 @@ def translate_to_cuda(
         lanes: Number of members in a group.
         threads: Threads of a block, a power of two.
         shared: Bytes of shared memory that a block may have.
+        blocks: Blocks that share the work on a single network.
 
     Raises:
-        UnsupportedError: If an operation has no loops, or a step is too large for one block.
+        UnsupportedError: If an operation has no loops, or the step is too large.
     """
     try:
-        return _InCuda(graph, list(kinds), list(laned), lanes, threads, shared).kernel()
+        return _InCuda(graph, list(kinds), list(laned), lanes, threads, shared, blocks).kernel()
     except RecursionError as error:
         raise UnsupportedError("the step is too long a chain of operations") from error
 
@@ -108,203 +100,83 @@ class _InCuda(Translation):
         lanes: int,
         threads: int,
         shared: int,
+        blocks: int,
     ) -> None:
         super().__init__(graph, kinds, [False] * len(kinds), Writer(vectors=False))
         self.own_lanes, self.width, self.threads, self.limit = laned, lanes, threads, shared
+        self.blocks = blocks
 
     def kernel(self) -> Kernel:
-        described = [(shape, dtype) for shape, dtype, _ in self.walk()]
-        self.given = self._given(described)
-        nests = split_folds(self.writer, self.writer.nests, self.threads)
-        self.levels = levels(nests)
-        self._require_few(nests)
-        own = [Held(name, dtype.itemsize * count, count) for name, dtype, count in self.writer.memory]
-        samples = [g.held for g in self.given if g.name[0] == PREFIX["sample"]]
-        others = [g.held for g in self.given if g.name[0] in (PREFIX["carry"], PREFIX["constant"])]
-        self.places = place(self.levels, own, samples, others, self.threads, self.limit)
-        written = {name for level in self.levels for job in level for name in job.written}
-        for given in self.given:
-            if given.name[0] == PREFIX["carry"] and self.width > 1 and not given.laned and given.name in written:
-                raise UnsupportedError("a carry that all members share and that changes has no loops")
-        source = _Text(self, written).source()
-        places = self.places
-        return Kernel(
-            source, self.threads, places.shared_size, places.scratch_size, self.width, self.constants, described
-        )
-
-    def _given(self, results: list[tuple[tuple[int, ...], torch.dtype]]) -> list[_Given]:
-        laned = [*self.own_lanes, *[False] * len(self.constants)]
-        listed = [
-            _Given(name, value.dtype, value.numel, own and self.width > 1, 0)
-            for (name, value, _), own in zip(self.inputs, laned, strict=True)
-        ]
-        ordered = [given for letter in "csk" for given in listed if given.name[0] == letter]
-        ordered += [
-            _Given(f"y{k}", dtype, math.prod(shape), self.width > 1, 0) for k, (shape, dtype) in enumerate(results)
-        ]
-        return [_Given(g.name, g.dtype, g.count, g.laned, number) for number, g in enumerate(ordered)]
-
-    def _require_few(self, nests: Sequence) -> None:
-        work = 0
-        for nest in nests:
-            sizes = nest.sizes if nest.folding is None else (*nest.folding.sizes, *nest.folding.lengths)
-            work += math.prod(sizes)
+        results = [(shape, dtype) for shape, dtype, _ in self.walk()]
+        given, nests, cuts = self._given(results), self.writer.nests, {}
+        if self.blocks > 1:
+            if self.width > 1:
+                raise UnsupportedError("several blocks for each member of a population have no loops")
+            matrices = divisible(self.writer, nests)
+            nests = divide(self.writer, nests, matrices, self.blocks)
+            for name, rows in matrices.items():
+                cuts[name] = -(-rows // self.blocks) * (math.prod(self.writer.shapes[name]) // rows)
+        nests = split_folds(self.writer, nests, self.threads)
+        work = _work(nests)
         if work > MOST:
             raise UnsupportedError(f"a step of {work:,} terms and elements is too large for one block of threads")
-
-
-class _Text:
-    def __init__(self, made: _InCuda, written: set[str]) -> None:
-        self.levels, self.given, self.places = made.levels, made.given, made.places
-        self.threads, self.width, self.types = made.threads, made.width, made.writer.types
-        self.by_name = {given.name: given for given in made.given}
-        self.changed = [g for g in made.given if g.name[0] == PREFIX["carry"] and g.name in written]
-        self.samples = [g for g in made.given if g.name[0] == PREFIX["sample"] and g.count]
-
-    def source(self) -> str:
-        functions, calls, number = [], [], 0
-        for level in self.levels:
-            behind = 0
-            for job in level:
-                wide = any(self._far(name) for name in job.nest.touched)
-                parameters = [f"{self._type(name)} {name}" for name in job.touched]
-                functions.append(function(f"n{number}", job, parameters, self.threads, wide))
-                thread = f"(thread + {self.threads - behind}) % {self.threads}" if behind else "thread"
-                calls.append(f"n{number}({', '.join([thread, *job.touched])});")
-                behind = (behind + used(job, self.threads, wide)) % self.threads
-                number += 1
-            calls.append("__syncthreads();")
-        return "\n".join(
-            [
-                f"{CUDA_PRELUDE}struct Given {{ void* at[{max(len(self.given), 1)}]; }};",
-                *functions,
-                f'extern "C" __global__ void __launch_bounds__({self.threads}) run(',
-                "const Given given, const int64_t steps, const int64_t groups, unsigned char* const scratch) {",
-                f"const int thread = threadIdx.x, group = blockIdx.x / {self.width}, l = blockIdx.x % {self.width};",
-                *self._kept(),
-                "__syncthreads();",
-                "for (int64_t step = 0; step < steps; ++step) {",
-                *self._of_step(),
-                *self._ahead(),
-                *(calls[:-1] if calls else []),
-                *self._arrived(),
-                "__syncthreads();",
-                "}",
-                *self._returned(),
-                "}\n",
-            ]
+        order = levels(nests)
+        written = {name for level in order for job in level for name in job.written}
+        others = [g for g in given if g.name[0] in (PREFIX["carry"], PREFIX["constant"])]
+        places = place(
+            order,
+            [_held(name, dtype.itemsize, cuts.get(name, count)) for name, dtype, count in self.writer.memory],
+            [_held(g.name, g.dtype.itemsize, g.count) for g in given if g.name[0] == PREFIX["sample"]],
+            [_held(g.name, g.dtype.itemsize, cuts.get(g.name, g.count)) for g in others],
+            self.threads,
+            self.limit,
+        )
+        outside = [g for g in others if g.name in written and g.name not in places.shared]
+        if self.width > 1 and any(g.name[0] == "c" and g.name in written and not g.laned for g in given):
+            raise UnsupportedError("a carry that all members share and that changes has no loops")
+        if self.blocks > 1 and any(g.name not in cuts for g in outside):
+            raise UnsupportedError(f"{outside[0].count:,} numbers that every block needs have no place")
+        exchange = self._exchange()
+        text = Text(order, given, places, cuts, exchange, self.writer.types, self.threads, self.width, self.blocks)
+        common = MEETING + 2 * sum(exchange.values()) if self.blocks > 1 else 0
+        return Kernel(
+            source=text.source(written),
+            threads=self.threads,
+            blocks=self.blocks,
+            shared=places.shared_size,
+            common=common,
+            scratch=places.scratch_size,
+            lanes=self.width,
+            work=work,
+            cut=self.blocks * _work([nest for nest in nests if nest.share is not None]),
+            alone=not outside,
+            constants=self.constants,
+            results=results,
         )
 
-    def _far(self, name: str) -> bool:
-        if name in self.places.shared:
-            return False
-        given = self.by_name.get(name)
-        return given is None or given.held.size >= FAR
+    def _exchange(self) -> dict[str, int]:
+        """Bytes of each vector that goes from block to block."""
+        shapes, types = self.writer.shapes, self.writer.types
+        names = [name for name in shapes if name[0] == EXCHANGED]
+        return {name: aligned(math.prod(shapes[name]) * types[name].itemsize) for name in names}
 
-    def _apart(self, name: str) -> bool:
-        """Whether the elements are found in global memory, apart from each other."""
-        given = self.by_name.get(name)
-        return given is not None and given.laned and name not in self.places.shared
+    def _given(self, results: list[tuple[tuple[int, ...], torch.dtype]]) -> list[Given]:
+        laned = [*self.own_lanes, *[False] * len(self.constants)]
+        listed = [
+            Given(name, value.dtype, value.numel, own and self.width > 1)
+            for (name, value, _), own in zip(self.inputs, laned, strict=True)
+        ]
+        ordered = [given for letter in PREFIX.values() for given in listed if given.name[0] == letter]
+        return [
+            *ordered,
+            *(Given(f"y{k}", dtype, math.prod(shape), self.width > 1) for k, (shape, dtype) in enumerate(results)),
+        ]
 
-    def _type(self, name: str) -> str:
-        c_type = C_TYPES[self.types[name]] if name in self.types else self.by_name[name].c_type
-        return f"const Apart<{c_type}, {self.width}>" if self._apart(name) else f"{c_type}* __restrict__"
 
-    def _row(self, given: _Given, step: str) -> str:
-        """Where a tensor's elements for a step begin, for this block's member."""
-        row = step if given.name[0] in "sy" else "0"
-        size = given.count
-        if given.laned:
-            return f"({given.c_type}*)given.at[{given.number}] + ({row} * groups + group) * {size * self.width} + l"
-        return f"({given.c_type}*)given.at[{given.number}] + {row} * {size}"
+def _held(name: str, size: int, count: int) -> Held:
+    return Held(name, size * count, count)
 
-    def _step_of(self, given: _Given) -> int:
-        return self.width if given.laned else 1
 
-    def _kept(self) -> list[str]:
-        """Memory that is there for all steps, with what it begins with."""
-        lines = []
-        for name, offset in self.places.shared.items():
-            c_type = C_TYPES[self.types[name]]
-            if name[0] == PREFIX["sample"]:
-                lines.append(f"{c_type}* const {name}_both = ({c_type}*)(shared + {offset});")
-                continue
-            lines.append(f"{c_type}* const {name} = ({c_type}*)(shared + {offset});")
-            if name in self.by_name:
-                lines.append(self._copied(self.by_name[name], name, "{0}", f"({self._row(self.by_name[name], '0')})[{{1}}]"))
-        for name, offset in self.places.scratch.items():
-            c_type = C_TYPES[self.types[name]]
-            block = f"scratch + (int64_t)blockIdx.x * {self.places.scratch_size}"
-            lines.append(f"{c_type}* const {name} = ({c_type}*)({block} + {offset});")
-        for given in self.given:
-            if given.name[0] in "ck" and given.name not in self.places.shared:
-                lines.append(self._pointer(given, "0"))
-        for given in self.samples:
-            if given.name in self.places.shared:
-                lines.append(self._copied(given, f"{given.name}_both", "{0}", f"({self._row(given, '0')})[{{1}}]"))
-        return lines
-
-    def _copied(self, given: _Given, into: str, index: str, source: str) -> str:
-        at = source.replace("{1}", f"(int64_t)e * {self._step_of(given)}")
-        return f"for (int e = thread; e < {given.count}; e += {self.threads}) {into}[{index.replace('{0}', 'e')}] = {at};"
-
-    def _pointer(self, given: _Given, step: str) -> str:
-        start = self._row(given, step)
-        if self._apart(given.name):
-            return f"const Apart<{given.c_type}, {self.width}> {given.name} = {{{start}}};"
-        return f"{given.c_type}* const {given.name} = {start};"
-
-    def _both(self, given: _Given) -> int:
-        """Elements between a sample and the next one."""
-        return -(-given.held.size // 16) * 16 // given.dtype.itemsize
-
-    def _of_step(self) -> list[str]:
-        """Memory that differs from step to step."""
-        lines = []
-        for given in self.given:
-            if given.name[0] == "y" or (given.name[0] == "s" and given.name not in self.places.shared):
-                lines.append(self._pointer(given, "step"))
-            elif given.name[0] == "s":
-                both = self._both(given)
-                lines.append(f"{given.c_type}* const {given.name} = {given.name}_both + (step & 1) * {both};")
-        return lines
-
-    def _ahead(self) -> list[str]:
-        """Begin to read the samples of the next step."""
-        lines, late = [], []
-        for number, given in enumerate(given for given in self.samples if given.name in self.places.shared):
-            rounds = -(-given.count // self.threads)
-            lines.append(f"{given.c_type} {given.name}_next[{rounds}];")
-            late.append(self._each(given, number, "{next} = ({row})[(int64_t)e * {stride}];"))
-        return [*lines, "if (step + 1 < steps) {", *late, "}"] if lines else []
-
-    def _arrived(self) -> list[str]:
-        """Put them where the next step looks for them."""
-        lines = []
-        for number, given in enumerate(given for given in self.samples if given.name in self.places.shared):
-            other = f"{given.name}_both[((step + 1) & 1) * {self._both(given)} + e]"
-            lines.append(self._each(given, number, other + " = {next};"))
-        return lines
-
-    def _each(self, given: _Given, number: int, statement: str) -> str:
-        """A statement for each element of a sample; small samples are left to different warps."""
-        rounds = -(-given.count // self.threads)
-        lines = []
-        for k in range(rounds):
-            text = statement.replace("{next}", f"{given.name}_next[{k}]")
-            text = text.replace("{row}", self._row(given, "(step + 1)")).replace("{stride}", str(self._step_of(given)))
-            behind = 32 * number % self.threads
-            e = f"(thread + {self.threads - behind}) % {self.threads} + {k * self.threads}"
-            lines.append(f"{{ const int e = {e}; if (e < {given.count}) {text} }}")
-        return " ".join(lines)
-
-    def _returned(self) -> list[str]:
-        """Carries go back to where they came from."""
-        lines = []
-        for given in self.changed:
-            if given.name in self.places.shared:
-                to = f"({self._row(given, '0')})[(int64_t)e * {self._step_of(given)}]"
-                lines.append(
-                    f"for (int e = thread; e < {given.count}; e += {self.threads}) {to} = {given.name}[e];"
-                )
-        return lines
+def _work(nests: Sequence[Nest]) -> int:
+    """Terms and elements that one block computes in a step."""
+    return sum(math.prod((*elements, *terms)) for elements, terms in map(sizes_of, nests))

@@ -39,9 +39,7 @@ def levels(nests: list[Nest]) -> list[list[Job]]:
     """
     found: list[list[Job]] = []
     for nest in nests:
-        needed = [
-            (number, job) for number, level in enumerate(found) for job in level if _conflict(job, nest)
-        ]
+        needed = [(number, job) for number, level in enumerate(found) for job in level if _conflict(job, nest)]
         last = max((number for number, _ in needed), default=-1)
         ahead = [job for number, job in needed if number == last]
         if len(ahead) == 1 and _goes_on(ahead[0], nest):
@@ -65,14 +63,21 @@ def _conflict(job: Job, later: Nest) -> bool:
 
 def _goes_on(job: Job, nest: Nest) -> bool:
     """Whether each element of `nest` needs, of all that the job writes, its own element alone."""
-    folding = job.nest.folding
-    if folding is None or folding.parts > 1 or not nest.open or nest.sizes != folding.sizes:
+    first, folding = job.nest, job.nest.folding
+    if not nest.open or nest.share is not None or first.share is not None:
         return False
-    folded = {name for name, _ in job.nest.reads}
-    if folded & set(nest.writes) or folding.memory in nest.writes:
-        return False
-    made = {folding.memory: folding.position}
-    for tail in job.tails:
+    if folding is None:
+        if not first.open or nest.sizes != first.sizes:
+            return False
+        tails, made = [first, *job.tails], {}
+    else:
+        if folding.parts > 1 or nest.sizes != folding.sizes:
+            return False
+        folded = {name for name, _ in first.reads}
+        if folded & set(nest.writes) or folding.memory in nest.writes:
+            return False
+        tails, made = job.tails, {folding.memory: folding.position}
+    for tail in tails:
         made |= tail.writes
         if any(name in nest.writes and nest.writes[name] != at for name, at in tail.reads):
             return False
@@ -81,11 +86,11 @@ def _goes_on(job: Job, nest: Nest) -> bool:
 
 
 def split_folds(writer: Writer, nests: list[Nest], threads: int) -> list[Nest]:
-    """Folds of many terms into few elements in two stages: a warp for each part of the terms, and then the parts."""
+    """Folds of many terms into few elements in two stages: a warp for each part of the terms, then the parts."""
     result = []
     for nest in nests:
         folding = nest.folding
-        if folding is None:
+        if folding is None or nest.share is not None:
             result.append(nest)
             continue
         count, terms = math.prod(folding.sizes), math.prod(folding.lengths)

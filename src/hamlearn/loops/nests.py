@@ -23,6 +23,7 @@ class Folding:
         position: Where an element goes in it.
         parts: Into how many parts the terms of an element are split; each is an element of its own, the parts of
             one behind each other.
+        floor: What is added to the place of an element, where each of several blocks writes elements of its own.
     """
 
     sizes: tuple[int, ...]
@@ -34,6 +35,31 @@ class Folding:
     memory: str
     position: str
     parts: int = 1
+    floor: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which rows of a nest each of several blocks of threads takes.
+
+    Attributes:
+        letter: `i` where the rows are those of the elements, `r` where they are those of what is folded.
+        rows: Number of rows, of which index 0 of that letter counts the number.
+        blocks: Number of blocks.
+    """
+
+    letter: str
+    rows: int
+    blocks: int
+
+    @property
+    def per(self) -> int:
+        """Rows of one block; the last ones may have fewer, or none."""
+        return -(-self.rows // self.blocks)
+
+    def cut(self, letter: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Trip counts of the loops of a letter, for one block."""
+        return (self.per, *sizes[1:]) if letter == self.letter else sizes
 
 
 @dataclass
@@ -52,6 +78,8 @@ class Nest:
         folding: What it folds, for who writes the nest in another way than as this body.
         apart: Depths of those loops of an ordered nest whose iterations never meet in the same place.
         disjoint: Memory of which each nest that says so writes places of its own.
+        exact: What a closed nest reads, with positions.
+        share: Which rows a block takes where several blocks work together; `None`: each takes all.
     """
 
     sizes: tuple[int, ...]
@@ -65,6 +93,8 @@ class Nest:
     folding: Folding | None = None
     apart: tuple[int, ...] = ()
     disjoint: str = ""
+    exact: Reads = field(default_factory=list)
+    share: Share | None = None
 
     @property
     def touched(self) -> list[str]:

@@ -67,9 +67,9 @@ def place(
 ) -> Places:
     """Share out the memory of a block.
 
-    What a step needs for itself comes first, since all of it is touched in every step; pieces that are never needed
-    at the same time may lie in the same place. Then come samples, twice, so that one can be fetched while the other
-    is worked on; then carries and constants, the small ones first.
+    What a step needs for itself comes first, since all of it is touched in every step; pieces that are never
+    needed at the same time may lie in the same place. Then come samples, twice, so that one can be fetched while
+    the other is worked on; then carries and constants, the small ones first.
 
     Args:
         levels: The nests of a step.

@@ -56,6 +56,18 @@ typedef long long int64_t;
 #define LARGEST 1.7976931348623157e308
 #define LARGESTf 3.4028234663852886e38f
 extern __shared__ __align__(16) unsigned char shared[];
+// All threads of all blocks wait for each other; `met` counts how often, for each thread.
+INLINE void meet(unsigned* arrived, unsigned& met) {
+    ++met;
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(arrived, 1u);
+        while ((int)(*(volatile unsigned*)arrived - met * gridDim.x) < 0) {}
+        __threadfence();
+    }
+    __syncthreads();
+}
 """
 
 _BY_THREADS = """\

@@ -52,6 +52,7 @@ class Writer:
         self.nests: list[Nest] = []
         self.memory: list[tuple[str, torch.dtype, int]] = []
         self.types: dict[str, torch.dtype] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self._reads: Reads = []
 
     @property
@@ -63,6 +64,7 @@ class Writer:
         """A value that is read from the memory `name`."""
         shape = tuple(shape)
         self.types[name] = dtype
+        self.shapes.setdefault(name, shape)
 
         def at(index: Index) -> str:
             position = linear(shape, index)
@@ -210,7 +212,7 @@ class Writer:
 
     def _close(self, nest: Nest, name: str) -> None:
         """Add a nest that no statement may join."""
-        nest.reads = [(read, None) for read, _ in self._reads]
+        nest.reads, nest.exact = [(read, None) for read, _ in self._reads], self._reads
         nest.writes, nest.open = {name: "any"}, False
         self.nests.append(nest)
 
