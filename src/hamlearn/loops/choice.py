@@ -10,10 +10,14 @@ from hamlearn.loops.kernel import Kernel, translate_to_cuda
 from hamlearn.loops.program import Kind
 from hamlearn.loops.values import UnsupportedError
 
-SHARE = 2048
+SHARE = 1024
 """Terms and elements of a step that one of several blocks has at least."""
 LARGEST = 128
 """Blocks of one network at most."""
+ENOUGH = 1 << 15
+"""Terms and elements of a step up to which one block is faster than several that have to wait for each other."""
+MOST = 1 << 18
+"""Terms and elements of a step up to which a block is faster than a launch of many blocks for each operation."""
 
 
 def threads_for(work: int, members: int, processors: int) -> int:
@@ -55,24 +59,38 @@ def choose(
     Raises:
         UnsupportedError: If an operation has no loops, or the step is too large.
     """
-    single, reason = None, None
-    try:
-        single = translate_to_cuda(graph, kinds, laned, lanes, shared=shared)
-    except UnsupportedError as error:
-        reason = error
-    if lanes == 1 and (single is None or not single.alone):
-        blocks = LARGEST
-        while blocks > 1:
-            try:
-                found = translate_to_cuda(graph, kinds, laned, 1, 512, shared, blocks)
-            except UnsupportedError as error:
-                reason = reason or error
-                break
-            if found.cut >= SHARE * blocks and blocks <= processors:
-                return found
-            blocks //= 2
-    if single is None:
-        assert reason is not None
-        raise reason
+    single = translate_to_cuda(graph, kinds, laned, lanes, shared=shared)
+    if lanes == 1 and (single.work > ENOUGH or not single.alone):
+        several = _several(graph, kinds, laned, shared, processors)
+        if several is not None:
+            return several
+    if single.work > MOST:
+        raise UnsupportedError(
+            f"a step of {single.work:,} terms and elements, not all of them rows of matrices, is too large for a "
+            "block of threads"
+        )
     threads = threads_for(single.work, members, processors)
     return single if threads == single.threads else translate_to_cuda(graph, kinds, laned, lanes, threads, shared)
+
+
+def _several(
+    graph: fx.GraphModule, kinds: Sequence[Kind], laned: Sequence[bool], shared: int, processors: int
+) -> Kernel | None:
+    """A kernel of several blocks, where most of a step can be shared out over them."""
+    try:
+        cut = translate_to_cuda(graph, kinds, laned, shared=shared, blocks=2).cut
+    except UnsupportedError:
+        # What all blocks need may have no place in two of them, and none in more.
+        return None
+    blocks = 1
+    while 2 * blocks <= min(LARGEST, processors) and 2 * blocks * SHARE <= cut:
+        blocks *= 2
+    if blocks == 1:
+        return None
+    found = translate_to_cuda(graph, kinds, laned, shared=shared, blocks=blocks)
+    if found.work > MOST or not found.alone:
+        return None
+    threads = threads_for(found.work, 1, processors)
+    return (
+        found if threads == found.threads else translate_to_cuda(graph, kinds, laned, 1, threads, shared, blocks)
+    )

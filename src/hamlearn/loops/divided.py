@@ -1,9 +1,10 @@
 """Networks too large for one block: which rows of its matrices each of several blocks of threads keeps for itself.
 
-A matrix that is carried is cut into rows, and each block works on its own: the elements of a row, and what is folded
-along it, need nothing of the other blocks. Vectors are small: every block computes all of them, each for itself, and
-so ends with the same bits. What remains is exchanged through global memory: the elements of W·x, of which each block
-has made some, and those of Wᵀ·x, to which each block has added its rows. All blocks wait for each other in between.
+A matrix that is carried is cut into rows, and each block works on its own: the elements of a row, and what is
+folded along it, need nothing of the other blocks. Vectors are small: every block computes all of them, each for
+itself, and so ends with the same bits. What remains is exchanged through global memory: the elements of W·x, of
+which each block has made some, and those of Wᵀ·x, to which each block has added its rows. All blocks wait for each
+other in between.
 """
 
 from __future__ import annotations

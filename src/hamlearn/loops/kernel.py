@@ -21,8 +21,6 @@ from hamlearn.loops.writer import Writer
 
 SHARED = 227 * 1024
 """Bytes of shared memory that a block may have on Hopper."""
-MOST = 1 << 18
-"""Terms and elements of a step up to which a block is faster than a launch of many blocks for each step."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +28,9 @@ class Kernel:
     """CUDA source of a loop over steps, and what a launch of it needs.
 
     Attributes:
-        source: Defines the kernel `run(given, steps, groups, scratch)`, where `given` is a structure of pointers to
-            carries, samples, constants and results, in this order. What a compiler for CUDA knows by itself, or a
-            stand-in for it, has to stand in front.
+        source: Defines the kernel `run(given, steps, groups, scratch)`, where `given` is a structure of pointers
+            to carries, samples, constants and results, in this order. What a compiler for CUDA knows by itself, or
+            a stand-in for it, has to stand in front.
         threads: Threads of a block.
         blocks: Blocks that work together on one network; all must run at the same time if there are several.
         shared: Bytes of dynamic shared memory.
@@ -81,7 +79,7 @@ def translate_to_cuda(
         blocks: Blocks that share the work on a single network.
 
     Raises:
-        UnsupportedError: If an operation has no loops, or the step is too large.
+        UnsupportedError: If an operation has no loops.
     """
     try:
         return _InCuda(graph, list(kinds), list(laned), lanes, threads, shared, blocks).kernel()
@@ -117,9 +115,6 @@ class _InCuda(Translation):
             for name, rows in matrices.items():
                 cuts[name] = -(-rows // self.blocks) * (math.prod(self.writer.shapes[name]) // rows)
         nests = split_folds(self.writer, nests, self.threads)
-        work = _work(nests)
-        if work > MOST:
-            raise UnsupportedError(f"a step of {work:,} terms and elements is too large for one block of threads")
         order = levels(nests)
         written = {name for level in order for job in level for name in job.written}
         others = [g for g in given if g.name[0] in (PREFIX["carry"], PREFIX["constant"])]
@@ -147,7 +142,7 @@ class _InCuda(Translation):
             common=common,
             scratch=places.scratch_size,
             lanes=self.width,
-            work=work,
+            work=_work(nests),
             cut=self.blocks * _work([nest for nest in nests if nest.share is not None]),
             alone=not outside,
             constants=self.constants,
