@@ -134,7 +134,7 @@ def test_a_learner_saved_on_the_gpu_goes_on_as_if_nothing_had_happened(tmp_path:
         assert torch.equal(a, b)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32:UserWarning")
 def test_what_has_no_loops_goes_to_torch_compile_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)
     network = hl.Network.feedforward(nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 5)))

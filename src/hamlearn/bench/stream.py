@@ -43,7 +43,7 @@ def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, 
     if where == "cpu":
         _report.write(out, "stream", found)
     else:
-        _report.write(out, f"stream-{where}", found, rerun=f"python -m hamlearn.bench.stream --device {where}")
+        _report.write(out, f"stream-{where}", found, rerun=f"hamlearn bench stream --device {where}")
     _show(found)
     return found
 
