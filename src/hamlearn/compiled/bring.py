@@ -1,4 +1,4 @@
-"""Tensors where a loop can read them: on its device, without gaps; a copy is made once and kept while it holds."""
+"""Tensors where a loop can read them: on its device, without gaps."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+SMALL = 4096
+"""Elements up to which it is cheaper to look whether numbers are still the same than to copy them to a GPU."""
+
 
 class Bring:
     """Brings rates, β and samples to a device, block after block.
 
-    Most of them are the same tensors in every block: on a GPU each copy would cost as much as several steps.
+    Rates and β are mostly the same numbers in every block, and on a GPU each copy costs as much as several steps.
     """
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[int, int], tuple[Tensor, int, Tensor]] = {}
+        self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, parts: Sequence[Sequence[Tensor]], device: torch.device) -> list[list[Tensor]]:
         """The same lists of tensors on `device`."""
@@ -25,11 +28,11 @@ class Bring:
         ]
 
     def _one(self, key: tuple[int, int], tensor: Tensor, device: torch.device) -> Tensor:
-        if tensor.device == device:
-            return tensor.contiguous()
-        source, version, copy = self._kept.get(key, (None, -1, tensor))
-        # A tensor that was changed in place has another version.
-        if source is not tensor or version != tensor._version or copy.device != device:
+        if tensor.device == device or tensor.numel() > SMALL:
+            return tensor.to(device).contiguous()
+        numbers, copy = self._kept.get(key, (None, tensor))
+        same = numbers is not None and numbers.dtype == tensor.dtype and numbers.shape == tensor.shape
+        if not same or copy.device != device or not torch.equal(numbers, tensor):
             copy = tensor.to(device).contiguous()
-            self._kept[key] = (tensor, tensor._version, copy)
+            self._kept[key] = (tensor.clone(), copy)
         return copy

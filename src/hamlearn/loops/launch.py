@@ -70,21 +70,23 @@ class CudaLoop:
         ]
         tensors = [*carry, *samples, *constants, *self.constants, *results]
         for tensor in tensors:
-            if not tensor.is_contiguous() or tensor.device != device:
+            if tensor.get_device() != device.index or not tensor.is_contiguous():
                 raise ValueError(
                     f"a tensor on {tensor.device} of strides {tensor.stride()} cannot enter a loop on {device}: "
                     "move it there, and call contiguous() on it"
                 )
         blocks = groups * lanes * kernel.blocks
-        make = torch.zeros if kernel.common else torch.empty
-        scratch = make(kernel.common + blocks * kernel.scratch, dtype=torch.uint8, device=device)
+        size, scratch = kernel.common + blocks * kernel.scratch, None
+        if size:
+            make = torch.zeros if kernel.common else torch.empty
+            scratch = make(size, dtype=torch.uint8, device=device)
         arguments: list[Any] = [
-            (ctypes.c_void_p * max(len(tensors), 1))(*(tensor.data_ptr() for tensor in tensors)),
+            (ctypes.c_void_p * max(len(tensors), 1))(*[tensor.data_ptr() for tensor in tensors]),
             ctypes.c_int64(steps),
             ctypes.c_int64(groups),
-            ctypes.c_void_p(scratch.data_ptr()),
+            ctypes.c_void_p(0 if scratch is None else scratch.data_ptr()),
         ]
-        places = (ctypes.c_void_p * 4)(*(ctypes.addressof(argument) for argument in arguments))
+        places = (ctypes.c_void_p * 4)(*[ctypes.addressof(argument) for argument in arguments])
         stream = ctypes.c_void_p(torch.cuda.current_stream(device).cuda_stream)
         shape = (blocks, 1, 1, kernel.threads, 1, 1, kernel.shared)
         with self._context:
