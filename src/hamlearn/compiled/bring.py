@@ -30,9 +30,12 @@ class Bring:
     def _one(self, key: tuple[int, int], tensor: Tensor, device: torch.device) -> Tensor:
         if tensor.device == device or tensor.numel() > SMALL:
             return tensor.to(device).contiguous()
-        numbers, copy = self._kept.get(key, (None, tensor))
-        same = numbers is not None and numbers.dtype == tensor.dtype and numbers.shape == tensor.shape
-        if not same or copy.device != device or not torch.equal(numbers, tensor):
-            copy = tensor.to(device).contiguous()
-            self._kept[key] = (tensor.clone(), copy)
+        kept = self._kept.get(key)
+        if kept is not None:
+            numbers, copy = kept
+            alike = (numbers.dtype, copy.device) == (tensor.dtype, device)
+            if alike and torch.equal(numbers, tensor):
+                return copy
+        copy = tensor.to(device).contiguous()
+        self._kept[key] = (tensor.clone(), copy)
         return copy
