@@ -19,9 +19,9 @@ def test_numbers_that_stay_the_same_are_copied_once() -> None:
 
 def test_a_tensor_that_was_changed_in_place_is_copied_again() -> None:
     bring, beta = Bring(), torch.ones(3)
-    ((first,),) = bring([[beta]], THERE)
+    _, (first,) = bring([[], [beta]], THERE)
     beta[1] = 2.0
-    ((again,),) = bring([[beta]], THERE)
+    _, (again,) = bring([[], [beta]], THERE)
     assert again is not first
 
 
@@ -44,4 +44,10 @@ def test_samples_are_not_looked_at_twice_and_stay_where_they_are_if_they_are_the
     ((rows,),) = bring([[here.t()[:2]]], torch.device("cpu"))
     assert rows.is_contiguous()
     large = torch.ones(SMALL + 1)
-    assert bring([[large]], THERE)[0][0] is not bring([[large]], THERE)[0][0]
+    assert bring([[], [large]], THERE)[1][0] is not bring([[], [large]], THERE)[1][0]
+
+
+def test_rates_of_many_members_are_copied_once_while_they_are_the_same_tensor() -> None:
+    bring, rates = Bring(), torch.ones(SMALL + 1)
+    assert bring([[rates]], THERE)[0][0] is bring([[rates]], THERE)[0][0]
+    assert bring([[rates]], THERE)[0][0] is not bring([[rates.clone()]], THERE)[0][0]
