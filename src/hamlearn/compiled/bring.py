@@ -15,8 +15,8 @@ class Bring:
     """Brings rates, β and samples to a device, block after block.
 
     Rates and β are mostly the same numbers in every block, and on a GPU each copy costs as much as several steps.
-    Small tensors are compared. The first list is made by the caller and never changed by anyone: there it is enough
-    that a tensor is the same one.
+    Small tensors are compared. The first list is made by the caller and never changed by anyone: there it is
+    enough that a tensor is the same one.
     """
 
     def __init__(self) -> None:
