@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from hamlearn.loops.levels import WARP, Job
-from hamlearn.loops.places import Places, aligned
+from hamlearn.loops.places import Placement, aligned
 from hamlearn.loops.prelude import CUDA_PRELUDE
 from hamlearn.loops.threads import function, used
 from hamlearn.loops.values import C_TYPES
@@ -65,7 +65,7 @@ class Text:
         self,
         levels: Sequence[Sequence[Job]],
         given: Sequence[Given],
-        places: Places,
+        places: Placement,
         cuts: dict[str, int],
         exchange: dict[str, int],
         types: dict[str, torch.dtype],

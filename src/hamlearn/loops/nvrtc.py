@@ -37,6 +37,8 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
         if shelf.intact(path, key):
             return path.read_bytes()
         logger.warning("%s is not what was compiled from its source: compiling it again", path)
+    else:
+        logger.warning("compiling a step into a CUDA kernel: it takes a moment, and is kept for the next time")
     code = _compile(source, capability)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
@@ -48,11 +50,6 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
             f"there is no place for compiled loops ({error}): set {shelf.VARIABLE} to a folder with room"
         ) from error
     return code
-
-
-def known(source: str, capability: tuple[int, int]) -> bool:
-    """Whether this kernel has been compiled before."""
-    return _path(_key(source, capability)).exists()
 
 
 @functools.cache

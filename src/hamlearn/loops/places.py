@@ -28,7 +28,7 @@ class Held:
 
 
 @dataclass
-class Places:
+class Placement:
     """Where each piece of memory is.
 
     Attributes:
@@ -64,7 +64,7 @@ def place(
     others: Sequence[Held],
     threads: int,
     limit: int,
-) -> Places:
+) -> Placement:
     """Share out the memory of a block.
 
     What a step needs for itself comes first, since all of it is touched in every step; pieces that are never
@@ -86,7 +86,7 @@ def place(
     while total > limit // 2:
         outside.append(inside.pop(0))
         offsets, total = _packed(inside, spans)
-    places = Places(offsets, {}, total)
+    places = Placement(offsets, {}, total)
     for piece in outside:
         places.scratch[piece.name] = places.scratch_size
         places.scratch_size += aligned(piece.size)
