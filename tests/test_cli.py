@@ -34,6 +34,18 @@ def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name
     assert report["results"]
 
 
+def test_a_device_is_taken_by_the_benchmarks_that_know_it_and_refused_by_the_others(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("hamlearn.bench.stream.run", lambda out, **given: seen.append(given))
+    assert runner.invoke(app, ["bench", "stream", "--device", "cuda", "--out", str(tmp_path)]).exit_code == 0
+    assert runner.invoke(app, ["bench", "stream", "--out", str(tmp_path)]).exit_code == 0
+    assert seen == [{"quick": False, "device": "cuda"}, {"quick": False}]
+    for name, device, why in (("step", "cuda", "'step' runs on the CPU"), ("stream", "tpu", "'tpu' is not known")):
+        result = runner.invoke(app, ["bench", name, "--device", device])
+        assert result.exit_code != 0
+        assert why in f"{result.output}{result.exception}"
+
+
 def test_an_unknown_benchmark_exits_with_two():
     assert runner.invoke(app, ["bench", "nothing"]).exit_code == 2
 

@@ -135,8 +135,10 @@ def bench(
     names: Annotated[list[Benchmark] | None, typer.Argument(help="Which; all of them if none is named.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
     quick: Annotated[bool, typer.Option(help="Small sizes: whether it works, not how fast.")] = False,
+    device: Annotated[str | None, typer.Option(help="'cpu' or 'cuda', for stream and memory.")] = None,
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports."""
+    _require_device(names or list(Benchmark), device)
     for name in names or list(Benchmark):
         try:
             benchmark = importlib.import_module(f"hamlearn.bench.{name.value}")
@@ -144,7 +146,17 @@ def bench(
             raise ConfigError(
                 f"the benchmark {name.value!r} needs {error.name}: pip install 'hamlearn[bench,experiments,river]'"
             ) from error
-        benchmark.run(out, quick=quick)
+        benchmark.run(out, quick=quick, **({} if device is None else {"device": device}))
+
+
+def _require_device(names: list[Benchmark], device: str | None) -> None:
+    if device is None:
+        return
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(f"--device {device!r} is not known: give 'cpu' or 'cuda'")
+    others = [name.value for name in names if name.value not in ("stream", "memory")]
+    if others:
+        raise ConfigError(f"--device is for stream and memory; {others[0]!r} runs on the CPU alone")
 
 
 @app.command()

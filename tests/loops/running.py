@@ -1,4 +1,4 @@
-"""Graphs run twice: by PyTorch, and as a loop in C."""
+"""Graphs run twice: by PyTorch, and as a loop in C or CUDA."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from torch import Tensor, fx
 
 from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Kind, Loop, library, translate
+from tests.loops.graphs import STEPS, Problem, random_problem
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
-LANES = 3
+LANES, GROUPS = 3, 2
+Make = Callable[[fx.GraphModule, list[Kind], list[bool], int], Any]
+"""(graph, kinds, laned, lanes) to a loop."""
 
 
 def assert_same(result: Tensor, expected: Tensor, what: object) -> None:
@@ -81,3 +84,61 @@ def by_steps(
 def kinds_of(carry: Sequence[Tensor], samples: Sequence[Tensor], constants: Sequence[Tensor]) -> list[Kind]:
     """The kinds of the inputs of a graph that takes them in this order."""
     return [*["carry"] * len(carry), *["sample"] * len(samples), *["constant"] * len(constants)]  # type: ignore[list-item]
+
+
+def in_c(graph: fx.GraphModule, kinds: list[Kind], laned: list[bool], lanes: int) -> Any:
+    """A loop in C."""
+    return Loop(translate(graph, kinds, laned, lanes))
+
+
+def assert_single(problem: Problem, make: Make = in_c) -> None:
+    """A loop over steps gives, to the bit, what a loop in Python over the same graph gives."""
+    carry, samples, constants = (
+        [x.clone() for x in part] for part in (problem.carry, problem.samples, problem.constants)
+    )
+    graph = pure_graph(problem.step, [*carry, *(x[0] for x in samples), *constants])
+    expected, rows = by_steps(graph, problem.carry, samples, constants)
+    kinds = kinds_of(carry, samples, constants)
+    results = make(graph, kinds, [False] * len(kinds), 1)(STEPS, carry, samples, constants)
+    for new, old in zip(carry, expected, strict=True):
+        assert torch.equal(new, old)
+    for number, result in enumerate(results):
+        for step in range(STEPS):
+            assert torch.equal(result[step], rows[step][number])
+
+
+def assert_population(seed: int, make: Make = in_c) -> None:
+    """Members in groups, each with its own carry, and some with samples and constants of their own."""
+    members = [random_problem(seed, member) for member in range(LANES * GROUPS)]
+    first = members[0]
+    count = len(first.carry)
+    own = [True] * count + [(seed + k) % 3 > 0 for k in range(len(first.samples) + len(first.constants))]
+    for member in members[1:]:
+        for k, name in enumerate(["samples"] * len(first.samples) + ["constants"] * len(first.constants)):
+            at = k if name == "samples" else k - len(first.samples)
+            if not own[count + k]:
+                getattr(member, name)[at] = getattr(first, name)[at]
+    graph = pure_graph(first.step, [*first.carry, *(x[0] for x in first.samples), *first.constants])
+    kinds = kinds_of(first.carry, first.samples, first.constants)
+    loop = make(graph, kinds, own, LANES)
+    groups = []
+    for part, axis, offset in (
+        ("carry", 0, 0),
+        ("samples", 1, count),
+        ("constants", 0, count + len(first.samples)),
+    ):
+        tensors = []
+        for k in range(len(getattr(first, part))):
+            each = [getattr(member, part)[k] for member in members]
+            stacked = [torch.stack(each[g * LANES : (g + 1) * LANES], -1) for g in range(GROUPS)]
+            tensors.append(torch.stack(stacked, axis).contiguous() if own[offset + k] else each[0])
+        groups.append(tensors)
+    results = loop(STEPS, *groups, LANES, GROUPS)
+    for number, member in enumerate(members):
+        g, lane = divmod(number, LANES)
+        expected, rows = by_steps(graph, member.carry, member.samples, member.constants)
+        for new, old in zip(groups[0], expected, strict=True):
+            assert torch.equal(new[g, ..., lane], old)
+        for k, result in enumerate(results):
+            for step in range(STEPS):
+                assert torch.equal(result[step, g, ..., lane], rows[step][k])

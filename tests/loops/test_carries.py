@@ -9,64 +9,11 @@ import torch
 from torch import Tensor
 
 from hamlearn.compiled.graphs import pure_graph
-from hamlearn.loops import Loop, UnsupportedError, translate
+from hamlearn.loops import UnsupportedError, translate
 from tests.loops.graphs import STEPS, Problem, random_problem
-from tests.loops.running import by_steps, kinds_of, quickly_compiled
+from tests.loops.running import assert_population, assert_single, quickly_compiled
 
 Step = Callable[..., list[Tensor]]
-LANES, GROUPS = 3, 2
-
-
-def assert_single(problem: Problem) -> None:
-    carry, samples, constants = (
-        [x.clone() for x in part] for part in (problem.carry, problem.samples, problem.constants)
-    )
-    graph = pure_graph(problem.step, [*carry, *(x[0] for x in samples), *constants])
-    expected, rows = by_steps(graph, problem.carry, samples, constants)
-    kinds = kinds_of(carry, samples, constants)
-    results = Loop(translate(graph, kinds, [False] * len(kinds)))(STEPS, carry, samples, constants)
-    for new, old in zip(carry, expected, strict=True):
-        assert torch.equal(new, old)
-    for number, result in enumerate(results):
-        for step in range(STEPS):
-            assert torch.equal(result[step], rows[step][number])
-
-
-def assert_population(seed: int) -> None:
-    """Members in groups, each with its own carry, and some with samples and constants of their own."""
-    members = [random_problem(seed, member) for member in range(LANES * GROUPS)]
-    first = members[0]
-    count = len(first.carry)
-    own = [True] * count + [(seed + k) % 3 > 0 for k in range(len(first.samples) + len(first.constants))]
-    for member in members[1:]:
-        for k, name in enumerate(["samples"] * len(first.samples) + ["constants"] * len(first.constants)):
-            at = k if name == "samples" else k - len(first.samples)
-            if not own[count + k]:
-                getattr(member, name)[at] = getattr(first, name)[at]
-    graph = pure_graph(first.step, [*first.carry, *(x[0] for x in first.samples), *first.constants])
-    kinds = kinds_of(first.carry, first.samples, first.constants)
-    loop = Loop(translate(graph, kinds, own, LANES))
-    groups = []
-    for part, axis, offset in (
-        ("carry", 0, 0),
-        ("samples", 1, count),
-        ("constants", 0, count + len(first.samples)),
-    ):
-        tensors = []
-        for k in range(len(getattr(first, part))):
-            each = [getattr(member, part)[k] for member in members]
-            stacked = [torch.stack(each[g * LANES : (g + 1) * LANES], -1) for g in range(GROUPS)]
-            tensors.append(torch.stack(stacked, axis).contiguous() if own[offset + k] else each[0])
-        groups.append(tensors)
-    results = loop(STEPS, *groups, LANES, GROUPS)
-    for number, member in enumerate(members):
-        g, lane = divmod(number, LANES)
-        expected, rows = by_steps(graph, member.carry, member.samples, member.constants)
-        for new, old in zip(groups[0], expected, strict=True):
-            assert torch.equal(new[g, ..., lane], old)
-        for k, result in enumerate(results):
-            for step in range(STEPS):
-                assert torch.equal(result[step, g, ..., lane], rows[step][k])
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -120,6 +121,16 @@ WORKLOADS = [
         "diagonal, 512 neurons, Forward", "diagonal", 50, _make_diagonal, _diagonal, MSE, lr=1e-6, credit=Forward()
     ),
 ]
+
+
+def _make_rnn_of(neurons: int) -> Network:
+    return Network.recurrent(nn.RNNCell(50, neurons), nn.Linear(neurons, 1))
+
+
+WIDE = [
+    Workload(f"RNN, {n} neurons", "rnn", 50, partial(_make_rnn_of, n), _rnn, MSE, lr=1e-4) for n in (64, 256, 1024)
+]
+"""Measured on a GPU alone: one block of threads, and several."""
 
 
 def make_problem(workload: Workload, steps: int, device: str) -> Problem:

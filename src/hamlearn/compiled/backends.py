@@ -1,4 +1,4 @@
-"""Ways to run a recorded step many times: C loops on the CPU, PyTorch's own compiler and CUDA graphs on a GPU."""
+"""Ways to run a recorded step many times: C loops on the CPU; on a GPU one kernel, or PyTorch's own compiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, fx
 
 from hamlearn.compiled.cuda import OnCuda
-from hamlearn.loops import Kind, Loop, UnsupportedError, cached, translate
+from hamlearn.compiled.graphs import on_device
+from hamlearn.loops import (
+    CudaLoop,
+    Kind,
+    Loop,
+    UnsupportedError,
+    cached,
+    choose,
+    shared_limit,
+    translate,
+)
 
 logger = logging.getLogger("hamlearn")
 
@@ -42,6 +52,34 @@ class InC:
         return self.loop(steps, carry, samples, constants, self.lanes, groups)
 
 
+class InOneKernel:
+    """One kernel for all steps, for tensors on a GPU; each member of a population has a block of threads."""
+
+    def __init__(
+        self,
+        graph: fx.GraphModule,
+        kinds: Sequence[Kind],
+        laned: Sequence[bool],
+        lanes: int,
+        device: torch.device,
+    ) -> None:
+        self.lanes, self.device = lanes, device
+        limit, processors = shared_limit(device), torch.cuda.get_device_properties(device).multi_processor_count
+        self.choose = lambda members: choose(graph, kinds, laned, lanes, members, limit, processors)
+        # Now, so that what has no loops is known at once.
+        self.loops = {lanes: CudaLoop(self.choose(lanes), device)}
+
+    def __call__(
+        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor]
+    ) -> list[Tensor]:
+        """Take `steps` steps."""
+        groups = len(carry[0]) if self.lanes > 1 else 1
+        members = groups * self.lanes
+        if members not in self.loops:
+            self.loops[members] = CudaLoop(self.choose(members), self.device)
+        return self.loops[members](steps, carry, samples, constants, self.lanes, groups)
+
+
 def make_loop(
     graph: fx.GraphModule, kinds: Sequence[Kind], laned: Sequence[bool], lanes: int, device: torch.device
 ) -> Runnable:
@@ -53,6 +91,13 @@ def make_loop(
     if device.type == "cpu":
         return InC(graph, kinds, laned, lanes)
     if device.type == "cuda":
-        logger.warning("compiling a step with torch.compile: it may take a minute, and is kept in PyTorch's cache")
-        return OnCuda(graph, kinds, laned, lanes)
+        try:
+            return InOneKernel(graph, kinds, laned, lanes, device)
+        except UnsupportedError as error:
+            logger.warning(
+                "%s: the step is compiled with torch.compile, and launched again and again by CUDA graphs. "
+                "Compiling may take a minute, and is kept in PyTorch's cache",
+                error,
+            )
+        return OnCuda(on_device(graph, device), kinds, laned, lanes)
     raise UnsupportedError(f"there are no loops for tensors on {device.type}")

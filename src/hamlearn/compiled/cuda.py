@@ -1,4 +1,8 @@
-"""Steps on a GPU: compiled by `torch.compile`, and recorded as CUDA graphs of several steps."""
+"""Steps without loops on a GPU: compiled by `torch.compile`, and recorded as CUDA graphs of several steps.
+
+This is for what `hamlearn.loops` has no kernel for: an operation that it does not know, or a step that is too
+large for it. Every step is about ten launches, where a kernel takes all steps in one.
+"""
 
 from __future__ import annotations
 

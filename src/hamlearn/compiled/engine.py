@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled.backends import make_loop
+from hamlearn.compiled.bring import Bring
 from hamlearn.compiled.reads import Reads
 from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
 from hamlearn.loops import Kind, UnsupportedError
@@ -77,7 +78,7 @@ class Engine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self._steps = Steps()
+        self._steps, self._bring = Steps(), Bring()
 
     def run(
         self,
@@ -113,8 +114,7 @@ class Engine:
         flags = [fresh] if h else []
         parts = [pace.rates, pace.betas, block.u, block.target, flags]
         device = theta[0].device
-        parts = [[tensor.to(device).contiguous() for tensor in part] for part in parts]
-        rates, betas, u, target, flags = parts
+        rates, betas, u, target, flags = self._bring(parts, device)
         samples = [*rates, *(betas if pace.varying else []), *u, *target, *flags]
         constants = [*(tensor.contiguous() for tensor in frozen), *([] if pace.varying else betas)]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import logging
+import operator
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,7 +28,36 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
     Raises:
         UnsupportedError: If the function cannot be recorded, with the reason.
     """
-    inputs = [tensor.detach() for tensor in inputs]
+    if any(tensor.is_cuda for tensor in inputs):
+        # On a GPU PyTorch puts fused operations, which have no loops, in the place of an LSTM and of others. What
+        # a step computes does not depend on the device: it is recorded as if it were the CPU.
+        try:
+            return _recorded(function, [_on_cpu(tensor) for tensor in inputs])
+        except UnsupportedError:
+            # Tensors that are no inputs stay where they are, and do not go together with those on the CPU.
+            pass
+    return _recorded(function, [tensor.detach() for tensor in inputs])
+
+
+def on_device(graph: fx.GraphModule, device: torch.device) -> fx.GraphModule:
+    """The same graph with all that it makes, and holds, on a device."""
+    moved = copy.deepcopy(graph)
+    for node in moved.graph.nodes:
+        if node.kwargs.get("device") is not None:
+            node.kwargs = {**node.kwargs, "device": device}
+        if node.op == "get_attr" and operator.attrgetter(str(node.target))(moved).dim():
+            owner, _, name = str(node.target).rpartition(".")
+            setattr(moved.get_submodule(owner), name, operator.attrgetter(str(node.target))(moved).to(device))
+    moved.recompile()
+    return moved
+
+
+def _on_cpu(tensor: Tensor) -> Tensor:
+    """A tensor of the same shape and type, with no values that matter."""
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
+
+
+def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
     # What fails here is told by the caller, or by the sample itself when it is taken eagerly.
     muted = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""Loop nests: which statements share a loop, and their text in C."""
+"""Loop nests: which statements share a loop, what a nest folds, and their text in C."""
 
 from __future__ import annotations
 
@@ -6,6 +6,60 @@ from dataclasses import dataclass, field
 
 Reads = list[tuple[str, str | None]]
 """Memory that is read, with the element's position; `None` stands for any position."""
+
+
+@dataclass(frozen=True)
+class Folding:
+    """What a nest folds: for each element, an expression over all that is folded into it.
+
+    Attributes:
+        sizes: Trip counts over the elements, in `i0`, `i1`, ..., the outermost first.
+        lengths: Trip counts of what is folded, in `r0`, `r1`, ...
+        c_type: Type of the elements.
+        start: Value of no terms.
+        update: Statement in `{acc}` and `{x}`.
+        x: A term.
+        memory: Where the elements go.
+        position: Where an element goes in it.
+        parts: Into how many parts the terms of an element are split; each is an element of its own, the parts of
+            one behind each other.
+        floor: What is added to the place of an element, where each of several blocks writes elements of its own.
+    """
+
+    sizes: tuple[int, ...]
+    lengths: tuple[int, ...]
+    c_type: str
+    start: str
+    update: str
+    x: str
+    memory: str
+    position: str
+    parts: int = 1
+    floor: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which rows of a nest each of several blocks of threads takes.
+
+    Attributes:
+        letter: `i` where the rows are those of the elements, `r` where they are those of what is folded.
+        rows: Number of rows, of which index 0 of that letter counts the number.
+        blocks: Number of blocks.
+    """
+
+    letter: str
+    rows: int
+    blocks: int
+
+    @property
+    def per(self) -> int:
+        """Rows of one block; the last ones may have fewer, or none."""
+        return -(-self.rows // self.blocks)
+
+    def cut(self, letter: str, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        """Trip counts of the loops of a letter, for one block."""
+        return (self.per, *sizes[1:]) if letter == self.letter else sizes
 
 
 @dataclass
@@ -21,6 +75,11 @@ class Nest:
         open: Whether further statements may join.
         ordered: Whether an iteration may depend on those before it.
         function: Name of the function that it is moved to, where its sums may be taken in another order.
+        folding: What it folds, for who writes the nest in another way than as this body.
+        apart: Depths of those loops of an ordered nest whose iterations never meet in the same place.
+        disjoint: Memory of which each nest that says so writes places of its own.
+        exact: What a closed nest reads, with positions.
+        share: Which rows a block takes where several blocks work together; `None`: each takes all.
     """
 
     sizes: tuple[int, ...]
@@ -31,6 +90,11 @@ class Nest:
     open: bool = True
     ordered: bool = False
     function: str = ""
+    folding: Folding | None = None
+    apart: tuple[int, ...] = ()
+    disjoint: str = ""
+    exact: Reads = field(default_factory=list)
+    share: Share | None = None
 
     @property
     def touched(self) -> list[str]:

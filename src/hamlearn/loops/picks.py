@@ -87,7 +87,8 @@ def _read(writer: Writer, source: Value, places: Places, call: Call) -> Value:
 def _write(writer: Writer, base: Value, source: Any, places: Places, adds: bool) -> Value:
     value = source if isinstance(source, Value) else constant(source, base.dtype)
     value = broadcast(writer.remember(value), places.shape)
-    return writer.scatter(base, value, places.at, places.values, "+=" if adds else "=")
+    apart = [by for by in places.by if isinstance(by, int)]
+    return writer.scatter(base, value, places.at, places.values, "+=" if adds else "=", apart)
 
 
 def _gather(writer: Writer, call: Call) -> Value:

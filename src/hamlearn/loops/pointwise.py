@@ -122,7 +122,12 @@ def _floats(writer: Writer, call: Call) -> Value:
     if not call.dtype.is_floating_point:
         raise UnsupportedError(f"{call.op} of {call.dtype} has no loops")
     args = call.operands("{1}" in text)
-    if call.op in VECTORS and not args[0].lanes and args[0].numel * call.dtype.itemsize >= ALIGNMENT:
+    if (
+        writer.vectors
+        and call.op in VECTORS
+        and not args[0].lanes
+        and args[0].numel * call.dtype.itemsize >= ALIGNMENT
+    ):
         same = args[0].dtype == call.dtype
         value = args[0] if same else elementwise(writer, "{0}", args, call.shape, call.dtype, 0)
         return writer.store_vectors(value, text.replace("{f}", "f" if call.dtype == torch.float32 else ""))

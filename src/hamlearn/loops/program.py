@@ -57,16 +57,25 @@ def translate(graph: fx.GraphModule, kinds: Sequence[Kind], laned: Sequence[bool
         UnsupportedError: If an operation has no loops.
     """
     try:
-        return _Translation(graph, list(kinds), list(laned), lanes).program()
+        return _InC(graph, list(kinds), list(laned), Writer(lanes)).program()
     except RecursionError as error:
         raise UnsupportedError("the step is too long a chain of operations") from error
 
 
-class _Translation:
-    def __init__(self, graph: fx.GraphModule, kinds: list[Kind], laned: list[bool], lanes: int) -> None:
+class Translation:
+    """A walk through the graph of a step, which leaves the step's nests with the writer.
+
+    Args:
+        graph: The step, as `translate` takes it.
+        kinds: What each input is.
+        laned: Which inputs each member of a group has for itself.
+        writer: Takes the nests.
+    """
+
+    def __init__(self, graph: fx.GraphModule, kinds: list[Kind], laned: list[bool], writer: Writer) -> None:
         self.module, self.nodes = graph, list(graph.graph.nodes)
-        self.kinds, self.laned, self.lanes = kinds, laned, lanes
-        self.writer = Writer(lanes)
+        self.kinds, self.laned, self.lanes = kinds, laned, writer.lanes
+        self.writer = writer
         self.values: dict[fx.Node, Any] = {}
         self.inputs: list[tuple[str, Value, int]] = []
         self.constants: list[Tensor] = []
@@ -78,7 +87,8 @@ class _Translation:
         self.carried: list[fx.Node] = outputs[:carried]
         self.results: list[fx.Node] = outputs[carried:]
 
-    def program(self) -> Program:
+    def walk(self) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
+        """Give the writer all nests of a step; shape, dtype and whether per member, of each result."""
         counts = {"carry": 0, "sample": 0, "constant": 0}
         given = iter(zip(self.kinds, self.laned, strict=True))
         for node in self.nodes:
@@ -95,8 +105,7 @@ class _Translation:
                 self.constants.append(tensor)
             elif node.op == "call_function":
                 self.values[node] = self._settled(node, position, self._call(node))
-        results = self._finish()
-        return Program(self._source(), self._layout()[1], self.constants, results)
+        return self._finish()
 
     def _input(self, kind: str, number: int, tensor: Tensor, laned: bool) -> Value:
         if tensor.dtype not in C_TYPES:
@@ -169,6 +178,12 @@ class _Translation:
         if not lanes:
             raise UnsupportedError("a value that all members share depends on one of them")
         return Value(value.shape, value.dtype, True, value.at, value.cost, value.leaves)
+
+
+class _InC(Translation):
+    def program(self) -> Program:
+        results = self.walk()
+        return Program(self._source(), self._layout()[1], self.constants, results)
 
     def _layout(self) -> tuple[list[str], int]:
         lines, offset = [], 0

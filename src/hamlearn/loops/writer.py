@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from hamlearn.loops.nests import Nest, Reads, join
+from hamlearn.loops.nests import Folding, Nest, Reads, join
 from hamlearn.loops.values import C_TYPES, Index, Value, cast, linear, literal
 
 ON_STACK = 16384
@@ -44,13 +44,15 @@ class Writer:
 
     Args:
         lanes: Number of members of a population; 1 for a single network.
+        vectors: Whether functions are computed in whole vectors where that is faster.
     """
 
-    def __init__(self, lanes: int = 1) -> None:
-        self.lanes = lanes
+    def __init__(self, lanes: int = 1, vectors: bool = True) -> None:
+        self.lanes, self.vectors = lanes, vectors
         self.nests: list[Nest] = []
         self.memory: list[tuple[str, torch.dtype, int]] = []
-        self._types: dict[str, str] = {}
+        self.types: dict[str, torch.dtype] = {}
+        self.shapes: dict[str, tuple[int, ...]] = {}
         self._reads: Reads = []
 
     @property
@@ -61,7 +63,8 @@ class Writer:
     def in_memory(self, name: str, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> Value:
         """A value that is read from the memory `name`."""
         shape = tuple(shape)
-        self._types[name] = C_TYPES[dtype]
+        self.types[name] = dtype
+        self.shapes.setdefault(name, shape)
 
         def at(index: Index) -> str:
             position = linear(shape, index)
@@ -76,7 +79,7 @@ class Writer:
 
     def store(self, value: Value, into: str | None = None) -> Value:
         """Put a value into memory: `into`, or new memory."""
-        name = into or self._new_memory(value.shape, value.dtype, value.lanes)
+        name = into or self.new_memory(value.shape, value.dtype, value.lanes)
         if value.numel:
             index = own_index(value.shape)
             position = linear(value.shape, index)
@@ -88,7 +91,7 @@ class Writer:
     def store_vectors(self, value: Value, text: str) -> Value:
         """Put a function of a value into memory, computed in whole vectors, beyond the last element if need be."""
         stored = value if value.memory in self.padded else self.store(value)
-        result = self.in_memory(self._new_memory(value.shape, value.dtype, False), value.shape, value.dtype, False)
+        result = self.in_memory(self.new_memory(value.shape, value.dtype, False), value.shape, value.dtype, False)
         count = -(-value.numel * value.dtype.itemsize // ALIGNMENT) * ALIGNMENT // value.dtype.itemsize
         reads: Reads = [(str(stored.memory), "(i0)")]
         statement = f"{result.memory}[(i0)] = {text.format(f'{stored.memory}[(i0)]')};"
@@ -98,7 +101,7 @@ class Writer:
     def store_parts(self, pieces: Sequence[Value], axis: int, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
         """Put several values behind each other along an axis."""
         lanes = any(piece.lanes for piece in pieces)
-        name = self._new_memory(shape, dtype, lanes)
+        name = self.new_memory(shape, dtype, lanes)
         start = 0
         for piece in pieces:
             index = own_index(piece.shape)
@@ -106,7 +109,7 @@ class Writer:
             position = linear(shape, into)
             self._reads = []
             statement = f"{name}[{self._laned(position, lanes)}] = {cast(piece, dtype)(index)};"
-            self._close(Nest(_loops(piece.shape), lanes, [statement]), name)
+            self._close(Nest(_loops(piece.shape), lanes, [statement], disjoint=name), name)
             start += piece.shape[axis]
         return self.in_memory(name, shape, dtype, lanes)
 
@@ -117,6 +120,7 @@ class Writer:
         places: Callable[[Index], Index],
         by: Sequence[Value] = (),
         how: str = "=",
+        apart: Sequence[int] = (),
     ) -> Value:
         """A copy of `base`, changed in some places.
 
@@ -126,6 +130,7 @@ class Writer:
             places: Where in `base` each element of the source goes.
             by: The values that this depends on; where there are any, two elements may go to the same place.
             how: The assignment: `=` or `+=`.
+            apart: Axes of the source along which no two elements go to the same place.
         """
         lanes = any(value.lanes for value in (base, source, *by))
         copy = self.store(Value(base.shape, base.dtype, lanes, base.at, base.cost, base.leaves))
@@ -135,7 +140,10 @@ class Writer:
             self._reads = []
             position = self._laned(linear(base.shape, places(index)), lanes)
             statement = f"{copy.memory}[{position}] {how} {cast(source, base.dtype)(index)};"
-            self._close(Nest(_loops(source.shape), lanes, [statement], ordered=bool(by)), copy.memory)
+            depths = [axis for axis, length in enumerate(source.shape) if length > 1]
+            free = tuple(depth for depth, axis in enumerate(depths) if axis in apart)
+            nest = Nest(_loops(source.shape), lanes, [statement], ordered=bool(by), apart=free)
+            self._close(nest, copy.memory)
         return copy
 
     def overwrites_itself(self, value: Value, into: str) -> bool:
@@ -147,7 +155,7 @@ class Writer:
 
     def reduce(self, value: Value, axes: Sequence[int], shape: tuple[int, ...], fold: Fold) -> Value:
         """Fold a value over some of its axes."""
-        result = self.in_memory(self._new_memory(shape, value.dtype, value.lanes), shape, value.dtype, value.lanes)
+        result = self.in_memory(self.new_memory(shape, value.dtype, value.lanes), shape, value.dtype, value.lanes)
         assert result.memory is not None
         if not result.numel:
             return result
@@ -163,6 +171,8 @@ class Writer:
         loops = [f"for (int64_t r{d} = 0; r{d} < {value.shape[axis]}; ++r{d}) " for d, axis in enumerate(axes)]
         c_type, target = C_TYPES[value.dtype], f"{result.memory}[{self._laned(position, value.lanes)}]"
         start, expression = literal(fold.start, value.dtype), value.at(index)
+        lengths = tuple(value.shape[axis] for axis in axes)
+        folding = Folding(sizes, lengths, c_type, start, fold.update, expression, result.memory, position)
         update = lambda acc: fold.update.format(acc=acc, x=expression) + ";"  # noqa: E731
         # Where the last axis is kept, the innermost loop runs over it and sums rows: memory is read in order.
         rows = not value.lanes and bool(kept) and (not axes or kept[-1] > axes[-1])
@@ -180,7 +190,7 @@ class Writer:
         else:
             body = f"{{ {c_type} acc = {start};\n{''.join(loops)}{update('acc')}\n{target} = acc; }}"
         apart = f"fold_{result.memory}" if fold.reorders and not rows and not value.lanes else ""
-        self._close(Nest(sizes, False, [body], function=apart), result.memory)
+        self._close(Nest(sizes, False, [body], function=apart, folding=folding), result.memory)
         return result
 
     def functions(self) -> str:
@@ -188,7 +198,7 @@ class Writer:
         texts = []
         for nest in self.nests:
             if nest.function:
-                given = ", ".join(f"{self._types[name]}* __restrict {name}" for name in nest.touched)
+                given = ", ".join(f"{C_TYPES[self.types[name]]}* __restrict {name}" for name in nest.touched)
                 body = f"#pragma clang fp reassociate(on)\n{nest.text(self.lanes)}"
                 texts.append(f"REORDERED static void {nest.function}({given}) {{\n{body}\n}}\n")
         return "".join(texts)
@@ -202,14 +212,15 @@ class Writer:
 
     def _close(self, nest: Nest, name: str) -> None:
         """Add a nest that no statement may join."""
-        nest.reads = [(read, None) for read, _ in self._reads]
+        nest.reads, nest.exact = [(read, None) for read, _ in self._reads], self._reads
         nest.writes, nest.open = {name: "any"}, False
         self.nests.append(nest)
 
     def _laned(self, position: str, lanes: bool) -> str:
         return f"({position})*{self.lanes} + l" if lanes else position
 
-    def _new_memory(self, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> str:
+    def new_memory(self, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> str:
+        """Name of new memory for elements of this shape."""
         name = f"m{len(self.memory)}"
         self.memory.append((name, dtype, math.prod(shape) * (self.lanes if lanes else 1)))
         return name
