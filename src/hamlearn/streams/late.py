@@ -27,8 +27,8 @@ def delayed(stream: Iterable[Any], by: int) -> Stream:
         by: How many samples a label is late; 0 has it follow its sample at once.
 
     Example:
-        >>> import torch
-        >>> pairs = [Sample(torch.tensor([float(k)]), torch.tensor([1.0])) for k in range(3)]
+        >>> import torch, hamlearn as hl
+        >>> pairs = [hl.Sample(torch.tensor([float(k)]), torch.tensor([1.0])) for k in range(3)]
         >>> [event.id for event in delayed(pairs, by=1)]
         [0, 1, 0, 2, 1, 2]
     """
