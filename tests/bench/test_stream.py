@@ -13,6 +13,9 @@ from hamlearn.bench import _stream_single as single
 from hamlearn.bench._stream_workloads import WORKLOADS, make_problem
 from hamlearn.errors import HamlearnError
 
+# What a module sets up once would be set up by each process otherwise.
+pytestmark = pytest.mark.xdist_group("bench of streams")
+
 EVERYWHERE = {"sgd_eager", "hl_eager", "hl_compiled", "hl_each_loss", "hl_loop"}
 
 

@@ -22,6 +22,9 @@ from hamlearn.experiments.reproduce import Settings, job, reproduce, results
 from hamlearn.experiments.reproduce.plan import draws, plan
 from hamlearn.experiments.scenarios import SCENARIOS
 
+# What a module sets up once would be set up by each process otherwise.
+pytestmark = pytest.mark.xdist_group("reproduce")
+
 runner = CliRunner()
 QUICK = ["--models", "Linear", "--epochs", "1", "--jobs", "1"]
 

@@ -93,7 +93,7 @@ def test_killed_at_random_moments_and_resumed_it_ends_bit_for_bit_the_same(write
     draw = random.Random(os.getpid())
     # A server that has loaded the library once: each child starts at once, from a process with a single thread.
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["hamlearn.experiments.run"])
+    server.set_forkserver_preload(["hamlearn.experiments.run", "river.metrics"])
     rows = tmp_path / "killed" / RECORD
     kills = 0
     while kills < kill:
