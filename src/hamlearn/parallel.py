@@ -75,7 +75,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
         outcome.h = plus(carry.h, slope[:n], tau) if n else []
         costates = plus([*z0, *carry.omega], slope[n + m :], stride)
     outcome.z, outcome.omega = costates[:n], costates[n:]
-    outcome.learned = sample.target is not None
+    outcome.learned, outcome.own = sample.target is not None, True
     outcome.dtheta = slope[n : n + m]
     return outcome
 

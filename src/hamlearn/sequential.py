@@ -118,7 +118,8 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
         _add_at(omega, system.in_output, dL[len(h_next) :], -s * stride * phi)
     coupled = coupling(z0, rate(network, h, result, tau))
     h1 = [leaf.detach() for leaf in h1]
-    return Outcome(h1, z, omega, _tree.detach(y), _detached(L), coupled, spec, learned=L is not None)
+    learned = L is not None
+    return Outcome(h1, z, omega, _tree.detach(y), _detached(L), coupled, spec, learned=learned, own=True)
 
 
 def _add_at(omega: list[Tensor], indices: list[int], grads: list[Tensor], gain: Scale) -> None:
