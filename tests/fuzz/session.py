@@ -175,7 +175,14 @@ class Session(Moves, Refused, Interrupts):
 
     def judged(self, sample: hl.Sample) -> dict[str, Any]:
         seen = self.judge.step(sample.u, sample.target, sample.tau, sample.boundary)
+        self.require_numbers()
         return {"t": seen.t, "y": seen.y, "loss": seen.loss, "H": torch.as_tensor(seen.hamiltonian).detach()}
+
+    def require_numbers(self) -> None:
+        """End the case where the judge has left the numbers: a learner refuses or skips what it cannot follow."""
+        everything = [*self.judge.omega.values(), *(p.detach() for p in self.parts.parameters().values())]
+        if not all(bool((value.abs() < 1e30).all()) for value in everything):
+            raise Diverged
 
     def both(self, sample: hl.Sample) -> dict[str, Any]:
         """What the judge sees of a sample that the twin takes too, with the same random numbers."""
@@ -255,10 +262,7 @@ class Session(Moves, Refused, Interrupts):
         self.seed()
         for place in range(count):
             self.judged(self.sample(self.k + place))
-        everything = [*self.judge.omega.values(), *(p.detach() for p in self.parts.parameters().values())]
-        if all(bool((value.abs() < 1e30).all()) for value in everything):
-            raise error
-        raise Diverged
+        raise error
 
     def refusals(self) -> Any:
         return Refusals(self.counts)

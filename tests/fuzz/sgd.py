@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from dataclasses import replace
 from random import Random
@@ -104,7 +105,9 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
     for number, (kind, count, *rest) in enumerate(ops):
         samples = [cases.sample_of(spec, judge.parts, k + place) for place in range(count)]
         cases.seed(spec, number)
-        with Refusals(counts) as refused:
+        refusal = None
+        with Refusals(counts) as refused, contextlib.suppress(hl.errors.NonFiniteError):
+            refusal = True
             if kind == "step":
                 for sample in samples:
                     learner.step(sample)
@@ -113,9 +116,14 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
                 for place, _ in enumerate(learner.run(iter(samples + samples), max_steps=count, **more)):
                     if place == 0:
                         refused.first()
+            refusal = None
         cases.seed(spec, number)
         for sample in samples:
             judge.take(sample)
+        if not all(bool((p.detach().abs() < 1e30).all()) for p in judge.parts.parameters().values()):
+            return counts + Counter({"diverged": 1})
+        if refusal:
+            raise Mismatch(f"a step was refused after {k} samples, and SGD goes on")
         k += count
         counts[kind] += 1
         bits = bits and (kind != "compiled" or refused.from_start)

@@ -133,6 +133,7 @@ def gradient(scalar: Tensor | None, tree: Any) -> Any:
     def one(x: Tensor) -> Tensor:
         if scalar is None or not scalar.requires_grad:
             return torch.zeros_like(x)
-        return torch.autograd.grad(scalar, x, retain_graph=True, materialize_grads=True)[0]
+        gradient = torch.autograd.grad(scalar, x, retain_graph=True, materialize_grads=True)[0]
+        return gradient.to_dense() if gradient.is_sparse else gradient
 
     return tree_map(one, tree)
