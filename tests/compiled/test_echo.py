@@ -89,3 +89,27 @@ def test_weights_that_do_not_lie_in_order_are_learned_all_the_same() -> None:
         eager, compiled, one, other = both(problem, 7, order="sequential", credit=credit)
         assert_same(eager, compiled, 1e-12)
         assert_same_reports(one, other, 1e-12)
+
+
+def test_tokens_that_changed_buffers_are_not_run_again_by_the_compiled_engine() -> None:
+    class Counting(torch.nn.Linear):
+        def __init__(self) -> None:
+            super().__init__(3, 1)
+            self.register_buffer("calls", torch.zeros(()))
+
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            self.calls += 1
+            return super().forward(h) * (1 + 0.1 * self.calls)
+
+    def make() -> hl.Learner:
+        torch.manual_seed(0)
+        network = hl.Network.recurrent(torch.nn.RNNCell(2, 3), Counting())
+        return hl.Learner(network, torch.nn.functional.mse_loss, credit=hl.Echo(truncate=3, every=3))
+
+    samples = [hl.Sample(torch.full((1, 2), 0.1 * k), torch.ones(1, 1)) for k in range(8)]
+    eager, compiled = make(), make()
+    expected = [eager.step(sample).y for sample in samples]
+    seen = [compiled.step(sample).y for sample in samples[:2]]
+    with pytest.warns(RuntimeWarning, match="changed buffers"):
+        seen += [report.y for report in compiled.run(samples[2:], engine="compiled")]
+    assert all(torch.equal(a, b) for a, b in zip(expected, seen, strict=True))

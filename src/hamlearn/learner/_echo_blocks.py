@@ -158,6 +158,9 @@ class EchoRunner(BlockRunner):
             return
         if any(token.random for token in tokens):
             raise UnsupportedError("tokens that wait for their echo drew random numbers")
+        present = self.learner._system.slots.present()
+        if any(not torch.equal(a, b) for token in tokens for a, b in zip(token.buffers, present, strict=False)):
+            raise UnsupportedError("tokens that wait for their echo changed buffers, and would do so again")
         spec = self.learner._carry.spec
         rows = list(torch.tensor([_masked(token) for token in tokens], dtype=torch.float64).unbind(1))
         stale = len(tokens) - since
