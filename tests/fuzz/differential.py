@@ -12,6 +12,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from time import monotonic, process_time
 from types import ModuleType
 from typing import Any
@@ -139,7 +140,9 @@ def note(
     if key in failures:
         failures[key]["times"] += 1
         return
-    trace = traceback.format_tb(error.__traceback__)[-2:]
+    # A summary is kept: where the project lies on this machine is nobody's business.
+    root = f"{Path(__file__).parents[2]}/"
+    trace = [line.replace(root, "") for line in traceback.format_tb(error.__traceback__)[-2:]]
     failures[key] = {
         "what": key,
         "times": 1,
