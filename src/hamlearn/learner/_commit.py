@@ -19,7 +19,7 @@ from hamlearn.state import Sample
 from hamlearn.system import Carry, Outcome, System
 
 if TYPE_CHECKING:
-    from hamlearn.learner._learner import Learner
+    from hamlearn.learner._stepping import Stepping
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -60,7 +60,7 @@ class Commit:
         waiting: Samples that wait for labels; `None` where they stay.
     """
 
-    learner: Learner
+    learner: Stepping
     moves: Iterable[Callable[[], None]]
     buffers: list[tuple[Place, Tensor | None, Tensor | None]]
     carry: Carry
@@ -102,7 +102,7 @@ class Withdrawal:
         weights: Weights that may have moved, and copies of what they were.
     """
 
-    learner: Learner
+    learner: Stepping
     random: list[Tensor]
     training: list[nn.Module] = field(default_factory=list)
     weights: tuple[list[Tensor], list[Tensor]] | None = None
