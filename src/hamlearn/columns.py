@@ -6,7 +6,7 @@ the rows i, units + i, … along the first axis, as gates that are stacked lie t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -47,6 +47,7 @@ class Layer:
         names: Names of its learnable weights, relative to the cell.
         weights: Which of the learner's weights these are, by index.
         starts: Weights that are the first value of a slot: index of the weight, and of the slot.
+        show: From its state to what the layer above reads.
     """
 
     network: Network
@@ -57,10 +58,15 @@ class Layer:
     names: list[str]
     weights: list[int]
     starts: list[tuple[int, int]]
+    show: Callable[[Any], Any]
 
     def __call__(self, u: Any, h: list[Tensor]) -> list[Tensor]:
         """What the layer returns."""
         return as_state(self.network.state_part(self.cell, u, _tree.unflatten(h, self.spec)), h, self.spec)
+
+    def shown(self, h: list[Tensor]) -> Any:
+        """What the layer above reads."""
+        return self.show(_tree.unflatten(h, self.spec))
 
     def tile(self, along: Tensor, weight: Tensor) -> Tensor:
         """A number for each unit, of shape (batch…, units), laid out to multiply what belongs to a weight."""
@@ -72,9 +78,9 @@ class Layer:
         """The layer at (u, h), with its derivatives: in closed form where the cell has one, else by PyTorch."""
         if hasattr(self.cell, "local"):
             with torch.no_grad():
-                tree, J, F = self.network.state_part(self.cell.local, u, _tree.unflatten(h, self.spec))
-                result = as_state(tree, h, self.spec)
-                return Local(result, J, [list(F[name]) for name in self.names])
+                result, J, F = self.network.state_part(self.cell.local, u, list(h))
+                _require_like(result, h)
+                return Local(list(result), J, [F[name] for name in self.names])
         weights = [theta[index] for index in self.weights]
         batch = h[0].shape[:-1]
         if batch.numel() == 1:
@@ -114,10 +120,11 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
         ConfigError: If it does not say how many units it has, or a weight cannot belong to units.
     """
     net: Any = network.state
-    cells = list(net.layers()) if hasattr(net, "layers") else [net]
+    # A stack tells its cells, each with the function from its state to what the next one reads.
+    cells = list(net.layers()) if hasattr(net, "layers") else [(net, None)]
     states = _tree.unflatten(h, spec) if hasattr(net, "layers") else [_tree.unflatten(h, spec)]
     found, start, known = [], 0, {id(weight): index for index, weight in enumerate(theta)}
-    for cell, state in zip(cells, states, strict=True):
+    for (cell, show), state in zip(cells, states, strict=True):
         leaves, own = _tree.flatten(state)
         units = _units(cell, leaves)
         named = [] if not isinstance(cell, nn.Module) else list(cell.named_parameters())
@@ -126,8 +133,8 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
             shape = theta[index].shape
             if not shape or shape[0] % units:
                 raise ConfigError(
-                    f"the parameter {names[index]!r} of shape {tuple(shape)} cannot belong to {units} units "
-                    "one by one: hl.Sensitivity() takes weights whose first axis is the units (or gates of them); freeze "
+                    f"the parameter {names[index]!r} of shape {tuple(shape)} cannot belong to {units} units one "
+                    "by one: hl.Sensitivity() takes weights whose first axis is the units, or gates of them. Freeze "
                     "it with requires_grad_(False), or use hl.Echo()"
                 )
         slots = slice(start, start + len(leaves))
@@ -138,7 +145,7 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
             if name == f"h0_{slot}"
         ]
         indices = [index for _, index in mine]
-        found.append(Layer(network, cell, units, slots, own, [name for name, _ in mine], indices, starts))
+        found.append(Layer(network, cell, units, slots, own, [name for name, _ in mine], indices, starts, show))
         start += len(leaves)
     _require_all_placed(found, net, known, names)
     return found
@@ -169,6 +176,14 @@ def _require_all_placed(layers: Iterable[Layer], net: Any, known: dict[int, int]
         index = known.get(id(weight))
         if index is not None and index not in placed:
             raise ConfigError(f"the parameter {names[index]!r} belongs to no layer of {type(net).__name__}")
+
+
+def _require_like(result: list[Tensor], h: list[Tensor]) -> None:
+    if [leaf.shape for leaf in result] != [leaf.shape for leaf in h]:
+        raise SampleError(
+            f"the state of {_tree.describe(h)} would become one of {_tree.describe(result)}: check h0 and the batch "
+            "size; if that changed in mid-sequence, end the sequence with boundary=True"
+        )
 
 
 def _lane_of(u: Any, lane: int, lanes: int) -> Any:

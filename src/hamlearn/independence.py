@@ -30,8 +30,7 @@ def require_independent(system: System, layers: list[Layer], u: Any, h: list[Ten
         for layer in layers:
             state = [_near(leaf, draw) for leaf in h[layer.slots]]
             _Trial(system, layer, tried, draw).require(u, state)
-            if len(layers) > 1:
-                u = system.network.state.passed_on(_tree.unflatten(state, layer.spec))  # type: ignore[union-attr]
+            u = layer.shown(state) if layer is not layers[-1] else u
 
 
 class _Trial:
@@ -94,9 +93,9 @@ class _Trial:
 
     def _refusal(self, what: str) -> str:
         return (
-            f"the units of {self.cell} are not independent: {what} couples them, so that hl.Sensitivity() would "
-            "not be exact. Use a cell of hl.cells, such as hl.cells.ColumnarGRU, or hl.Echo(); with strict=False each "
-            "unit keeps its own part only (SnAp-1)"
+            f"the units of {self.cell} are not independent: {what} couples them, so that hl.Sensitivity() "
+            "would not be exact. Use a cell of hl.cells, such as hl.cells.ColumnarGRU, or hl.Echo(); with strict=False "
+            "each unit keeps its own part only (SnAp-1)"
         )
 
 

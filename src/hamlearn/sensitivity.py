@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
 
 import torch
 from torch import Tensor
@@ -51,17 +51,16 @@ class Sensitive(Order):
         if not self._verified:
             require_independent(system, layers, sample.u, carry.h)
             self._verified = True
-        h_next, E, below = [], [], []
+        h_next: list[Tensor] = []
+        E: list[Tensor] = []
         u, before = sample.u, E0
         for layer in layers:
             found = layer.local(u, carry.h[layer.slots], system.theta)
-            below.append(u)
             h, moved = self._moved(layer, found, carry.h[layer.slots], before[: _size(layer)], rates.tau)
             before = before[_size(layer) :]
             h_next += h
             E += moved
-            if len(layers) > 1:
-                u = system.network.state.passed_on(_tree.unflatten(h, layer.spec))  # type: ignore[union-attr]
+            u = layer.shown(h) if layer is not layers[-1] else u
         read, along = (carry.h, E0) if self.parallel else (h_next, E)
         with torch.set_grad_enabled(sample.target is not None):
             points = [leaf.detach().requires_grad_(sample.target is not None) for leaf in read]
@@ -73,7 +72,7 @@ class Sensitive(Order):
         if L is not None:
             theta_y = [system.theta[index] for index in system.in_output]
             dL = vjp([L], [None], [*points, *theta_y])
-            z = self._downward(layers, below, carry.h, scaled(dL[: len(points)], gain), rates.tau)
+            z = self._downward(layers, carry.h, h_next, scaled(dL[: len(points)], gain), rates.tau)
             with torch.no_grad():
                 self._gather(layers, omega, z, along)
             if theta_y:
@@ -124,18 +123,16 @@ class Sensitive(Order):
         return result, moved
 
     def _downward(
-        self, layers: list[Layer], inputs: list[Any], h: list[Tensor], z: list[Tensor], tau: Scale
+        self, layers: list[Layer], h: list[Tensor], h_next: list[Tensor], z: list[Tensor], tau: Scale
     ) -> list[Tensor]:
         """Add to z of each layer what the one above makes of it at this instant."""
-        z = list(z)
-        for layer, under, u in zip(layers[:0:-1], layers[-2::-1], inputs[:0:-1], strict=True):
+        z, unit = list(z), tau if self.system.network.transition == "rate" else 1.0
+        for under, above in reversed(list(itertools.pairwise(layers))):
             with torch.enable_grad():
-                point = u.detach().requires_grad_()
-                result = layer(point, [leaf.detach() for leaf in h[layer.slots]])
-            unit = tau if self.system.network.transition == "rate" else 1.0
-            share = vjp(result, scaled(z[layer.slots], unit), [point])[0]
-            slot = under.slots.start
-            z[slot] = z[slot] + share
+                points = [leaf.detach().requires_grad_() for leaf in h_next[under.slots]]
+                result = above(under.shown(points), [leaf.detach() for leaf in h[above.slots]])
+            shares = vjp(result, scaled(z[above.slots], unit), points)
+            z[under.slots] = plus(z[under.slots], shares, 1.0)
         return z
 
     def _gather(self, layers: list[Layer], omega: list[Tensor], z: list[Tensor], E: list[Tensor]) -> None:
