@@ -121,7 +121,7 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
     """
     net: Any = network.state
     # A stack tells its cells, each with the function from its state to what the next one reads.
-    cells = list(net.layers()) if hasattr(net, "layers") else [(net, None)]
+    cells = list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
     states = _tree.unflatten(h, spec) if hasattr(net, "layers") else [_tree.unflatten(h, spec)]
     found, start, known = [], 0, {id(weight): index for index, weight in enumerate(theta)}
     for (cell, show), state in zip(cells, states, strict=True):
@@ -134,8 +134,8 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
             if not shape or shape[0] % units:
                 raise ConfigError(
                     f"the parameter {names[index]!r} of shape {tuple(shape)} cannot belong to {units} units one "
-                    "by one: hl.Sensitivity() takes weights whose first axis is the units, or gates of them. Freeze "
-                    "it with requires_grad_(False), or use hl.Echo()"
+                    "by one: hl.Sensitivity() takes weights whose first axis is the units, or gates of them. "
+                    "Freeze it with requires_grad_(False), or use hl.Echo()"
                 )
         slots = slice(start, start + len(leaves))
         starts = [
@@ -149,6 +149,10 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
         start += len(leaves)
     _require_all_placed(found, net, known, names)
     return found
+
+
+def _nothing(state: Any) -> Any:
+    raise AssertionError("no layer reads the topmost one")
 
 
 def _units(cell: Any, leaves: list[Tensor]) -> int:
@@ -181,8 +185,8 @@ def _require_all_placed(layers: Iterable[Layer], net: Any, known: dict[int, int]
 def _require_like(result: list[Tensor], h: list[Tensor]) -> None:
     if [leaf.shape for leaf in result] != [leaf.shape for leaf in h]:
         raise SampleError(
-            f"the state of {_tree.describe(h)} would become one of {_tree.describe(result)}: check h0 and the batch "
-            "size; if that changed in mid-sequence, end the sequence with boundary=True"
+            f"the state of {_tree.describe(h)} would become one of {_tree.describe(result)}: check h0 and the "
+            "batch size; if that changed in mid-sequence, end the sequence with boundary=True"
         )
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
 from hamlearn.columns import Layer
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import vjp
@@ -94,8 +93,8 @@ class _Trial:
     def _refusal(self, what: str) -> str:
         return (
             f"the units of {self.cell} are not independent: {what} couples them, so that hl.Sensitivity() "
-            "would not be exact. Use a cell of hl.cells, such as hl.cells.ColumnarGRU, or hl.Echo(); with strict=False "
-            "each unit keeps its own part only (SnAp-1)"
+            "would not be exact. Use a cell of hl.cells, such as hl.cells.ColumnarGRU, or hl.Echo(); with "
+            "strict=False each unit keeps its own part only (SnAp-1)"
         )
 
 
