@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,6 +33,15 @@ class Sensitive(Order):
         self._layers: list[Layer] | None = None
         self._spec: _tree.Spec = None
         self._verified = not credit.strict
+
+    def __copy__(self) -> Sensitive:
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The layers are found again, in the copy's own modules.
+        return vars(self) | {"_layers": None, "_spec": None}
 
     def first(self, h: list[Tensor], spec: _tree.Spec) -> list[Tensor]:
         """E where a sequence begins: 0, and for a learned h0 the identity."""
