@@ -277,6 +277,9 @@ class Echoed(Order):
         """ω⁺ and v⁺, where weights decay or β adapts: one update a sequence, with the last token's gain."""
         drive, theta, gain = self.system.drive, self.system.theta, rates.stride * rates.phi
         assert drive is not None
+        if self.credit.dissipate == "token":
+            omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, decay)
+            return drive.penalised(omega, theta, gain) if learned else omega, carry.v
         losses = [token.loss for token in tokens if token.loss is not None]
         alike = all(token.gain == gain for token in tokens if token.loss is not None)
         if self.joined and (alike or not losses):

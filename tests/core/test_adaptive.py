@@ -182,13 +182,18 @@ def test_the_compiled_step_adapts_as_the_eager_one_does(kind, order, credit):
             assert relative(b.detach(), a.detach()) < 1e-12
 
 
-@pytest.mark.parametrize("truncate", [None, 2])
+@pytest.mark.parametrize(
+    ("truncate", "dissipate"), [(None, "sequence"), (2, "sequence"), (None, "token"), (2, "token")]
+)
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-def test_an_echo_adapts_as_the_equations_say_with_gaps_schedules_and_missing_targets(engine, truncate):
-    problem = adapting(random_problem("gru", 4, 60), 4)
-    hyper = problem.hyper = hl.Hyper(**{**vars(problem.hyper), "s": -1})
+def test_an_echo_adapts_and_decays_as_the_equations_say_with_gaps_and_missing_targets(engine, truncate, dissipate):
+    problem = random_problem("gru", 4, 60)
+    settings = {**vars(problem.hyper), "s": -1, "weight_decay": 0.3}
+    if dissipate == "sequence":
+        settings = {**vars(adapting(problem, 4).hyper), "s": -1}
+    hyper = problem.hyper = hl.Hyper(**settings)
     samples = [*problem.samples[:-1], hl.Sample(problem.samples[-1].u, boundary=True)]
-    learner = problem.learner(order="sequential", credit=hl.Echo(truncate=truncate))
+    learner = problem.learner(order="sequential", credit=hl.Echo(truncate=truncate, dissipate=dissipate))
     for _ in learner.run(samples, engine=engine):
         pass
     state, tokens, network = reference.start(problem.network), [], copy.deepcopy(problem.network)
@@ -197,12 +202,13 @@ def test_an_echo_adapts_as_the_equations_say_with_gaps_schedules_and_missing_tar
         if sample.boundary:
             h = torch.zeros(*sample.u.shape[:-1], problem.network.state.hidden_size, dtype=torch.float64)
             state = reference.ReferenceState(state.t, h, h, state.theta, state.omega, state.updates, state.v)
-            state, _ = reference.echo_sequence(network, problem.loss, hyper, state, tokens, truncate)
+            state, _ = reference.echo_sequence(network, problem.loss, hyper, state, tokens, truncate, dissipate)
             tokens = []
     assert learner.state.updates == state.updates > 3
     for name, weight in learner.network.named_parameters():
         assert relative(weight.detach(), state.theta[name]) < 1e-12
-        assert relative(learner.state.v[name], state.v[name]) < 1e-12
+        assert relative(learner.state.omega[name], state.omega[name]) < 1e-12
+        assert dissipate == "token" or relative(learner.state.v[name], state.v[name]) < 1e-12
 
 
 def plain(hyper, dtype=torch.float64, **setting):

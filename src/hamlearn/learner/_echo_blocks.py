@@ -103,8 +103,11 @@ class EchoRunner(BlockRunner):
     def _echo(self, t: float, rates: Rates, *, learned: bool) -> tuple[list[Tensor], list[Tensor]]:
         """ω⁺ and v⁺ after the echo of the waiting tokens, the last of which came at time `t`."""
         carry, system, decay = self.learner._carry, self.learner._system, self.order.decay(t, rates)
-        if system.drive is None:
-            return self.engine.backward(self.waiting, scaled(carry.omega, decay)), carry.v
+        if system.drive is None or self.credit.dissipate == "token":
+            omega = self.engine.backward(self.waiting, scaled(carry.omega, decay))
+            if system.drive is not None and learned:
+                omega = system.drive.penalised(omega, system.theta, rates.stride * rates.phi)
+            return omega, carry.v
         entered = self.engine.backward(self.waiting, [torch.zeros_like(leaf) for leaf in carry.omega])
         gain = rates.stride * rates.phi
         return system.drive.gather(carry.omega, carry.v, entered, system.theta, decay, gain, learned=learned)
