@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -172,7 +173,10 @@ class Network(nn.Module):
     @property
     def shows_through_state(self) -> bool:
         """Whether the output passes through a method of the state net, and so through weights that it may use."""
-        return self._visible is not None and self._visible is not _first
+        if self._visible is None or self._visible is _first:
+            return False
+        # A static method of the cell's class is given no weights.
+        return not isinstance(inspect.getattr_static(self.state, "visible", None), staticmethod)
 
     def initial_state(self, u: Any) -> Any:
         """h0 for the input `u`, cut from any graph; `None` where there is no state net."""
@@ -200,6 +204,10 @@ class Network(nn.Module):
     def state_net(self, u: Any, h: Any) -> Any:
         """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
         return self._call("state", self.state, self._state_reads, u, h)
+
+    def state_part(self, part: Net, u: Any, h: Any) -> Any:
+        """What a part of the state net, or another function of (u, h) that belongs to it, returns."""
+        return self._call("state", part, "uh", u, h)
 
     def output_net(self, u: Any, h: Any) -> Any:
         """Output y = f_y(u, h); the identity on h where there is no output net."""

@@ -175,7 +175,7 @@ class Order(ABC):
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """What the step would change."""
 
-    def first(self, h: list[Tensor]) -> list[Tensor]:
+    def first(self, h: list[Tensor], spec: _tree.Spec) -> list[Tensor]:
         """The sensitivities of a state that a sequence begins with."""
         return []
 

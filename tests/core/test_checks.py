@@ -55,8 +55,8 @@ def test_our_networks_pass(kind):
     "cell", [hl.cells.Leaky(2, 5), hl.cells.Antisymmetric(2, 5), hl.cells.Diagonal(2, 5, True)]
 )
 def test_our_cells_pass(cell):
-    network = hl.Network(cell).double()
-    size = network.initial_state(torch.zeros(3, 2)).shape[-1]
+    network = hl.Network.recurrent(cell, transition="rate").double()
+    size = network.output_net(None, network.initial_state(torch.zeros(3, 2))).shape[-1]
     checks.check_network(network, torch.randn(3, 2).double(), torch.randn(3, size).double())
 
 

@@ -18,7 +18,7 @@ from tests.fuzz.parts import Parts
 
 Op = tuple[Any, ...]
 
-NETWORK_WEIGHTS = {"operations": 6, "gain": 3, "gain rnn": 3, "rnn": 4, "gru": 2, "lstm": 2}
+NETWORK_WEIGHTS = {"operations": 6, "gain": 3, "gain rnn": 3, "rnn": 4, "gru": 2, "lstm": 2, "columnar gru": 2}
 
 
 @dataclass(frozen=True)
@@ -147,6 +147,8 @@ def credit_of(spec: Spec) -> Any:
     kind, *rest = spec.credit
     if kind == "Echo":
         return hl.Echo(truncate=rest[0], every=rest[1], dissipate=rest[2])
+    if kind == "Sensitivity":
+        return hl.Sensitivity(keep=rest[0])
     return getattr(hl, kind)()
 
 
@@ -201,20 +203,23 @@ def draw_spec(r: Random, seed: int, variants: int) -> Spec:
         if not plain.traits & {"buffers", "random"}:
             echoes.append((5, 3))
         credits += [("Echo", *r.choice(echoes), r.choice(["sequence", "token"])) for _ in range(3)]
+    if "columns" in plain.traits:
+        credits += [("Sensitivity", r.choice([1.0, 1.0, 0.9, 0.0]))] * 4
     credit = r.choice(credits)
-    if plain.learned_h0 is not None and credit[0] != "Echo":
+    if plain.learned_h0 is not None and credit[0] not in ("Echo", "Sensitivity"):
         credit = ("Cleared",)
     reset_h = "boundary"
-    if credit[0] != "Echo" and order == "sequential" and plain.f_h is not None:
+    if credit[0] not in ("Echo", "Sensitivity") and order == "sequential" and plain.f_h is not None:
         reset_h = r.choice(["boundary", "sample"])
-    s = 1 if credit[0] != "Echo" and r.random() < 0.1 else -1
+    s = 1 if credit[0] not in ("Echo", "Sensitivity") and r.random() < 0.1 else -1
     period = r.choice([0, 1, 3, 7, 11])
     if s == 1 or (credit[0] == "Echo" and credit[2] is None):
         period = period or 7
     hyper = r.choice(["plain", "sgd", "schedules"])
     overlapping = credit[0] == "Echo" and credit[1] and credit[2] and credit[1] > credit[2]
     single = r.random() < 0.15
-    integrator = r.choice(["Euler", "Heun", "RK4"]) if order == "parallel" else "Euler"
+    staged = order == "parallel" and credit[0] != "Sensitivity"
+    integrator = r.choice(["Euler", "Heun", "RK4"]) if staged else "Euler"
     own = Random(-seed - 1)
     return Spec(
         seed=seed,

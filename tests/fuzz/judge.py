@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tests.fuzz import trees
+from tests.fuzz import judge_sensitivity, trees
 from tests.fuzz.parts import Parts
 
 
@@ -65,6 +65,7 @@ class Judge:
         self.fresh = True
         self.tokens: list[Token] = []
         self.since = 0
+        self.E: dict[str, Tensor] = {}
 
     def learned(self) -> dict[str, nn.Parameter]:
         return {n: p for n, p in self.parts.parameters().items() if p.requires_grad}
@@ -151,6 +152,8 @@ class Judge:
             self.h = trees.cut(self.parts.h0(u)) if self.parts.f_h is not None else ()
         if self.fresh or self.credit[0] != "Forward":
             self.z = trees.zeros(self.h)
+        if self.fresh and self.credit[0] == "Sensitivity":
+            self.E = judge_sensitivity.start(self, u)
 
     def grads(self, scalar: Any, of: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if not isinstance(scalar, Tensor) or not scalar.requires_grad or not of:
@@ -170,6 +173,8 @@ class Judge:
         self.fresh = False
         if self.credit[0] == "Echo":
             seen = self.token(u, target, tau, boundary, first)
+        elif self.credit[0] == "Sensitivity":
+            seen = Seen(self.t, *judge_sensitivity.step(self, u, target, tau))
         elif self.order == "sequential":
             seen = self.sequential(u, target, tau)
         else:

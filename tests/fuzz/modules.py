@@ -423,6 +423,23 @@ class Chain(nn.Module):
         return self.last(x)
 
 
+class Columns(nn.Module):
+    """Units that see the input and their own past alone, two gates in one weight, no derivatives told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.units = self.hidden_size = SIZE
+        self.inputs, self.own = nn.Linear(INPUTS, 2 * SIZE), nn.Parameter(torch.randn(SIZE))
+
+    def initial_state(self, u: Tensor) -> Tensor:
+        return self.own.new_zeros(*u.shape[:-1], SIZE)
+
+    def forward(self, u: Tensor, h: Tensor) -> Tensor:
+        gate, new = self.inputs(u).chunk(2, -1)
+        gate = torch.sigmoid(gate + self.own * h)
+        return gate * h + (1 - gate) * torch.tanh(new)
+
+
 class Weighted:
     """A loss with attributes that may change between runs."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
@@ -98,6 +99,10 @@ simple("embedded rnn", lambda: embedded_rnn())
 simple("branches", lambda: output_net(m.Branches()))
 simple("python random", lambda: output_net(m.PythonRandom(), traits=frozenset({"python"})))
 simple("stack", lambda: stack())
+simple("columnar gru", lambda: columns(hl.cells.ColumnarGRU(INPUTS, SIZE)))
+simple("rtu", lambda: columns(hl.cells.RTU(INPUTS, SIZE)))
+simple("lru", lambda: columns(hl.cells.LRU(INPUTS, SIZE)))
+simple("columns of one's own", lambda: columns(m.Columns()))
 
 
 def conv() -> nn.Sequential:
@@ -120,6 +125,15 @@ def embedded_rnn() -> Parts:
 def stack() -> Parts:
     cell, head = hl.cells.Stack(nn.LSTMCell(INPUTS, SIZE), nn.GRUCell(SIZE, 2)), nn.Linear(2, OUTPUTS)
     return recurrent(cell, head, visible=cell.visible, h0=lambda u: cell.initial_state(u))
+
+
+def columns(cell: Any) -> Parts:
+    """A cell of independent units; of a state of several slots the readout sees all, side by side."""
+    visible = getattr(cell, "visible", None)
+    shown = SIZE * (1 if visible is None else 2)
+    given = {} if visible is None else {"visible": visible}
+    start = {"h0": lambda u: cell.initial_state(u)}
+    return recurrent(cell, nn.Linear(shown, OUTPUTS), **given, **start, traits=frozenset({"columns"}))
 
 
 @entry("shared parameter")

@@ -189,7 +189,7 @@ def record(
             if h and (reset_each or variant.fresh):
                 start = first_state(network.initial_state(u), h_spec)
                 again = [torch.zeros_like(leaf) for leaf in z]
-                first = stage.order.first(start)
+                first = stage.order.first(start, h_spec)
                 if reset_each:
                     h, z, E = start, z if carries else again, first
                 if variant.fresh:

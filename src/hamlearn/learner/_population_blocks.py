@@ -110,7 +110,7 @@ class PopulationRunner(BlockRunner):
 
     def _anew(self, u: Any, before: Carry) -> Carry:
         starts = [_tree.flatten(member.network.initial_state(u)) for member in self.members]
-        firsts = [member._order.first(h) for member, (h, _) in zip(self.members, starts, strict=True)]
+        firsts = [member._order.first(h, spec) for member, (h, spec) in zip(self.members, starts, strict=True)]
         h = [self.layout.pack(leaves) for leaves in zip(*(leaves for leaves, _ in starts), strict=True)]
         E = [self.layout.pack(leaves) for leaves in zip(*firsts, strict=True)]
         return before.anew(h, starts[0][1], E)

@@ -161,7 +161,10 @@ def _carry(left: Tensors, described: Any, learner: Learner, *, fresh: bool) -> C
     if h and known and not any(alike(_tree.unflatten(h, spec), state) for state in known):
         raise ValueError(f"its state has the structure {shown(described)}, not that of this network's")
     v = [left.keep(f"v/{n}", w.device, w) for n, w in zip(names, learner._carry.v and theta, strict=False)]
-    E = [left.keep(f"E/{index}", device, leaf) for index, leaf in enumerate(learner._order.first(h) if h else [])]
+    E = [
+        left.keep(f"E/{index}", device, leaf)
+        for index, leaf in enumerate(learner._order.first(h, spec) if h else [])
+    ]
     return Carry(h, z, omega, spec, v=v, E=E)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import plus
 from hamlearn._slots import Slots
-from hamlearn.credit import Echo
+from hamlearn.credit import Echo, Sensitivity
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hyper import Hyper, Overshoot, Rates
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
@@ -137,7 +137,7 @@ class Stepping:
         return StepReport(self._t, waited.y, outcome.loss, sample, phi=rates.phi, skipped=not finite)
 
     def _require_label_later(self, sample: Sample) -> None:
-        if self._choices.credit.carries or isinstance(self._choices.credit, Echo):
+        if self._choices.credit.carries or isinstance(self._choices.credit, Echo | Sensitivity):
             raise SampleError(
                 f"the sample with id={sample.id!r} has no target, and with credit={self._choices.credit!r} "
                 "a label that comes later cannot be learned: use hl.Cleared(), or leave out the id"
@@ -212,7 +212,7 @@ class Stepping:
         start = self._network.initial_state(now.sample.u)
         if self._fresh or not self._choices.credit.carries:
             h, spec = _tree.flatten(start)
-            return carry.anew(h, spec, self._order.first(h))
+            return carry.anew(h, spec, self._order.first(h, spec))
         h, spec = first_state(start, carry.spec), carry.spec
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
             raise SampleError(
@@ -251,7 +251,7 @@ class Stepping:
             beside = dict(zip(system.names, moved.theta, strict=True)) if moved.beside else {}
             with system.slots.exchanged(beside):
                 h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = carry.anew(h, spec, self._order.first(h))
+            carry = carry.anew(h, spec, self._order.first(h, spec))
             carry.own = own
         return Commit(self, moved.todo(), changes, carry, now.t + now.rates.tau, updates, fresh)
 

@@ -24,7 +24,7 @@ Beta = Callable[[str, Weights, int], Any]
 
 @dataclass(frozen=True)
 class ReferenceState:
-    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, and v."""
+    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, v, and E."""
 
     t: float
     h: Any
@@ -33,6 +33,7 @@ class ReferenceState:
     omega: Weights
     updates: int = 0
     v: Weights = field(default_factory=dict)
+    E: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
