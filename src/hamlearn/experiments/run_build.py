@@ -10,8 +10,8 @@ from typing import Any
 from torch import nn
 from torch.nn import functional
 
-from hamlearn import streams
-from hamlearn.credit import Cleared, Credit, Echo, Forward
+from hamlearn import cells, streams
+from hamlearn.credit import Cleared, Credit, Echo, Forward, Sensitivity
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run_config import MOST_WEIGHTS, Config
 from hamlearn.experiments.run_keys import shown, unknown
@@ -95,6 +95,16 @@ def _river(name: str) -> Callable[..., Stream]:
     return make
 
 
+CELLS: dict[str, Callable[[int, int], nn.Module]] = {
+    "rnn": nn.RNNCell,
+    "gru": nn.GRUCell,
+    "lstm": nn.LSTMCell,
+    "columnar_gru": cells.ColumnarGRU,
+    "rtu": cells.RTU,
+    "lru": cells.LRU,
+}
+
+
 def build_network(config: Config, stream: Stream, classes: int | None) -> Network:
     """The network, sized by what the stream yields."""
     section, spec = config["network"], stream.spec
@@ -105,7 +115,9 @@ def build_network(config: Config, stream: Stream, classes: int | None) -> Networ
     hidden = section["hidden"] if isinstance(section["hidden"], list) else [section["hidden"]]
     hidden = [] if kind == "linear" else hidden
     _require_weights(kind, [inputs, *hidden, outputs])
-    readout = nn.Linear(hidden[-1] if hidden else inputs, outputs)
+    # Units that turn show two numbers each.
+    shown = 2 * hidden[-1] if kind in ("rtu", "lru") else hidden[-1] if hidden else inputs
+    readout = nn.Linear(shown, outputs)
     if section["zero_output"]:
         nn.init.zeros_(readout.weight)
         nn.init.zeros_(readout.bias)
@@ -118,8 +130,7 @@ def build_network(config: Config, stream: Stream, classes: int | None) -> Networ
         raise ConfigError(
             f"network.role = 'state' is not allowed for kind {kind!r}, whose cell is the state net anyway."
         )
-    cell = {"rnn": nn.RNNCell, "gru": nn.GRUCell, "lstm": nn.LSTMCell}[kind](inputs, hidden[0])
-    return Network.recurrent(cell, readout)
+    return Network.recurrent(CELLS[kind](inputs, hidden[0]), readout)
 
 
 def _known_size(spec: Any) -> int | None:
@@ -159,7 +170,10 @@ def _require_loss(loss: str, target: Any, outputs: int) -> None:
 
 def _require_weights(kind: str, sizes: list[int]) -> None:
     gates = {"rnn": 1, "gru": 3, "lstm": 4}.get(kind)
-    if gates is None:
+    if kind in ("columnar_gru", "rtu", "lru"):
+        inputs, hidden, outputs = sizes
+        weights = 3 * hidden * (inputs + 2) + 2 * hidden * outputs
+    elif gates is None:
         weights = sum(before * after for before, after in itertools.pairwise(sizes))
     else:
         inputs, hidden, outputs = sizes
@@ -179,6 +193,8 @@ def build_learner(config: Config, network: Network) -> Learner:
         credit = Cleared()
     elif section["credit"] == "echo":
         credit = Echo(truncate=section["truncate"], every=section["every"])
+    elif section["credit"] == "sensitivity":
+        credit = Sensitivity(**{name: section[name] for name in ("keep", "strict") if section[name] is not None})
     return Learner(
         network,
         LOSSES[config["loss"]["kind"]],

@@ -44,6 +44,10 @@ def _is_metrics(value: Any) -> bool:
     return is_names(value) and len(set(value)) == len(value)
 
 
+def _is_share(value: object) -> bool:
+    return isinstance(value, float | int) and not isinstance(value, bool) and 0 <= value <= 1
+
+
 def _is_beta(value: Any) -> bool:
     if isinstance(value, Adaptive):
         return True
@@ -61,7 +65,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "out": text("out/run"),
     },
     "network": {
-        "kind": one_of("linear", "mlp", "rnn", "gru", "lstm", default="mlp"),
+        "kind": one_of("linear", "mlp", "rnn", "gru", "lstm", "columnar_gru", "rtu", "lru", default="mlp"),
         "hidden": Key(f"a whole number of 1 to {MOST_UNITS:,}, or a list of them for an mlp", _is_sizes, 30),
         "role": one_of("output", "state", default="output"),
         "inputs": whole(most=MOST_UNITS),
@@ -82,9 +86,11 @@ SECTIONS: dict[str, dict[str, Key]] = {
     },
     "learner": {
         "order": one_of("parallel", "sequential", default="sequential"),
-        "credit": one_of("forward", "cleared", "echo", default="cleared"),
+        "credit": one_of("forward", "cleared", "echo", "sensitivity", default="cleared"),
         "truncate": whole(),
         "every": whole(),
+        "keep": Key("a number between 0 and 1", _is_share),
+        "strict": Key("true or false", lambda v: isinstance(v, bool)),
         "reset_h": one_of("boundary", "sample", default="boundary"),
         "on_nonfinite": one_of("raise", "skip", default="raise"),
         "engine": one_of("eager", "compiled", default="eager"),
@@ -214,12 +220,12 @@ def _check_together(config: Config) -> None:
             f"network.hidden = {shown(network['hidden'])} is not allowed for kind {network['kind']!r}. "
             "Allowed is one whole number above 0."
         )
-    if learner["credit"] != "echo":
-        for name in ("truncate", "every"):
-            if learner[name] is not None:
+    for credit, names in (("echo", ("truncate", "every")), ("sensitivity", ("keep", "strict"))):
+        for name in names:
+            if learner["credit"] != credit and learner[name] is not None:
                 raise ConfigError(
-                    f"learner.{name} = {learner[name]} is not allowed with credit {learner['credit']!r}. "
-                    'It belongs to credit = "echo".'
+                    f"learner.{name} = {shown(learner[name])} is not allowed with credit {learner['credit']!r}. "
+                    f'It belongs to credit = "{credit}".'
                 )
     if type(config["hyper"]["s"]) is not int:
         raise ConfigError(f"hyper.s = {config['hyper']['s']!r} is not allowed. Allowed is -1 or 1.")
