@@ -8,6 +8,8 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 import hamlearn
@@ -185,6 +187,41 @@ def test_the_bar_of_a_csv_file_ends_at_its_end_also_where_rows_are_left_out(tmp_
     assert re.search(r"60/60\b", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("hyper", "made"),
+    [
+        ({"rule": "adam", "lr": 0.01}, Hyper.from_adam(lr=0.01)),
+        (
+            {"rule": "adam", "lr": 0.01, "betas": [0.5, 0.9], "eps": 1e-4, "weight_decay": 0.1, "tau": 0.5},
+            Hyper.from_adam(lr=0.01, betas=(0.5, 0.9), eps=1e-4, weight_decay=0.1, tau=0.5),
+        ),
+        ({"rule": "adamw", "lr": 0.01}, Hyper.from_adamw(lr=0.01)),
+        ({"rule": "rmsprop", "lr": 0.01, "alpha": 0.9}, Hyper.from_rmsprop(lr=0.01, alpha=0.9)),
+        ({"rule": "sgd", "lr": 0.01, "weight_decay": 0.1}, Hyper.from_sgd(lr=0.01, weight_decay=0.1)),
+        ({"eta": 0.5, "weight_decay": 0.1}, Hyper(eta=0.5, weight_decay=0.1)),
+    ],
+)
+def test_a_rule_in_toml_is_that_of_the_optimizer(hyper, made):
+    assert Hyper(**check({"stream": {"kind": "signals.henon"}, "hyper": hyper})["hyper"]) == made
+
+
+def test_a_run_by_adam_ends_where_a_learner_of_ones_own_does_and_resumes_to_the_bit(tmp_path):
+    config = tmp_path / "run.toml"
+    text = (
+        '[run]\nthreads = 1\nsteps = {}\n[stream]\nkind = "signals.henon"\n[network]\nhidden = 4\n'
+        '[hyper]\nrule = "adam"\nlr = 0.01\n[checkpoint]\nevery = 20\n'
+    )
+    config.write_text(text.format(40))
+    run(config, out=tmp_path / "whole", progress=False)
+    config.write_text(text.format(20))
+    run(config, out=tmp_path / "parts", progress=False)
+    config.write_text(text.format(40))
+    run(config, out=tmp_path / "parts", resume=True, progress=False)
+    whole, parts = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
+    assert {name for name in whole if name.startswith("v/")} >= {"v/output.0.weight"}
+    assert all(torch.equal(whole[name], parts[name]) for name in whole if "/" in name)
+
+
 def test_a_learning_rate_in_toml_is_that_of_sgd():
     text = {
         "stream": {"kind": "signals.henon"},
@@ -197,6 +234,15 @@ def test_a_learning_rate_in_toml_is_that_of_sgd():
         ({"momentum": 0.9}, "hyper.momentum is given without hyper.lr"),
         ({"lr": 0.1, "tau": 0}, "hyper.tau = 0 is not allowed"),
         ({"learning_rate": 0.1}, "hyper.learning_rate is not known"),
+        ({"lr": 0.1, "rule": "lion"}, "hyper.rule = 'lion' is not allowed. Allowed is one of"),
+        ({"rule": "adam"}, "hyper.rule is given without hyper.lr"),
+        ({"lr": 0.1, "rule": "adam", "momentum": 0.9}, 'not a word of hyper.rule = "adam". It belongs to "sgd"'),
+        ({"lr": 0.1, "betas": [0.9, 0.99]}, 'not a word of hyper.rule = "sgd". It belongs to "adam", "adamw"'),
+        ({"lr": 0.1, "rule": "adam", "betas": [0.9, 1.0]}, "hyper.betas = .* is not allowed"),
+        ({"lr": 0.1, "rule": "rmsprop", "alpha": 1}, "hyper.alpha = 1 is not allowed"),
+        ({"lr": 0.1, "rule": "adam", "eps": 0}, "hyper.eps = 0 is not allowed"),
+        ({"lr": 0.1, "rule": "adam", "eta": 0.1}, "say the same thing twice"),
+        ({"weight_decay": -1}, "hyper.weight_decay = -1 is not allowed"),
     ):
         with pytest.raises(ConfigError, match=message):
             check({"stream": {"kind": "signals.henon"}, "hyper": hyper})

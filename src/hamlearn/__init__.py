@@ -12,6 +12,7 @@ from hamlearn._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
+    from hamlearn.adaptive import Adaptive
     from hamlearn.credit import Cleared, Echo, Forward, Sensitivity
     from hamlearn.evaluate import evaluate
     from hamlearn.hyper import Hyper
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "RK4",
+    "Adaptive",
     "Cleared",
     "Echo",
     "Euler",
@@ -51,6 +53,7 @@ __all__ = [
 
 _HOMES = {
     "RK4": "integrators",
+    "Adaptive": "adaptive",
     "Cleared": "credit",
     "Echo": "credit",
     "Euler": "integrators",

@@ -10,7 +10,7 @@ from hamlearn.errors import NonFiniteError
 Scale = float | Tensor
 _SMALL = 60_000.0
 """What every type of floating-point numbers can hold."""
-_PLAIN = (torch.float32, torch.float64)
+PLAIN = (torch.float32, torch.float64)
 
 
 def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
@@ -28,14 +28,14 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
     # their own type gives the same bits, in the types that compute in themselves.
     dtype = tensors[0].dtype
-    if dtype in _PLAIN and all(type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors):
+    if dtype in PLAIN and all(type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors):
         return list(torch._foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
     return list(torch._foreach_mul(tensors, rate))
 
 
 def scale_(tensors: list[Tensor], by: float) -> None:
     """Multiply each tensor by `by`, in place, and round as PyTorch's own optimizers do on one tensor at a time."""
-    if all(tensor.dtype in _PLAIN for tensor in tensors):
+    if all(tensor.dtype in PLAIN for tensor in tensors):
         torch._foreach_mul_(tensors, by)
         return
     # In types of 16 bits the product of a list rounds the number first.

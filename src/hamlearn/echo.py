@@ -15,7 +15,7 @@ from hamlearn import _tree
 from hamlearn._claims import Tensors, record, whole
 from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
-from hamlearn.errors import SampleError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
 from hamlearn.hyper import Rates
 from hamlearn.state import Sample
@@ -39,6 +39,11 @@ class Echoed(Order):
     def __init__(self, system: System, credit: Echo) -> None:
         super().__init__(system)
         self.credit = credit
+        if system.velocity.adaptive is not None and credit.dissipate == "token":
+            raise ConfigError(
+                "hl.Echo(dissipate='token') lets ω forget within a sequence, whose gradient is one moment for an "
+                "adaptive beta: use dissipate='sequence'"
+            )
         self.rebuilds = credit.memory == "reversible"
         self.joined = credit.truncate is None and credit.dissipate == "sequence" and not self.rebuilds
         self.tokens: deque[Token] = deque(maxlen=credit.truncate)
@@ -56,12 +61,14 @@ class Echoed(Order):
         token, spec = self.run_token(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
         kept = replace(token, h=[], h_next=[], loss=None, y=None) if self.rebuilds else token
         self._proposed = kept, self.since
-        omega, learned = carry.omega, False
+        omega, v, learned = carry.omega, carry.v, False
         if due:
             tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
             learned = any(token.sample.target is not None for token in tokens)
             decay = self.decay(now.t, now.rates)
-            if self.joined:
+            if self.system.drive is not None:
+                omega, v = self._echo_driven(tokens, carry, spec, decay, now.rates, learned=learned)
+            elif self.joined:
                 omega = self._echo_joined(tokens, carry.omega, decay)
             else:
                 omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, decay)
@@ -75,6 +82,7 @@ class Echoed(Order):
             spec,
             moves=due,
             learned=learned,
+            v=v,
         )
 
     def accept(self) -> None:
@@ -255,6 +263,34 @@ class Echoed(Order):
             return integrate_costate(omega, dH, decay, gains.pop())
         seeds = [seed(L, token.gain) for L, token in zip(losses, with_loss, strict=True)]
         return integrate_costate(omega, vjp(losses, seeds, self.system.theta, keep=True), decay, 1.0)
+
+    def _echo_driven(
+        self,
+        tokens: list[Token],
+        carry: Carry,
+        spec: _tree.Spec,
+        decay: float,
+        rates: Rates,
+        *,
+        learned: bool,
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """ω⁺ and v⁺, where weights decay or β adapts: one update a sequence, with the last token's gain."""
+        drive, theta, gain = self.system.drive, self.system.theta, rates.stride * rates.phi
+        assert drive is not None
+        if self.credit.dissipate == "token":
+            omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, decay)
+            return drive.penalised(omega, theta, gain) if learned else omega, carry.v
+        losses = [token.loss for token in tokens if token.loss is not None]
+        alike = all(token.gain == gain for token in tokens if token.loss is not None)
+        if self.joined and (alike or not losses):
+            dL = vjp(losses, [None] * len(losses), theta, keep=True) if losses else None
+            return drive.enter(carry.omega, carry.v, dL, theta, decay, gain)
+        nothing = [torch.zeros_like(leaf) for leaf in carry.omega]
+        if self.joined:
+            entered = self._echo_joined(tokens, nothing, 1.0)
+        else:
+            entered = self._echo_by_token(self._reversed(tokens, spec), nothing, 1.0)
+        return drive.gather(carry.omega, carry.v, entered, theta, decay, gain, learned=learned)
 
     def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
         omega = scaled(omega, decay)

@@ -6,15 +6,14 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from torch import Tensor
-
+from hamlearn._numbers import Scaling, check_scaling, nonnegative, per_time, positive_time, scheduled, share
+from hamlearn._numbers import Schedule as Schedule
+from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError, SampleError
 
-Schedule = Callable[[float], float]
-"""A function of time."""
-Beta = float | Schedule | Tensor | Mapping[str, float | Schedule | Tensor]
+Beta = Scaling | Adaptive
 
 
 _ROUNDING = 1e-12
@@ -49,7 +48,8 @@ class Hyper:
     ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω (eq:hesa to eq:hesd)
 
     `tau`, `eta`, `eta_z` and `phi` are numbers or functions of time. `beta` is also a tensor, or a mapping
-    from glob patterns over parameter names to any of these; the first pattern that matches wins.
+    from glob patterns over parameter names to any of these; the first pattern that matches wins. An `Adaptive`
+    β follows the squares of the gradients, as in `from_adam`.
 
     Args:
         tau: Time step τ, for samples that carry none of their own.
@@ -65,6 +65,8 @@ class Hyper:
             themselves over the gap; the state flows by the true τ. Learning then depends neither on the unit of
             time nor on gaps, and needs τ0η ≤ 1. `"continuous"`: the equations above with τ everywhere. At τ = τ0
             both are the same step, to the bit.
+        weight_decay: λ of the penalty ½λ|θ|² that is added to the loss: H = φ·(L + ½λ|θ|²) + ⟨z, f_h⟩. It enters
+            with a loss, and is absent where a sample has no target.
 
     Example:
         >>> hyper = Hyper(tau=0.5, eta=0.1, beta={"output.*": 0.01, "*": lambda t: 0.1 / (1 + t)})
@@ -80,6 +82,7 @@ class Hyper:
     eta_z: float | Schedule | None = None
     phi_first: float | None = None
     clock: Literal["events", "continuous"] = "events"
+    weight_decay: float = 0.0
 
     def __post_init__(self) -> None:
         if self.clock not in ("events", "continuous"):
@@ -92,11 +95,17 @@ class Hyper:
             value = getattr(self, name)
             if value is not None and not callable(value):
                 nonnegative(name, value)
+        nonnegative("weight_decay", self.weight_decay)
         if isinstance(self.beta, Mapping):
+            if any(isinstance(value, Adaptive) for value in self.beta.values()):
+                raise ConfigError(
+                    "beta maps names to hl.Adaptive: one adapts for all weights. Give "
+                    "beta=hl.Adaptive(scale={...}), with the scale of each name, 0 for weights that stay"
+                )
             # A copy: what is done to the caller's mapping later is done to no learner.
             object.__setattr__(self, "beta", dict(self.beta))
-        for value in self.beta.values() if isinstance(self.beta, Mapping) else (self.beta,):
-            check_beta(value)
+        if not isinstance(self.beta, Adaptive):
+            check_scaling("beta", self.beta)
         if self.clock == "events" and not callable(self.tau):
             for name in ("eta", "eta_z"):
                 value = getattr(self, name)
@@ -105,13 +114,19 @@ class Hyper:
 
     @classmethod
     def from_sgd(
-        cls, lr: float | Schedule, momentum: float = 0.0, dampening: float = 0.0, tau: float = 1.0
+        cls,
+        lr: float | Schedule,
+        momentum: float = 0.0,
+        dampening: float = 0.0,
+        weight_decay: float = 0.0,
+        tau: float = 1.0,
     ) -> Hyper:
         """The hyper-parameters with which sequential order follows `torch.optim.SGD` (Appendix oob).
 
         lr = τβ, momentum μ = 1 − τη, dampening ρ = 1 − τφ. PyTorch's momentum buffer starts at the first
         gradient, undampened, hence `phi_first` = 1/τ; and without momentum PyTorch ignores dampening,
-        hence φ = 1/τ throughout. Momentum lives in ω alone, so `eta_z` is 0.
+        hence φ = 1/τ throughout. Momentum lives in ω alone, so `eta_z` is 0. Nesterov's step is not of this form:
+        it moves the weights by a gradient beside ω.
 
         Example:
             >>> hyper = Hyper.from_sgd(lr=0.01, momentum=0.9, dampening=0.5, tau=0.5)
@@ -122,19 +137,110 @@ class Hyper:
         for name, value in (("momentum", momentum), ("dampening", dampening)):
             if not 0.0 <= value <= 1.0:
                 raise ConfigError(f"{name}={value!r} must lie between 0 and 1")
-        if callable(lr):
-            beta: float | Schedule = _Scaled(lr, tau)
-        else:
-            nonnegative("lr", lr)
-            beta = lr / tau
         return cls(
             tau=tau,
             eta=(1.0 - momentum) / tau,
-            beta=beta,
+            beta=per_time(lr, tau),
             phi=(1.0 - dampening) / tau if momentum else 1.0 / tau,
             eta_z=0.0,
             phi_first=1.0 / tau,
+            weight_decay=weight_decay,
         )
+
+    @classmethod
+    def from_adam(
+        cls,
+        lr: float | Schedule = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        tau: float = 1.0,
+    ) -> Hyper:
+        """The hyper-parameters with which sequential order follows `torch.optim.Adam`.
+
+        ω is the first moment, so that τη = τφ = 1 − β₁, and β follows the second one, v: it is
+        (lr/τ)/(1 − β₁^k)/(√(v/(1 − β₂^k)) + ε) at the k-th update that a loss enters. Adam's options `amsgrad` and
+        `maximize`, and Nesterov's step, are not of this form.
+
+        Args:
+            lr: Learning rate, a number or a function of time.
+            betas: β₁ and β₂: how much of the first and of the second moment is kept at each update.
+            eps: ε, above 0.
+            weight_decay: λ of ½λ|θ|², part of H as in `Hyper`.
+            tau: Time step τ.
+
+        Example:
+            >>> hyper = Hyper.from_adam(lr=0.01, tau=0.5)
+            >>> round(hyper.eta, 12), hyper.phi == hyper.eta, hyper.beta.scale, hyper.beta.keep
+            (0.2, True, 0.02, 0.999)
+        """
+        return cls._adam(lr, betas, eps, weight_decay, tau, shrink=0.0)
+
+    @classmethod
+    def from_adamw(
+        cls,
+        lr: float | Schedule = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        tau: float = 1.0,
+    ) -> Hyper:
+        """The hyper-parameters with which sequential order follows `torch.optim.AdamW`.
+
+        As `from_adam`, but the weights dissipate by themselves, whatever the loss says:
+        θ̇ = −β⊙ω − (lr/τ)·weight_decay·θ.
+
+        Example:
+            >>> hyper = Hyper.from_adamw(lr=0.01, weight_decay=0.1)
+            >>> hyper.weight_decay, hyper.beta.shrink
+            (0.0, 0.1)
+        """
+        return cls._adam(lr, betas, eps, 0.0, tau, shrink=weight_decay)
+
+    @classmethod
+    def _adam(
+        cls,
+        lr: float | Schedule,
+        betas: tuple[float, float],
+        eps: float,
+        weight_decay: float,
+        tau: float,
+        shrink: float,
+    ) -> Hyper:
+        positive_time(tau, ConfigError)
+        try:
+            beta1, beta2 = betas
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"betas={betas!r} must be two numbers, as in (0.9, 0.999)") from error
+        beta1, beta2 = share("betas[0]", beta1), share("betas[1]", beta2)
+        nonnegative("weight_decay", shrink)
+        beta = Adaptive(per_time(lr, tau), keep=beta2, eps=eps, momentum=beta1, shrink=shrink)
+        rate = (1.0 - beta1) / tau
+        return cls(tau=tau, eta=rate, beta=beta, phi=rate, eta_z=0.0, weight_decay=weight_decay)
+
+    @classmethod
+    def from_rmsprop(
+        cls,
+        lr: float | Schedule = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        tau: float = 1.0,
+    ) -> Hyper:
+        """The hyper-parameters with which sequential order follows `torch.optim.RMSprop`.
+
+        ω is the gradient itself, τη = τφ = 1, and β is (lr/τ)/(√v + ε), where v keeps `alpha` of itself at each
+        update. RMSprop's `momentum`, which gathers gradients that are scaled already, and its `centered` are not
+        of this form.
+
+        Example:
+            >>> hyper = Hyper.from_rmsprop(lr=0.01)
+            >>> hyper.eta, hyper.phi, hyper.beta
+            (1.0, 1.0, Adaptive(scale=0.01, keep=0.99, eps=1e-08, momentum=None, shrink=0.0))
+        """
+        positive_time(tau, ConfigError)
+        beta = Adaptive(per_time(lr, tau), keep=share("alpha", alpha), eps=eps)
+        return cls(tau=tau, eta=1.0 / tau, beta=beta, phi=1.0 / tau, eta_z=0.0, weight_decay=weight_decay)
 
     def at(self, t: float, tau: float | None = None, *, first: bool = False) -> Rates:
         """The rates at time `t`, for a step of length `tau` (`None`: this object's own)."""
@@ -197,14 +303,6 @@ class Hyper:
         return nonnegative(name, value, t)
 
 
-def scheduled(name: str, schedule: Schedule, t: float) -> Any:
-    """What a schedule says at time `t`."""
-    try:
-        return schedule(t)
-    except RecursionError as error:
-        raise ConfigError(f"{name} is a function of time that calls itself without end, at t={t:g}") from error
-
-
 def over_gaps(eta: float, nominal: float) -> Callable[[float], float]:
     """From a gap τ to the η' with which one nominal step dissipates as the gap does: 1 − τ0η' = (1 − τ0η)^(τ/τ0).
 
@@ -254,51 +352,3 @@ class Overshoot:
                     stacklevel=4,
                 )
                 return
-
-
-@dataclass(frozen=True)
-class _Scaled:
-    """A learning-rate schedule read as β: lr(t) / τ."""
-
-    lr: Schedule
-    tau: float
-
-    def __call__(self, t: float) -> float:
-        return self.lr(t) / self.tau
-
-
-def positive_time(tau: object, error: type[ConfigError] | type[SampleError]) -> None:
-    """Raise unless `tau` is a finite number above 0."""
-    try:
-        valid = math.isfinite(tau) and tau > 0  # type: ignore[arg-type,operator]
-    except (TypeError, ValueError):
-        valid = False
-    if not valid:
-        raise error(
-            f"tau={tau!r} is not a time step: it must be a finite number above 0. "
-            "Give the time since the previous sample, or None for the tau of Hyper"
-        )
-
-
-def nonnegative(name: str, value: object, t: float | None = None) -> float:
-    """`value` as a float; raises unless it is a finite number of at least 0."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
-        number = math.nan
-    if not (math.isfinite(number) and number >= 0):
-        when = "" if t is None else f" at t={t:g}"
-        raise ConfigError(
-            f"{name}={value!r}{when} must be a finite number of at least 0, or a function of time that returns one"
-        )
-    return number
-
-
-def check_beta(value: object) -> None:
-    """Raise unless `value` can scale a weight velocity."""
-    if isinstance(value, Tensor):
-        wrong = value[~((value >= 0) & value.isfinite())]
-        if wrong.numel():
-            raise ConfigError(f"beta holds {wrong[0].item():g}: every entry must be finite and at least 0")
-    elif not callable(value):
-        nonnegative("beta", value)

@@ -1,22 +1,20 @@
-"""Hamiltonian Learning as a `torch.optim.Optimizer`: a drop-in for SGD in an ordinary training loop."""
+"""Hamiltonian Learning as a `torch.optim.Optimizer`: a drop-in for SGD, Adam, AdamW and RMSprop."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hamlearn._numbers import positive_time
+from hamlearn._optim_states import SETTINGS, check_group, understood
 from hamlearn._scale import scale_
-from hamlearn.errors import CheckpointError, ConfigError
-from hamlearn.hyper import nonnegative, positive_time
-
-# What SGD can be told beside HL's own settings: the first ask for another step, the others how it is computed.
-_OTHER_STEPS = ("maximize", "nesterov", "differentiable")
-_OTHER_WAYS = ("foreach", "fused")
+from hamlearn.adaptive import Adaptive, adapt_, averaged, follow
+from hamlearn.errors import ConfigError
 
 
 class HL(Optimizer):
@@ -24,19 +22,24 @@ class HL(Optimizer):
 
     ω ← (1 − τη) ω + τφ g; θ ← θ − τβ ω (eq:fanculo, eq:fanculo2), with β = lr/τ, η = (1 − momentum)/τ and
     φ = (1 − dampening)/τ (Appendix oob). At its own time step it follows `torch.optim.SGD` bit for bit, SGD's
-    undampened first step included. Where data are unevenly spaced in time, `step(tau=…)` says how long ago the
-    previous step was; that is what SGD cannot do. On the clock of events ω forgets over the gap, by the factor
-    momentum^(tau/τ), and each gradient counts once.
+    undampened first step included; by another `rule`, whose β follows the squares of the gradients,
+    `torch.optim.Adam`, `AdamW` or `RMSprop`. Where data are unevenly spaced in time, `step(tau=…)` says how long
+    ago the previous step was; that is what those cannot do. On the clock of events ω forgets over the gap, by the
+    factor momentum^(tau/τ), and each gradient counts once.
 
     Args:
         params: Parameters, or groups of them with settings of their own.
-        lr: Learning rate τβ.
-        momentum: 1 − τη; 0 keeps no costate.
-        dampening: 1 − τφ; without momentum it has no effect, as in SGD.
-        weight_decay: Multiple of θ added to the gradient.
+        lr: Learning rate τβ; of an adaptive β, its scale.
+        momentum: 1 − τη; 0 keeps no costate. For `"sgd"`.
+        dampening: 1 − τφ; without momentum it has no effect, as in SGD. For `"sgd"`.
+        weight_decay: Multiple of θ added to the gradient; for `"adamw"`, what θ loses by itself per unit of `lr`.
         tau: Time step τ that the other settings are meant for.
         clock: As in `Hyper`. `"events"`: a gap changes only how much ω forgets. `"continuous"`: learning and
             forgetting are both scaled to it, as the equations say.
+        rule: `"sgd"`, `"adam"`, `"adamw"` or `"rmsprop"`, as in `Hyper.from_sgd`, `from_adam` and so on.
+        betas: β₁ = 1 − τη = 1 − τφ, and β₂. For `"adam"` and `"adamw"`.
+        alpha: What the mean square keeps of itself at each step. For `"rmsprop"`.
+        eps: ε, above 0. For all but `"sgd"`.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -48,6 +51,10 @@ class HL(Optimizer):
         ...     optimizer.step()
         >>> sorted(optimizer.state[model.weight])
         ['omega']
+        >>> adam = hl.optim.HL(model.parameters(), lr=1e-3, rule="adam")
+        >>> adam.step()
+        >>> sorted(adam.state[model.weight])
+        ['omega', 'updates', 'v']
     """
 
     _told = False
@@ -61,25 +68,39 @@ class HL(Optimizer):
         weight_decay: float = 0.0,
         tau: float = 1.0,
         clock: Literal["events", "continuous"] = "events",
+        rule: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd",
+        betas: tuple[float, float] = (0.9, 0.999),
+        alpha: float = 0.99,
+        eps: float = 1e-8,
     ) -> None:
-        settings = {
+        if rule not in SETTINGS:
+            raise ConfigError(f"rule={rule!r} is not known: use one of {', '.join(map(repr, SETTINGS))}")
+        for name, value in (("momentum", momentum), ("dampening", dampening)):
+            if value and rule != "sgd":
+                raise ConfigError(f"{name}={value!r} belongs to rule='sgd': leave it out, or give betas for Adam")
+        given = {
             "lr": lr,
             "momentum": momentum,
             "dampening": dampening,
             "weight_decay": weight_decay,
             "tau": tau,
             "clock": clock,
+            "betas": betas,
+            "alpha": alpha,
+            "eps": eps,
         }
-        super().__init__(params, settings)
+        # A scheduler that finds betas among the defaults changes them, and momentum else.
+        super().__init__(params, {name: given[name] for name in SETTINGS[rule]} | {"rule": rule})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not name are the optimizer's."""
-        _check({**self.defaults, **param_group})
+        check_group({**self.defaults, **param_group}, self.defaults["rule"])
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a state that `state_dict` gave: HL's own, or SGD's, whose momentum is ω."""
-        super().load_state_dict(self._understood(state_dict))
+        """Take up a state that `state_dict` gave: HL's own, or that of PyTorch's optimizer by the same rule."""
+        params = [weight for group in self.param_groups for weight in group["params"]]
+        super().load_state_dict(understood(state_dict, self.defaults, params))
 
     @torch.no_grad()
     def step(  # type: ignore[override]
@@ -95,7 +116,7 @@ class HL(Optimizer):
         groups = [(group, [w for w in group["params"] if w.grad is not None]) for group in self.param_groups]
         for group, theta in groups:
             # Settings may be changed at any time; all is looked at before anything moves.
-            _check(group)
+            check_group(group, self.defaults["rule"])
             if any(weight.grad.layout is not torch.strided for weight in theta):
                 raise ConfigError("hl.optim.HL takes dense gradients only: build the embedding with sparse=False")
         for group, theta in groups:
@@ -106,29 +127,70 @@ class HL(Optimizer):
     def _move(self, theta: list[Tensor], group: dict[str, Any], stretch: float) -> None:
         # With β, η and φ fixed, a literal step `stretch` times as long has τη and τφ that many times as large.
         # Written so that at stretch 1 the numbers are momentum and 1 − dampening to the last bit.
-        grads = [weight.grad for weight in theta]
-        decay = group["momentum"]
+        momentum = group["momentum"] if group["rule"] == "sgd" else _momentum(group)
+        decay, whole = momentum, stretch == 1.0
         if group["clock"] == "events":
             decay, stretch = decay**stretch, 1.0
-        elif stretch != 1.0:
+        elif not whole:
             decay = 1.0 - stretch * (1.0 - decay)
-            if decay < 0 and group["momentum"] and not self._told:
+            if decay < 0 and momentum and not self._told:
                 self._told = True
                 warnings.warn(
-                    f"a step of {stretch:g} times tau with momentum={group['momentum']:g} leaves {decay:.3g} of "
-                    "the costate: it changes its sign, and grows where that is below -1. Use clock='events', or "
+                    f"a step of {stretch:g} times tau with momentum={momentum:g} leaves {decay:.3g} of the "
+                    "costate: it changes its sign, and grows where that is below -1. Use clock='events', or "
                     "shorter steps. This is said once",
                     RuntimeWarning,
                     stacklevel=3,
                 )
-        drive: Any = grads
-        if group["weight_decay"]:
+        drive: Any = [weight.grad for weight in theta]
+        if group["weight_decay"] and group["rule"] != "adamw":
             drive = torch._foreach_add(drive, theta, alpha=group["weight_decay"])
-        if group["momentum"]:
+        if group["rule"] != "sgd":
+            self._adapt(theta, list(drive), group, decay, stretch, whole=whole)
+            return
+        if momentum:
             drive = self._costates(theta, list(drive), decay, (1.0 - group["dampening"]) * stretch, stretch)
         elif stretch != 1.0:
             drive = torch._foreach_mul(drive, stretch)
         torch._foreach_add_(theta, drive, alpha=-(float(group["lr"]) * stretch))
+
+    def _adapt(
+        self,
+        theta: list[Tensor],
+        g: list[Tensor],
+        group: dict[str, Any],
+        decay: float,
+        stretch: float,
+        *,
+        whole: bool,
+    ) -> None:
+        """θ ← θ − τβ ω with a β that follows g²; weights that were updated equally often move together."""
+        rule, lr = _adaptive(group), float(group["lr"]) * stretch
+        gain = 1.0 - (rule.momentum or 0.0)
+        together: dict[int, list[int]] = {}
+        for index, weight in enumerate(theta):
+            kept = self.state[weight]
+            if not kept:
+                kept["updates"], kept["v"] = 0, torch.zeros_like(weight)
+                if rule.momentum is not None:
+                    kept["omega"] = torch.zeros_like(weight)
+            kept["updates"] += 1
+            together.setdefault(kept["updates"], []).append(index)
+        for k, indices in together.items():
+            kept, grads = [self.state[theta[i]] for i in indices], [g[i] for i in indices]
+            v = follow([one["v"] for one in kept], grads, rule.keep, 1 - rule.keep)
+            if rule.momentum is None:
+                omega = grads if stretch == 1.0 else list(torch._foreach_mul(grads, stretch))
+            elif whole:
+                omega = averaged([one["omega"] for one in kept], grads, gain)
+            else:
+                omega = list(torch._foreach_mul([one["omega"] for one in kept], decay))
+                torch._foreach_add_(omega, grads, alpha=gain * stretch)
+            adapt_([theta[i] for i in indices], omega, v, lr, rule.at(k))
+            for one, new, costate in zip(kept, v, omega, strict=True):
+                one["v"] = new
+                if rule.momentum is not None:
+                    one["omega"] = costate
 
     def _costates(
         self, theta: list[Tensor], grads: list[Tensor], decay: float, gain: float, stretch: float
@@ -143,52 +205,14 @@ class HL(Optimizer):
             self.state[theta[i]]["omega"] = first if stretch == 1.0 else first.mul_(stretch)
         return [self.state[weight]["omega"] for weight in theta]
 
-    def _understood(self, state_dict: dict[str, Any]) -> dict[str, Any]:
-        """A state as HL writes it; raises where it is of another kind, before anything is taken from it."""
-        groups = []
-        for group in state_dict["param_groups"]:
-            missing = {"lr", "momentum", "dampening", "weight_decay"} - group.keys()
-            if missing:
-                raise CheckpointError(
-                    f"the state holds no {sorted(missing)}: it is another optimizer's. Take up that of HL or SGD"
-                )
-            own = {name: self.defaults[name] for name in ("tau", "clock")}
-            _check({**own, **group})
-            settings = {k: v for k, v in group.items() if k not in (*_OTHER_STEPS, *_OTHER_WAYS)}
-            groups.append({**own, **settings})
-        mine = [weight for group in self.param_groups for weight in group["params"]]
-        theirs = [index for group in groups for index in group["params"]]
-        shapes = {index: weight.shape for index, weight in zip(theirs, mine, strict=False)}
-        states = {index: _costate(index, kept, shapes) for index, kept in state_dict["state"].items()}
-        return {**state_dict, "param_groups": groups, "state": states}
+
+def _momentum(group: dict[str, Any]) -> float:
+    return 0.0 if group["rule"] == "rmsprop" else float(group["betas"][0])
 
 
-def _check(group: Mapping[str, Any]) -> None:
-    for name in ("lr", "weight_decay"):
-        nonnegative(name, group[name])
-    for name in ("momentum", "dampening"):
-        if not 0.0 <= group[name] <= 1.0:
-            raise ConfigError(f"{name}={group[name]!r} must lie between 0 and 1")
-    positive_time(group["tau"], ConfigError)
-    if group["clock"] not in ("events", "continuous"):
-        raise ConfigError(f"clock={group['clock']!r} must be 'events' or 'continuous'")
-    for name in _OTHER_STEPS:
-        if group.get(name):
-            raise ConfigError(f"{name}={group[name]!r} is a step that hl.optim.HL does not make: leave it out")
-
-
-def _costate(index: Any, kept: Mapping[str, Any], shapes: Mapping[Any, torch.Size]) -> dict[str, Any]:
-    """ω of one weight, under the name it has in HL or in SGD."""
-    if not kept.keys() <= {"omega", "momentum_buffer"}:
-        raise CheckpointError(
-            f"the state of weight {index} holds {sorted(kept)}: it is another optimizer's. Take up that of HL or "
-            "SGD"
-        )
-    omega = kept.get("omega", kept.get("momentum_buffer"))
-    if omega is not None and omega.shape != shapes.get(index, omega.shape):
-        raise CheckpointError(
-            f"the state of weight {index} has shape {list(omega.shape)}, the weight {list(shapes[index])}: build "
-            "the model that it was saved from"
-        )
-    # A copy: both optimizers would go on writing to one tensor.
-    return {} if omega is None else {"omega": omega.clone()}
+def _adaptive(group: dict[str, Any]) -> Adaptive:
+    if group["rule"] == "rmsprop":
+        return Adaptive(1.0, keep=group["alpha"], eps=group["eps"])
+    beta1, beta2 = group["betas"]
+    shrink = group["weight_decay"] if group["rule"] == "adamw" else 0.0
+    return Adaptive(1.0, keep=beta2, eps=group["eps"], momentum=beta1, shrink=shrink)

@@ -12,6 +12,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, plus, scaled, seed
 from hamlearn.credit import Credit
+from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.system import Carry, Instant, Order, Outcome, System
@@ -23,13 +24,19 @@ class Parallel(Order):
 
     ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω. The input is held within the step;
     integrators with several stages see the schedules at each stage's own time. On the clock of events the
-    state, and with it z·∂f_h, flows by the true τ, all else by the nominal one (`Rates.stride`).
+    state, and with it z·∂f_h, flows by the true τ, all else by the nominal one (`Rates.stride`). An adaptive β is
+    that of time t too: the weights move by the ω and the v from before the step.
     """
 
     def __init__(self, system: System, credit: Credit, integrator: Integrator) -> None:
         super().__init__(system)
         self.carries = credit.carries
         self.integrator = integrator
+        if system.velocity.adaptive is not None and not isinstance(integrator, Euler):
+            raise ConfigError(
+                f"an adaptive beta changes from sample to sample, not within the stages of {integrator!r}: "
+                "use hl.Euler(), or a beta that does not adapt"
+            )
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """One step of the integrator over [h, θ, z, ω]."""
@@ -43,6 +50,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
     x0 = [*carry.h, *system.theta, *z0, *carry.omega]
     seen: list[Outcome] = []
     stages = _Stages(system, several=not isinstance(integrator, Euler))
+    drive = system.drive
 
     def derivative(time: float, x: list[Tensor]) -> list[Tensor]:
         h, theta, z, omega = x[:n], x[n : n + m], x[n + m : n + m + n], x[2 * n + m :]
@@ -59,15 +67,19 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             loss_term = [] if L is None else [L]
             scale = [] if L is None else [seed(L, at.phi)]
             dH = vjp([*loss_term, *dh], [*scale, *_stretched(z, tau / stride)], [*h_in, *weights])
+        if drive is not None and L is not None:
+            dH[n:] = drive.penalised(dH[n:], theta, at.phi)
         if not seen:
-            coupled = coupling(z, dh) if dh else None
-            seen.append(
-                Outcome([], [], [], _tree.detach(y), None if L is None else L.detach(), coupled, carry.spec)
-            )
+            coupled, v = coupling(z, dh) if dh else None, carry.v
+            if drive is not None and L is not None:
+                coupled, v = drive.coupled(coupled, theta, at.phi), drive.followed(v, dH[n:], at.phi)
+            shown = None if L is None else L.detach()
+            seen.append(Outcome([], [], [], _tree.detach(y), shown, coupled, carry.spec, v=v))
         dz = [-at.s * g - at.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
         domega = scaled(dH[n:], -float(at.s))
         add_(domega, omega, -at.eta)
-        return [*(leaf.detach() for leaf in dh), *system.velocity.rates(omega, time), *dz, *domega]
+        dtheta = system.velocity.rates(omega, time, theta, carry.v, now.updates)
+        return [*(leaf.detach() for leaf in dh), *dtheta, *dz, *domega]
 
     with torch.no_grad():
         slope = integrator.slope(derivative, now.t, x0, tau)

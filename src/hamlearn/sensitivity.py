@@ -76,8 +76,8 @@ class Sensitive(Order):
             points = [leaf.detach().requires_grad_(sample.target is not None) for leaf in read]
             y = system.network.output_net(sample.u, _tree.unflatten(points, carry.spec))
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
-        gain = rates.stride * rates.phi
-        omega = scaled(carry.omega, 1 - rates.stride * rates.eta)
+        decay, gain, drive = 1 - rates.stride * rates.eta, rates.stride * rates.phi, system.drive
+        omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
         z = [torch.zeros_like(leaf) for leaf in read]
         if L is not None:
             theta_y = [system.theta[index] for index in system.in_output]
@@ -88,10 +88,13 @@ class Sensitive(Order):
             if theta_y:
                 add_([omega[index] for index in system.in_output], dL[len(points) :], gain)
         y, learned = _tree.detach(y), L is not None
-        loss = None if L is None else L.detach()
-        outcome = Outcome(h_next, z, omega, y, loss, None, carry.spec, learned=learned, own=True, E=E)
+        loss, coupled, v = None if L is None else L.detach(), None, carry.v
+        if drive is not None:
+            omega, v = drive.gather(carry.omega, v, omega, system.theta, decay, gain, learned=learned)
+            coupled = drive.coupled(None, system.theta, rates.phi) if learned else None
+        outcome = Outcome(h_next, z, omega, y, loss, coupled, carry.spec, learned=learned, own=True, v=v, E=E)
         if self.parallel:
-            outcome.dtheta = system.velocity.rates(carry.omega, now.t)
+            outcome.dtheta = system.velocity.rates(carry.omega, now.t, system.theta, carry.v, now.updates)
         return outcome
 
     def _found(self, h: list[Tensor], spec: _tree.Spec) -> list[Layer]:

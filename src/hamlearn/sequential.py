@@ -48,7 +48,7 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
     grads = None if L is None else vjp([L], [None], system.theta)
     decay, gain = 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
     outcome = Outcome([], [], [], _tree.detach(y), _detached(L), None, learned=L is not None)
-    _integrate(system, carry, grads, decay, gain, outcome)
+    _integrate(system, carry, grads, decay, gain, rates.phi, outcome)
     return outcome
 
 
@@ -67,15 +67,26 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         z, dL = scaled(grads[: len(h_next)], gain), grads[len(h_next) :]
     h = [leaf.detach() for leaf in h_next]
     outcome = Outcome(h, z, [], _tree.detach(y), _detached(L), None, spec, learned=L is not None)
-    _integrate(system, carry, dL, decay, gain, outcome)
+    _integrate(system, carry, dL, decay, gain, rates.phi, outcome)
     return outcome
 
 
 def _integrate(
-    system: System, carry: Carry, dL: list[Tensor] | None, decay: Scale, gain: Scale, outcome: Outcome
+    system: System,
+    carry: Carry,
+    dL: list[Tensor] | None,
+    decay: Scale,
+    gain: Scale,
+    phi: Scale,
+    outcome: Outcome,
 ) -> None:
     """ω⁺ = decay·ω + gain·∂L/∂θ; for large weights it is only noted down, where ω may move in place."""
     outcome.own = not forgets(decay)
+    if system.drive is not None:
+        outcome.omega, outcome.v = system.drive.enter(carry.omega, carry.v, dL, system.theta, decay, gain)
+        if dL is not None:
+            outcome.coupling = system.drive.coupled(None, system.theta, phi)
+        return
     if not (carry.own and outcome.own and system.large) or isinstance(decay, Tensor) or isinstance(gain, Tensor):
         outcome.omega = integrate_costate(carry.omega, dL, decay, gain)
         return
@@ -112,14 +123,17 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
         if L is not None:
             flow = flow + (stride * phi) * dL[i]
         z.append((1 - stride * eta_z) * z_i - s * flow)
-    omega = scaled(carry.omega, 1 - stride * eta)
+    drive, decay, gain, learned, v = system.drive, 1 - stride * eta, -s * stride * phi, L is not None, carry.v
+    omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
     _add_at(omega, system.in_state, vjp(result, z, theta_h), -s * unit)
     if L is not None:
-        _add_at(omega, system.in_output, dL[len(h_next) :], -s * stride * phi)
-    coupled = coupling(z0, rate(network, h, result, tau))
+        _add_at(omega, system.in_output, dL[len(h_next) :], gain)
+    coupled: Tensor | None = coupling(z0, rate(network, h, result, tau))
+    if drive is not None:
+        omega, v = drive.gather(carry.omega, v, omega, system.theta, decay, gain, learned=learned)
+        coupled = drive.coupled(coupled, system.theta, phi) if learned else coupled
     h1 = [leaf.detach() for leaf in h1]
-    learned = L is not None
-    return Outcome(h1, z, omega, _tree.detach(y), _detached(L), coupled, spec, learned=learned, own=True)
+    return Outcome(h1, z, omega, _tree.detach(y), _detached(L), coupled, spec, learned=learned, own=True, v=v)
 
 
 def _add_at(omega: list[Tensor], indices: list[int], grads: list[Tensor], gain: Scale) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -70,6 +70,7 @@ class State:
         z: Costate of `h`, in the same structure.
         omega: Costate of the weights (ω), by parameter name.
         updates: Number of weight updates that a loss has entered.
+        v: What an adaptive β follows, by parameter name; empty where β does not adapt.
     """
 
     t: float
@@ -77,6 +78,7 @@ class State:
     z: Tree | None
     omega: dict[str, Tensor]
     updates: int
+    v: dict[str, Tensor] = field(default_factory=dict)
 
 
 class StepReport:
@@ -115,7 +117,10 @@ class StepReport:
 
     @property
     def hamiltonian(self) -> Tensor | float:
-        """H = φ·L + ⟨z, f_h⟩ (eq:hrestricted), with the costate z that the step began with."""
+        """H = φ·L + ⟨z, f_h⟩ (eq:hrestricted), with the costate z that the step began with.
+
+        Where weights decay by `Hyper.weight_decay`, the penalty φ·½λ|θ|² is part of it, but for tokens that echo.
+        """
         H: Tensor | float = 0.0
         if self.loss is not None:
             H = self._phi * self.loss

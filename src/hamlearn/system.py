@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from hamlearn import _tree
 from hamlearn._claims import Tensors
 from hamlearn._slots import Slots
+from hamlearn.drive import Drive
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss, integrate_costate
 from hamlearn.hyper import Hyper, Rates
@@ -58,6 +59,7 @@ class System:
         ]
         self.small = [index for index in range(len(self.theta)) if index not in self.large]
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
+        self.drive = Drive.of(hyper)
         # Tied weights stand under one name but may serve both nets, hence by identity and not by name.
         self.in_state = self._used_by(network.state)
         self.in_output = self._used_by(network.output)
@@ -114,7 +116,8 @@ class Outcome:
         omega: New costate of the weights.
         y: Output.
         loss: L(y, target), if there was a target.
-        coupling: ⟨z, f_h⟩ with the costate that the step began with; `None` stands for 0.
+        coupling: ⟨z, f_h⟩ with the costate that the step began with, and the penalty of the weights where H has
+            one; `None` stands for 0.
         spec: Structure of h and z.
         dtheta: θ̇; `None` where it is −β⊙ω of the new ω.
         moves: Whether the weights move at this step.
@@ -143,13 +146,18 @@ class Outcome:
 
 @dataclass(slots=True)
 class Instant:
-    """When a step happens: its sample, time, rates, and whether no loss has entered the weights yet."""
+    """When a step happens: its sample, time, rates, and whether no loss has entered the weights yet.
+
+    Attributes:
+        updates: How many updates a loss has entered before.
+    """
 
     sample: Sample
     t: float
     rates: Rates
     first: bool
     fresh: bool
+    updates: int = 0
 
 
 class Order(ABC):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from fnmatch import fnmatchcase
 
 import torch
 from torch import Tensor
 
+from hamlearn._numbers import Scaling, Schedule, nonnegative, scheduled
 from hamlearn._scale import Scale, add_, plus
+from hamlearn.adaptive import Adaptive, Moments, adapt_, adapted, velocities
 from hamlearn.errors import ConfigError
-from hamlearn.hyper import Beta, Schedule, nonnegative, scheduled
+from hamlearn.hyper import Beta
 
 Value = float | Schedule | Tensor
 
@@ -25,6 +27,8 @@ class Velocity:
 
     Attributes:
         has_tensors: Whether any β is a tensor, which may be written to at any time.
+        adaptive: How β follows v, of which β's number, schedule or tensor is the scale then; `None` where it does
+            not.
 
     Example:
         >>> import torch
@@ -34,6 +38,10 @@ class Velocity:
     """
 
     def __init__(self, beta: Beta, names: list[str], theta: list[Tensor]) -> None:
+        self.adaptive: Adaptive | Moments | None = None
+        if isinstance(beta, Adaptive):
+            self.adaptive, beta = beta, beta.scale
+            _refuse_complex(names, theta)
         values = _resolve(beta, names)
         for name, value, weight in zip(names, values, theta, strict=True):
             if isinstance(value, Tensor) and not _broadcasts(value, weight):
@@ -52,13 +60,15 @@ class Velocity:
         self._scheduled = [value for value in values if callable(value) and not isinstance(value, Tensor)]
 
     @classmethod
-    def given(cls, betas: list[Tensor], theta: list[Tensor]) -> Velocity:
-        """β already evaluated, one tensor per weight."""
+    def given(cls, betas: list[Tensor], theta: list[Tensor], moments: Moments | None = None) -> Velocity:
+        """β already evaluated, one tensor per weight, and what it adapts by."""
         names = [str(index) for index in range(len(betas))]
-        return cls(dict(zip(names, betas, strict=True)), names, theta)
+        velocity = cls(dict(zip(names, betas, strict=True)), names, theta)
+        velocity.adaptive = moments
+        return velocity
 
     def values(self, t: float) -> list[float | Tensor]:
-        """β of each weight at time `t`."""
+        """β of each weight at time `t`; its scale, where it adapts."""
         found = {index: _at(value, t) for indices, value in self._groups for index in indices}
         return [found[index] for index in range(len(found))]
 
@@ -67,9 +77,19 @@ class Velocity:
         """Whether β depends on time."""
         return bool(self._scheduled)
 
-    def rates(self, omega: list[Tensor], t: float) -> list[Tensor]:
-        """θ̇ = −β⊙ω at time `t`."""
+    def rates(
+        self, omega: list[Tensor], t: float, theta: Sequence[Tensor] = (), v: Sequence[Tensor] = (), k: int = 0
+    ) -> list[Tensor]:
+        """θ̇ = −β⊙ω at time `t`; a β that adapts takes `v` after `k` updates, and weights that dissipate too."""
         dtheta: list[Tensor] = list(omega)
+        if self.adaptive is not None:
+            moments = self._moments(k)
+            for indices, value in self._groups:
+                weights, costates, squares = _chosen(indices, theta, omega, v)
+                found = velocities(weights, costates, squares, _at(value, t), moments)
+                for index, velocity in zip(indices, found, strict=True):
+                    dtheta[index] = velocity
+            return dtheta
         for indices, value in self._groups:
             beta = _at(value, t)
             for index in indices:
@@ -77,8 +97,26 @@ class Velocity:
                 dtheta[index] = omega[index] * -rate
         return dtheta
 
-    def moved(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: Scale) -> list[Tensor]:
+    def moved(
+        self,
+        theta: list[Tensor],
+        omega: list[Tensor],
+        t: float,
+        tau: Scale,
+        v: Sequence[Tensor] = (),
+        k: int = 0,
+    ) -> list[Tensor]:
         """θ − τβ⊙ω; a weight that stays is the very tensor that was given."""
+        if self.adaptive is not None:
+            moments, result = self._moments(k), list(theta)
+            for indices, value in self._groups:
+                beta = _at(value, t)
+                if isinstance(beta, Tensor) or beta:
+                    weights, costates, squares = _chosen(indices, theta, omega, v)
+                    found = adapted(weights, costates, squares, tau * beta, moments)
+                    for index, weight in zip(indices, found, strict=True):
+                        result[index] = weight
+            return result
         if self._uniform is not None:
             return plus(theta, omega, -(tau * float(_at(self._uniform, t))))
         result = list(theta)
@@ -97,9 +135,26 @@ class Velocity:
         return result
 
     def move(
-        self, theta: list[Tensor], omega: list[Tensor], t: float, tau: Scale, but: Container[int] = ()
+        self,
+        theta: list[Tensor],
+        omega: list[Tensor],
+        t: float,
+        tau: Scale,
+        but: Container[int] = (),
+        v: Sequence[Tensor] = (),
+        k: int = 0,
+        *,
+        dissipate: bool = True,
     ) -> None:
         """θ ← θ − τβ⊙ω in place, but not for some of them; the same numbers as `moved`."""
+        if self.adaptive is not None:
+            moments = self._moments(k)
+            for indices, value in self._groups:
+                beta = _at(value, t)
+                if isinstance(beta, Tensor) or beta:
+                    weights, costates, squares = _chosen(indices, theta, omega, v)
+                    adapt_(weights, costates, squares, tau * beta, moments, dissipate=dissipate)
+            return
         if self._uniform is not None and not but:
             add_(theta, omega, -(tau * float(_at(self._uniform, t))))
             return
@@ -113,6 +168,10 @@ class Velocity:
             elif isinstance(beta, Tensor) or beta:
                 add_(weights, costates, -(tau * beta))
 
+    def _moments(self, k: int) -> Moments:
+        assert self.adaptive is not None
+        return self.adaptive.at(k) if isinstance(self.adaptive, Adaptive) else self.adaptive
+
     def still(self, t: float) -> list[int]:
         """Which weights stay where they are, because their β is the number 0."""
         if self._uniform is not None and not callable(self._uniform) and self._uniform:
@@ -123,6 +182,10 @@ class Velocity:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""
         for value in self._scheduled:
             nonnegative("beta", scheduled("beta", value, t), t)
+
+
+def _chosen(indices: list[int], *lists: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
+    return tuple([tensors[index] for index in indices] for tensors in lists)
 
 
 def _at(value: Value, t: float) -> float | Tensor:
@@ -138,7 +201,13 @@ def _broadcasts(value: Tensor, weight: Tensor) -> bool:
         return False
 
 
-def _resolve(beta: Beta, names: list[str]) -> list[Value]:
+def _refuse_complex(names: list[str], theta: list[Tensor]) -> None:
+    for name, weight in zip(names, theta, strict=True):
+        if weight.is_complex():
+            raise ConfigError(f"an adaptive beta follows real weights, and {name} is complex: use a plain beta")
+
+
+def _resolve(beta: Scaling, names: list[str]) -> list[Value]:
     if not isinstance(beta, Mapping):
         return [beta] * len(names)
     for pattern in beta:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any
 
@@ -66,6 +66,8 @@ class Spec:
     labels: str = "all"
     refill: bool = False
     train: bool = True
+    adapts: bool = False
+    decays: bool = False
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -81,6 +83,16 @@ def parts_of(spec: Spec, seed: int | None = None) -> Parts:
 
 
 def hyper_of(spec: Spec, names: list[str], shapes: list[tuple[int, ...]]) -> hl.Hyper:
+    made, r = plain_hyper_of(spec, names, shapes), Random(spec.seed + 2)
+    if spec.adapts:
+        # With a small ε a weight moves by the sign of its gradient, and rounding decides where that is near 0.
+        keep, momentum = r.choice([0.0, 0.9, 0.999]), r.choice([None, 0.0, 0.9])
+        beta = hl.Adaptive(made.beta, keep, eps=0.1, momentum=momentum, shrink=r.choice([0.0, 0.5]))
+        made = replace(made, beta=beta)
+    return replace(made, weight_decay=r.choice([0.01, 0.3])) if spec.decays else made
+
+
+def plain_hyper_of(spec: Spec, names: list[str], shapes: list[tuple[int, ...]]) -> hl.Hyper:
     r = Random(spec.seed + 1)
     beta: Any = r.choice([0.01, 0.05])
     if spec.beta == "schedule":
@@ -205,18 +217,20 @@ def draw_spec(r: Random, seed: int, variants: int) -> Spec:
         period = period or 7
     hyper = r.choice(["plain", "sgd", "schedules"])
     overlapping = credit[0] == "Echo" and credit[1] and credit[2] and credit[1] > credit[2]
+    single = r.random() < 0.15
+    staged = order == "parallel" and credit[0] != "Sensitivity"
+    integrator = r.choice(["Euler", "Heun", "RK4"]) if staged else "Euler"
+    own = Random(-seed - 1)
     return Spec(
         seed=seed,
         network=network,
         variant=variant,
         batch=batch,
-        dtype="float32" if r.random() < 0.15 else "float64",
+        dtype="float32" if single else "float64",
         order=order,
         credit=credit,
         reset_h=reset_h,
-        integrator=r.choice(["Euler", "Heun", "RK4"])
-        if order == "parallel" and credit[0] != "Sensitivity"
-        else "Euler",
+        integrator=integrator,
         hyper=hyper if s == -1 and not overlapping else "plain",
         s=s,
         beta=r.choice(["number", "number", "schedule", "zero", "tensor", "patterns"]),
@@ -228,6 +242,8 @@ def draw_spec(r: Random, seed: int, variants: int) -> Spec:
         labels=r.choice(["all", "some", "last"]),
         refill=r.random() < 0.3,
         train=r.random() < 0.85,
+        adapts=integrator == "Euler" and credit[-1] != "token" and own.random() < 0.3,
+        decays=own.random() < 0.2,
     )
 
 

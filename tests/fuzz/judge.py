@@ -61,6 +61,7 @@ class Judge:
         self.reset_h, self.integrator = setting["reset_h"], setting["integrator"]
         self.t, self.h, self.z, self.updates = 0.0, None, None, 0
         self.omega = {n: torch.zeros_like(p) for n, p in self.learned().items()}
+        self.v = {n: torch.zeros_like(p) for n, p in self.learned().items()}
         self.fresh = True
         self.tokens: list[Token] = []
         self.since = 0
@@ -82,11 +83,35 @@ class Judge:
 
     # Rates at an instant
 
-    def beta(self, name: str, t: float) -> Any:
-        beta = self.hyper.beta
+    def scale(self, name: str, t: float) -> Any:
+        """β as a number or tensor; of one that adapts, its scale."""
+        beta = getattr(self.hyper.beta, "scale", self.hyper.beta)
         if isinstance(beta, Mapping):
             beta = next(b for pattern, b in beta.items() if fnmatchcase(name, pattern))
         return at(beta, t)
+
+    def velocity(self, name: str, t: float, k: int, theta: Tensor, omega: Tensor) -> Any:
+        """θ̇ of a weight, at the v of now."""
+        rule, scale = self.hyper.beta, self.scale(name, t)
+        if not hasattr(rule, "scale"):
+            return -scale * omega
+        first = second = 1.0
+        if rule.momentum is not None:
+            first, second = (1 - kept ** max(k, 1) for kept in (rule.momentum, rule.keep))
+        beta = scale / first / ((self.v[name] / second) ** 0.5 + rule.eps)
+        return -beta * omega - scale * rule.shrink * theta
+
+    def follow(self, entered: Mapping[str, Tensor], gain: float, learned: bool) -> None:
+        """Let v follow what enters ω per unit of gain."""
+        if hasattr(self.hyper.beta, "scale") and learned and gain:
+            keep = self.hyper.beta.keep
+            self.v = {n: keep * v + (1 - keep) * (entered[n] / gain) ** 2 for n, v in self.v.items()}
+
+    def penalised(self, L: Tensor | None) -> Tensor | None:
+        """The loss with the penalty of the weights."""
+        if L is None or not self.hyper.weight_decay:
+            return L
+        return L + 0.5 * self.hyper.weight_decay * sum((p * p).sum() for p in self.learned().values())
 
     def phi(self, t: float) -> float:
         if self.updates == 0 and self.hyper.phi_first is not None:
@@ -149,8 +174,7 @@ class Judge:
         if self.credit[0] == "Echo":
             seen = self.token(u, target, tau, boundary, first)
         elif self.credit[0] == "Sensitivity":
-            y, loss, phi = judge_sensitivity.step(self, u, target, tau)
-            seen = Seen(self.t, y, loss, 0.0 if loss is None else phi * loss)
+            seen = Seen(self.t, *judge_sensitivity.step(self, u, target, tau))
         elif self.order == "sequential":
             seen = self.sequential(u, target, tau)
         else:
@@ -174,7 +198,8 @@ class Judge:
         L = None if target is None else self.loss(y, target)
         dL_dh1 = self.grads(L, trees.leaves(h1))
         dzf_dh = self.grads(trees.inner(self.z, dh), trees.leaves(h))
-        H = trees.inner(self.z, dh) + (0.0 if L is None else phi * L)
+        full = self.penalised(L)
+        H = trees.inner(self.z, dh) + (0.0 if full is None else phi * full)
         old = trees.leaves(self.z)
         z1 = {
             path: keeps(self.eta_z(t)) * old[path] - s * (unit * phi * dL_dh1[path] + tau * dzf_dh[path])
@@ -182,12 +207,14 @@ class Judge:
         }
         self.z = trees.build(self.z, z1)
         dzf = self.grads(trees.inner(self.z, dh), theta)
-        dL = self.grads(L, theta)
-        for n, p in theta.items():
-            self.omega[n] = keeps(self.eta(t)) * self.omega[n] - s * (tau * dzf[n] + unit * phi * dL[n])
-            p.data = p.data - unit * self.beta(n, t) * self.omega[n]
-        self.h = trees.cut(h1)
+        dL = self.grads(full, theta)
+        entered = {n: -s * (tau * dzf[n] + unit * phi * dL[n]) for n in theta}
+        self.follow(entered, unit * phi, target is not None)
         self.updates += target is not None
+        for n, p in theta.items():
+            self.omega[n] = keeps(self.eta(t)) * self.omega[n] + entered[n]
+            p.data = p.data + unit * self.velocity(n, t, self.updates, p.data, self.omega[n])
+        self.h = trees.cut(h1)
         return Seen(t, trees.cut(y), None if L is None else L.detach(), H)
 
     def parallel(self, u: Any, target: Any, tau: float) -> Seen:
@@ -219,19 +246,20 @@ class Judge:
             gain = unit / tau
             by_h, by_theta = trees.leaves(h), self.learned()
             dzf, dL = self.grads(zf, by_h), self.grads(L, by_h)
-            dzf_w, dL_w = self.grads(zf, by_theta), self.grads(L, by_theta)
+            full, s = self.penalised(L), self.hyper.s
+            dzf_w, dL_w = self.grads(zf, by_theta), self.grads(full, by_theta)
             if not seen:
-                seen.append(
-                    Seen(t, trees.cut(y), L if L is None else L.detach(), zf + (0 if L is None else phi * L))
-                )
-            s = self.hyper.s
+                H = zf + (0 if full is None else phi * full)
+                seen.append(Seen(t, trees.cut(y), L if L is None else L.detach(), H))
+                kept["entered"] = {n: -s * (unit * phi * dL_w[n] + tau * dzf_w[n]) for n in by_theta}
             out = {f"h:{k}": v.detach() for k, v in trees.leaves(dh).items()}
             for k in by_h:
                 out[f"z:{k}"] = -s * (gain * phi * dL[k] + dzf[k]) - self.fade(t, tau, eta_z) * here[f"z:{k}"]
             for n in by_theta:
                 w = here[f"omega:{n}"]
                 out[f"omega:{n}"] = -s * (gain * phi * dL_w[n] + dzf_w[n]) - self.fade(t, tau, eta) * w
-                out[f"theta:{n}"] = -gain * self.beta(n, t + c * tau) * w
+                moving = self.velocity(n, t + c * tau, self.updates, here[f"theta:{n}"], w)
+                out[f"theta:{n}"] = gain * moving
             return out
 
         point = {f"h:{k}": v for k, v in trees.leaves(self.h).items()}
@@ -257,7 +285,8 @@ class Judge:
         self.z = trees.build(self.h, {k[2:]: v for k, v in end.items() if k.startswith("z:")})
         for n, p in self.learned().items():
             p.data, self.omega[n] = end[f"theta:{n}"], end[f"omega:{n}"]
-        if kept:
+        self.follow(kept["entered"], unit * self.phi(t), target is not None)
+        if "noise" in kept:
             torch.set_rng_state(kept["noise"])
             for net in self.parts.modules():
                 for m in net.modules():
@@ -328,6 +357,7 @@ class Judge:
 
     def echo(self, truncate: int | None, dissipate: str) -> None:
         theta = self.learned()
+        entered = {n: torch.zeros_like(p) for n, p in theta.items()}
         last = self.tokens[-1]
         z = trees.zeros(last.after)
         behind = None
@@ -350,12 +380,17 @@ class Judge:
             if dissipate == "sequence" and behind is None:
                 decay = 1 - unit * self.eta(token.t)  # a sequence is one event, whatever its gaps
             for n in theta:
-                self.omega[n] = decay * self.omega[n] + dz[n] + unit * token.phi * dLw[n]
+                gained = dz[n] + unit * token.phi * dLw[n]
+                self.omega[n], entered[n] = decay * self.omega[n] + gained, entered[n] + gained
             behind = token
-        unit = self.clock(last.t, last.tau)[0]
+        unit, learned = self.clock(last.t, last.tau)[0], any(token.target is not None for token in window)
+        self.updates += learned
+        for n, p in theta.items() if learned else ():
+            decayed = unit * last.phi * self.hyper.weight_decay * p.data
+            self.omega[n], entered[n] = self.omega[n] + decayed, entered[n] + decayed
+        self.follow(entered, unit * last.phi, learned)
         for n, p in theta.items():
-            p.data = p.data - unit * self.beta(n, last.t) * self.omega[n]
-        self.updates += any(token.target is not None for token in window)
+            p.data = p.data + unit * self.velocity(n, last.t, self.updates, p.data, self.omega[n])
         for token in self.tokens:
             token.point = None
 

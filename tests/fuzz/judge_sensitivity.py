@@ -15,8 +15,8 @@ def start(judge: Any, u: Any) -> dict[str, Tensor]:
     return _by_theta(judge, judge.parts.h0(u))
 
 
-def step(judge: Any, u: Any, target: Any, tau: float) -> tuple[Any, Tensor | None, float]:
-    """One step in the judge's order; y, the loss and φ."""
+def step(judge: Any, u: Any, target: Any, tau: float) -> tuple[Any, Tensor | None, Any]:
+    """One step in the judge's order; y, the loss and H."""
     t, keep = judge.t, judge.credit[1]
     phi, theta = judge.phi(t), judge.learned()
     unit, keeps = judge.clock(t, tau)
@@ -32,14 +32,19 @@ def step(judge: Any, u: Any, target: Any, tau: float) -> tuple[Any, Tensor | Non
     dL = judge.grads(L, trees.leaves(point))
     z = {path: unit * phi * dL[path] for path in dL}
     flat = torch.cat([part.reshape(-1) for part in z.values()])
-    gained, E = judge.grads(L, theta), E1 if sequential else judge.E
-    before = dict(judge.omega)
-    for n, p in theta.items():
-        judge.omega[n] = keeps(judge.eta(t)) * before[n] + (flat @ E[n]).view_as(p) + unit * phi * gained[n]
-        p.data = p.data - unit * judge.beta(n, t) * (judge.omega if sequential else before)[n]
-    judge.h, judge.z, judge.E = trees.cut(h1), trees.build(judge.h, z), E1
+    full = judge.penalised(L)
+    gained, E = judge.grads(full, theta), E1 if sequential else judge.E
+    entered = {n: (flat @ E[n]).view_as(p) + unit * phi * gained[n] for n, p in theta.items()}
+    H = 0.0 if full is None else phi * full.detach()
+    old = {n: judge.velocity(n, t, judge.updates, p.data, judge.omega[n]) for n, p in theta.items()}
+    judge.follow(entered, unit * phi, target is not None)
     judge.updates += target is not None
-    return trees.cut(y), None if L is None else L.detach(), phi
+    for n, p in theta.items():
+        judge.omega[n] = keeps(judge.eta(t)) * judge.omega[n] + entered[n]
+        new = judge.velocity(n, t, judge.updates, p.data, judge.omega[n])
+        p.data = p.data + unit * (new if sequential else old[n])
+    judge.h, judge.z, judge.E = trees.cut(h1), trees.build(judge.h, z), E1
+    return trees.cut(y), None if L is None else L.detach(), H
 
 
 def _by_theta(judge: Any, tree: Any) -> dict[str, Tensor]:

@@ -29,6 +29,7 @@ def look(learner: Any, module: nn.Module | None = None) -> Look:
         "theta": dict(network.named_parameters()),
         "buffer": dict(network.named_buffers()),
         "omega": dict(state.omega),
+        "v": dict(getattr(state, "v", {})),
         "h": trees.leaves(state.h),
         "z": trees.leaves(state.z),
     }

@@ -148,6 +148,7 @@ class Session(Moves, Refused, Interrupts):
             for name, parameter in self.parts.parameters().items():
                 parameter.data = seen[f"theta:{name}"].clone()
         judge.omega = {n: seen[f"omega:{n}"].clone() for n in judge.omega}
+        judge.v = {n: seen.get(f"v:{n}", v).clone() for n, v in judge.v.items()}
         if not judge.fresh and self.subject.state.h is not None:
             judge.h, judge.z = trees.cut(self.subject.state.h), trees.cut(self.subject.state.z)
         judge.t = seen["t"]
@@ -165,6 +166,8 @@ class Session(Moves, Refused, Interrupts):
             assert_close(seen[f"buffer:{name}"], buffer, close, f"{what}: buffer {name}")
         for name, omega in judge.omega.items():
             assert_close(seen[f"omega:{name}"], omega, close, f"{what}: omega {name}")
+        for name, v in judge.v.items() if self.spec.adapts else ():
+            assert_close(seen[f"v:{name}"], v, close, f"{what}: v {name}")
         for kind, tree in (("h", judge.h), ("z", judge.z)):
             mine = {n[2:]: v for n, v in seen.items() if n.startswith(f"{kind}:")}
             if mine and tree not in (None, ()):

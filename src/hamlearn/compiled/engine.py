@@ -28,11 +28,13 @@ class Pace:
         rates: τ, stride, η, η_z and φ, one row per step; φ is 0 where a sample has no target.
         betas: β of each weight: one row per step where `varying`, else once.
         varying: Whether β depends on time.
+        drive: Weight decay, and the moments of an adaptive β, one row per step; empty where there is neither.
     """
 
     rates: list[Tensor]
     betas: list[Tensor]
     varying: bool
+    drive: list[Tensor]
 
 
 @dataclass
@@ -113,14 +115,15 @@ class Engine:
         own = (carry.h, carry.z, carry.omega, carry.v, carry.E)
         h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in own)
         flags = [fresh] if h else []
-        parts = [pace.rates, pace.betas, block.u, block.target, flags]
+        parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags]
         device = theta[0].device
-        rates, betas, u, target, flags = self._bring(parts, device)
-        samples = [*rates, *(betas if pace.varying else []), *u, *target, *flags]
+        rates, betas, drive, u, target, flags = self._bring(parts, device)
+        samples = [*rates, *(betas if pace.varying else []), *drive, *u, *target, *flags]
         constants = [*(tensor.contiguous() for tensor in frozen), *([] if pace.varying else betas)]
 
         def first() -> Inputs:
-            heads = [[row[0] for row in part] for part in (rates, betas if pace.varying else [], u, target, flags)]
+            rows = (rates, betas if pace.varying else [], drive, u, target, flags)
+            heads = [[row[0] for row in part] for part in rows]
             return Inputs(theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
 
         shapes = (
@@ -129,7 +132,7 @@ class Engine:
             tuple(t.shape for t in betas),
         )
         specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
-        key = (shapes, specs, len(target), pace.varying, watch)
+        key = (shapes, specs, len(target), pace.varying, len(drive), watch)
 
         def make() -> Made:
             return self._make(first(), block, carry.spec, pace.varying, watch, check)
@@ -165,7 +168,7 @@ class Engine:
                 self.carries,
             )
 
-        read = {"rates", "u", "target", "fresh", *(["betas"] if varying else [])}
+        read = {"rates", "drive", "u", "target", "fresh", *(["betas"] if varying else [])}
         kinds, laned = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers"}, read), first.laned()
         return make_step(self.order, check, recording, kinds, laned, self.lanes, first.theta[0].device)
 

@@ -18,6 +18,7 @@ from hamlearn import _tree
 from hamlearn._scale import plus
 from hamlearn.compiled.faults import counted
 from hamlearn.compiled.graphs import pure_graph
+from hamlearn.drive import Drive
 from hamlearn.hyper import Rates
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.state import Sample
@@ -58,6 +59,7 @@ class Inputs:
     frozen: list[Tensor]
     rates: list[Tensor]
     betas: list[Tensor]
+    drive: list[Tensor]
     u: list[Tensor]
     target: list[Tensor]
     fresh: list[Tensor]
@@ -131,8 +133,9 @@ class Stage:
         self.system: System = copy.copy(order.system)
         self.system.theta = self.theta
         self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
+        self.system.drive, moments = Drive.given(given.drive)
         if given.betas:
-            self.system.velocity = Velocity.given(given.betas, self.theta)
+            self.system.velocity = Velocity.given(given.betas, self.theta, moments)
         self.order = copy.copy(order)
         self.order.system = self.system
         self.names = dict(zip(self.system.names, self.theta, strict=True))
@@ -201,7 +204,7 @@ def record(
             outcome = stage.run(propose)
         with torch.no_grad():
             if outcome.dtheta is None:
-                theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.stride)
+                theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.stride, outcome.v)
             else:
                 theta = plus(stage.theta, outcome.dtheta, stage.rates.stride)
         y, described["y_spec"] = _tree.flatten(outcome.y)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run_keys import (
     Key,
@@ -48,6 +49,8 @@ def _is_share(value: object) -> bool:
 
 
 def _is_beta(value: Any) -> bool:
+    if isinstance(value, Adaptive):
+        return True
     values = list(value.values()) if isinstance(value, dict) else [value]
     return bool(values) and all(is_number(item) and item >= 0 for item in values)
 
@@ -79,6 +82,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "eta_z": number(),
         "phi_first": number(),
         "clock": one_of("events", "continuous", default="events"),
+        "weight_decay": number(0.0),
     },
     "learner": {
         "order": one_of("parallel", "sequential", default="sequential"),
@@ -160,34 +164,53 @@ def check(raw: Mapping[str, Any]) -> Config:
     return config
 
 
-_SGD: dict[str, Key] = {
-    "lr": number(),
-    "momentum": number(0.0, most=1.0),
-    "dampening": number(0.0, most=1.0),
+def _is_kept(value: Any) -> bool:
+    return is_number(value) and 0 <= value < 1
+
+
+def _is_betas(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(_is_kept, value))
+
+
+_DECAY, _EPS, _KEPT = number(0.0), number(above=True), Key("a number of at least 0 and below 1", _is_kept)
+_BETAS = Key("a list of two numbers of at least 0 and below 1", _is_betas)
+RULES: dict[str, tuple[Callable[..., Hyper], dict[str, Key]]] = {
+    "sgd": (Hyper.from_sgd, {"momentum": number(most=1.0), "dampening": number(most=1.0)}),
+    "adam": (Hyper.from_adam, {"betas": _BETAS, "eps": _EPS}),
+    "adamw": (Hyper.from_adamw, {"betas": _BETAS, "eps": _EPS}),
+    "rmsprop": (Hyper.from_rmsprop, {"alpha": _KEPT, "eps": _EPS}),
 }
-"""What [hyper] may say in the words of SGD, instead of η, β and φ."""
+"""What [hyper] may say in the words of PyTorch's optimizers, instead of η, β and φ, beside lr and weight_decay."""
 
 
 def _rates(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The section [hyper] with a learning rate, momentum and dampening said in τ, η, β and φ."""
-    said = [name for name in _SGD if name in given]
+    """The section [hyper] with the words of an optimizer, such as a learning rate, said in τ, η, β and φ."""
+    words = ["lr", "rule", *dict.fromkeys(name for _, keys in RULES.values() for name in keys)]
+    said = [name for name in words if name in given]
     if not said:
         return dict(given)
     if "lr" not in given:
         raise ConfigError(f"hyper.{said[0]} is given without hyper.lr, to which it belongs. Add lr, or give eta.")
+    one_of(*RULES).require("hyper.rule", rule := given.get("rule", "sgd"))
+    make, own = RULES[rule]
+    keys = {"lr": number(), "tau": SECTIONS["hyper"]["tau"], "weight_decay": _DECAY, **own}
     for name in said:
-        _SGD[name].require(f"hyper.{name}", given[name])
+        if name not in (*keys, "rule"):
+            rules = ", ".join(f'"{other}"' for other, (_, theirs) in RULES.items() if name in theirs)
+            raise ConfigError(f'hyper.{name} is not a word of hyper.rule = "{rule}". It belongs to {rules}.')
     for name in ("eta", "beta", "phi", "eta_z", "phi_first"):
         if name in given:
             raise ConfigError(
                 f"hyper.lr and hyper.{name} say the same thing twice: lr is tau times beta, momentum is 1 - tau "
                 "times eta, dampening is 1 - tau times phi. Give lr, momentum and dampening, or eta, beta and phi."
             )
-    tau = given.get("tau", 1.0)
-    SECTIONS["hyper"]["tau"].require("hyper.tau", tau)
-    made = Hyper.from_sgd(given["lr"], given.get("momentum", 0.0), given.get("dampening", 0.0), tau=tau)
-    rest = {name: value for name, value in given.items() if name not in _SGD}
-    return rest | {name: getattr(made, name) for name in ("eta", "beta", "phi", "eta_z", "phi_first")}
+    settings = {name: given[name] for name in keys if name in given}
+    for name, value in settings.items():
+        keys[name].require(f"hyper.{name}", value)
+    made = make(**settings)
+    rest = {name: value for name, value in given.items() if name not in words}
+    names = ("eta", "beta", "phi", "eta_z", "phi_first", "weight_decay")
+    return rest | {name: value for name in names if (value := getattr(made, name)) is not None}
 
 
 def _check_together(config: Config) -> None:

@@ -178,7 +178,7 @@ def nonfinite(outcome: Outcome, system: System, moved: Moved, still: Collection[
         moved: θ⁺, and which weights have been looked at already.
         still: Which weights stay where they are.
     """
-    values = [*outcome.h, *outcome.E]
+    values = [*outcome.h, *outcome.E, *outcome.v]
     if outcome.moves:
         omega, theta, late = outcome.omega, moved.theta, moved.late
         if outcome.dtheta is not None:
@@ -212,6 +212,8 @@ def nonfinite_message(outcome: Outcome, system: System, moved: Moved, t: float) 
         what = "the state h is not finite"
     elif not _tree.all_finite(outcome.E):
         what = "the sensitivity E of the state is not finite"
+    elif found := bad([f"v of {name}" for name in names[: len(outcome.v)]], outcome.v):
+        what = f"what beta follows is not finite ({found})"
     elif found := bad(names, [weight.detach() for weight in moved.theta]):
         what = f"the weights would overflow ({found})"
     else:

@@ -87,19 +87,30 @@ class EchoRunner(BlockRunner):
                 return _rows(passed, learner._carry), start + bad
             if plan.due[stop - 1]:
                 t, rates = plan.times[stop - 1], plan.rates[stop - 1]
-                decay = self.order.decay(t, rates)
-                omega = self.engine.backward(self.waiting, scaled(learner._carry.omega, decay))
+                omega, v = self._echo(t, rates, learned=plan.learned[stop - 1])
                 with torch.no_grad():
-                    system = learner._system
-                    theta = system.velocity.moved(system.theta, omega, t, rates.stride)
+                    system, k = learner._system, plan.counts[stop - 1]
+                    theta = system.velocity.moved(system.theta, omega, t, rates.stride, v, k)
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
-                    if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *moved]):
+                    if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *v, *moved]):
                         return _rows(passed, learner._carry), stop - 1
                     torch._foreach_copy_(system.theta, theta)
-                learner._carry = replace(learner._carry, omega=omega, own=False)
+                learner._carry = replace(learner._carry, omega=omega, own=False, v=v)
                 self._after_echo(part)
             start = stop
         return _rows(passed, learner._carry), block.count
+
+    def _echo(self, t: float, rates: Rates, *, learned: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """ω⁺ and v⁺ after the echo of the waiting tokens, the last of which came at time `t`."""
+        carry, system, decay = self.learner._carry, self.learner._system, self.order.decay(t, rates)
+        if system.drive is None or self.credit.dissipate == "token":
+            omega = self.engine.backward(self.waiting, scaled(carry.omega, decay))
+            if system.drive is not None and learned:
+                omega = system.drive.penalised(omega, system.theta, rates.stride * rates.phi)
+            return omega, carry.v
+        entered = self.engine.backward(self.waiting, [torch.zeros_like(leaf) for leaf in carry.omega])
+        gain = rates.stride * rates.phi
+        return system.drive.gather(carry.omega, carry.v, entered, system.theta, decay, gain, learned=learned)
 
     def _forward(self, part: Block, plan: EchoPlan, start: int) -> Passed:
         learner, carry = self.learner, self.learner._carry
@@ -185,7 +196,12 @@ class EchoRunner(BlockRunner):
 
 
 class EchoPlan:
-    """Time and rates of each token of a block, where echoes fall due, and when the weights have been moved."""
+    """Time and rates of each token of a block, where echoes fall due, and when the weights have been moved.
+
+    Attributes:
+        learned: Whether an echo falls due that a loss has entered.
+        counts: How many of these there have been, the token's own included.
+    """
 
     def __init__(self, runner: EchoRunner, block: Block) -> None:
         learner, credit = runner.learner, runner.credit
@@ -195,6 +211,8 @@ class EchoPlan:
             targets.extend(stretch.block.has_target(index) for index in range(stretch.count))
         self.rates: list[Rates] = []
         self.due: list[bool] = []
+        self.learned: list[bool] = []
+        self.counts: list[int] = []
         usual: tuple[bool, Rates] | None = None
         for index in range(block.count):
             tau, first = None if block.tau is None else block.tau[index], self.updates == 0
@@ -211,13 +229,16 @@ class EchoPlan:
             since += 1
             due = block.ends(index) or since == credit.every
             targets.append(block.has_target(index))
+            learned = due and any(targets)
             if due:
-                self.updates += any(targets)
+                self.updates += learned
                 since = 0
                 if block.ends(index) or credit.truncate is None:
                     targets.clear()
             self.rates.append(rates)
             self.due.append(due)
+            self.learned.append(learned)
+            self.counts.append(self.updates)
             t += rates.tau
         self.count = len(self.rates)
         self.times = list(itertools.accumulate((rates.tau for rates in self.rates), initial=learner._t))

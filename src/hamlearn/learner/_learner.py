@@ -83,7 +83,8 @@ class Learner(Stepping):
         self._system = System(network, loss, hyper)
         self._order = make_order(self._system, order, credit, integrator, reset_h)
         omega = [torch.zeros_like(weight, requires_grad=False) for weight in self._system.theta]
-        self._carry = Carry([], [], omega, None, own=True)
+        v = [torch.zeros_like(leaf) for leaf in omega] if self._system.velocity.adaptive is not None else []
+        self._carry = Carry([], [], omega, None, own=True, v=v)
         self._moves = Moves(self._system)
         self._t = 0.0
         self._updates = 0
@@ -157,14 +158,15 @@ class Learner(Stepping):
 
     @property
     def state(self) -> State:
-        """Time, h, z and ω as they are now."""
+        """Time, h, z and ω as they are now, and v where β adapts."""
         self._settle(reads=True)
         carry = self._carry
         carry.own = False
         h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
         z = _tree.unflatten(carry.z, carry.spec) if carry.z else None
         omega = dict(zip(self._system.names, carry.omega, strict=True))
-        return State(self._t, h, z, omega, self._updates)
+        v = dict(zip(self._system.names, carry.v, strict=False))
+        return State(self._t, h, z, omega, self._updates, v)
 
     @property
     def position(self) -> int:

@@ -92,7 +92,8 @@ class Moves:
     def late(self, now: Instant, outcome: Outcome, *, allowed: bool) -> dict[int, Late]:
         """The large weights that can wait, by their index; whatever else was pending is done."""
         late: dict[int, Late] = {}
-        large = self.system.large if outcome.moves and outcome.dtheta is None else []
+        waits = outcome.moves and outcome.dtheta is None and self.system.velocity.adaptive is None
+        large = self.system.large if waits else []
         betas = self.system.velocity.values(now.t) if large else []
         for index in large:
             weight, omega, beta = self.system.theta[index], outcome.omega[index], betas[index]
@@ -113,7 +114,9 @@ class Moves:
 
     def beside(self, now: Instant, outcome: Outcome) -> Moved:
         """θ⁺ beside the weights: a refused step has not touched them, and graphs that hold them live on."""
-        theta = self.system.velocity.moved(self.system.theta, outcome.omega, now.t, now.rates.stride)
+        k = now.updates + outcome.learned
+        velocity, stride = self.system.velocity, now.rates.stride
+        theta = velocity.moved(self.system.theta, outcome.omega, now.t, stride, outcome.v, k)
         return Moved(theta, {}, [Written(self.system.theta, theta)])
 
     def keep(self, late: dict[int, Late]) -> tuple[list[Tensor], list[Tensor]]:
@@ -127,10 +130,16 @@ class Moves:
 
     def move(self, now: Instant, outcome: Outcome, late: dict[int, Late]) -> None:
         """Move those that do not wait: θ ← θ − τβ⊙ω, or along θ̇ where the order gives it."""
+        theta, k = self.system.theta, now.updates + outcome.learned
         if outcome.dtheta is None:
-            self.system.velocity.move(self.system.theta, outcome.omega, now.t, now.rates.stride, late)
+            self.system.velocity.move(theta, outcome.omega, now.t, now.rates.stride, late, outcome.v, k)
         else:
-            add_(self.system.theta, outcome.dtheta, now.rates.stride)
+            add_(theta, outcome.dtheta, now.rates.stride)
+
+    def strike(self, t: float, now: Instant, outcome: Outcome) -> None:
+        """Move all weights by a blow that takes no time, in which they do not dissipate."""
+        velocity, k = self.system.velocity, now.updates + 1
+        velocity.move(self.system.theta, outcome.omega, t, now.rates.stride, (), outcome.v, k, dissipate=False)
 
 
 def _far_from_overflow(weight: Tensor, omega: Tensor, pending: Pending | None) -> bool:

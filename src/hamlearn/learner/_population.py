@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import torch
 
+from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.hyper import Hyper
@@ -149,6 +150,7 @@ def _check_alike(members: list[Learner]) -> None:
             ("integrator", repr(first.integrator), repr(member.integrator)),
             ("on_nonfinite", first.on_nonfinite, member.on_nonfinite),
             ("sign s", first.hyper.s, member.hyper.s),
+            ("a beta that adapts:", *(isinstance(m.hyper.beta, Adaptive) for m in (first, member))),
         ):
             if one != other:
                 raise ConfigError(

@@ -17,6 +17,7 @@ from hamlearn.integrators import Euler
 from hamlearn.learner._alike import difference
 from hamlearn.learner._blocks import Ahead, BlockRunner
 from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Lanes, Layout
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_reports import Rows
@@ -137,6 +138,8 @@ class PopulationPlan:
             kept["first"] = np.array([member.hyper.phi_first is not None for member in members])
             # A tensor may be written to from block to block.
             kept["numbers"] = not any(member._system.velocity.has_tensors for member in members)
+            kept["driven"] = any(member._system.drive is not None for member in members)
+        self.hypers, self.order, self.begun = [m.hyper for m in members], members[0].order, lanes.updates
         self.scheduled, self.steady = kept["scheduled"], kept["constant"] and block.tau is None
         first = bool(((lanes.updates == 0) & kept["first"]).any())
         # A first φ of its own holds until something has been learned: that step is taken by itself.
@@ -197,7 +200,7 @@ class PopulationPlan:
         if self.steady and self.kept["numbers"] and "watch" in self.kept:
             return self.kept["watch"]
         rates = [r for step in self.rates for r in step]
-        watch = first_watch(rates, (betas for step in self.betas for betas in step))
+        watch = first_watch(rates, (betas for step in self.betas for betas in step), self.hypers)
         if self.steady:
             self.kept["watch"] = watch
         return watch
@@ -221,7 +224,17 @@ class PopulationPlan:
         if known is not None:
             mask = torch.tensor(known[: self.count], dtype=torch.float64)
             rows = [*rows[:4], rows[4] * mask[:, None, None]]
-        return Pace(rows, betas, self.scheduled)
+        return Pace(rows, betas, self.scheduled, self._drive(rows[4]))
+
+    def _drive(self, phi: Tensor) -> list[Tensor]:
+        if not self.kept["driven"]:
+            return []
+        learned = self.block.mask(self.count).numpy().astype(bool)
+        enters = phi.flatten(1)[:, : self.layout.members].numpy() != 0
+        members = zip(self.hypers, self.begun.tolist(), enters.T, strict=True)
+        tables = [drive_rows(hyper, self.order, n, learned, each) for hyper, n, each in members]
+        columns = torch.from_numpy(np.stack(tables)).unbind(2)
+        return [self.layout.pack(column.unbind(0), dim=1) for column in columns]
 
 
 def _clock(times: np.ndarray, taus: np.ndarray, count: int) -> np.ndarray:

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn.adaptive import Adaptive
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
 from hamlearn.errors import HamlearnError
-from hamlearn.hyper import Rates
+from hamlearn.hyper import Hyper, Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
 from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._driven import drive_rows
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
 
@@ -93,6 +95,8 @@ class StepPlan:
 
     def __init__(self, learner: Learner, block: Block) -> None:
         hyper, velocity = learner.hyper, learner._system.velocity
+        self.driven = learner._system.drive is not None
+        self.hyper, self.order, self.begun = hyper, learner.order, learner._updates
         self.scheduled, self.has_tensors = velocity.scheduled, velocity.has_tensors
         self.block = block
         self.updates = learner._updates
@@ -138,7 +142,7 @@ class StepPlan:
         """What has to be looked at step by step."""
         if on_nonfinite == "ignore":
             return "nothing"
-        return first_watch(self.rates, self.betas)
+        return first_watch(self.rates, self.betas, [self.hyper])
 
     def pace(self, kept: dict[Any, Any]) -> Pace:
         """Rates and β as tensors; what does not change from block to block is kept in `kept`."""
@@ -157,17 +161,29 @@ class StepPlan:
             # A tensor may have been written to since.
             if "betas" not in kept or self.has_tensors:
                 kept["betas"] = [torch.as_tensor(beta, dtype=torch.float64) for beta in self.betas[0]]
-            return Pace(rows, kept["betas"], False)
+            return Pace(rows, kept["betas"], False, self._drive(rows[4]))
         columns = zip(*self.betas, strict=True)
         betas = [torch.stack([torch.as_tensor(b, dtype=torch.float64) for b in column]) for column in columns]
-        return Pace(rows, betas, True)
+        return Pace(rows, betas, True, self._drive(rows[4]))
+
+    def _drive(self, phi: Tensor) -> list[Tensor]:
+        if not self.driven:
+            return []
+        learned = self.block.mask(self.count).numpy().astype(bool)
+        table = drive_rows(self.hyper, self.order, self.begun, learned, phi.numpy() != 0)
+        return list(torch.from_numpy(table.T.copy()).unbind())
 
 
-def first_watch(rates: Iterable[Rates], betas: Iterable[Iterable[float | Tensor]]) -> Watch:
-    """What to look at step by step: ω only where it could be lost sight of by the end of a block.
+def first_watch(
+    rates: Iterable[Rates], betas: Iterable[Iterable[float | Tensor]], hypers: Iterable[Hyper]
+) -> Watch:
+    """What to look at step by step: ω and v only where they could be lost sight of by the end of a block.
 
-    An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves nothing.
+    An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves nothing;
+    and so does v, unless it keeps nothing.
     """
+    if any(isinstance(hyper.beta, Adaptive) and not hyper.beta.keep for hyper in hypers):
+        return "all"
     if not any(r.stride * r.eta == 1.0 for r in rates):
         return "state"
     still = any(bool((torch.as_tensor(beta) == 0).any()) for step in betas for beta in step)
@@ -191,7 +207,7 @@ def run_watched(
         return ran, _good_steps(ran.mark, None, block)
     if watch == "state":
         fine = _good_steps(ran.mark, ran.loss, block) == block.count
-        if fine and _tree.all_finite([*ran.carry.omega, *(weight.detach() for weight in theta)]):
+        if fine and _tree.all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in theta)]):
             return ran, block.count
         # Something went wrong somewhere: look at every step.
         undo()

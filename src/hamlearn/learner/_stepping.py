@@ -106,13 +106,13 @@ class Stepping:
         try:
             slots.lend()
             rates = self._hyper.at(waited.t, sample.tau, first=self._updates == 0)
-            now = Instant(sample, waited.t, rates, self._updates == 0, fresh=False)
+            now = Instant(sample, waited.t, rates, self._updates == 0, False, self._updates)
             nothing = [torch.zeros_like(omega) for omega in self._carry.omega]
             h, spec = waited.state()
             if waited.begins and self._order.needs_h:
                 h, spec = _tree.flatten(self._network.initial_state(sample.u))
             z = [torch.zeros_like(leaf) for leaf in h]
-            outcome = self._order.propose(Carry(h, z, nothing, spec), now)
+            outcome = self._order.propose(Carry(h, z, nothing, spec, v=self._carry.v), now)
             with torch.no_grad():
                 keep_apart(outcome, sample, slots)
                 # What running the network again has done to its statistics is not kept: the sample did that.
@@ -120,11 +120,11 @@ class Stepping:
                 gained = outcome.omega
                 undo.weights = self._moves.keep({})
                 if outcome.dtheta is None:
-                    self._system.velocity.move(self._system.theta, gained, self._t, rates.stride)
+                    self._moves.strike(self._t, now, outcome)
                 omega = plus(self._carry.omega, gained, 1.0)
                 outcome = replace(outcome, h=[], z=[], omega=omega, dtheta=outcome.dtheta or [])
                 finite = self._finite(now, outcome, Moved(self._system.theta, {}, []))
-                carry = replace(self._carry, omega=omega, own=True)
+                carry = replace(self._carry, omega=omega, own=True, v=outcome.v)
                 commit = self._skipped(None)
                 if finite:
                     commit = Commit(self, (), [], carry, self._t, self._updates + 1, self._fresh, memory="kept")
@@ -201,7 +201,7 @@ class Stepping:
             if sample.tau is None:
                 self._usual = first, rates
         self._system.velocity.check(self._t)
-        return Instant(sample, self._t, rates, first, self._fresh)
+        return Instant(sample, self._t, rates, first, self._fresh, self._updates)
 
     def _carry_for(self, now: Instant) -> Carry:
         carry = self._carry

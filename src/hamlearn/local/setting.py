@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 
@@ -19,6 +20,16 @@ def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, or
     """Raise unless the settings make sense by themselves and together."""
     if not isinstance(hyper, Hyper):
         raise ConfigError(f"hyper is a {type(hyper).__name__}: give hl.Hyper(...) or hl.Hyper.from_sgd(...)")
+    if isinstance(hyper.beta, Adaptive):
+        raise ConfigError(
+            "a local learner takes a beta that does not adapt: give hl.Hyper(beta=...) or hl.Hyper.from_sgd(...); "
+            "hl.Learner takes hl.Adaptive, as in hl.Hyper.from_adam(...)"
+        )
+    if hyper.weight_decay:
+        raise ConfigError(
+            f"weight_decay={hyper.weight_decay!r} is not known to a local learner: leave it at 0, or add the "
+            "penalty to the loss"
+        )
     if not isinstance(hold, int) or hold < 1:
         raise ConfigError(f"hold={hold!r} must be a number of ticks, 1 or more")
     if align and delay_free:

@@ -113,7 +113,7 @@ class System:
         return betas
 
     def _beta(self, name: str) -> Value:
-        beta = self.hyper.beta
+        beta: Any = self.hyper.beta
         if not isinstance(beta, Mapping):
             return beta
         return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))

@@ -15,9 +15,11 @@ from hamlearn.reference._equations import (
     ReferenceReport,
     ReferenceState,
     add,
+    decayed,
     detach,
     f_h,
     f_y,
+    followed,
     gradient,
     hyper_at,
     inner,
@@ -43,7 +45,8 @@ def echo_sequence(
     For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
     ωy ← ωy + τφ ∂L_k/∂θy. Each net is evaluated anew wherever a derivative of it is needed. On the clock of events
     the transitions are those of the true τ, τ0φ takes the place of τφ, and −τη_z z becomes what z loses over the
-    gap, ((1 − τ0η_z)^(τ/τ0) − 1) z; a sequence is one event, for `dissipate="sequence"` and for θ.
+    gap, ((1 − τ0η_z)^(τ/τ0) − 1) z; a sequence is one event, for `dissipate="sequence"`, for v and for θ. The
+    penalty of the weights enters once, with the last token's gain, and v follows what enters per unit of it.
     """
     theta = state.theta
     h, t, reports = [state.h], [state.t], []
@@ -64,7 +67,7 @@ def echo_sequence(
         tau = tau_of(hyper, replace(state, t=t[k]), samples[k])
         return add(h_k, tau, f_h(network, weights, samples[k].u, h_k, tau))
 
-    omega = dict(state.omega)
+    omega, entered = dict(state.omega), {name: torch.zeros_like(weight) for name, weight in theta.items()}
     n, last = len(samples), len(samples) - 1
     z = tree_map(torch.zeros_like, h[0])
     for k in range(last, max(n - (truncate or n), 0) - 1, -1):
@@ -88,12 +91,18 @@ def echo_sequence(
             decay = left(eta, tau0, tau)
         elif k == last:
             decay = 1 - tau0 * eta
-        omega = {  # eq:hesdbptt; the second term is ωh's, the third ωy's
-            name: decay * omega[name] + dz_dtheta[name] + tau0 * phi * dL_dtheta[name] for name in theta
-        }
+        gained = {name: dz_dtheta[name] + tau0 * phi * dL_dtheta[name] for name in theta}  # ωh's and ωy's
+        omega = {name: decay * omega[name] + gained[name] for name in theta}  # eq:hesdbptt
+        entered = {name: entered[name] + gained[name] for name in theta}
     now = replace(state, t=t[last])
-    tau0, beta = nominal_of(hyper, now, tau_of(hyper, now, samples[last])), hyper_at(hyper, now)[4]
-    moved = {name: theta[name] - tau0 * (beta(name) * omega[name]) for name in theta}  # eq:hesb
-    updates = state.updates + any(sample.target is not None for sample in samples[-(truncate or n) :])
+    tau0 = nominal_of(hyper, now, tau_of(hyper, now, samples[last]))
+    _, phi, _, _, beta = hyper_at(hyper, now)
+    learned = any(sample.target is not None for sample in samples[-(truncate or n) :])
+    for name in theta if learned else ():
+        omega[name] = omega[name] + tau0 * phi * hyper.weight_decay * theta[name]
+        entered[name] = entered[name] + tau0 * phi * hyper.weight_decay * theta[name]
+    v, k = followed(hyper, state, entered, tau0 * phi, learned), state.updates + learned
+    rest = {name: decayed(hyper, tau0, name, theta[name], now.t) for name in theta}
+    moved = {name: rest[name] - tau0 * (beta(name, v, k) * omega[name]) for name in theta}  # eq:hesb
     zeros = tree_map(torch.zeros_like, h[-1])
-    return ReferenceState(t[-1], h[-1], zeros, moved, omega, updates), reports
+    return ReferenceState(t[-1], h[-1], zeros, moved, omega, k, v), reports

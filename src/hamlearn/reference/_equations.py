@@ -12,17 +12,19 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
 from hamlearn._slots import Slots
+from hamlearn.adaptive import Adaptive
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.state import Sample
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Any, Any], Tensor]
+Beta = Callable[[str, Weights, int], Any]
 
 
 @dataclass(frozen=True)
 class ReferenceState:
-    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, and E if any."""
+    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, v, and E."""
 
     t: float
     h: Any
@@ -30,6 +32,7 @@ class ReferenceState:
     theta: Weights
     omega: Weights
     updates: int = 0
+    v: Weights = field(default_factory=dict)
     E: Weights = field(default_factory=dict)
 
 
@@ -46,7 +49,8 @@ class ReferenceReport:
 def start(network: Network) -> ReferenceState:
     """Zero costates, weights as the network has them; h is set by the first sample."""
     theta = {n: p.detach().clone() for n, p in network.named_parameters() if p.requires_grad}
-    return ReferenceState(0.0, (), (), theta, {n: torch.zeros_like(p) for n, p in theta.items()})
+    zeros = {n: torch.zeros_like(p) for n, p in theta.items()}
+    return ReferenceState(0.0, (), (), theta, zeros, v=zeros)
 
 
 def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
@@ -86,8 +90,8 @@ def left(eta: float, tau0: float, tau: float) -> float:
     return 1 - tau * eta if tau == tau0 else (1 - tau0 * eta) ** (tau / tau0)
 
 
-def hyper_at(hyper: Hyper, state: ReferenceState) -> tuple[int, float, float, float, Callable[[str], Any]]:
-    """s, φ, η, η_z at the state's time, and β as a function of the parameter's name."""
+def hyper_at(hyper: Hyper, state: ReferenceState) -> tuple[int, float, float, float, Beta]:
+    """s, φ, η, η_z at the state's time, and β as a function of the parameter's name, of v, and of the update k."""
     t = state.t
     phi = _value(hyper.phi, t)
     if state.updates == 0 and hyper.phi_first is not None:
@@ -95,12 +99,41 @@ def hyper_at(hyper: Hyper, state: ReferenceState) -> tuple[int, float, float, fl
     eta = _value(hyper.eta, t)
     eta_z = eta if hyper.eta_z is None else _value(hyper.eta_z, t)
 
-    def beta(name: str) -> Any:
-        if isinstance(hyper.beta, Mapping):
-            return _value(next(b for pattern, b in hyper.beta.items() if fnmatchcase(name, pattern)), t)
-        return _value(hyper.beta, t)
+    def beta(name: str, v: Weights, k: int) -> Any:
+        rule = hyper.beta
+        if not isinstance(rule, Adaptive):
+            return _of(rule, name, t)
+        scale, k = _of(rule.scale, name, t), max(k, 1)
+        if rule.momentum is None:
+            return scale / (v[name].sqrt() + rule.eps)
+        return scale / (1 - rule.momentum**k) / ((v[name] / (1 - rule.keep**k)).sqrt() + rule.eps)
 
     return hyper.s, phi, eta, eta_z, beta
+
+
+def decayed(hyper: Hyper, tau: float, name: str, theta: Tensor, t: float) -> Tensor:
+    """θ − τ·scale·shrink·θ: what a weight dissipates to by itself."""
+    rule = hyper.beta
+    return theta - tau * _of(rule.scale, name, t) * rule.shrink * theta if isinstance(rule, Adaptive) else theta
+
+
+def followed(hyper: Hyper, state: ReferenceState, entered: Weights, gain: float, learned: bool) -> Weights:
+    """v⁺ = keep·v + (1 − keep)·g², with g = entered/gain; v where no loss enters."""
+    rule = hyper.beta
+    if not isinstance(rule, Adaptive) or not learned or not gain:
+        return state.v
+    return {n: rule.keep * v + (1 - rule.keep) * (entered[n] / gain) ** 2 for n, v in state.v.items()}
+
+
+def penalty(hyper: Hyper, theta: Weights) -> Tensor:
+    """½λ|θ|², which is added to the loss."""
+    return 0.5 * hyper.weight_decay * torch.stack([weight.square().sum() for weight in theta.values()]).sum()
+
+
+def _of(rates: Any, name: str, t: float) -> Any:
+    if isinstance(rates, Mapping):
+        return _value(next(rate for pattern, rate in rates.items() if fnmatchcase(name, pattern)), t)
+    return _value(rates, t)
 
 
 def _value(rate: Any, t: float) -> Any:

@@ -16,9 +16,11 @@ from hamlearn.reference._equations import (
     ReferenceReport,
     ReferenceState,
     add,
+    decayed,
     detach,
     f_h,
     f_y,
+    followed,
     gradient,
     h0_for,
     hyper_at,
@@ -26,6 +28,7 @@ from hamlearn.reference._equations import (
     leaf,
     left,
     nominal_of,
+    penalty,
     start,
     tau_of,
 )
@@ -91,19 +94,20 @@ def parallel_step(
     dh = f_h(network, theta, sample.u, h, tau)  # eq:hesa
     y = f_y(network, theta, sample.u, h)  # eq:netsplitc
     L = loss(y, sample.target) if sample.target is not None else None
-    dL_dh, dL_dtheta = gradient(L, h), gradient(L, theta)
+    learned, rest = L is not None, {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
+    loss_term = None if L is None else L + penalty(hyper, theta)
+    dL_dh, dL_dtheta = gradient(L, h), gradient(loss_term, theta)
     dzf_dh, dzf_dtheta = gradient(inner(z, dh), h), gradient(inner(z, dh), theta)
     h1 = add(state.h, tau, detach(dh))  # eq:eulera
-    theta1 = {n: state.theta[n] - tau0 * (beta(n) * omega[n]) for n in theta}  # eq:hesb
+    theta1 = {n: rest[n] - tau0 * (beta(n, state.v, state.updates) * omega[n]) for n in theta}  # eq:hesb
     keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
     z1 = tree_map(lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh, dzf_dh)  # eq:hesc
-    omega1 = {  # eq:hesd
-        n: keep * omega[n] - s * (tau0 * phi * dL_dtheta[n] + tau * dzf_dtheta[n]) for n in theta
-    }
-    H = inner(z, dh) if L is None else phi * L + inner(z, dh)  # eq:hrestricted
+    entered = {n: -s * (tau0 * phi * dL_dtheta[n] + tau * dzf_dtheta[n]) for n in theta}
+    omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # eq:hesd
+    v1 = followed(hyper, state, entered, tau0 * phi, learned)
+    H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # eq:hrestricted
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
-    updates = state.updates + (sample.target is not None)
-    return ReferenceState(state.t + tau, h1, z1, theta1, omega1, updates), report
+    return ReferenceState(state.t + tau, h1, z1, theta1, omega1, state.updates + learned, v1), report
 
 
 def parallel_rates(
@@ -116,10 +120,10 @@ def parallel_rates(
     dh = f_h(network, theta, sample.u, h, tau)  # eq:hesa
     y = f_y(network, theta, sample.u, h)  # eq:netsplitc
     L = loss(y, sample.target) if sample.target is not None else None
-    H = inner(z, dh) if L is None else phi * L + inner(z, dh)  # eq:hrestricted
+    H = inner(z, dh) if L is None else phi * (L + penalty(hyper, theta)) + inner(z, dh)  # eq:hrestricted
     dH_dh = gradient(H, h)
     dH_dtheta = gradient(H, theta)
-    dtheta = {n: -(beta(n) * state.omega[n]) for n in theta}  # eq:hesb
+    dtheta = {n: -(beta(n, state.v, state.updates) * state.omega[n]) for n in theta}  # eq:hesb
     dz = tree_map(lambda g, a: -s * g - eta_z * a, dH_dh, z)  # eq:hesc
     domega = {n: -s * dH_dtheta[n] - eta * state.omega[n] for n in theta}  # eq:hesd
     rates = ReferenceState(1.0, detach(dh), dz, dtheta, domega)
@@ -144,19 +148,21 @@ def sequential_step(
     h1 = leaf(add(state.h, tau, detach(dh)))  # eq:figliotop
     y = f_y(network, theta, sample.u, h1)
     L = loss(y, sample.target) if sample.target is not None else None
+    learned, loss_term = L is not None, None if L is None else L + penalty(hyper, theta)
     dL_dh1 = gradient(L, h1)
-    dL_dtheta = gradient(L, theta)
+    dL_dtheta = gradient(loss_term, theta)
     dzf_dh = gradient(inner(z, dh), h)
     keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
     z1 = tree_map(  # eq:hesc, eq:figliobottom
         lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh1, dzf_dh
     )
     dzf_dtheta = gradient(inner(z1, dh), theta)
-    omega1 = {  # eq:hesd, eq:fanculo; the first term is ωh's, the second ωy's
-        n: keep * omega[n] - s * tau * dzf_dtheta[n] - s * tau0 * phi * dL_dtheta[n] for n in theta
-    }
-    theta1 = {n: state.theta[n] - tau0 * (beta(n) * omega1[n]) for n in theta}  # eq:hesb, eq:fanculo2
-    H = inner(z, dh) if L is None else phi * L + inner(z, dh)  # eq:hrestricted
+    # The first term is ωh's, the second ωy's.
+    entered = {n: -s * tau * dzf_dtheta[n] - s * tau0 * phi * dL_dtheta[n] for n in theta}
+    omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # eq:hesd, eq:fanculo
+    v1 = followed(hyper, state, entered, tau0 * phi, learned)
+    k, rest = state.updates + learned, {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
+    theta1 = {n: rest[n] - tau0 * (beta(n, v1, k) * omega1[n]) for n in theta}  # eq:hesb, eq:fanculo2
+    H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # eq:hrestricted
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
-    updates = state.updates + (sample.target is not None)
-    return ReferenceState(state.t + tau, detach(h1), z1, theta1, omega1, updates), report
+    return ReferenceState(state.t + tau, detach(h1), z1, theta1, omega1, k, v1), report

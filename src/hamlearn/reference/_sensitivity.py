@@ -18,14 +18,17 @@ from hamlearn.reference._equations import (
     ReferenceState,
     Weights,
     add,
+    decayed,
     detach,
     f_h,
     f_y,
+    followed,
     gradient,
     hyper_at,
     leaf,
     left,
     nominal_of,
+    penalty,
     tau_of,
 )
 from hamlearn.state import Sample
@@ -66,20 +69,20 @@ def sensitivity_step(
     point, E = (leaf(state.h), state.E) if order == "parallel" else (leaf(detach(h1)), E1)
     y = f_y(network, theta, sample.u, point)
     L = loss(y, sample.target) if sample.target is not None else None
-    dL_dh, dL_dtheta = gradient(L, point), gradient(L, theta)
+    learned, loss_term = L is not None, None if L is None else L + penalty(hyper, theta)
+    dL_dh, dL_dtheta = gradient(L, point), gradient(loss_term, theta)
     leaves, spec = tree_flatten(dL_dh)
     z = tree_unflatten([tau0 * phi * x for x in leaves], spec)
     keep = left(eta, tau0, tau)
-    omega = {
-        n: keep * state.omega[n] + (_flat(z) @ E[n]).reshape(theta[n].shape) + tau0 * phi * dL_dtheta[n]
-        for n in theta
-    }
-    moving = state.omega if order == "parallel" else omega
-    theta1 = {n: state.theta[n] - tau0 * (beta(n) * moving[n]) for n in theta}  # eq:hesb
-    H = torch.zeros(()) if L is None else phi * L
+    entered = {n: (_flat(z) @ E[n]).reshape(theta[n].shape) + tau0 * phi * dL_dtheta[n] for n in theta}
+    omega = {n: keep * state.omega[n] + entered[n] for n in theta}
+    v, k = followed(hyper, state, entered, tau0 * phi, learned), state.updates + learned
+    moving = (state.omega, state.v, state.updates) if order == "parallel" else (omega, v, k)
+    rest = {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
+    theta1 = {n: rest[n] - tau0 * (beta(n, *moving[1:]) * moving[0][n]) for n in theta}  # eq:hesb
+    H = torch.zeros(()) if loss_term is None else phi * loss_term
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
-    updates = state.updates + (sample.target is not None)
-    after = replace(state, t=state.t + tau, h=detach(h1), z=z, theta=theta1, omega=omega, updates=updates, E=E1)
+    after = replace(state, t=state.t + tau, h=detach(h1), z=z, theta=theta1, omega=omega, updates=k, v=v, E=E1)
     return after, report
 
 
