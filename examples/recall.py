@@ -31,7 +31,7 @@ def accuracy(credit):
     """Share of right answers in the last fifth of the stream."""
     torch.manual_seed(0)
     network = hl.Network.recurrent(hl.cells.ColumnarGRU(6, 64, t_max=2 * DELAY), nn.Linear(64, 4))
-    hyper = hl.Hyper.from_sgd(lr=0.5)
+    hyper = hl.Hyper.from_adam(lr=2e-3)
     learner = hl.Learner(network, nn.functional.cross_entropy, hyper, credit=credit)
     right = []
     for report in learner.run(episodes(), max_steps=STEPS, engine="compiled"):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -42,7 +45,7 @@ class Sequential(Order):
 
 
 def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    with torch.set_grad_enabled(sample.target is not None):
+    with _gradients(sample.target is not None):
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
     grads = None if L is None else vjp([L], [None], system.theta)
@@ -53,7 +56,7 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
 
 
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    with torch.set_grad_enabled(sample.target is not None):
+    with _gradients(sample.target is not None):
         h_next, spec = next_state(system.network, carry.h, carry.spec, sample.u, rates.tau)
         if sample.target is not None:
             h_next = end_points(h_next)
@@ -139,6 +142,14 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
 def _add_at(omega: list[Tensor], indices: list[int], grads: list[Tensor], gain: Scale) -> None:
     if indices:
         add_([omega[i] for i in indices], grads, gain)
+
+
+def _gradients(needed: bool) -> AbstractContextManager[Any]:
+    """Gradients on or off, which costs nothing where they are so already."""
+    return _AS_IT_IS if torch.is_grad_enabled() is needed else torch.set_grad_enabled(needed)
+
+
+_AS_IT_IS = nullcontext()
 
 
 def _detached(L: Tensor | None) -> Tensor | None:

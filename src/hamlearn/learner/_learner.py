@@ -188,7 +188,7 @@ class Learner(Stepping):
         no time passes: ω takes in what the sample would have given it, −sτφ ∂L/∂θ, and in sequential order θ moves
         by that much, −τβ⊙(−sτφ ∂L/∂θ), and follows ω from the next sample on.
         """
-        if not isinstance(sample, Sample | Label):
+        if not isinstance(sample, (Sample, Label)):
             raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
         self._settle(hand_over=True)
         self._check_network()
