@@ -50,6 +50,11 @@ class Block:
     offset: int = 0
     more: bool = False
 
+    @property
+    def holds_samples(self) -> bool:
+        """Whether it is made of samples, rather than of one label."""
+        return self.samples is None or isinstance(self.samples[0], Sample)
+
     def sample(self, index: int) -> Sample:
         """One of the samples."""
         if self.samples is not None:
@@ -140,7 +145,8 @@ def copied(item: Any) -> Any:
     if isinstance(item, Label):
         return replace(item, target=_tree.copied(item.target))
     if isinstance(item, Sample):
-        return replace(item, u=_tree.copied(item.u), target=_tree.copied(item.target))
+        target = None if item.target is None else _tree.copied(item.target)
+        return Sample(_tree.copied(item.u), target, item.tau, item.boundary, item.id)
     if isinstance(item, tuple) and any(isinstance(part, Sample) for part in item):
         return tuple(copied(part) for part in item)
     return _tree.copied(item)
@@ -226,11 +232,12 @@ def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
     )
 
 
+@torch.no_grad()
 def _stacked_leaves(trees: list[Any]) -> tuple[list[Tensor] | None, _tree.Spec]:
     if isinstance(trees[0], Tensor):
-        return [torch.stack([tree.detach() for tree in trees])], None
+        return [torch.stack(trees)], None
     leaves, spec = _tree.flatten(trees[0])
     if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
         return None, None
     rows = [_tree.flatten(tree)[0] for tree in trees]
-    return [torch.stack([row[i].detach() for row in rows]) for i in range(len(leaves))], spec
+    return [torch.stack([row[i] for row in rows]) for i in range(len(leaves))], spec

@@ -58,7 +58,13 @@ def hold(stream: Iterable[Any], k: int, split: bool = False) -> Stream:
 
 
 class Wrapper(Stream):
-    """A stream around one other stream, whose state is part of its own."""
+    """A stream around one other stream, whose state is part of its own.
+
+    Attributes:
+        passes_blocks: Whether each of its blocks is made of one block of the stream inside.
+    """
+
+    passes_blocks = False
 
     def __init__(self, inner: Stream) -> None:
         self.inner = inner
@@ -72,6 +78,15 @@ class Wrapper(Stream):
     def reads_ahead(self) -> bool:
         """As the stream inside."""
         return self.inner.reads_ahead
+
+    @property
+    def at_once(self) -> bool:
+        """As the stream inside, where blocks of it are passed on one by one."""
+        return self.reads_ahead or (self.passes_blocks and self.inner.at_once)
+
+    def settle(self) -> None:
+        """Pass it on."""
+        self.inner.settle()
 
     @property
     def numbers(self) -> list[bool] | None:
@@ -102,6 +117,8 @@ class Wrapper(Stream):
 
 class TakeStream(Wrapper):
     """What `take` returns."""
+
+    passes_blocks = True
 
     def __init__(self, inner: Stream, n: int) -> None:
         super().__init__(inner)

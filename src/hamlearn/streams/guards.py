@@ -153,6 +153,8 @@ def _is_finite(tree: Any) -> bool:
 class ClippedTauStream(Wrapper):
     """What `clip_tau` returns. `clipped` counts the steps that were longer."""
 
+    passes_blocks = True
+
     def __init__(self, inner: Stream, longest: float) -> None:
         super().__init__(inner)
         self._longest = longest

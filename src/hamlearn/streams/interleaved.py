@@ -85,6 +85,11 @@ class InterleavedStream(Stream):
         """Whether all of the streams inside do."""
         return all(stream.reads_ahead for stream in self._streams)
 
+    def settle(self) -> None:
+        """Pass it on."""
+        for stream in self._streams:
+            stream.settle()
+
     @property
     def dropped(self) -> int:
         """Samples that live feeds among the streams have dropped."""
