@@ -140,6 +140,32 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
     raise failed
 
 
+def changed(blocks: Iterable[Block], change: Callable[[Block, list[Any]], Block | None]) -> Iterator[Block]:
+    """Blocks made of blocks, with as many samples each or fewer.
+
+    Args:
+        blocks: What is read.
+        change: Answers what becomes of a block; or `None`, having put what becomes of its samples into the list.
+            Where it fails, the samples in the list come first, and then its error.
+    """
+    offset = 0
+    for block in blocks:
+        made: list[Any] = []
+        failed: Exception | None = None
+        try:
+            whole = change(block, made)
+        except Exception as error:
+            whole, failed = None, error
+        pieces = list(stacked(made)) if whole is None else [whole]
+        for index, piece in enumerate(pieces):
+            # Where others of the same reading follow, the reader counts from its beginning.
+            piece.offset, piece.more = offset, block.more or index + 1 < len(pieces)
+            offset = offset + piece.count if piece.more else 0
+            yield piece
+        if failed is not None:
+            raise failed
+
+
 def copied(item: Any) -> Any:
     """A sample, a label, or what one is made of, with memory of its own."""
     if isinstance(item, Label):

@@ -9,7 +9,7 @@ from typing import Any
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, changed, copied
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
 
@@ -29,6 +29,9 @@ def take(stream: Iterable[Any], n: int) -> Stream:
 
 def map(stream: Iterable[Any], fn: Callable[[Sample], Sample]) -> Stream:
     """Each sample of a stream passed through `fn`, which takes a `Sample` and returns one; labels pass by.
+
+    `fn` may be called again for a sample that is given again: after a resume, and where a run stops and leaves
+    samples in a live feed.
 
     Example:
         >>> from dataclasses import replace
@@ -169,6 +172,8 @@ class TakeStream(Wrapper):
 class MapStream(Wrapper):
     """What `map` returns."""
 
+    passes_blocks = True
+
     def __init__(self, inner: Stream, fn: Callable[[Sample], Sample]) -> None:
         super().__init__(inner)
         self._fn = fn
@@ -185,20 +190,31 @@ class MapStream(Wrapper):
         """Nobody knows what the function makes of the entries: all count as measured."""
         return
 
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        def change(block: Block, made: list[Sample | Label]) -> None:
+            # The function may use its memory again.
+            made.extend(copied(self._mapped(block.sample(k))) for k in range(block.count))
+
+        for block in changed(self.inner.blocks(size), change):
+            self._check_turn(turn)
+            yield block
+
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
-            if isinstance(sample, Label):
-                yield sample
-                continue
-            mapped = self._fn(sample)
-            if not isinstance(mapped, Sample):
-                raise SampleError(
-                    f"the mapped function returned {type(mapped).__name__}, not a Sample. "
-                    "Return Sample(...), or dataclasses.replace(sample, ...)."
-                )
-            if self._seen is None:
-                self._seen = mapped
-            yield mapped
+            yield self._mapped(sample)
+
+    def _mapped(self, sample: Sample | Label) -> Any:
+        if isinstance(sample, Label):
+            return sample
+        mapped = self._fn(sample)
+        if not isinstance(mapped, Sample):
+            raise SampleError(
+                f"the mapped function returned {type(mapped).__name__}, not a Sample. "
+                "Return Sample(...), or dataclasses.replace(sample, ...)."
+            )
+        if self._seen is None:
+            self._seen = mapped
+        return mapped
 
 
 class HoldStream(Wrapper):
