@@ -120,14 +120,8 @@ def show(found: dict[str, Any], device: str) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "network",
-        "source",
-        "compiled",
-        "eager",
-        "to reach, compiled",
-        title=f"live feeds, samples a second, {device}",
-    )
+    columns = ("network", "source", "compiled", "of processor time", "eager", "to reach, compiled")
+    table = Table(*columns, title=f"live feeds, samples a second, {device}")
     for network in SIZES:
         for source in ("list", "generator", "TCP"):
             compiled, eager = (f"{network}, {source}, {engine}" for engine in ("compiled", "eager"))
