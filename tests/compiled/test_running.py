@@ -216,13 +216,11 @@ def test_an_echo_that_rebuilds_its_states_goes_on_eagerly_and_says_why() -> None
         list(learner.run(problem.samples, engine="compiled"))
 
 
-def test_a_live_feed_is_not_read_ahead() -> None:
+def test_a_live_feed_keeps_what_a_run_has_not_learned_from() -> None:
     problem = regression()
-    handed = []
 
     def feed() -> Any:
         for sample in problem.samples:
-            handed.append(sample)
             yield sample.u, sample.target
 
     learner = problem.learner()

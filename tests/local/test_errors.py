@@ -13,11 +13,6 @@ mse = nn.functional.mse_loss
 HYPER = hl.Hyper(eta=0.0, beta=0.01)
 
 
-class OwnForward(nn.Sequential):
-    def forward(self, x):
-        return 2 * super().forward(x)
-
-
 class OwnWeight(nn.Sequential):
     def __init__(self, *children):
         super().__init__(*children)
@@ -97,10 +92,8 @@ def test_edges_whose_shapes_do_not_meet_are_named():
         (lambda: Neurons(torch.ones(2, 3), 1, [0]), r"\(2, 3\)"),
         (lambda: Neurons(torch.ones(2, 2), 1, [2]), r"\[2\]"),
         (lambda: Neurons(torch.ones(2, 2), torch.ones(1, 3), [0]), r"\(1, 3\)"),
-        (lambda: LocalLearner(nn.Linear(2, 2), mse, HYPER), "not Linear"),
-        (lambda: LocalLearner(nn.Sequential(), mse, HYPER), "at least one child"),
+        (lambda: LocalLearner(nn.Sequential(), mse, HYPER), "with weights, a Graph or Neurons, not Sequential"),
         (lambda: LocalLearner(nn.Sequential(nn.Tanh()), mse, HYPER), "nothing to learn"),
-        (lambda: LocalLearner(OwnForward(nn.Linear(2, 2)), mse, HYPER), "forward of its own"),
         (lambda: LocalLearner(OwnWeight(nn.Linear(2, 2)), mse, HYPER), r"\['extra'\] belong to no node"),
         (lambda: LocalLearner(chain(2, 2), mse, HYPER, groups=2), "groups=2"),
         (lambda: LocalLearner(chain(2, 2, 2), mse, HYPER, groups=[2]), r"groups=\[2\]"),

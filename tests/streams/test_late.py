@@ -159,9 +159,10 @@ def test_labels_that_nobody_reads_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(live_buffer, "LABELS", 3)
     buffer = live_buffer.Buffer(1, block=False)
     for k in range(6):
-        buffer.put(live_buffer.Arrival(k, f"item {k}", 0.0, None, None, False, label=True))
+        buffer.put(live_buffer.Arrival("message", None, k, k, f"item {k}", 0.0, label=True))
     assert buffer.dropped == 3
-    assert [buffer.get().item for _ in range(3)] == [3, 4, 5]
+    buffer.take(10)
+    assert [arrival.id for arrival in buffer.handed] == [3, 4, 5]
 
 
 TABLE = """order,when,price,shop,outcome

@@ -209,7 +209,7 @@ def test_a_blocked_asynchronous_source_does_not_stop_its_own_loop():
             yield float(k)
         task.cancel()
 
-    with streams.live(source(), policy="block") as feed:
+    with streams.live(source(), policy="block", n=1) as feed:
         samples = iter(feed)
         next(samples)
         until(lambda: feed._buffer.full)

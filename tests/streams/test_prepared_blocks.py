@@ -1,13 +1,15 @@
 """What makes a stream ready passes whole blocks on, with the bits of single rows."""
 
+import json
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from hamlearn import Hyper, Learner, Network, Sample, streams
+from hamlearn import Hyper, Label, Learner, Network, Sample, streams
 from hamlearn.errors import SampleError
 from hamlearn.streams.moments import Standard
 
@@ -185,3 +187,75 @@ def test_a_compiled_learner_learns_from_a_standardised_stream_what_the_eager_one
         return next(learner.network.parameters())
 
     assert (weights("eager") - weights("compiled")).abs().max() < 1e-12
+
+
+def with_gaps(count=60):
+    """Samples with times, some inputs and targets that are not finite, a target that is missing, a label."""
+    draw = random.Random(1)
+    found = []
+    for k in range(count):
+        u = torch.tensor([draw.random(), math.nan if draw.random() < 0.1 else draw.random()])
+        target = torch.tensor([math.inf if draw.random() < 0.1 else draw.random()])
+        found.append(Sample(u, None if k % 7 == 3 else target, 0.25 * (1 + k % 4)))
+    found[20:30] = [Sample(torch.full((2,), math.nan), tau=1.0) for _ in range(10)]
+    found.insert(40, Label("late", torch.zeros(1)))
+    return found
+
+
+CHANGED = {
+    "map": lambda given: streams.map(given, lambda sample: replace(sample, u=3 * sample.u, tau=2 * sample.tau)),
+    "finite, skipping": lambda given: streams.finite(given, "skip"),
+    "finite, holding": lambda given: streams.finite(given, "hold"),
+}
+
+
+@pytest.mark.parametrize("size", [1, 4, 7, 100])
+@pytest.mark.parametrize("kind", CHANGED)
+def test_blocks_that_are_mapped_or_guarded_have_the_bits_of_single_samples(kind, size):
+    make = CHANGED[kind]
+    one_by_one, in_blocks = make(with_gaps()), make(with_gaps())
+    first, second = list(one_by_one), flat(in_blocks.blocks(lambda: size))
+    labels = [[k for k, event in enumerate(events) if isinstance(event, Label)] for events in (first, second)]
+    assert labels[0] == labels[1]
+    assert len(labels[0]) == 1
+    assert repr(first) == repr(second)
+    assert json.dumps(one_by_one.state_dict()) == json.dumps(in_blocks.state_dict())
+
+
+def test_an_error_of_a_guard_or_a_mapped_function_comes_after_the_samples_before_it():
+    given = [Sample(torch.full((1,), math.nan if k == 5 else float(k))) for k in range(9)]
+
+    def refuse(sample):
+        if sample.u.isnan():
+            raise ValueError("no")
+        return sample
+
+    for stream, error in ((streams.finite(given), SampleError), (streams.map(given, refuse), ValueError)):
+        blocks = stream.blocks(lambda: 100)
+        assert [sample.u.item() for sample in flat([next(blocks)])] == [0.0, 1.0, 2.0, 3.0, 4.0]
+        with pytest.raises(error):
+            next(blocks)
+
+
+def test_finite_blocks_pass_whole_and_what_guards_or_maps_a_live_feed_waits_for_no_more():
+    table = streams.from_any((data(), data()[:, :1]))
+    (block,) = streams.finite(table).blocks(lambda: 1000)
+    assert block.samples is None, "no sample was taken out of the block"
+    for make in CHANGED.values():
+        with streams.live([Sample(torch.ones(2), tau=1.0)] * 50, policy="block") as feed:
+            stream = make(feed)
+            assert stream.at_once
+            assert len(flat(stream.blocks(lambda: 16))) == 50
+
+
+def test_interleaved_streams_tell_which_entries_are_measured():
+    rows = [{"x": 1.0, "shop": "north", "y": 1}, {"x": 2.0, "shop": "south", "y": 0}]
+
+    def table():
+        return streams.from_rows(rows, ["x", "shop"], "y", categories={"shop": ["north", "south"]})
+
+    mixed = streams.interleave(table(), table())
+    assert mixed.numbers == table().numbers == [True, False, False]
+    standard = list(streams.standardize(mixed))
+    assert [sample.u[1:].tolist() for sample in standard] == [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    assert streams.interleave(table(), streams.from_any(data())).numbers is None

@@ -90,6 +90,22 @@ class Carried:
             part.load_state_dict(place[name])
         self.taken, self.moment, self._loaded = taken, moment, True
 
+    @property
+    def reads_ahead(self) -> bool:
+        """As the stream."""
+        return bool(getattr(self._stream, "reads_ahead", True))
+
+    def settle(self) -> None:
+        """Pass it on."""
+        settle = getattr(self._stream, "settle", None)
+        if settle is not None:
+            settle()
+
+    def put_back(self, mark: Mapping[str, Any]) -> None:
+        """Put the stream to a place of this pass; what goes along stays as it is."""
+        self._stream.load_state_dict(mark["stream"])
+        self.taken = int(mark["taken"])
+
     def close(self) -> None:
         """Close the stream, where it can be closed."""
         close = getattr(self._stream, "close", None)

@@ -76,7 +76,8 @@ def _tokens(size: int) -> tuple[nn.Module, Any]:
     return net, lambda: net(u, h)[0].mean()
 
 
-def _peak_resident_bytes() -> int:
+def peak_resident_bytes() -> int:
+    """The most memory that this process has had in RAM so far."""
     # Not getrusage: its high-water mark survives exec, so a child starts with that of its parent.
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):
@@ -105,7 +106,7 @@ def main(what: str, size: int) -> None:
         "loss_before": loss.item(),
         "loss_after": after.item(),
         "seconds": seconds,
-        "peak_resident_bytes": _peak_resident_bytes(),
+        "peak_resident_bytes": peak_resident_bytes(),
     }
     print(json.dumps(report))
 

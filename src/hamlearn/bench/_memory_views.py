@@ -29,7 +29,7 @@ def show(report: dict[str, Any]) -> None:
     console.print(table)
     for name, value in report["figures"].items():
         console.print(f"{name}: {value:.3f}")
-    for long in report["long_runs"]:
+    for long in (*report["long_runs"], *report["resident"]):
         console.print(long)
 
 

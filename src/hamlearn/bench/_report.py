@@ -17,9 +17,14 @@ import torch
 
 
 def interleaved_medians(
-    work: Mapping[str, Callable[[], object]], rounds: int, repeat: int = 1
+    work: Mapping[str, Callable[[], object]],
+    rounds: int,
+    repeat: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, float]:
     """Median seconds of each piece of work, taken in turn so that a noisy machine disturbs all alike.
+
+    By `time.process_time` they are those of the processor, of all threads together.
 
     Example:
         >>> medians = interleaved_medians({"a": lambda: None, "b": lambda: None}, rounds=3)
@@ -31,10 +36,10 @@ def interleaved_medians(
         step()
     for _ in range(rounds):
         for name, step in work.items():
-            begin = time.perf_counter()
+            begin = clock()
             for _ in range(repeat):
                 step()
-            times[name].append((time.perf_counter() - begin) / repeat)
+            times[name].append((clock() - begin) / repeat)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -9,7 +9,8 @@ One residual field of oscillating type, N steps of the midpoint rule, forward an
   explicit midpoint method (a step of ours advances time by τ/2).
 
 Memory is what the allocator handed out at once beyond what was held before: `torch.cuda.max_memory_allocated`
-on a GPU; on a CPU the running sum of the allocator's reports to the profiler, which is the same quantity. Times
+on a GPU; on a CPU the running sum of the allocator's reports to the profiler, which is the same quantity. What
+stays resident besides, since the C library does not give it back, is measured in processes of their own. Times
 are medians of interleaved runs (a single run at 1,000 steps): wall clock, and time of this process, which other
 processes on the machine disturb less (the sum over threads; for a GPU the launching alone). The error of a method
 is the distance of its gradient to the one that autograd finds through the same discrete forward run, relative to
@@ -34,6 +35,7 @@ from torch import Tensor, nn
 
 from hamlearn.bench._long_runs import measure_long_runs
 from hamlearn.bench._memory_views import draw, show
+from hamlearn.bench._resident import measure_resident
 from hamlearn.reversible import Midpoint, ResidualField
 
 TAU = 0.05
@@ -47,7 +49,8 @@ def run(out: Path, quick: bool = False, device: str | None = None, long_runs: bo
         out: the folder for the report and the figure; made if it is not there.
         quick: small sizes, for a look at whether it works.
         device: "cpu" or "cuda"; None: a GPU if there is one.
-        long_runs: also train 10,000 layers, and over 1,000,000 tokens, in processes of their own (on the CPU).
+        long_runs: also train 10,000 layers, and over 1,000,000 tokens, and read resident memory with two settings
+            of the allocator, in processes of their own (on the CPU).
 
     Returns:
         The report, as it is written to the JSON file.
@@ -71,6 +74,7 @@ def run(out: Path, quick: bool = False, device: str | None = None, long_runs: bo
         "rows": rows,
         "figures": _figures(rows, depths),
         "long_runs": measure_long_runs(quick) if long_runs else [],
+        "resident": measure_resident(quick) if long_runs else [],
     }
     show(report)
     out.mkdir(parents=True, exist_ok=True)

@@ -24,9 +24,14 @@ from typing import Any
 
 import torch
 
-from hamlearn.bench import _report, _stream_population, _stream_single, _stream_sources
+from hamlearn.bench import _report, _stream_live, _stream_population, _stream_single, _stream_sources
 
-PARTS: dict[str, Any] = {"single": _stream_single, "population": _stream_population, "sources": _stream_sources}
+PARTS: dict[str, Any] = {
+    "single": _stream_single,
+    "population": _stream_population,
+    "sources": _stream_sources,
+    "live": _stream_live,
+}
 """What is measured: each part has `measure(device, quick)` and `show(found, device)`."""
 
 

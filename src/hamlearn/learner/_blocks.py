@@ -52,56 +52,59 @@ class BlockRunner(ABC):
         self.settle()
         turn = reader.open_blocks(stream, resume)
         done, since, size, alone, compiles = 0, 0, chunk, False, True
-        while max_steps is None or done < max_steps:
-            reader.check_turn(turn)
-            block = reader.peek(min(size, chunk if max_steps is None else max_steps - done))
-            if block is None:
-                reader.end(self.pending())
-                return
-            ahead = reason = None
-            if compiles and not alone and block.u is not None:
+        try:
+            while max_steps is None or done < max_steps:
+                reader.check_turn(turn)
+                block = reader.peek(min(size if compiles else 1, chunk if max_steps is None else max_steps - done))
+                if block is None:
+                    reader.end(self.pending())
+                    return
+                ahead = reason = None
+                if compiles and not alone and block.u is not None:
+                    try:
+                        ahead = self.run(block)
+                    except UnsupportedError as error:
+                        self.make_whole()
+                        reason = error
+                if ahead is None:
+                    # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
+                    report = reader.counted(self.step, block.sample(0))
+                    done, alone = done + 1, False
+                    if reason is not None:
+                        warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
+                        compiles = False
+                    yield report
+                    continue
+                self.ahead = ahead
+                self.repair = None
+                row = self.row
                 try:
-                    ahead = self.run(block)
-                except UnsupportedError as error:
-                    self.make_whole()
-                    reason = error
-            if ahead is None:
-                # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
-                report = reader.counted(self.step, block.sample(0))
-                done, alone = done + 1, False
-                if reason is not None:
-                    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
-                    compiles = False
-                yield report
-                continue
-            self.ahead = ahead
-            self.repair = None
-            row = self.row
-            try:
-                for index in range(ahead.count):
-                    ahead.delivered = index + 1
-                    yield row(ahead, index)
-                    if ahead.settled:
-                        break
-            finally:
-                self._back()
-            changed = None if ahead.settled else ahead.ran.reads.changed()
-            if changed is not None:
-                warnings.warn(
-                    f"{changed} changed while the reports of a block were read: with engine='compiled' the change "
-                    "holds from the next block on. Read learner.network before you change it, or use "
-                    "engine='eager', to have it hold from the next sample on",
-                    RuntimeWarning,
-                    stacklevel=2,
-                )
-            done += ahead.delivered
-            since += ahead.delivered
-            if ahead.asked:
-                # Whoever looks at the learner every so often will look again: the next block ends there.
-                size, since = min(since, chunk), 0
-            else:
-                size = min(2 * size, chunk)
-            alone = ahead.stops
+                    for index in range(ahead.count):
+                        ahead.delivered = index + 1
+                        yield row(ahead, index)
+                        if ahead.settled:
+                            break
+                finally:
+                    self._back()
+                changed = None if ahead.settled else ahead.ran.reads.changed()
+                if changed is not None:
+                    warnings.warn(
+                        f"{changed} changed while the reports of a block were read: with engine='compiled' the "
+                        "change holds from the next block on. Read learner.network before you change it, or use "
+                        "engine='eager', to have it hold from the next sample on",
+                        RuntimeWarning,
+                        stacklevel=2,
+                    )
+                done += ahead.delivered
+                since += ahead.delivered
+                if ahead.asked:
+                    # Whoever looks at the learner every so often will look again: the next block ends there.
+                    size, since = min(since, chunk), 0
+                else:
+                    size = min(2 * size, chunk)
+                alone = ahead.stops
+        finally:
+            reader.close(turn)
 
     def settle(self) -> None:
         """Bring the learner to the last report that was handed out, since somebody asks for it."""

@@ -107,7 +107,13 @@ class Reader:
         else:
             after = before.after(1, [bool(getattr(sample, "boundary", False))])
         self._due = sample, after
-        report = step(sample)
+        try:
+            report = step(sample)
+        except Exception:
+            if self.progress is before:
+                # It was refused, and would be again: a live feed goes on behind it.
+                self.give_back(passed=1)
+            raise
         self._due = None, None
         if self.progress is before:
             self.progress = after
@@ -131,6 +137,11 @@ class Reader:
             skip -= block.count
         return self._turn
 
+    def close(self, turn: int) -> None:
+        """End the run that began at `turn`, unless another one has begun since."""
+        if turn == self._turn:
+            self.give_back()
+
     def check_turn(self, turn: int) -> None:
         """Raise where another run has begun since `turn`."""
         if turn != self._turn:
@@ -146,9 +157,11 @@ class Reader:
             # Interrupted while the source is read, it is put back to the mark. Of what was read at one time, and
             # handed out in several blocks, the mark stands before the first.
             held = self._held
-            mark = self._mark if held is not None and held.more else (self._stream_state(), 0)
             if held is not None and held.more:
-                mark = mark[0], held.offset + held.count
+                mark = self._mark[0], held.offset + held.count
+            else:
+                self._settle()
+                mark = self._stream_state(), 0
             self._size, self._mark, self._reading = size, mark, True
             self._held = None
             self.progress = self.progress._replace(start=0)
@@ -158,6 +171,32 @@ class Reader:
             return None
         start = self.progress.start
         return self._held.part(start, min(start + size, self._held.count))
+
+    def give_back(self, passed: int = 0) -> None:
+        """Let a live feed have what was read of it and not taken, since nobody else can give it again.
+
+        It is put back to the mark, and what was taken since is read once more, for the sake of the streams around
+        it that keep count. Interrupted, this begins anew the next time.
+
+        Args:
+            passed: How many samples are done with that no step has taken.
+        """
+        held, stream, (mark, skip) = self._held, self._stream, self._mark
+        if getattr(stream, "reads_ahead", True) or (held is None and not self._reading):
+            return
+        if not self._reading and held is not None:
+            skip += self.progress.start + passed
+            if self.progress.start == held.count and not held.more:
+                return
+        self._mark, self._reading, self._held = (mark, skip), True, None
+        self.progress = self.progress._replace(start=0)
+        getattr(stream, "put_back", stream.load_state_dict)(mark)
+        self._source = stream.blocks(lambda: self._size)
+        while skip:
+            self._size = skip
+            skip -= next(self._source).count
+        self._settle()
+        self._reading = False
 
     def end(self, waiting: int) -> None:
         """Raise if the stream ended within a sequence; `waiting` tokens are known to have waited for its end."""
@@ -173,6 +212,7 @@ class Reader:
         """Position, and the stream's own state where it has one, as JSON."""
         if self.progress.loaded is not None:
             return self.progress.loaded
+        self.give_back()
         held, (mark, before) = self._held, self._mark
         if self._reading or (held is not None and (self.progress.start < held.count or held.more)):
             # A stream that keeps more than a place, such as scores, tells the rest as it is now.
@@ -186,12 +226,18 @@ class Reader:
         # A run that is going on keeps its stream, and what it has read ahead of it.
         self.progress = self.progress._replace(position=state["position"], loaded=dict(state))
 
+    def _settle(self) -> None:
+        settle = getattr(self._stream, "settle", None)
+        if settle is not None:
+            settle()
+
     def _stream_state(self) -> Any:
         own = getattr(self._stream, "state_dict", None)
         return own() if own is not None else None
 
     def _open(self, stream: Any, resume: bool) -> int:
         """Put the stream where reading goes on, and answer how many of its samples are to be passed over first."""
+        self.give_back()
         self._turn += 1
         same = stream is self._stream
         known: dict[str, Any] = (

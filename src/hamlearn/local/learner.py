@@ -33,7 +33,8 @@ class LocalLearner(Settings):
     z_c·∂ĥ_c/∂θ_c; θ⁺ = θ − τβ⊙ω (parallel order with s = −1 and f_h = (−h + ĥ)/τ, eq:euleraa, Algorithm alg:hlz).
 
     Args:
-        module: An `nn.Sequential` (one node per child), a `Graph` or `Neurons`.
+        module: An `nn.Sequential` (one node per child), a `Graph`, `Neurons`, or any module whose forward
+            `torch.fx` can trace: one node per module that it calls, with the functions that follow.
         loss: L(y, target), a scalar; with several outputs applied to each, or a mapping from outputs to losses.
         hyper: τ, η, β, φ and s. Names in `beta` are those of `module.named_parameters()`.
         groups: Consecutive nodes to compute at once, with delays only between groups: how many groups of about

@@ -15,6 +15,7 @@ from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.local.kept import evaluating
 from hamlearn.local.neurons import Neurons
+from hamlearn.local.traced import traced
 
 Groups = int | Sequence[int] | None
 
@@ -118,10 +119,12 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
         names = list(module._modules)  # named_children() passes over a module that stands at two places
         chain = zip(names, module, ["u", *names], strict=False)
         wiring = Wiring(module, tuple(Node(n, m, (s,)) for n, m, s in chain), ("u",), (names[-1],))
+    elif isinstance(module, nn.Module) and list(module.parameters()):
+        pieces, output = traced(module)
+        wiring = Wiring(module, tuple(Node(*piece) for piece in pieces), ("u",), (output,))
     else:
         raise ConfigError(
-            f"a LocalLearner takes an nn.Sequential with at least one child and no forward of its own, a Graph or "
-            f"Neurons, not {type(module).__name__}"
+            f"a LocalLearner takes an nn.Module with weights, a Graph or Neurons, not {type(module).__name__}"
         )
     return wiring if groups is None else _merge(wiring, groups)
 

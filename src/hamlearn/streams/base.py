@@ -121,18 +121,26 @@ class Stream(ABC):
     def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
         """A pass over the stream in blocks of at most `size()` samples, stacked along time.
 
-        A live feed is never read ahead: its blocks hold one sample.
+        A live feed is never waited for: a block of it holds what has arrived.
         """
         if not self._resumed:
             self._rewind()
         self._resumed = False
         self._turn += 1
-        return self._blocks(size if self.reads_ahead else lambda: 1, self._turn)
+        return self._blocks(size if self.at_once else lambda: 1, self._turn)
 
     @property
     def reads_ahead(self) -> bool:
-        """Whether samples may be asked for before they are needed."""
+        """Whether samples may be asked for before they are needed; what is left of a live feed goes back to it."""
         return True
+
+    @property
+    def at_once(self) -> bool:
+        """Whether a block is there as soon as it is asked for, or as soon as its first sample is."""
+        return self.reads_ahead
+
+    def settle(self) -> None:
+        """Say that all that was handed out has been used: a live feed keeps it until then, to give it again."""
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         """Yield blocks from the cursor on; streams over data in memory override this."""

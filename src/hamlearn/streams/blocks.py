@@ -50,6 +50,11 @@ class Block:
     offset: int = 0
     more: bool = False
 
+    @property
+    def holds_samples(self) -> bool:
+        """Whether it is made of samples, rather than of one label."""
+        return self.samples is None or isinstance(self.samples[0], Sample)
+
     def sample(self, index: int) -> Sample:
         """One of the samples."""
         if self.samples is not None:
@@ -135,12 +140,39 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
     raise failed
 
 
+def changed(blocks: Iterable[Block], change: Callable[[Block, list[Any]], Block | None]) -> Iterator[Block]:
+    """Blocks made of blocks, with as many samples each or fewer.
+
+    Args:
+        blocks: What is read.
+        change: Answers what becomes of a block; or `None`, having put what becomes of its samples into the list.
+            Where it fails, the samples in the list come first, and then its error.
+    """
+    offset = 0
+    for block in blocks:
+        made: list[Any] = []
+        failed: Exception | None = None
+        try:
+            whole = change(block, made)
+        except Exception as error:
+            whole, failed = None, error
+        pieces = list(stacked(made)) if whole is None else [whole]
+        for index, piece in enumerate(pieces):
+            # Where others of the same reading follow, the reader counts from its beginning.
+            piece.offset, piece.more = offset, block.more or index + 1 < len(pieces)
+            offset = offset + piece.count if piece.more else 0
+            yield piece
+        if failed is not None:
+            raise failed
+
+
 def copied(item: Any) -> Any:
     """A sample, a label, or what one is made of, with memory of its own."""
     if isinstance(item, Label):
         return replace(item, target=_tree.copied(item.target))
     if isinstance(item, Sample):
-        return replace(item, u=_tree.copied(item.u), target=_tree.copied(item.target))
+        target = None if item.target is None else _tree.copied(item.target)
+        return Sample(_tree.copied(item.u), target, item.tau, item.boundary, item.id)
     if isinstance(item, tuple) and any(isinstance(part, Sample) for part in item):
         return tuple(copied(part) for part in item)
     return _tree.copied(item)
@@ -226,11 +258,12 @@ def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
     )
 
 
+@torch.no_grad()
 def _stacked_leaves(trees: list[Any]) -> tuple[list[Tensor] | None, _tree.Spec]:
     if isinstance(trees[0], Tensor):
-        return [torch.stack([tree.detach() for tree in trees])], None
+        return [torch.stack(trees)], None
     leaves, spec = _tree.flatten(trees[0])
     if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
         return None, None
     rows = [_tree.flatten(tree)[0] for tree in trees]
-    return [torch.stack([row[i].detach() for row in rows]) for i in range(len(leaves))], spec
+    return [torch.stack([row[i] for row in rows]) for i in range(len(leaves))], spec

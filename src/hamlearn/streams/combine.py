@@ -9,7 +9,7 @@ from typing import Any
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, changed, copied
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
 
@@ -29,6 +29,9 @@ def take(stream: Iterable[Any], n: int) -> Stream:
 
 def map(stream: Iterable[Any], fn: Callable[[Sample], Sample]) -> Stream:
     """Each sample of a stream passed through `fn`, which takes a `Sample` and returns one; labels pass by.
+
+    `fn` may be called again for a sample that is given again: after a resume, and where a run stops and leaves
+    samples in a live feed.
 
     Example:
         >>> from dataclasses import replace
@@ -58,7 +61,13 @@ def hold(stream: Iterable[Any], k: int, split: bool = False) -> Stream:
 
 
 class Wrapper(Stream):
-    """A stream around one other stream, whose state is part of its own."""
+    """A stream around one other stream, whose state is part of its own.
+
+    Attributes:
+        passes_blocks: Whether each of its blocks is made of one block of the stream inside.
+    """
+
+    passes_blocks = False
 
     def __init__(self, inner: Stream) -> None:
         self.inner = inner
@@ -72,6 +81,15 @@ class Wrapper(Stream):
     def reads_ahead(self) -> bool:
         """As the stream inside."""
         return self.inner.reads_ahead
+
+    @property
+    def at_once(self) -> bool:
+        """As the stream inside, where blocks of it are passed on one by one."""
+        return self.reads_ahead or (self.passes_blocks and self.inner.at_once)
+
+    def settle(self) -> None:
+        """Pass it on."""
+        self.inner.settle()
 
     @property
     def numbers(self) -> list[bool] | None:
@@ -102,6 +120,8 @@ class Wrapper(Stream):
 
 class TakeStream(Wrapper):
     """What `take` returns."""
+
+    passes_blocks = True
 
     def __init__(self, inner: Stream, n: int) -> None:
         super().__init__(inner)
@@ -152,6 +172,8 @@ class TakeStream(Wrapper):
 class MapStream(Wrapper):
     """What `map` returns."""
 
+    passes_blocks = True
+
     def __init__(self, inner: Stream, fn: Callable[[Sample], Sample]) -> None:
         super().__init__(inner)
         self._fn = fn
@@ -168,20 +190,31 @@ class MapStream(Wrapper):
         """Nobody knows what the function makes of the entries: all count as measured."""
         return
 
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        def change(block: Block, made: list[Sample | Label]) -> None:
+            # The function may use its memory again.
+            made.extend(copied(self._mapped(block.sample(k))) for k in range(block.count))
+
+        for block in changed(self.inner.blocks(size), change):
+            self._check_turn(turn)
+            yield block
+
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
-            if isinstance(sample, Label):
-                yield sample
-                continue
-            mapped = self._fn(sample)
-            if not isinstance(mapped, Sample):
-                raise SampleError(
-                    f"the mapped function returned {type(mapped).__name__}, not a Sample. "
-                    "Return Sample(...), or dataclasses.replace(sample, ...)."
-                )
-            if self._seen is None:
-                self._seen = mapped
-            yield mapped
+            yield self._mapped(sample)
+
+    def _mapped(self, sample: Sample | Label) -> Any:
+        if isinstance(sample, Label):
+            return sample
+        mapped = self._fn(sample)
+        if not isinstance(mapped, Sample):
+            raise SampleError(
+                f"the mapped function returned {type(mapped).__name__}, not a Sample. "
+                "Return Sample(...), or dataclasses.replace(sample, ...)."
+            )
+        if self._seen is None:
+            self._seen = mapped
+        return mapped
 
 
 class HoldStream(Wrapper):

@@ -13,7 +13,7 @@ from hamlearn import _tree
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, changed
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec, tree_map
@@ -58,6 +58,8 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
 class FiniteStream(Wrapper):
     """What `finite` returns. `skipped` and `filled` count what it did."""
 
+    passes_blocks = True
+
     def __init__(self, inner: Stream, policy: str) -> None:
         super().__init__(inner)
         self._policy = policy
@@ -97,27 +99,54 @@ class FiniteStream(Wrapper):
             last = torch.tensor(last["u"], dtype=dtype).reshape(last["shape"])
         self._last = last
 
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        for block in changed(self.inner.blocks(size), self._look):
+            self._check_turn(turn)
+            yield block
+
+    def _look(self, block: Block, made: list[Any]) -> Block | None:
+        """The block itself where all of it is finite and no time is owed; else its samples one by one."""
+        if (
+            block.u is not None
+            and not self._waited
+            and all(_is_finite(leaf) for leaf in (*block.u, *block.target))
+        ):
+            self._n += block.count
+            if self._policy == "hold":
+                self._last = _tree.copied(block.sample(block.count - 1).u)
+            return replace(block)
+        for k in range(block.count):
+            sample = self._checked(block.sample(k))
+            if sample is not None:
+                made.append(sample)
+        return None
+
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
-            self._n += 1
-            if isinstance(sample, Label):
-                yield sample
-                continue
-            if sample.target is not None and not _is_finite(sample.target):
-                sample = replace(sample, target=None)
-            if not _is_finite(sample.u):
-                mended = self._mend(sample)
-                if mended is None:
-                    self.skipped += 1
-                    self._waited += sample.tau or 0.0
-                    continue
-                sample = mended
-            if self._policy == "hold":
-                # A copy: the source may use its memory again.
-                self._last = _tree.copied(sample.u)
-            if self._waited and sample.tau is not None:
-                sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
-            yield sample
+            checked = self._checked(sample)
+            if checked is not None:
+                yield checked
+
+    def _checked(self, sample: Any) -> Any:
+        """A sample that is finite, or has been mended; `None` where it is left out."""
+        self._n += 1
+        if isinstance(sample, Label):
+            return sample
+        if sample.target is not None and not _is_finite(sample.target):
+            sample = replace(sample, target=None)
+        if not _is_finite(sample.u):
+            mended = self._mend(sample)
+            if mended is None:
+                self.skipped += 1
+                self._waited += sample.tau or 0.0
+                return None
+            sample = mended
+        if self._policy == "hold":
+            # A copy: the source may use its memory again.
+            self._last = _tree.copied(sample.u)
+        if self._waited and sample.tau is not None:
+            sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
+        return sample
 
     def _mend(self, sample: Sample) -> Sample | None:
         if self._policy == "raise":
@@ -152,6 +181,8 @@ def _is_finite(tree: Any) -> bool:
 
 class ClippedTauStream(Wrapper):
     """What `clip_tau` returns. `clipped` counts the steps that were longer."""
+
+    passes_blocks = True
 
     def __init__(self, inner: Stream, longest: float) -> None:
         super().__init__(inner)

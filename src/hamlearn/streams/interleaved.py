@@ -81,9 +81,20 @@ class InterleavedStream(Stream):
         return Spec(u, target, length)
 
     @property
+    def numbers(self) -> list[bool] | None:
+        """As in the streams inside, where they agree."""
+        first, *others = (stream.numbers for stream in self._streams)
+        return first if all(other == first for other in others) else None
+
+    @property
     def reads_ahead(self) -> bool:
         """Whether all of the streams inside do."""
         return all(stream.reads_ahead for stream in self._streams)
+
+    def settle(self) -> None:
+        """Pass it on."""
+        for stream in self._streams:
+            stream.settle()
 
     @property
     def dropped(self) -> int:

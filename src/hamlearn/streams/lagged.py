@@ -47,6 +47,8 @@ def autoregress(stream: Iterable[Any], lags: int, relative: bool = False) -> Str
 class AutoregressiveStream(Wrapper):
     """What `autoregress` returns."""
 
+    passes_blocks = True
+
     def __init__(self, inner: Stream, lags: int, relative: bool) -> None:
         super().__init__(inner)
         self._lags, self._relative = lags, relative

@@ -44,6 +44,8 @@ def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
 class StandardizedStream(Wrapper):
     """What `standardize` returns."""
 
+    passes_blocks = True
+
     def __init__(self, inner: Stream, clip: float) -> None:
         super().__init__(inner)
         self._clip = clip

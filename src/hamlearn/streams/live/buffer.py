@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from hamlearn.errors import StreamError
+
+Form = Literal["message", "arrays", "item"]
 
 
 @dataclass(slots=True)
 class Arrival:
-    """One item as it came in.
+    """One sample or label as it came in.
 
     Args:
-        item: What the source gave.
+        form: What it is made of. `"message"`: numbers and lists as JSON has them; `"arrays"`: NumPy's, out of
+            tensors that have no need to be tensors yet; `"item"`: `u` is what the source gave, of any kind.
+        u: The input, in that form.
+        target: The target, in that form.
+        id: What a label that comes later calls it by.
         place: How the source names it, for messages.
         arrived: When it came, by the feed's clock.
         stamp: The time that the source itself says; `None` where it says none.
@@ -25,12 +32,15 @@ class Arrival:
         label: Whether it is the label of an earlier item, which takes no time and no place in the queue.
     """
 
-    item: Any
+    form: Form
+    u: Any
+    target: Any
+    id: Any
     place: str
     arrived: float
-    stamp: float | None
-    tau: float | None
-    boundary: bool
+    stamp: float | None = None
+    tau: float | None = None
+    boundary: bool = False
     owed: float = 0.0
     label: bool = False
 
@@ -44,8 +54,13 @@ class Buffer:
 
     Labels come late as it is. They wait with the samples around them, and are dropped only where there are many.
 
-    `dropped` counts what was discarded, `bad` what the source's thread left out. `put` and `end` belong to that
-    thread, `get` to the learner's, `close` to anybody.
+    `put` and `end` belong to the source's thread, `take` and `give_back` to the learner's, `close` to anybody.
+
+    Attributes:
+        handed: What the learner's thread has taken over and not yet made samples of. It is moved here in one
+            stroke, so that an interrupted learner neither loses it nor takes it twice.
+        dropped: How many were discarded.
+        bad: How many the source's thread left out.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -54,8 +69,9 @@ class Buffer:
         self._change = threading.Condition()
         self._ended = self.closed = False
         self._error: BaseException | None = None
+        self.handed: list[Arrival] = []
         self.dropped = self.bad = 0
-        self._labels = 0
+        self._labels = self._asleep = 0
 
     @property
     def full(self) -> bool:
@@ -66,17 +82,79 @@ class Buffer:
         """Hand an item over; `False` says that nobody listens any more."""
         with self._change:
             while self.full and not self.closed:
-                self._change.wait()
+                self._sleep()
             if self.closed:
                 return False
             self._items.append(arrival)
-            self._labels += arrival.label
-            if not self._block and len(self._items) - self._labels > self._n:
-                self._drop(label=False)
-            if not self._block and self._labels > LABELS:
-                self._drop(label=True)
-            self._change.notify_all()
+            if arrival.label:
+                self._labels += 1
+            if not self._block:
+                self._make_room()
+            # Hardly ever does anybody wait, and to ask who does costs as much as all the rest.
+            if self._asleep:
+                self._change.notify_all()
             return True
+
+    def end(self, error: BaseException | None = None) -> None:
+        """Say that nothing more will come, and why."""
+        with self._change:
+            self._ended, self._error = True, error
+            self._change.notify_all()
+
+    def take(self, most: int) -> None:
+        """Move what waits into `handed`, at most so many; what is not there yet is waited for only if nothing is.
+
+        Nothing is moved at the end. Raises what ended the source, once all is read.
+        """
+        with self._change:
+            while not (self._items or self._ended or self.closed):
+                self._sleep()
+            if not self._block:
+                self._make_room()
+            if self._items and not self.closed:
+                if most == 1:
+                    self.handed = [self._items[0]]
+                    self._items.popleft()
+                else:
+                    taken = list(itertools.islice(self._items, most))
+                    rest = deque(itertools.islice(self._items, most, None))
+                    self.handed, self._items = taken, rest
+                if self._labels:
+                    self._labels = sum(item.label for item in self._items)
+                self._change.notify_all()
+            elif self._error is not None and not self.closed:
+                raise self._error
+
+    def give_back(self) -> None:
+        """Let what was handed over wait again, before all that has come since."""
+        with self._change:
+            if self.handed and not self.closed:
+                items = deque([*self.handed, *self._items])
+                self.handed, self._items = [], items
+                self._labels = sum(item.label for item in items)
+
+    def close(self) -> None:
+        """Let go of everybody who waits; what is still here is forgotten."""
+        with self._change:
+            self.closed = True
+            self._items.clear()
+            self.handed = []
+            self._labels = 0
+            self._change.notify_all()
+
+    def _sleep(self) -> None:
+        self._asleep += 1
+        try:
+            self._change.wait()
+        finally:
+            self._asleep -= 1
+
+    def _make_room(self) -> None:
+        """Drop the oldest until no more wait than may."""
+        while len(self._items) - self._labels > self._n:
+            self._drop(label=False)
+        while self._labels > LABELS:
+            self._drop(label=True)
 
     def _drop(self, *, label: bool) -> None:
         place = next(i for i, item in enumerate(self._items) if item.label is label)
@@ -96,31 +174,3 @@ class Buffer:
         heir.owed += oldest.owed
         if heir.tau is not None and oldest.tau is not None:
             heir.tau += oldest.tau
-
-    def end(self, error: BaseException | None = None) -> None:
-        """Say that nothing more will come, and why."""
-        with self._change:
-            self._ended, self._error = True, error
-            self._change.notify_all()
-
-    def get(self) -> Arrival | None:
-        """The next item, waited for; `None` at the end. Raises what ended the source, once all is read."""
-        with self._change:
-            while not (self._items or self._ended or self.closed):
-                self._change.wait()
-            if self._items and not self.closed:
-                arrival = self._items.popleft()
-                self._labels -= arrival.label
-                self._change.notify_all()
-                return arrival
-            if self._error is not None and not self.closed:
-                raise self._error
-            return None
-
-    def close(self) -> None:
-        """Let go of everybody who waits; what is still here is forgotten."""
-        with self._change:
-            self.closed = True
-            self._items.clear()
-            self._labels = 0
-            self._change.notify_all()

@@ -8,12 +8,10 @@ from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from typing import Any
 
 from hamlearn.errors import SampleError, StreamError
-from hamlearn.state import Label, Sample
-from hamlearn.streams.blocks import copied
-from hamlearn.streams.clock import to_seconds
+from hamlearn.streams.live.arrivals import of_item, of_message
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.sockets import Line, Lines
-from hamlearn.streams.live.wire import is_label, require_message, tau_of
+from hamlearn.streams.live.wire import tau_of
 
 
 class Feeder:
@@ -105,40 +103,21 @@ class Feeder:
     def _arrival(self, item: Any) -> Arrival | None:
         """What goes into the buffer; `None` for a bad item that is left out, whose time is not forgotten."""
         self._read += 1
-        place = item.place if isinstance(item, Line) else f"item {self._read} of the feed"
         try:
-            # The source goes on while the item waits, and may use its memory again.
-            item = item.message() if isinstance(item, Line) else copied(item)
-            arrival = _read(item, place, self._clock())
+            if type(item) is Line:
+                place, item = item.place, item.message()
+                arrival = of_message(item, place, self._clock())
+            else:
+                arrival = of_item(item, f"item {self._read} of the feed", self._clock())
         except (SampleError, StreamError, RecursionError):
             if not self._skip_bad:
                 raise
             self._buffer.bad += 1
             self._owed += _legible_tau(item)
             return None
-        if not arrival.label:
+        if self._owed and not arrival.label:
             arrival.owed, self._owed = self._owed, 0.0
         return arrival
-
-
-def _read(item: Any, place: str, now: float) -> Arrival:
-    stamp, tau, boundary = None, None, False
-    # By type first: asking whether something is a Mapping takes as long as the rest.
-    if type(item) is dict or isinstance(item, Mapping):
-        require_message(item, place)
-        if is_label(item):
-            return Arrival(item, place, now, None, None, False, label=True)
-        stamp, tau, boundary = item.get("t"), item.get("tau"), item.get("boundary", False)
-    elif isinstance(item, tuple) and len(item) == 2 and isinstance(item[1], Sample):
-        stamp, item = item
-    if isinstance(item, Label):
-        return Arrival(item, place, now, None, None, False, label=True)
-    if isinstance(item, Sample):
-        tau, boundary = item.tau, bool(item.boundary)
-    if item is None or (isinstance(item, Sample) and item.u is None):
-        raise SampleError(f"{place} has no input. Give each sample its u.")
-    seconds = None if stamp is None else to_seconds(stamp, place)
-    return Arrival(item, place, now, seconds, tau_of(tau, place), boundary)
 
 
 def _legible_tau(item: Any) -> float:

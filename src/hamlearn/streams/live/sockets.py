@@ -14,6 +14,8 @@ from hamlearn.streams.live.wire import parse
 
 MAX_LINE = 1 << 20
 """Bytes in the longest line that is read: a feed without line ends must not fill the memory."""
+PIECE = 1 << 16
+"""Bytes that are read at one time, where so many are there."""
 
 
 def is_address(source: object) -> bool:
@@ -106,7 +108,7 @@ class Lines:
 
     def __iter__(self) -> Iterator[Line]:
         number = 0
-        with self._link, self._link.makefile("rb") as file:
+        with self._link, self._link.makefile("rb", buffering=PIECE) as file:
             while data := file.readline(MAX_LINE + 1):
                 number += 1
                 if not data.isspace():

@@ -7,28 +7,33 @@ import socket
 import time
 import weakref
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Literal, Self
 
 import torch
 
-from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Label, Sample
+from hamlearn.errors import ConfigError, StreamError
+from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.feeders import Feeder
+from hamlearn.streams.live.reading import Place, Read, Reading
 from hamlearn.streams.live.sockets import Lines, connect, is_address
-from hamlearn.streams.live.wire import require_step, tensor_of
 from hamlearn.streams.units import to_unit
-from hamlearn.streams.values import Spec, to_sample
+from hamlearn.streams.values import Spec
+
+KEPT = 1000
+"""Readings that are kept at most to be handed out again, where nobody says that they are done with."""
+WAITING = 1024
+"""Items that wait at most where the source is to wait, unless another number is given: some blocks of them."""
 
 
 def live(
     source: Any,
     policy: str = "drop",
-    n: int = 1,
+    n: int | None = None,
     unit: float | timedelta = 1.0,
     bad: Literal["raise", "skip"] = "raise",
     dtype: torch.dtype | None = None,
@@ -48,7 +53,8 @@ def live(
         policy: `"drop"`: what arrives while the learner is busy is discarded but for the newest.
             `"block"`: nothing is lost and the source waits. `"latest-n"`: the newest `n` wait for the
             learner, older ones are discarded; `"latest-16"` says `n` at once.
-        n: How many items wait at most, with `"latest-n"` and `"block"`.
+        n: How many items wait at most, with `"latest-n"` (1 where nothing is said) and `"block"` (1,024: the
+            source may be that far ahead of the learner).
         unit: What counts as one unit of time: a number of seconds, or a `timedelta`.
         bad: What an item that is no sample gets (a line that is not JSON, is too long or cut short, a number that
             is not finite or too large, a time stamp that does not move forward): `"raise"` an error, or
@@ -67,6 +73,8 @@ def live(
     `close()`, or leaving a `with` block, stops it. A feed cannot be wound back: a second pass, and a resumed
     one, goes on.
 
+    The compiled engine takes what has arrived as one block, and waits only where nothing has.
+
     Example:
         >>> def sensor():
         ...     for k in range(4):
@@ -82,55 +90,62 @@ def live(
         raise ConfigError(
             f'policy={policy!r} is not known. Give "drop", "block", "latest-n" or, say, "latest-16".'
         )
-    if policy == "drop":
-        n = 1
+    if policy == "drop" or n is None:
+        n = WAITING if policy == "block" else 1
     if n < 1:
         raise ConfigError(f"n={n} lets no item wait for the learner. Give 1 or more.")
     if bad not in ("raise", "skip"):
         raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
     if isinstance(source, str) and not is_address(source):
         raise ConfigError(f"{source!r} is no address. Write it as tcp://host:port or unix:///path.")
-    return LiveStream(source, n, policy == "block", to_unit(unit), bad, (dtype, target_dtype), clock, timeout)
+    skip_bad = bad == "skip"
+    reading = Reading(to_unit(unit), skip_bad, (dtype, target_dtype))
+    return LiveStream(source, Buffer(n, policy == "block"), reading, skip_bad, clock, timeout)
 
 
 class LiveStream(Stream):
     """What `live` returns.
 
-    Attributes:
-        taken: Samples that the learner got.
+    What has arrived when it is asked for is one block, and is waited for only where nothing has. A learner that
+    stops within a block has taken what it learned from: the rest waits in the feed again.
     """
 
     def __init__(
         self,
         source: Any,
-        n: int,
-        block: bool,
-        unit: float,
-        bad: str,
-        dtypes: tuple[torch.dtype | None, torch.dtype | None],
+        buffer: Buffer,
+        reading: Reading,
+        skip_bad: bool,
         clock: Callable[[], float],
         timeout: float,
     ) -> None:
-        self._source, self._unit, self._skip_bad = source, unit, bad == "skip"
-        self._u_dtype, self._target_dtype = dtypes
-        self._clock, self._timeout = clock, timeout
-        self._buffer = Buffer(n, block)
+        self._source, self._buffer, self._reading = source, buffer, reading
+        self._skip_bad, self._clock, self._timeout = skip_bad, clock, timeout
         self._close: Callable[[], Any] | None = None
-        self._last: Arrival | None = None
-        self._last_stamp: float | None = None
         self._seen: Sample | None = None
-        self.taken = self._bad = self._before = 0
-        self._owed = 0.0
+        self._place = Place()
+        self._kept: list[Read] = []
+        self._before = 0
 
     @property
     def reads_ahead(self) -> bool:
-        """Never: a sample is taken when the learner is ready for it, and not before."""
+        """Never: a sample that the learner does not take stays in the feed."""
         return False
+
+    @property
+    def at_once(self) -> bool:
+        """Always: a block is what has arrived."""
+        return True
 
     @property
     def spec(self) -> Spec:
         """As the first sample looked; a feed does not say when it will end."""
         return Spec(None, None, None) if self._seen is None else Spec.of(self._seen, None)
+
+    @property
+    def taken(self) -> int:
+        """Samples and labels that the learner got."""
+        return self._place.taken
 
     @property
     def dropped(self) -> int:
@@ -140,7 +155,7 @@ class LiveStream(Stream):
     @property
     def bad(self) -> int:
         """Items left out because they were no samples or time did not move forward (`bad="skip"`)."""
-        return self._bad + self._buffer.bad
+        return self._place.bad + self._buffer.bad
 
     def close(self) -> None:
         """Stop reading. Can be called again, and from any thread."""
@@ -156,37 +171,76 @@ class LiveStream(Stream):
     ) -> None:
         self.close()
 
+    def settle(self) -> None:
+        """What was handed out is done with, and what was not waits with all that has come since."""
+        self._kept = []
+        self._buffer.give_back()
+
     def _rewind(self) -> None:
         return
 
     def _cursor(self) -> dict[str, Any]:
-        return {"taken": self.taken, "dropped": self.dropped, "bad": self.bad, "last": self._last_stamp}
+        return {"taken": self.taken, "dropped": self.dropped, "bad": self.bad, "last": self._place.stamp}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self.taken, self._before, self._bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
-        self._before -= self._buffer.dropped
-        self._bad -= self._buffer.bad
-        self._last_stamp = None if cursor["last"] is None else float(cursor["last"])
+        taken, dropped, bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
+        stamp = None if cursor["last"] is None else float(cursor["last"])
+        if self._kept and self._kept[0].before.taken <= taken <= self.taken:
+            self._wind_back(taken)
+            return
+        self._before = dropped - self._buffer.dropped
+        self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp)
+        self._kept = []
+
+    def _wind_back(self, taken: int) -> None:
+        """Let what was handed out after so many samples be handed out again."""
+        kept = list(self._kept)
+        again: list[Arrival] = []
+        while kept and kept[-1].after.taken > taken:
+            read = kept.pop()
+            part = read.until(taken)
+            again = [*read.arrivals[len(part.arrivals) :], *again]
+            if part.arrivals:
+                kept.append(part)
+        place = kept[-1].after if kept else self._kept[0].before
+        self._place, self._kept, self._buffer.handed = place, kept, [*again, *self._buffer.handed]
+
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        while True:
+            self._check_turn(turn)
+            read = self._next(size())
+            if read is None:
+                return
+            yield from read.blocks
+            if read.error is not None:
+                raise read.error
 
     def _samples(self) -> Iterator[Any]:
+        while True:
+            read = self._next(1)
+            if read is None:
+                return
+            self._kept = []
+            if read.error is not None:
+                raise read.error
+            for block in read.blocks:
+                yield block.sample(0)
+
+    def _next(self, most: int) -> Read | None:
+        """What has arrived, at most so many items, waited for; `None` at the end."""
         if self._close is None and not self._buffer.closed:
             self._start()
-        while True:
-            arrival = self._buffer.get()
-            if arrival is None:
-                return
-            try:
-                sample = self._label(arrival) if arrival.label else self._sample(arrival)
-            except SampleError:
-                if not self._skip_bad:
-                    raise
-                self._bad += 1
-                self._owed += (arrival.tau or 0.0) + arrival.owed
-                continue
-            self.taken += 1
-            if self._seen is None and isinstance(sample, Sample):
-                self._seen = sample
-            yield sample
+        if not self._buffer.handed:
+            self._buffer.take(most)
+        handed = self._buffer.handed
+        if not handed:
+            return None
+        read = self._reading.read(handed[:most], self._place)
+        kept = [*self._kept, read._replace(blocks=())] if len(self._kept) < KEPT else [read]
+        if self._seen is None:
+            self._seen = next((block.sample(0) for block in read.blocks if block.holds_samples), None)
+        self._place, self._kept, self._buffer.handed = read.after, kept, handed[len(read.arrivals) :]
+        return read
 
     def _start(self) -> None:
         source = self._source
@@ -206,47 +260,3 @@ class LiveStream(Stream):
         # The feeder does not know the stream, so that a stream which nobody holds any more closes itself.
         self._close = weakref.finalize(self, feeder.stop, self._timeout)
         feeder.start()
-
-    def _label(self, arrival: Arrival) -> Label:
-        item = arrival.item
-        if isinstance(item, Label):
-            return item
-        return Label(item["id"], tensor_of(item["target"], self._target_dtype, "target", arrival.place))
-
-    def _sample(self, arrival: Arrival) -> Sample:
-        tau = self._tau(arrival)
-        item, place = arrival.item, arrival.place
-        if isinstance(item, Mapping):
-            u = tensor_of(item["u"], self._u_dtype or torch.get_default_dtype(), "u", place)
-            target = tensor_of(item.get("target"), self._target_dtype, "target", place)
-            sample = Sample(u, target, boundary=arrival.boundary, id=item.get("id"))
-        else:
-            try:
-                sample = to_sample(item, self._u_dtype)
-            except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-                raise SampleError(
-                    f"{place} is no sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "
-                    "or lists of numbers of equal lengths."
-                ) from error
-        self._last, self._last_stamp, self._owed = arrival, arrival.stamp, 0.0
-        return replace(sample, tau=tau)
-
-    def _tau(self, arrival: Arrival) -> float | None:
-        place = arrival.place
-        if arrival.stamp is not None and self._last_stamp is not None:
-            passed = arrival.stamp - self._last_stamp
-            if passed <= 0:
-                how = "stands still" if passed == 0 else "runs backwards"
-                raise SampleError(
-                    f"time {how} at {place}: its time stamp comes {-passed:g} before that of the last "
-                    'sample. Mend the source, or leave such samples out with bad="skip".'
-                )
-            return require_step(passed / self._unit, passed, place)
-        if arrival.tau is not None:
-            owed = self._owed + arrival.owed
-            return require_step(arrival.tau + owed, owed, place)
-        if self._last is None or arrival.stamp is not None:
-            return None
-        # Two arrivals within one tick of the clock are still one after the other.
-        passed = max(arrival.arrived - self._last.arrived, 1e-9)
-        return require_step(passed / self._unit, passed, place)

@@ -1,0 +1,178 @@
+"""Plain modules as graphs: nodes from the calls, edges from the flow of data, exact gradients along them."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import avg_pool2d, dropout, mse_loss, relu
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError
+from hamlearn.local import LocalLearner
+
+STILL = hl.Hyper(tau=1.0, eta=0.0, beta=0.0, phi=1.0)
+
+
+class Residual(nn.Module):
+    """Skips past one layer and past two, a weight of its own, and a skip from the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.enter, self.a, self.b = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 5)
+        self.leave = nn.Linear(8, 2)
+        self.scale = nn.Parameter(torch.ones(5))
+
+    def forward(self, u):
+        h = torch.tanh(self.enter(u))
+        k = h + self.scale * torch.tanh(self.a(h))
+        k = k + relu(self.b(k)) + h
+        return self.leave(torch.cat([k, u], -1))
+
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.one, self.two = (nn.Conv2d(channels, channels, 3, padding=1) for _ in range(2))
+        self.act = nn.Tanh()
+
+    def forward(self, x):
+        x = x + self.two(self.act(self.one(x)))
+        return self.act(x)
+
+
+class Convolutional(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.enter = nn.Conv2d(1, 3, 3, padding=1)
+        self.blocks = nn.Sequential(Block(3), Block(3))
+        self.leave = nn.Linear(3, 2)
+
+    def forward(self, u):
+        x = self.blocks(self.enter(u))
+        x = avg_pool2d(x, 4)
+        return self.leave(x.view(x.size(0), -1))
+
+
+NETS = {
+    "a residual MLP": (Residual, (2, 3)),
+    "a convolutional net with skips": (Convolutional, (2, 1, 4, 4)),
+}
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_aligned_omega_of_a_traced_net_is_the_sum_of_exact_gradients(net):
+    make, shape = NETS[net]
+    torch.manual_seed(0)
+    module = make().double()
+    stream = [hl.Sample(torch.randn(shape).double(), torch.randn(2, 2).double()) for _ in range(7)]
+    learner = LocalLearner(module, mse_loss, STILL, align=True)
+    reports = list(learner.run(stream))
+    loss = sum(mse_loss(module(sample.u), sample.target) for sample in stream)
+    names, weights = zip(*module.named_parameters(), strict=True)
+    assert set(learner.state.omega) == set(names)
+    for name, want in zip(names, torch.autograd.grad(loss, weights), strict=True):
+        assert (want != 0).any()
+        assert (learner.state.omega[name] - want).abs().max() <= 1e-12 * (1 + want.abs().max())
+    for report, sample in zip(reports, stream, strict=True):
+        torch.testing.assert_close(report.y, module(sample.u).detach(), rtol=1e-12, atol=1e-14)
+
+
+def test_functions_belong_to_the_layer_that_they_follow_and_skips_are_edges():
+    learner = LocalLearner(Residual(), mse_loss, STILL, align=True)
+    edges = {node.name: node.sources for node in learner._system.wiring.nodes}
+    assert edges == {
+        "enter": ("u",),
+        "a": ("enter",),
+        "b": ("a", "enter", "u"),
+        "leave": ("b",),
+    }
+    assert learner.delays == {"enter": 8, "a": 6, "b": 4, "leave": 2}
+
+
+def test_one_group_of_a_traced_net_in_sequential_order_is_backpropagation():
+    torch.manual_seed(0)
+    module = Residual().double()
+    plain = copy.deepcopy(module)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    learner = LocalLearner(module, mse_loss, hl.Hyper.from_sgd(lr=0.1), groups=1, order="sequential")
+    for _ in range(5):
+        u, target = torch.randn(2, 3).double(), torch.randn(2, 2).double()
+        learner.step(hl.Sample(u, target))
+        optimizer.zero_grad()
+        mse_loss(plain(u), target).backward()
+        optimizer.step()
+    for mine, theirs in zip(module.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_a_copy_of_a_traced_learner_goes_on_alike():
+    torch.manual_seed(0)
+    learner = LocalLearner(Residual().double(), mse_loss, hl.Hyper(eta_z=0.0), align=True)
+    stream = [hl.Sample(torch.randn(2, 3).double(), torch.randn(2, 2).double()) for _ in range(12)]
+    for sample in stream[:6]:
+        learner.step(sample)
+    twin = copy.deepcopy(learner)
+    for one in (learner, twin):
+        for sample in stream[6:]:
+            one.step(sample)
+    for name, omega in learner.state.omega.items():
+        assert torch.equal(omega, twin.state.omega[name])
+
+
+class Doubled(nn.Sequential):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_sequential_with_a_forward_of_its_own_and_a_single_layer_are_traced_too():
+    for module in (Doubled(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), nn.Linear(3, 2).double()):
+        u, target = torch.randn(2, 3).double(), torch.randn(2, 2).double()
+        learner = LocalLearner(module, mse_loss, STILL, align=True)
+        (report,) = learner.run([hl.Sample(u, target)])
+        assert torch.equal(report.y, module(u).detach())
+        names, weights = zip(*module.named_parameters(), strict=True)
+        for name, want in zip(names, torch.autograd.grad(mse_loss(module(u), target), weights), strict=True):
+            assert (learner.state.omega[name] - want).abs().max() <= 1e-12
+
+
+def of(forward):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Linear(3, 3)
+
+    Net.forward = forward
+    return Net()
+
+
+@pytest.mark.parametrize(
+    ("forward", "message"),
+    [
+        (lambda self, u: self.a(u) if u.sum() > 0 else u, "cannot be traced .*must not depend on values"),
+        (lambda self, u, v: self.a(u) + v, r"takes \['u', 'v'\], and a traced module has one input"),
+        (lambda self, u: (self.a(u), u), "returns tuple of several values"),
+        (lambda self, u: u, "returns its input"),
+        (lambda self, u: self.a(u).relu_(), r"calls relu_\(\) in place"),
+        (lambda self, u: dropout(self.a(u), 0.5, training=self.training), "training=True.*use the module"),
+    ],
+)
+def test_what_is_no_graph_of_one_input_and_one_output_is_refused_with_a_remedy(forward, message):
+    with pytest.raises(ConfigError, match=message):
+        LocalLearner(of(forward), mse_loss, STILL)
+
+
+def test_what_is_written_in_place_is_computed_beside_the_state_of_the_other_node():
+    def in_place(self, u):
+        h = self.a(u)
+        k = h * 2
+        k += h
+        return relu(k, inplace=True)
+
+    net = of(in_place).double()
+    learner = LocalLearner(net, mse_loss, STILL, align=True)
+    u = torch.randn(2, 3).double()
+    (report,) = learner.run([hl.Sample(u, torch.zeros(2, 3).double())])
+    assert torch.equal(report.y, net(u).detach())
+    expected = torch.autograd.grad(mse_loss(net(u), torch.zeros(2, 3).double()), net.a.weight)[0]
+    assert (learner.state.omega["a.weight"] - expected).abs().max() <= 1e-12

@@ -1,0 +1,334 @@
+"""What has arrived is one block: nothing is waited for, nothing is lost, nothing is learned twice."""
+
+import json
+import random
+import socket
+import threading
+
+import pytest
+import torch
+from river import metrics
+from torch import nn
+from torch.nn.functional import mse_loss
+
+import hamlearn as hl
+from hamlearn import streams
+from hamlearn.errors import StreamError
+from hamlearn.evaluate import evaluate
+from hamlearn.streams.live.arrivals import of_message
+from hamlearn.streams.live.reading import Place, Reading
+
+PATIENCE = 20.0
+
+
+def items(count: int) -> list[hl.Sample]:
+    g = torch.Generator().manual_seed(0)
+    u = torch.randn(count, 3, generator=g, dtype=torch.float64)
+    return [hl.Sample(u[k], u[k].sum(0, keepdim=True), 0.5 + k % 3) for k in range(count)]
+
+
+def learner() -> hl.Learner:
+    torch.manual_seed(0)
+    network = hl.Network.feedforward(nn.Linear(3, 1).double())
+    return hl.Learner(network, mse_loss, hl.Hyper.from_sgd(lr=0.05, momentum=0.5))
+
+
+class Source:
+    """Gives items when told, and says when it has given all that it was told to."""
+
+    def __init__(self, given):
+        self._given, self._told, self._may = iter(given), threading.Semaphore(0), threading.Semaphore(0)
+        self._asked = False
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        if self._asked:
+            self._told.release()
+        self._asked = True
+        assert self._may.acquire(timeout=PATIENCE)
+        return next(self._given)
+
+    def give(self, count):
+        """Let `count` items come, and wait until they are there."""
+        for _ in range(count):
+            self._may.release()
+            assert self._told.acquire(timeout=PATIENCE)
+
+    def end(self):
+        """Let it find out that there are no more."""
+        self._may.release()
+
+
+def opened(given, **settings):
+    source = Source(given)
+    return source, streams.live(source, **settings)
+
+
+def first_of(source, reports):
+    """The first report of a run, whose reading starts the source."""
+    got = []
+    thread = threading.Thread(target=lambda: got.append(next(reports)))
+    thread.start()
+    source.give(1)
+    thread.join(PATIENCE)
+    return got[0]
+
+
+def test_what_has_arrived_is_one_block_and_a_block_is_never_waited_for():
+    source, feed = opened(items(19), policy="block")
+    with feed:
+        blocks = feed.blocks(lambda: 8)
+        assert first_of(source, blocks).count == 1, "a sample that comes alone is taken at once"
+        for come, sizes in ((3, [3]), (8, [8]), (7, [7])):
+            source.give(come)
+            assert [next(blocks).count for _ in sizes] == sizes
+        source.end()
+        assert next(blocks, None) is None
+    source, feed = opened(items(20), policy="block")
+    with feed:
+        blocks = feed.blocks(lambda: 8)
+        first_of(source, blocks)
+        source.give(19)
+        assert [next(blocks).count for _ in range(3)] == [8, 8, 3], "a block is never longer than asked for"
+        source.end()
+
+
+def test_the_newest_n_are_one_block_with_the_time_since_the_last_that_was_processed():
+    source, feed = opened(items(11), policy="latest-4")
+    with feed:
+        blocks = feed.blocks(lambda: 8)
+        first_of(source, blocks)
+        source.give(10)
+        block = next(blocks)
+        source.end()
+    given = items(11)
+    assert torch.equal(block.u[0], torch.stack([sample.u for sample in given[7:11]]))
+    assert block.tau == [sum(sample.tau for sample in given[1:8]), *(sample.tau for sample in given[8:11])]
+    assert feed.dropped == 6
+
+
+def theta(one):
+    return torch.cat([weight.detach().flatten() for weight in one.network.parameters()])
+
+
+@pytest.mark.parametrize("stop", [1, 5, 17, 40])
+def test_a_run_that_stops_within_a_block_leaves_the_rest_in_the_feed(stop):
+    given = items(40)
+    whole = learner()
+    list(whole.run(given, engine="compiled"))
+    one, (source, feed) = learner(), opened(given, policy="block")
+    with feed:
+        reports = one.run(feed, engine="compiled", chunk=16)
+        first_of(source, reports)
+        source.give(39)
+        source.end()
+        for _ in range(stop - 1):
+            next(reports)
+        reports.close()
+        assert (feed.taken, one.position) == (stop, stop)
+        for report in one.run(feed, engine="compiled", chunk=16, resume=True):
+            if one.position == 25:
+                break
+            assert torch.equal(report.sample.u, given[one.position - 1].u)
+        assert feed.taken == one.position
+        # Another engine, a second pass, and the feed itself go on where the last step stands.
+        for _ in one.run(feed, max_steps=max(0, 30 - feed.taken)):
+            pass
+        taken = feed.taken
+        if taken < 40:
+            assert torch.equal(next(iter(feed)).u, given[taken].u)
+            one.step(given[taken])
+        list(one.run(feed, engine="compiled"))
+        assert feed.taken == 40
+    torch.testing.assert_close(theta(one), theta(whole), rtol=1e-12, atol=0)
+
+
+def test_a_checkpoint_within_a_block_is_that_of_a_run_one_by_one(tmp_path):
+    """Streams around the feed stand where the last step stands, too."""
+    given = items(40)
+
+    def around(feed):
+        return streams.standardize(streams.take(streams.clip_tau(feed, 1.0), 35))
+
+    states = []
+    for engine in ("eager", "compiled"):
+        one, (source, feed) = learner(), opened(given, policy="block")
+        with feed:
+            reports = one.run(around(feed), engine=engine)
+            first_of(source, reports)
+            source.give(39)
+            source.end()
+            for _ in range(12):
+                next(reports)
+            one.save(tmp_path / engine)
+            states.append(one._reader.state_dict())
+            assert len(list(reports)) == 35 - 13, "and the run goes on as if nobody had looked"
+        states.append(theta(one))
+    eager, end, compiled, other_end = states
+    assert json.loads(json.dumps(eager)) == json.loads(json.dumps(compiled))
+    assert eager["skip"] == 0
+    torch.testing.assert_close(end, other_end, rtol=1e-12, atol=0)
+    later = learner()
+    later.load(tmp_path / "compiled")
+    with streams.live([hl.Sample(torch.ones(3).double(), tau=1.0)], policy="block") as fresh:
+        rest = list(later.run(around(fresh), engine="compiled", resume=True))
+        assert len(rest) == 1, "nothing new is passed over"
+        assert fresh.taken == 14
+
+
+def test_a_run_that_another_overtakes_gives_back_what_it_had_not_learned():
+    one, (source, feed) = learner(), opened(items(30), policy="block")
+    with feed:
+        reports = one.run(feed, engine="compiled")
+        first_of(source, reports)
+        source.give(29)
+        source.end()
+        for _ in range(4):
+            next(reports)
+        list(one.run(items(3), engine="compiled"))
+        assert feed.taken == 5
+        with pytest.raises(StreamError, match="overtaken"):
+            next(reports)
+        assert feed.taken == 5
+        assert len(list(feed)) == 25
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_sample_that_is_refused_is_passed_over_and_those_behind_it_stay(engine):
+    given = items(20)
+    given[7] = hl.Sample(torch.full((3,), float("nan")).double(), torch.zeros(1).double(), 1.0)
+    one, (source, feed) = learner(), opened(given, policy="block")
+    with feed:
+        reports = one.run(feed, engine=engine)
+        first_of(source, reports)
+        source.give(19)
+        source.end()
+        with pytest.raises(hl.errors.HamlearnError):
+            list(reports)
+        assert (one.position, feed.taken) == (7, 8)
+        rest = [report.sample.u for report in one.run(feed, engine=engine)]
+    assert len(rest) == 12
+    for u, sample in zip(rest, given[8:], strict=True):
+        assert torch.equal(u, sample.u)
+
+
+def test_what_is_given_back_waits_like_the_rest_and_is_dropped_before_the_newer():
+    given = items(7)
+    one, (source, feed) = learner(), opened(given, policy="latest-4")
+    with feed:
+        reports = one.run(feed, engine="compiled")
+        first_of(source, reports)
+        source.give(4)
+        next(reports)
+        reports.close()
+        assert feed.taken == 2
+        source.give(2)
+        source.end()
+        # 2, 3 and 4 had been read and were given back, 5 and 6 came since: four may wait.
+        (block,) = feed.blocks(lambda: 16)
+    assert torch.equal(block.u[0], torch.stack([sample.u for sample in given[3:7]]))
+    assert block.tau[0] == given[2].tau + given[3].tau
+    assert feed.dropped == 1
+
+
+def test_an_interrupt_within_a_reading_loses_nothing(monkeypatch):
+    given = items(20)
+    one, (source, feed) = learner(), opened(given, policy="block")
+    read = Reading.read
+
+    def interrupted(self, arrivals, place):
+        done = read(self, arrivals, place)
+        if len(arrivals) > 1:
+            monkeypatch.setattr(Reading, "read", read)
+            raise KeyboardInterrupt
+        return done
+
+    monkeypatch.setattr(Reading, "read", interrupted)
+    with feed:
+        reports = one.run(feed, engine="compiled")
+        first_of(source, reports)
+        source.give(19)
+        source.end()
+        with pytest.raises(KeyboardInterrupt):
+            next(reports)
+        assert (one.position, feed.taken) == (1, 1)
+        rest = [report.sample.u for report in one.run(feed, engine="compiled", resume=True)]
+    for u, sample in zip(rest, given[1:], strict=True):
+        assert torch.equal(u, sample.u)
+
+
+def test_metrics_go_on_where_an_evaluation_of_a_feed_was_broken_off():
+    """A metric that cannot be saved is not touched when the rest of a block goes back to the feed."""
+    given = items(30)
+    one, (source, feed), count = learner(), opened(given, policy="block"), metrics.MAE()
+    with feed:
+        steps = evaluate(one, feed, count, engine="compiled")
+        first_of(source, steps)
+        source.give(29)
+        source.end()
+        for _ in range(9):
+            last = next(steps)
+        steps.close()
+    other = metrics.MAE()
+    expected = [step.scores["MAE"] for step in evaluate(learner(), given, other, engine="compiled")][9]
+    assert last.scores["MAE"] == expected
+    assert feed.taken == 10
+
+
+def messages(draw):
+    """Messages as senders write them: whole and broken numbers, lists of them, gaps, and some that are bad."""
+    kind = draw.choice(["floats", "mixed", "number", "whole", "bad", "uneven"])
+    found = []
+    for k in range(draw.randrange(2, 9)):
+        u = [draw.uniform(-1e3, 1e3), draw.randrange(-5, 5)] if kind != "number" else draw.random()
+        if kind == "whole":
+            u = [draw.randrange(2**60), draw.randrange(9)]
+        if draw.random() < 0.2:
+            u = {"bad": ["x", 1], "uneven": [1.0] * draw.randrange(4)}.get(kind, u)
+        item = {"u": u}
+        if draw.random() < 0.8:
+            item["target"] = draw.choice([k % 3, 0.25 * k, [1, 2]]) if kind == "mixed" else k % 3
+        if draw.random() < 0.9:
+            item["t"] = k + draw.random() - (2.0 if kind == "bad" and draw.random() < 0.3 else 0.0)
+        found.append(of_message(item, f"line {k}", 0.1 * k))
+    return found
+
+
+@pytest.mark.parametrize("dtypes", [(None, None), (torch.float64, torch.float32), (torch.float16, torch.int32)])
+def test_messages_that_are_read_at_once_are_to_the_bit_those_read_one_by_one(dtypes):
+    draw, at_once = random.Random(0), 0
+    for _ in range(400):
+        arrivals, reading = messages(draw), Reading(2.0, True, dtypes)
+        place = Place(5, 1, draw.choice([None, -3.0]), -1.0, draw.choice([0.0, 0.5]))
+        found, expected = reading.read(arrivals, place), reading._one_by_one(arrivals, place)
+        at_once += found.good is None
+        assert found.after == expected.after
+        assert sum(block.count for block in found.blocks) == sum(block.count for block in expected.blocks)
+        some = [block.sample(k) for block in found.blocks for k in range(block.count)]
+        same = [block.sample(k) for block in expected.blocks for k in range(block.count)]
+        for a, b in zip(some, same, strict=True):
+            assert (a.tau, a.boundary, a.u.dtype) == (b.tau, b.boundary, b.u.dtype)
+            assert torch.equal(a.u, b.u)
+            assert (a.target is None) == (b.target is None)
+            if a.target is not None:
+                assert a.target.dtype == b.target.dtype
+                assert torch.equal(a.target, b.target)
+    assert at_once > 40 or dtypes[0] == torch.float16
+
+
+def test_lines_over_a_socket_are_learned_as_those_of_a_list():
+    given = items(600)
+    ours, theirs = socket.socketpair()
+    lines = [{"u": s.u.tolist(), "target": s.target.tolist(), "tau": s.tau} for s in given]
+    text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    sender = threading.Thread(target=lambda: (theirs.sendall(text), theirs.close()))
+    sender.start()
+    one, other = learner(), learner()
+    settings = {"dtype": torch.float64, "target_dtype": torch.float64}
+    with streams.live(ours, policy="block", **settings) as feed:
+        assert len(list(one.run(feed, engine="compiled"))) == 600
+    sender.join()
+    list(other.run(given, engine="compiled"))
+    torch.testing.assert_close(theta(one), theta(other), rtol=1e-12, atol=0)
