@@ -71,15 +71,10 @@ def _slope(pre, FUNCTION: tl.constexpr, SETTING: tl.constexpr):
     return slope
 
 
-@triton.jit
-def _finite(x):
-    return tl.abs(x) < float("inf")
-
-
 # fmt: off
 @triton.jit
 def _sample(
-    b, k, layer, tile, w, bias, rows, cols, here, across,
+    b, k, layer, writes, w, bias, rows, cols, here, across,
     x_ptr, h_ptr, h1_ptr, z_ptr, z1_ptr, p_ptr, p1_ptr, next_p_ptr, next_z_ptr, line_ptr, delay_ptr, clock_ptr,
     k_h, k_m, k_z, k_d,
     layers,
@@ -88,7 +83,7 @@ def _sample(
     FUNCTION: tl.constexpr, SETTING: tl.constexpr, RESIDUAL: tl.constexpr, NEXT_RESIDUAL: tl.constexpr,
     ALIGNED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
 ):
-    """One sample of the batch: states and costates; returns δ, the input it belongs to, ⟨z, ĥ − h⟩ and flaws."""
+    """States and costates of one sample; returns δ, the input it belongs to, Wᵀδ, z(ĥ − h) and ĥ + z."""
     # The states of a sequence that ended are left where they are, and taken as 0.
     k_x = 1.0 if FIRST else k_h
     if layer == 0:
@@ -127,7 +122,7 @@ def _sample(
     if ALIGNED:
         now = tl.load(clock_ptr) + k
         delay = tl.load(delay_ptr + layer)
-        if tile == 0:
+        if writes:
             tl.store(line_ptr + (((now % S) * layers + layer) * B + b) * N + cols, x, mask=across)
         then = (((now + S - delay) % S) * layers + layer) * B + b
         past = tl.load(line_ptr + then * N + cols, mask=across, other=0.0)
@@ -135,13 +130,10 @@ def _sample(
     else:
         past = x
     delta = tl.where(here, z * _slope(pre, FUNCTION, SETTING), 0.0)
-    message = tl.sum(w * delta[:, None], 0)
-    tl.store(p1_ptr + ((layer * T + tile) * B + b) * N + cols, message, mask=across)
     tl.store(h1_ptr + mine, h1, mask=here)
     tl.store(z1_ptr + mine, z, mask=here)
-    coupling = tl.sum(tl.where(here, z * (h1 - h), 0.0))
-    flaws = tl.sum(tl.where(here & ~(_finite(h1) & _finite(z)), 1, 0))
-    return delta, past, coupling, flaws
+    message = tl.sum(w * delta[:, None], 0)
+    return delta, past, message, tl.where(here, z * (h1 - h), 0.0), tl.where(here, h1 + z, 0.0)
 
 
 # Numbers that change from tick to tick must not lead to kernels of their own.
@@ -153,82 +145,102 @@ def _tick(
     k, layers, w_slot, bias_slot,
     M: tl.constexpr, N: tl.constexpr, B: tl.constexpr, T: tl.constexpr, TP: tl.constexpr,
     NEXT_T: tl.constexpr, NEXT_TP: tl.constexpr, S: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+    STEPS: tl.constexpr,
     FUNCTION: tl.constexpr, SETTING: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr,
     NEXT_RESIDUAL: tl.constexpr, ALIGNED: tl.constexpr, FIRST: tl.constexpr, LAST: tl.constexpr,
 ):
     program = tl.program_id(0)
     layer = program // T
     tile = program % T
-    rows = tile * BM + tl.arange(0, BM)
     cols = tl.arange(0, BN)
-    here = rows < M
     across = cols < N
-    inside = here[:, None] & across[None, :]
     k_h = tl.load(rates_ptr)
     k_m = tl.load(rates_ptr + 1)
     k_z = tl.load(rates_ptr + 2)
     k_d = tl.load(rates_ptr + 3)
     decay = tl.load(rates_ptr + 4)
     w_scale = tl.load(rates_ptr + 5 + w_slot)
-    at = layer.to(tl.int64) * (M * N) + rows[:, None] * N + cols[None, :]
-    w = tl.load(w_ptr + at, mask=inside, other=0.0)
-    o = tl.load(o_ptr + at, mask=inside, other=0.0)
-    bias = tl.load(bias_ptr + layer * M + rows, mask=here, other=0.0) if BIAS else tl.zeros([BM], dtype=w.dtype)
-    if B == 1:
-        delta, past, coupling, flaws = _sample(
-            0, k, layer, tile, w, bias, rows, cols, here, across,
-            x_ptr, h_ptr, h1_ptr, z_ptr, z1_ptr, p_ptr, p1_ptr, next_p_ptr, next_z_ptr, line_ptr, delay_ptr,
-            clock_ptr, k_h, k_m, k_z, k_d, layers,
-            M, N, B, T, TP, NEXT_T, NEXT_TP, S, FUNCTION, SETTING, RESIDUAL, NEXT_RESIDUAL, ALIGNED, FIRST, LAST,
-        )
-        gained = delta[:, None] * past[None, :]
-        bias_gained = delta
-    else:
-        gained = tl.zeros([BM, BN], dtype=w.dtype)
-        bias_gained = tl.zeros([BM], dtype=w.dtype)
-        coupling = tl.sum(bias_gained)
-        flaws = tl.sum(tl.zeros([BM], dtype=tl.int32))
-        for b in range(B):
-            delta, past, one, wrong = _sample(
-                b, k, layer, tile, w, bias, rows, cols, here, across,
+    bias_scale = tl.load(rates_ptr + 5 + bias_slot)
+    coupling = tl.zeros([BM], dtype=w_ptr.dtype.element_ty)
+    # A sum is finite only if all that it is made of is: whatever is not shows in the end.
+    doubt = tl.zeros([BM], dtype=w_ptr.dtype.element_ty)
+    sent = tl.zeros([BN], dtype=w_ptr.dtype.element_ty)
+    for step in range(STEPS):
+        rows = (tile * STEPS + step) * BM + tl.arange(0, BM)
+        here = rows < M
+        inside = here[:, None] & across[None, :]
+        at = layer.to(tl.int64) * (M * N) + rows[:, None] * N + cols[None, :]
+        w = tl.load(w_ptr + at, mask=inside, other=0.0)
+        o = tl.load(o_ptr + at, mask=inside, other=0.0)
+        bias = tl.zeros([BM], dtype=w.dtype)
+        if BIAS:
+            bias += tl.load(bias_ptr + layer * M + rows, mask=here, other=0.0)
+        writes = (tile == 0) & (step == 0)
+        if B == 1:
+            delta, past, message, coupled, looked = _sample(
+                0, k, layer, writes, w, bias, rows, cols, here, across,
                 x_ptr, h_ptr, h1_ptr, z_ptr, z1_ptr, p_ptr, p1_ptr, next_p_ptr, next_z_ptr, line_ptr, delay_ptr,
                 clock_ptr, k_h, k_m, k_z, k_d, layers,
                 M, N, B, T, TP, NEXT_T, NEXT_TP, S,
                 FUNCTION, SETTING, RESIDUAL, NEXT_RESIDUAL, ALIGNED, FIRST, LAST,
             )
-            gained += delta[:, None] * past[None, :]
-            bias_gained += delta
-            coupling += one
-            flaws += wrong
-    o1 = decay * o + gained
-    w1 = w + w_scale * o
-    tl.store(o_ptr + at, o1, mask=inside)
-    if w_scale != 0:
-        tl.store(w_ptr + at, w1, mask=inside)
-    flaws += tl.sum(tl.sum(tl.where(_finite(o1) & _finite(w1 + w_scale * o1), 0, 1), 1), 0)
-    if BIAS:
-        bias_scale = tl.load(rates_ptr + 5 + bias_slot)
-        bias_o = tl.load(bias_o_ptr + layer * M + rows, mask=here, other=0.0)
-        bias_o1 = decay * bias_o + bias_gained
-        bias1 = bias + bias_scale * bias_o
-        tl.store(bias_o_ptr + layer * M + rows, bias_o1, mask=here)
-        if bias_scale != 0:
-            tl.store(bias_ptr + layer * M + rows, bias1, mask=here)
-        flaws += tl.sum(tl.where(_finite(bias_o1) & _finite(bias1 + bias_scale * bias_o1), 0, 1))
-    tl.store(coupling_ptr + program, coupling)
-    if flaws > 0:
+            gained = delta[:, None] * past[None, :]
+            bias_gained = delta
+            sent += message
+            coupling += coupled
+            doubt += looked
+        else:
+            gained = tl.zeros([BM, BN], dtype=w.dtype)
+            bias_gained = tl.zeros([BM], dtype=w.dtype)
+            for b in range(B):
+                delta, past, message, coupled, looked = _sample(
+                    b, k, layer, writes, w, bias, rows, cols, here, across,
+                    x_ptr, h_ptr, h1_ptr, z_ptr, z1_ptr, p_ptr, p1_ptr, next_p_ptr, next_z_ptr, line_ptr,
+                    delay_ptr, clock_ptr, k_h, k_m, k_z, k_d, layers,
+                    M, N, B, T, TP, NEXT_T, NEXT_TP, S,
+                    FUNCTION, SETTING, RESIDUAL, NEXT_RESIDUAL, ALIGNED, FIRST, LAST,
+                )
+                tl.store(p1_ptr + ((layer * T + tile) * B + b) * N + cols, message, mask=across)
+                gained += delta[:, None] * past[None, :]
+                bias_gained += delta
+                coupling += coupled
+                doubt += looked
+        o1 = decay * o + gained
+        w1 = w + w_scale * o
+        tl.store(o_ptr + at, o1, mask=inside)
+        if w_scale != 0:
+            tl.store(w_ptr + at, w1, mask=inside)
+        doubt += tl.sum(o1 + (w1 + w_scale * o1), 1)
+        if BIAS:
+            bias_o = tl.load(bias_o_ptr + layer * M + rows, mask=here, other=0.0)
+            bias_o1 = decay * bias_o + bias_gained
+            bias1 = bias + bias_scale * bias_o
+            tl.store(bias_o_ptr + layer * M + rows, bias_o1, mask=here)
+            if bias_scale != 0:
+                tl.store(bias_ptr + layer * M + rows, bias1, mask=here)
+            doubt += bias_o1 + (bias1 + bias_scale * bias_o1)
+    if B == 1:
+        tl.store(p1_ptr + (layer * T + tile) * N + cols, sent, mask=across)
+    tl.store(coupling_ptr + program, tl.sum(coupling))
+    if not tl.abs(tl.sum(doubt)) < float("inf"):
         tl.store(bad_ptr, 1)
 # fmt: on
 
 
+_NARROW = 512
+"""Columns up to which a program is one warp with 2,048 entries of W at a time, four times; wider ones have two
+warps with 4,096 entries, twice. Measured on an H200, where both reach about 80 % of the copy bandwidth."""
+
+
 def tile_rows(rows: int, columns: int, batch: int) -> int:
-    """Rows that one program takes."""
-    wide = triton.next_power_of_2(columns)
-    return max(1, min(triton.next_power_of_2(rows), _TILE // wide))
+    """Rows that one program takes. In a batch of one its message is kept until all of them are through."""
+    high, steps = _rows_at_once(rows, columns), 4 if columns <= _NARROW else 2
+    return high * min(steps if batch == 1 else 1, -(-rows // high))
 
 
-_TILE = 8192
-"""Entries of W in the registers of one program."""
+def _rows_at_once(rows: int, columns: int) -> int:
+    tile = 2048 if columns <= _NARROW else 4096
+    return max(1, min(triton.next_power_of_2(rows), tile // triton.next_power_of_2(columns)))
 
 
 def launch(ticks: Ticks, held: Held, k: int) -> None:
@@ -238,7 +250,7 @@ def launch(ticks: Ticks, held: Held, k: int) -> None:
     before, behind = held.before, held.behind
     bias = group.bias
     x = ticks.u[k] if before is None else before.h[now, -1]
-    wide, high = triton.next_power_of_2(columns), held.tile
+    wide, high = triton.next_power_of_2(columns), _rows_at_once(rows, columns)
     next_parts = ticks.dl[now] if behind is None else behind.parts[now, 0]
     next_tiles = 1 if behind is None else behind.tiles
     _tick[(layers * held.tiles,)](
@@ -275,6 +287,7 @@ def launch(ticks: Ticks, held: Held, k: int) -> None:
         S=1 if held.line is None else held.line.shape[0],
         BM=high,
         BN=wide,
+        STEPS=held.tile // high,
         FUNCTION=group.function,
         SETTING=group.setting,
         BIAS=bias is not None,
@@ -283,9 +296,11 @@ def launch(ticks: Ticks, held: Held, k: int) -> None:
         ALIGNED=held.line is not None,
         FIRST=before is None,
         LAST=behind is None,
-        num_warps=_warps(high * wide),
+        num_warps=_warps(high * wide, group.weight.element_size(), held.h.shape[2]),
     )
 
 
-def _warps(entries: int) -> int:
-    return max(1, min(16, triton.next_power_of_2(max(1, entries // 1024))))
+def _warps(entries: int, size: int, batch: int) -> int:
+    """As many as hold the entries of W and ω, and for several samples their increments, in registers."""
+    needed = entries * size // 4 * (1 if batch == 1 else 2)
+    return max(1, min(16, triton.next_power_of_2(needed // 2048)))
