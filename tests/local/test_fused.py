@@ -265,6 +265,15 @@ def test_what_has_no_fused_ticks_goes_on_eagerly_and_says_why_once(reason, recwa
     assert_same_reports(theirs, ours)
 
 
+def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said():
+    eager, fused = pair("plain", {}, CALM)
+    samples = stream(12, batch=(33,))
+    with pytest.warns(RuntimeWarning, match="a batch of 33 samples in layers of up to 4 inputs.*at most 32"):
+        ours = list(fused.run(samples, engine="compiled"))
+    assert_same_reports(eager.run(samples), ours)
+    assert_equal(eager, fused)
+
+
 def test_without_a_gpu_the_eager_engine_goes_on_and_says_so(monkeypatch):
     monkeypatch.undo()
     learner = LocalLearner(chain("plain"), mse, CALM)

@@ -37,7 +37,8 @@ def measure(quick: bool) -> dict[str, Any]:
         # The time that `torch.compile` takes grows with the depth, to minutes: only these have it.
         cases = [{"depth": depth, "width": 1024, "compiles": True} for depth in (4, 16, 64)]
         cases += [{"depth": depth, "width": 256} for depth in (16, 64, 256, 1024)]
-        cases += [{"depth": 64, "width": 1024, "batch": 32}, {"depth": 64, "width": 1024, "residual": True}]
+        cases += [{"depth": 64, "width": 1024, "batch": 4}, {"depth": 256, "width": 256, "batch": 32}]
+        cases += [{"depth": 64, "width": 1024, "residual": True}]
     copied = copy_bandwidth()
     rows = []
     for case in cases:
@@ -55,7 +56,12 @@ def copy_bandwidth() -> float:
 
 
 def _row(
-    depth: int, width: int, batch: int = 1, residual: bool = False, compiles: bool = False, copied: float = 1.0
+    depth: int,
+    width: int,
+    batch: int = 1,
+    residual: bool = False,
+    compiles: bool = False,
+    copied: float = 1.0,
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     u, target = torch.randn(2, 256, batch, width, device="cuda")

@@ -19,8 +19,11 @@ from hamlearn.loops import UnsupportedError
 
 WIDEST = 8192
 """Columns of a layer up to which a row fits into the registers of one block of threads."""
-MOST_ROWS = 32
-"""Samples in one batch, at most: a kernel keeps the weights in registers and goes through them one by one."""
+MOST_SAMPLES, MOST_IN_WIDE_LAYERS, WIDE = 32, 4, 512
+"""Samples in one batch, at most, and in layers of more columns than `WIDE`.
+
+A kernel keeps the weights in registers and goes through the samples one by one; of more than these, the matrix
+products of the eager engine make better use of a GPU."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,17 @@ def fit(system: System) -> list[Group]:
     if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
         raise UnsupportedError(f"weights of {sorted(map(str, dtypes))}: all must be float32, or all float64")
     return groups
+
+
+def check_batch(groups: list[Group], samples: int) -> None:
+    """Raise where a batch is so large that the eager engine is faster."""
+    columns = max(group.weight.shape[2] for group in groups)
+    most = MOST_SAMPLES if columns <= WIDE else MOST_IN_WIDE_LAYERS
+    if samples > most:
+        raise UnsupportedError(
+            f"a batch of {samples} samples in layers of up to {columns} inputs is faster that way: fused ticks "
+            f"are for at most {most}"
+        )
 
 
 def _group(cell: Cell | Stack) -> Group:

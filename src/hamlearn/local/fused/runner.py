@@ -11,7 +11,7 @@ from torch import Tensor
 from hamlearn.learner._blocks import Ahead, BlockRunner
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.fused import exchange
-from hamlearn.local.fused.fit import MOST_ROWS, Group, fit
+from hamlearn.local.fused.fit import Group, check_batch, fit
 from hamlearn.local.fused.pace import Entry, Pace
 from hamlearn.local.fused.tick import AT_ONCE, Ticks
 from hamlearn.state import StepReport
@@ -271,8 +271,9 @@ def _fits(block: Block, groups: list[Group], loss: object) -> bool:
     u, first, last = block.u[0], groups[0].weight, groups[-1].weight
     if u.dim() < 2 or u.shape[-1] != first.shape[2] or u.dtype != first.dtype or u.device != first.device:
         return False
-    if not 1 <= u[0].numel() // u.shape[-1] <= MOST_ROWS:
+    if not u[0].numel():
         return False
+    check_batch(groups, u[0].numel() // u.shape[-1])
     if not block.target:
         return True
     target, y = block.target[0], (*u.shape[1:-1], last.shape[1])
