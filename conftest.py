@@ -4,6 +4,7 @@ The blocks of a page share one namespace and run in order, in a folder of their 
 """
 
 from contextlib import ExitStack, chdir
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from xdist.scheduler import LoadGroupScheduling
 
 ROOT = Path(__file__).parent
+# Written in Triton, which comes with PyTorch for GPUs only.
+collect_ignore = [] if find_spec("triton") else ["src/hamlearn/local/fused/kernel.py"]
 _open_page = ExitStack()
 
 

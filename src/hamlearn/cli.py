@@ -135,7 +135,7 @@ def bench(
     names: Annotated[list[Benchmark] | None, typer.Argument(help="Which; all of them if none is named.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
     quick: Annotated[bool, typer.Option(help="Small sizes: whether it works, not how fast.")] = False,
-    device: Annotated[str | None, typer.Option(help="'cpu' or 'cuda', for stream and memory.")] = None,
+    device: Annotated[str | None, typer.Option(help="'cpu' or 'cuda', for stream, local and memory.")] = None,
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports."""
     _require_device(names or list(Benchmark), device)
@@ -154,9 +154,9 @@ def _require_device(names: list[Benchmark], device: str | None) -> None:
         return
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"--device {device!r} is not known: give 'cpu' or 'cuda'")
-    others = [name.value for name in names if name.value not in ("stream", "memory")]
+    others = [name.value for name in names if name.value not in ("stream", "local", "memory")]
     if others:
-        raise ConfigError(f"--device is for stream and memory; {others[0]!r} runs on the CPU alone")
+        raise ConfigError(f"--device is for stream, local and memory; {others[0]!r} runs on the CPU alone")
 
 
 @app.command()

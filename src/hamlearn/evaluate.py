@@ -61,7 +61,7 @@ def evaluate(
     prepare: Prepare | None = None,
     engine: Literal["eager", "compiled"] = "eager",
     resume: bool = False,
-    chunk: int = 256,
+    chunk: int | None = None,
 ) -> Iterator[Evaluation]:
     """Score each prediction on a target that the learner has not seen, then let it learn; yield as it goes.
 
@@ -84,7 +84,7 @@ def evaluate(
             loaded none: the stream goes on from its place, and the metrics from what they had counted. A metric
             that would not go on exactly is refused before anything is run. For a `Learner` whose targets are never
             late.
-        chunk: How many samples the compiled engine takes at a time, at most.
+        chunk: How many samples the compiled engine takes at a time, at most; `None`: as many as is usual.
 
     A `Label` in the stream is scored when it comes, by the answer that its sample was given then.
 

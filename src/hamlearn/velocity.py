@@ -93,7 +93,7 @@ class Velocity:
         for indices, value in self._groups:
             beta = _at(value, t)
             for index in indices:
-                rate = beta.to(omega[index].dtype) if isinstance(beta, Tensor) else beta
+                rate = beta.to(omega[index]) if isinstance(beta, Tensor) else beta
                 dtheta[index] = omega[index] * -rate
         return dtheta
 
@@ -124,7 +124,7 @@ class Velocity:
             beta = _at(value, t)
             weights, costates = [theta[i] for i in indices], [omega[i] for i in indices]
             if isinstance(beta, Tensor) and beta.dim():
-                moved = plus(weights, [costate * beta for costate in costates], -tau)
+                moved = plus(weights, [costate * beta.to(costate.device) for costate in costates], -tau)
                 moved = [new.to(old.dtype) for new, old in zip(moved, weights, strict=True)]
             elif isinstance(beta, Tensor) or beta:
                 moved = plus(weights, costates, -(tau * beta))
@@ -164,7 +164,7 @@ class Velocity:
             if not chosen:
                 continue
             if isinstance(beta, Tensor) and beta.dim():
-                add_(weights, [costate * beta for costate in costates], -tau)
+                add_(weights, [costate * beta.to(costate.device) for costate in costates], -tau)
             elif isinstance(beta, Tensor) or beta:
                 add_(weights, costates, -(tau * beta))
 

@@ -134,6 +134,23 @@ def test_a_learner_saved_on_the_gpu_goes_on_as_if_nothing_had_happened(tmp_path:
         assert torch.equal(a, b)
 
 
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("order", ["parallel", "sequential"])
+def test_a_beta_that_lies_on_the_cpu_moves_weights_on_the_gpu(order: Any, engine: Any) -> None:
+    samples = [hl.Sample(torch.randn(1, 3).double(), torch.randn(1, 2).double()) for _ in range(20)]
+    beta = {"*weight*": torch.rand(2, 3).double(), "*": torch.tensor(0.1).double()}
+    found = []
+    for device in ("cpu", "cuda"):
+        torch.manual_seed(0)
+        network = hl.Network.feedforward(nn.Linear(3, 2).double()).to(device)
+        hyper = hl.Hyper(eta=0.5, beta=beta)
+        learner = hl.Learner(network, nn.functional.mse_loss, hyper, order=order, credit=hl.Forward())
+        list(learner.run([moved(s) for s in samples] if device == "cuda" else samples, engine=engine))
+        found.append([weight.detach().cpu() for weight in learner.network.parameters()])
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:TensorFloat32:UserWarning")
 def test_what_has_no_loops_goes_to_torch_compile_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     torch.manual_seed(0)

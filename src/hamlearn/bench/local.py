@@ -11,6 +11,8 @@ number of threads. Medians of interleaved rounds:
 A tick of the local learner passes a sample one layer on, a step of BackPropagation takes it through all of them;
 both move every weight once and take in one new sample. Time is taken on the wall, and as time of this process,
 which other processes on the machine disturb less: on a shared machine that is the one to go by.
+
+With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from hamlearn.bench import _report
+from hamlearn.bench import _local_cuda, _report
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
 from hamlearn.state import Sample
@@ -35,13 +37,16 @@ LR = 1e-3
 _STEPS = 20
 
 
-def run(out: Path, quick: bool = False) -> dict[str, Any]:
+def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, Any]:
     """Measure, print a table, and write a dated report into `out`.
 
     Args:
         out: Folder for the report; made if it is not there.
         quick: Few rounds of a shallow net, to see that all works.
+        device: "cpu" or "cuda"; `None`: the CPU.
     """
+    if device == "cuda":
+        return _run_cuda(out, quick)
     depths, rounds = ((8,), 3) if quick else ((16, 64, 256), 15)
     usual = torch.get_num_threads()
     rows = []
@@ -54,6 +59,22 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
     _print(rows)
     found = {"reach": 10, "at": "64 layers of 64, unaligned", "rows": rows}
     _report.write(out, "local", found)
+    return found
+
+
+def _run_cuda(out: Path, quick: bool) -> dict[str, Any]:
+    found = _local_cuda.measure(quick)
+    _report.write(out, "local-cuda", found, rerun="hamlearn bench local --device cuda")
+    names = dict.fromkeys(name for row in found["rows"] for name in row["microseconds"])
+    table = Table(title=f"µs a tick; a copy moves {found['copy bytes a second'] / 1e12:.2f} TB/s")
+    for heading in ("layers", "batch", *names, "share of copy"):
+        table.add_column(heading, justify="right")
+    for row in found["rows"]:
+        layers = f"{row['depth']} of {row['width']}{', residual' if row['residual'] else ''}"
+        cells = [str(row["microseconds"].get(name, "–")) for name in names]
+        shares = " / ".join(f"{share:.2f}" for share in row["share of copy bandwidth"].values())
+        table.add_row(layers, str(row["batch"]), *cells, shares)
+    Console(width=220).print(table)
     return found
 
 

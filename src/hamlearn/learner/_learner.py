@@ -22,7 +22,7 @@ from hamlearn.learner._inside import inside
 from hamlearn.learner._labels import Labels, Waiting
 from hamlearn.learner._moves import Moves
 from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import Choices, check_choices, check_late, check_parts, make_order
+from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, make_order
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.learner._stepping import Stepping
 from hamlearn.networks import Network
@@ -199,7 +199,7 @@ class Learner(Stepping):
         stream: Iterable[Sample],
         max_steps: int | None = None,
         engine: Literal["eager", "compiled"] = "eager",
-        chunk: int = 256,
+        chunk: int | None = None,
         *,
         resume: bool = False,
     ) -> Iterator[StepReport]:
@@ -211,19 +211,18 @@ class Learner(Stepping):
             engine: `"eager"`, one sample at a time. `"compiled"`: the step is compiled once, and blocks of
                 samples are taken in one call; whatever the learner is asked between two reports, it answers as
                 of the last one. Where a network cannot be compiled, it goes on eagerly and says why.
-            chunk: How many samples the compiled engine takes at a time, at most.
+            chunk: How many samples the compiled engine takes at a time, at most; `None`: 256, and 1024 on a GPU.
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
-        if not isinstance(chunk, int) or chunk < 1:
-            raise ConfigError(f"chunk={chunk!r} must be a whole number of samples, at least 1")
+        size = check_chunk(chunk, bool(self._devices))
         self._settle()
         if engine == "compiled":
             if self._blocks is None:
                 self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
-            return self._blocks.reports(stream, max_steps, resume, chunk)
+            return self._blocks.reports(stream, max_steps, resume, size)
         return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
 
     @keeps_mode

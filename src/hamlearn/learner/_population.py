@@ -17,6 +17,7 @@ from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._running import Reader
+from hamlearn.learner._setting import check_chunk
 from hamlearn.state import Label, Sample
 
 
@@ -118,7 +119,7 @@ class Population:
         stream: Iterable[Sample],
         max_steps: int | None = None,
         engine: Literal["compiled", "eager"] = "compiled",
-        chunk: int = 256,
+        chunk: int | None = None,
     ) -> Iterator[PopulationReport]:
         """Take samples from `stream` and yield a report of all members for each.
 
@@ -126,16 +127,15 @@ class Population:
             stream: Any iterable of samples, endless or not.
             max_steps: How many samples to take at most.
             engine: `"compiled"`: all members in one loop. `"eager"`: one after the other.
-            chunk: How many samples are taken at a time, at most.
+            chunk: How many samples are taken at a time, at most; `None`: 256, and 1024 on a GPU.
         """
         if engine == "eager":
             return self._reader.reports(self.step, stream, max_steps, False, lambda: 0)
         if engine != "compiled":
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
-        if not isinstance(chunk, int) or chunk < 1:
-            raise ConfigError(f"chunk={chunk!r} must be a whole number of samples, at least 1")
+        size = check_chunk(chunk, bool(self.members[0]._devices))
         self._blocks.settle()
-        return self._blocks.reports(stream, max_steps, False, chunk)
+        return self._blocks.reports(stream, max_steps, False, size)
 
 
 def _check_alike(members: list[Learner]) -> None:

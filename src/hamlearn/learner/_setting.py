@@ -51,6 +51,15 @@ def check_late(late: object) -> int:
     return late
 
 
+def check_chunk(chunk: object, on_gpu: bool) -> int:
+    """How many samples a compiled engine takes at a time; on a GPU more, where a block costs the host more."""
+    if chunk is None:
+        return 1024 if on_gpu else 256
+    if not isinstance(chunk, int) or chunk < 1:
+        raise ConfigError(f"chunk={chunk!r} must be a whole number of samples, at least 1")
+    return chunk
+
+
 def check_choices(**choices: str) -> None:
     """Raise where a choice is not one of those allowed."""
     for name, value in choices.items():

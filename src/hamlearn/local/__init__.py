@@ -3,5 +3,6 @@
 from hamlearn.local.graph import Graph
 from hamlearn.local.learner import LocalLearner
 from hamlearn.local.neurons import Neurons
+from hamlearn.local.residual import Residual
 
-__all__ = ["Graph", "LocalLearner", "Neurons"]
+__all__ = ["Graph", "LocalLearner", "Neurons", "Residual"]

@@ -11,11 +11,12 @@ from torch import Tensor, nn
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import vjp
 from hamlearn.local.kept import Buffers, random_state, set_random_state, used_devices
+from hamlearn.local.residual import Residual
 from hamlearn.local.wiring import Merged, Node
 
 # Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.
 _STEADY = {
-    Merged,
+    Merged, Residual,
     nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Flatten, nn.Unflatten, nn.Identity, nn.LayerNorm,
     nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.Sequential, nn.ModuleList, nn.Tanh, nn.ReLU,
     nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d,

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from hamlearn.local.residual import Residual
 from hamlearn.local.wiring import Merged
 
 
@@ -25,6 +26,16 @@ def flat(module: nn.Module) -> list[nn.Module] | None:
     else:
         return None if list(module.children()) else [module]
     return None if any(part is None for part in parts) else [m for part in parts for m in part or ()]
+
+
+def branch_of(module: nn.Module) -> tuple[nn.Module, bool]:
+    """What a layer computes from its input, and whether it adds that to it.
+
+    Example:
+        >>> branch_of(Residual(nn.Tanh()))
+        (Tanh(), True)
+    """
+    return (module.branch, True) if type(module) is Residual else (module, False)
 
 
 def out_of_place(function: nn.Module) -> nn.Module:

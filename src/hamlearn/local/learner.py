@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -16,6 +17,7 @@ from hamlearn.local import checkpoints
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
+from hamlearn.local.fused import FusedRunner, fit, unavailable
 from hamlearn.local.kept import evaluating
 from hamlearn.local.progress import Progress
 from hamlearn.local.setting import Settings, check_setting
@@ -23,6 +25,7 @@ from hamlearn.local.stacked import Stack
 from hamlearn.local.system import Losses, Order, System
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.wiring import Groups, wire
+from hamlearn.loops import UnsupportedError
 from hamlearn.state import Sample, State, StepReport
 
 
@@ -88,6 +91,12 @@ class LocalLearner(Settings):
         self._engine: Any = engine(self._system)
         self._progress = Progress(self._system, self._engine, on_nonfinite)
         self._reader = Reader()
+        self._blocks: FusedRunner | None = None
+        self._told = False
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._settle(hand_over=True)
+        return vars(self) | {"_blocks": None}
 
     def __copy__(self) -> LocalLearner:
         raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
@@ -102,6 +111,7 @@ class LocalLearner(Settings):
     @property
     def state(self) -> State:
         """Time, h and z by node, and ω by parameter name. Aligned, each node's are those of its own sample."""
+        self._settle(hand_over=True)
         h, z = self._engine.by_node()
         now = self._progress
         return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
@@ -130,6 +140,8 @@ class LocalLearner(Settings):
     @property
     def position(self) -> int:
         """How many samples of the present stream have been taken."""
+        if self._blocks is not None:
+            self._blocks.count()
         return self._reader.position
 
     def step(self, sample: Sample) -> StepReport:
@@ -144,6 +156,7 @@ class LocalLearner(Settings):
             raise ConfigError(
                 "a step was asked for in inference mode, where nothing can be learned: leave it first"
             )
+        self._settle(hand_over=True)
         if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
             self._progress.shown += 1
             return StepReport(self._progress.t, None, None, sample, skipped=True)
@@ -152,6 +165,7 @@ class LocalLearner(Settings):
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
+        self._settle(hand_over=True)
         reports = []
         while self._align and self._engine.flights:
             report = self._progress.show(None, 1)
@@ -160,7 +174,13 @@ class LocalLearner(Settings):
         return reports
 
     def run(
-        self, stream: Iterable[Sample], max_steps: int | None = None, *, resume: bool = False
+        self,
+        stream: Iterable[Sample],
+        max_steps: int | None = None,
+        engine: Literal["eager", "compiled"] = "eager",
+        chunk: int = 256,
+        *,
+        resume: bool = False,
     ) -> Iterator[StepReport]:
         """Take samples from `stream` and yield a report for each, in order.
 
@@ -171,8 +191,53 @@ class LocalLearner(Settings):
         Args:
             stream: Any iterable of samples, endless or not.
             max_steps: How many samples to take at most.
+            engine: `"eager"`, one tick at a time. `"compiled"`: on a GPU, chains of linear layers are ticked by
+                kernels that read and write each weight once, many ticks in one call; whatever the learner is
+                asked between two reports, it answers as of the last one. Elsewhere it goes on eagerly, and says
+                why, once.
+            chunk: How many ticks the compiled engine takes before it hands out their reports, at most.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
+        if engine not in ("eager", "compiled"):
+            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
+        if not isinstance(chunk, int) or chunk < 1:
+            raise ConfigError(f"chunk={chunk!r} must be a whole number of ticks, at least 1")
+        self._settle()
+        if engine == "compiled" and self._fuses():
+            assert self._blocks is not None
+            size = max(1, chunk // self._hold)
+            return self._told_of(self._blocks.reports(stream, max_steps, resume, size), max_steps)
+        return self._eager(stream, max_steps, resume)
+
+    def _fuses(self) -> bool:
+        """Whether there are fused ticks for this learner; says once why there are none."""
+        if self._blocks is not None:
+            return True
+        reason = unavailable(self._system.theta[0].device)
+        if self._delay_free:
+            reason = "delay_free moves one layer in a tick"
+        try:
+            fit(self._system)
+        except UnsupportedError as error:
+            reason = reason or str(error)
+        if reason is None:
+            self._blocks = FusedRunner(self)
+        elif not self._told:
+            self._told = True
+            warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=3)
+        return reason is None
+
+    def _told_of(self, reports: Iterator[StepReport], max_steps: int | None) -> Iterator[StepReport]:
+        """Those reports that tell of a sample, and at the end of the stream those of the samples in flight."""
+        taken = 0
+        for report in reports:
+            taken += 1
+            if report.y is not None or report.skipped:
+                yield report
+        if max_steps is None or taken < max_steps:
+            yield from self.flush()
+
+    def _eager(self, stream: Iterable[Sample], max_steps: int | None, resume: bool) -> Iterator[StepReport]:
         taken = 0
         reader, progress = self._reader, self._progress
         due = 0, 0, False
@@ -215,10 +280,12 @@ class LocalLearner(Settings):
 
     def reset(self) -> None:
         """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
+        self._settle(hand_over=True)
         self._engine.reset()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write everything to one file, samples in flight and the stream's position too."""
+        self._settle(hand_over=True)
         checkpoints.save(self, path)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
@@ -228,4 +295,5 @@ class LocalLearner(Settings):
             path: The checkpoint.
             new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
         """
+        self._settle(hand_over=True)
         checkpoints.load(self, path, new_hyper=new_hyper)

@@ -6,7 +6,7 @@ from collections import Counter
 
 from torch import nn
 
-from hamlearn.local.layers import flat, module_hooks, out_of_place
+from hamlearn.local.layers import branch_of, flat, module_hooks, out_of_place
 from hamlearn.local.wiring import Node, Wiring
 
 _ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
@@ -34,7 +34,8 @@ def _shape(node: Node, uses: Counter[int]) -> str | None:
     """What two layers must share to be stacked; `None` for a node that cannot be."""
     modules = list(node.module.modules())
     called = any(any(module_hooks(m)) or "forward" in vars(m) for m in modules)
-    leaves = flat(node.module)
+    branch, residual = branch_of(node.module)
+    leaves = flat(branch)
     if leaves is None or called or type(leaves[0]) is not nn.Linear:
         return None
     linear, functions = leaves[0], leaves[1:]
@@ -42,4 +43,5 @@ def _shape(node: Node, uses: Counter[int]) -> str | None:
         return None
     if not all(w.requires_grad and uses[w.data_ptr()] == 1 and not w._backward_hooks for w in linear.parameters()):
         return None
-    return f"{[linear, *map(out_of_place, functions)]} {linear.weight.dtype} {linear.weight.device}"
+    kind = "residual " if residual else ""
+    return f"{kind}{[linear, *map(out_of_place, functions)]} {linear.weight.dtype} {linear.weight.device}"

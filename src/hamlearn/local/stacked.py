@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import vjp
-from hamlearn.local.layers import flat, out_of_place
+from hamlearn.local.layers import branch_of, flat, out_of_place
 from hamlearn.local.outer import Outer
 from hamlearn.local.wiring import Node
 
@@ -18,27 +18,30 @@ from hamlearn.local.wiring import Node
 class StackTrace:
     """One evaluation of all layers: δ = z·σ′, messages δW and increments δᵀx, each one batched product.
 
-    `pre` is what σ was applied to, with a graph to `out`; `None` for tanh, whose δ is z(1 − out²).
+    `out` is σ(pre), and `pre` has a graph to it; `None` for tanh, whose δ is z(1 − out²). A residual layer shows
+    x + out, and its message is z + δW.
     """
 
-    def __init__(self, out: Tensor, pre: Tensor | None, x: Tensor, theta: list[Tensor]) -> None:
+    def __init__(self, out: Tensor, pre: Tensor | None, x: Tensor, theta: list[Tensor], residual: bool) -> None:
         self.out = out
         self.pre = pre
         self.x = x
         self.theta = theta
+        self.residual = residual
 
     def state(self) -> Tensor:
         """ĥ of all layers, to be carried on."""
-        return self.out.detach()
+        out = self.out.detach()
+        return self.x + out if self.residual else out
 
     def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor | Outer]]:
         """Messages to the layers' inputs, and the increments of ω before their sign."""
         delta = self._delta(z)
-        return self._messages(delta), self._gradients(delta)
+        return self._messages(delta, z), self._gradients(delta)
 
     def messages(self, z: Tensor) -> list[Tensor]:
         """z·∂ĥ/∂x; the graph is kept."""
-        return self._messages(self._delta(z))
+        return self._messages(self._delta(z), z)
 
     def gradients(self, z: Tensor) -> list[Tensor | Outer]:
         """z·∂ĥ/∂θ."""
@@ -49,8 +52,9 @@ class StackTrace:
             return _rows(torch.ops.aten.tanh_backward.default(z, self.out))
         return _rows(vjp([self.out], [z], [self.pre], keep=True)[0])
 
-    def _messages(self, delta: Tensor) -> list[Tensor]:
-        return [torch.bmm(delta, self.theta[0]).view(self.x.shape)]
+    def _messages(self, delta: Tensor, z: Tensor) -> list[Tensor]:
+        message = torch.bmm(delta, self.theta[0]).view(self.x.shape)
+        return [message + z if self.residual else message]
 
     def _gradients(self, delta: Tensor) -> list[Tensor | Outer]:
         weight = Outer(delta, _rows(self.x))
@@ -62,11 +66,12 @@ class StackTrace:
 class Stack:
     """A chain of equal layers σ(W_l x_l + b_l) as one cell: state and costate are (layers, ..., n).
 
-    x_0 comes from outside and x_l = h_{l−1}; a message to x_l is one to h_{l−1}. The layers' parameters become
-    views of the stacked tensors, so that the module stays the owner of its weights. Ticks run without a graph.
+    Residual layers add x_l to that. x_0 comes from outside and x_l = h_{l−1}; a message to x_l is one to h_{l−1}.
+    The layers' parameters become views of the stacked tensors, so that the module stays the owner of its weights.
+    Ticks run without a graph.
 
     Args:
-        nodes: The layers, each an `nn.Linear`, or one followed by elementwise functions.
+        nodes: The layers, each an `nn.Linear`, or one followed by elementwise functions, or a `Residual` of these.
         slots: Positions of the stacked tensors among all that are learned.
         nodes_all: Names of all nodes of the graph.
     """
@@ -80,7 +85,8 @@ class Stack:
         self.length = len(nodes)
         self.nodes = nodes
         self.modules = [m for node in nodes for m in node.module.modules()]
-        leaves = [cast(list[nn.Module], flat(node.module)) for node in nodes]
+        self.residual = branch_of(nodes[0].module)[1]
+        leaves = [cast(list[nn.Module], flat(branch_of(node.module)[0])) for node in nodes]
         functions = [out_of_place(function) for function in leaves[0][1:]]
         self.activation = functions[0] if len(functions) == 1 else nn.Sequential(*functions)
         self._tanh = type(self.activation) is nn.Tanh
@@ -145,15 +151,16 @@ class Stack:
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """ĥ of all layers."""
         pre = self._affine(inputs[0])
-        return torch.tanh(pre) if self._tanh else self.activation(pre)
+        out = torch.tanh(pre) if self._tanh else self.activation(pre)
+        return inputs[0] + out if self.residual else out
 
     def trace(self, inputs: list[Tensor]) -> StackTrace:
         """ĥ of all layers, ready to be differentiated."""
         pre = self._affine(inputs[0])
         if self._tanh:
-            return StackTrace(torch.tanh(pre), None, inputs[0], self.theta)
+            return StackTrace(torch.tanh(pre), None, inputs[0], self.theta, self.residual)
         with torch.enable_grad():
-            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta)
+            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta, self.residual)
 
     def check_layer(self, index: int) -> None:
         """Raise where the weights of a layer have left the stack, or have got a hook that would not be called."""

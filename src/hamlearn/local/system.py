@@ -141,7 +141,7 @@ class System:
                 group[0].append(w)
                 group[1].append(o)
             elif beta.dim():
-                moves.append(Move([w], [o * beta], -tau))
+                moves.append(Move([w], [o * beta.to(o.device)], -tau))
             else:
                 moves.append(Move([w], [o], -(tau * beta)))
         return moves + [Move(ws, os, -(tau * beta)) for beta, (ws, os) in numbers.items() if beta]

@@ -47,6 +47,11 @@ class Watch:
         self._parts = [_Part([], layers[k::count], members[k::count]) for k in range(count)]
         self._turn = 0
 
+    @property
+    def parts(self) -> int:
+        """How many checks look at everything."""
+        return max(1, len(self._parts))
+
     def check(self) -> None:
         """Raise where the module is another than the learner was built from."""
         self._always.check()

@@ -1,0 +1,289 @@
+"""Blocks of fused ticks against ticks one by one, with the kernel emulated."""
+
+import copy
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError, NonFiniteError, SampleError
+from hamlearn.local import Graph, LocalLearner, Residual
+from hamlearn.local import learner as learner_module
+from tests.local import emulated_tick
+from tests.local.cases import hyper, layer
+
+mse = nn.functional.mse_loss
+SETTINGS = [{}, {"align": True}, {"hold": 3}, {"align": True, "hold": 2}]
+CALM = hl.Hyper.from_sgd(lr=0.02, momentum=0.5)
+
+
+@pytest.fixture(autouse=True)
+def _emulated(monkeypatch):
+    monkeypatch.setitem(sys.modules, "hamlearn.local.fused.kernel", emulated_tick)
+    monkeypatch.setattr(learner_module, "unavailable", lambda device: None)
+
+
+def chain(kind):
+    if kind == "plain":
+        return nn.Sequential(layer(3, 4), *(layer(4, 4) for _ in range(4)), nn.Linear(4, 2))
+    if kind == "residual":
+        blocks = [Residual(nn.Sequential(nn.Linear(4, 4), nn.GELU()), 0.5) for _ in range(3)]
+        return nn.Sequential(layer(3, 4), *blocks, Residual(nn.Linear(4, 4)), nn.Linear(4, 2, bias=False))
+    if kind == "one stack":
+        return nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.ELU(0.7)) for _ in range(4)))
+    return nn.Sequential(nn.Linear(3, 5), nn.Sequential(nn.Linear(5, 2), nn.Sigmoid()))
+
+
+def stream(count, out=2, batch=(2,), targets=True):
+    return [
+        hl.Sample(
+            torch.randn(*batch, 3),
+            torch.randn(*batch, out) if targets and k % 5 != 3 else None,
+            tau=None if k % 4 else 0.6,
+            boundary=k % 17 == 16 or k == count - 1,
+        )
+        for k in range(count)
+    ]
+
+
+def pair(kind, setting, given):
+    module = chain(kind)
+    return (LocalLearner(copy.deepcopy(module), mse, given, **setting) for _ in range(2))
+
+
+def assert_equal(eager, fused, close=1e-12):
+    for (name, a), b in zip(eager.module.named_parameters(), fused.module.parameters(), strict=True):
+        assert (a - b).abs().max() < close
+        assert (eager.state.omega[name] - fused.state.omega[name]).abs().max() < close
+    assert (eager.state.t, eager.state.updates) == (fused.state.t, fused.state.updates)
+    assert eager.position == fused.position
+    for place in ("h", "z"):
+        a, b = getattr(eager.state, place), getattr(fused.state, place)
+        assert (a is None) == (b is None)
+        assert a is None or a.keys() == b.keys()
+        for name in a or ():
+            assert (a[name] - b[name]).abs().max() < close
+
+
+def assert_same_reports(one, other):
+    for a, b in zip(one, other, strict=True):
+        assert a.sample is b.sample
+        assert a.t == b.t
+        assert (a.y - b.y).abs().max() < 1e-12
+        assert (a.loss is None) == (b.loss is None)
+        assert a.loss is None or abs(a.loss - b.loss) < 1e-12
+        assert abs(float(a.hamiltonian) - float(b.hamiltonian)) < 1e-11
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize(("kind", "chunk"), [("plain", 7), ("residual", 256), ("one stack", 9), ("two widths", 1)])
+def test_fused_ticks_are_the_eager_ones(kind, setting, chunk):
+    samples = stream(45, out=3 if kind == "one stack" else 2)
+    names = [name for name, _ in chain(kind).named_parameters()]
+    given = replace(hyper(names), beta=lambda t: 0.01 / (1 + 0.01 * t))
+    eager, fused = pair(kind, setting, given)
+    one, other = list(eager.run(samples)), list(fused.run(samples, engine="compiled", chunk=chunk))
+    assert fused._blocks is not None
+    assert_same_reports(one, other)
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:2])
+@pytest.mark.parametrize("batch", [(), (2, 3)])
+def test_batches_of_any_form_are_taken(batch, setting):
+    eager, fused = pair("plain", setting, CALM)
+    samples = stream(25, batch=batch)
+    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("function", [nn.ReLU, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity])
+def test_every_function_is_known_by_its_name(function):
+    module = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), function()) for _ in range(3)))
+    eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM, align=True) for _ in range(2))
+    samples = stream(30, out=3)
+    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:2])
+def test_classes_are_compared_by_cross_entropy(setting):
+    module = chain("plain")
+    loss = nn.functional.cross_entropy
+    eager, fused = (LocalLearner(copy.deepcopy(module), loss, CALM, **setting) for _ in range(2))
+    samples = [hl.Sample(torch.randn(2, 3), torch.randint(0, 2, (2,)) if k % 3 else None) for k in range(40)]
+    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled", chunk=9))
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_the_learner_is_where_its_last_report_says(setting):
+    eager, fused = pair("plain", setting, CALM)
+    samples = stream(60)
+    steps = zip(eager.run(samples, max_steps=50), fused.run(samples, max_steps=50, engine="compiled"), strict=True)
+    for number, _ in enumerate(steps):
+        if number % 7 == 5:
+            assert_equal(eager, fused)
+    for sample in samples[50:]:
+        eager.step(sample), fused.step(sample)
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:3])
+def test_runs_of_both_engines_take_turns(setting):
+    eager, fused = pair("residual", setting, CALM)
+    samples = stream(90)
+    assert_same_reports(eager.run(samples[:30], max_steps=30), fused.run(samples[:30], max_steps=30))
+    assert_same_reports(
+        eager.run(samples[30:70], max_steps=40), fused.run(samples[30:70], max_steps=40, engine="compiled")
+    )
+    assert_same_reports(eager.run(samples[70:]), fused.run(samples[70:]))
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:3])
+def test_a_checkpoint_of_a_fused_run_goes_on_in_either_engine(setting, tmp_path):
+    eager, fused = pair("plain", setting, CALM)
+    samples = stream(80)
+    whole = list(eager.run(samples))
+    before = []
+    for report in fused.run(samples, engine="compiled", chunk=16):
+        before.append(report)
+        if len(before) == 37:
+            fused.save(tmp_path / "a.hl")
+            break
+    for engine in ("eager", "compiled"):
+        other = LocalLearner(chain("plain"), mse, CALM, **setting)
+        other.load(tmp_path / "a.hl")
+        rest = list(other.run(samples, engine=engine, resume=True))
+        for a, b in zip(whole, before + rest, strict=True):
+            assert (a.y - b.y).abs().max() < 1e-12
+        assert_equal(eager, other)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[1:3])
+def test_a_copy_of_a_fused_learner_goes_on_by_itself(setting):
+    eager, fused = pair("plain", setting, CALM)
+    samples = stream(60)
+    list(eager.run(samples[:40], max_steps=40)), list(fused.run(samples[:40], max_steps=40, engine="compiled"))
+    twin = copy.deepcopy(fused)
+    for sample in samples[40:]:
+        eager.step(sample), twin.step(sample)
+    assert_equal(eager, twin, close=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize("setting", SETTINGS[1:3])
+@pytest.mark.parametrize("bad", [1, 19])
+def test_what_is_not_finite_is_met_as_by_the_eager_engine(bad, setting, policy):
+    eager, fused = pair("plain", setting | {"on_nonfinite": policy}, CALM)
+    samples = stream(30)
+    samples[bad] = replace(samples[bad], u=torch.full((2, 3), torch.nan))
+    reports = []
+    for learner, engine in ((eager, "eager"), (fused, "compiled")):
+        seen = []
+        try:
+            for report in learner.run(samples, engine=engine, chunk=16):
+                seen.append(report)
+        except NonFiniteError as error:
+            seen.append(str(error))
+        reports.append(seen)
+    assert [getattr(a, "skipped", a) for a in reports[0]] == [getattr(a, "skipped", a) for a in reports[1]]
+    assert any(getattr(a, "skipped", True) for a in reports[1])
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:2])
+def test_weights_that_grow_without_bound_stop_at_the_eager_tick(setting):
+    eager, fused = pair("plain", setting, hl.Hyper(eta=0.0, beta=1e150, eta_z=0.0))
+    samples = stream(40)
+    found = []
+    for learner, engine in ((eager, "eager"), (fused, "compiled")):
+        with pytest.raises(NonFiniteError) as caught:
+            list(learner.run(samples, engine=engine))
+        found.append((str(caught.value), learner.position, learner.state.t))
+        assert all(weight.isfinite().all() for weight in learner.module.parameters())
+    assert found[0] == found[1]
+
+
+def test_a_sample_that_does_not_fit_is_named_and_those_before_it_are_taken():
+    eager, fused = pair("plain", {}, CALM)
+    samples = [*stream(10), hl.Sample(torch.randn(2, 4), torch.randn(2, 2))]
+    for learner, engine in ((eager, "eager"), (fused, "compiled")):
+        with pytest.raises(SampleError, match=r"could not take|shape"):
+            list(learner.run(samples, engine=engine))
+    assert fused.position == 10
+    assert_equal(eager, fused)
+
+
+def test_the_batch_size_may_change_after_a_boundary():
+    eager, fused = pair("plain", {}, CALM)
+    first, second = stream(20), stream(20, batch=(5,))
+    first[-1].boundary = True
+    assert_same_reports(eager.run(first + second), fused.run(first + second, engine="compiled"))
+    assert_equal(eager, fused)
+
+
+def test_weights_that_are_set_between_two_runs_are_seen():
+    eager, fused = pair("plain", {}, CALM)
+    samples = stream(40)
+    for learner, engine in ((eager, "eager"), (fused, "compiled")):
+        list(learner.run(samples[:20], max_steps=20, engine=engine))
+        with torch.no_grad():
+            learner.module[0][0].weight.data = torch.ones(4, 3)
+            learner.module[1][0].bias.fill_(0.5)
+        list(learner.run(samples[20:], engine=engine))
+    assert_equal(eager, fused)
+
+
+UNFIT = {
+    "order 'sequential'": lambda: LocalLearner(chain("plain"), mse, CALM, order="sequential"),
+    "one layer in a tick": lambda: LocalLearner(chain("plain"), mse, CALM, delay_free=True),
+    "s=-1 only": lambda: LocalLearner(chain("plain"), mse, hl.Hyper(s=1, eta=0.1)),
+    "is a tensor": lambda: LocalLearner(chain("plain"), mse, hl.Hyper(beta=torch.tensor(0.1))),
+    "the loss is not": lambda: LocalLearner(chain("plain"), lambda y, t: mse(y, t), CALM),
+    "not an nn.Linear": lambda: LocalLearner(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), mse, CALM),
+    "not one chain": lambda: LocalLearner(
+        Graph({"a": nn.Linear(3, 2), "b": nn.Bilinear(3, 2, 2)}, [("u", "a"), ("u", "b"), ("a", "b")]), mse, CALM
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_what_has_no_fused_ticks_goes_on_eagerly_and_says_why_once(reason, recwarn):
+    fused, eager = (UNFIT[reason]() for _ in range(2))
+    eager.module.load_state_dict(fused.module.state_dict())
+    samples = stream(12)
+    ours = [*fused.run(samples[:6], max_steps=6, engine="compiled")]
+    ours += [*fused.run(samples[6:], engine="compiled")]
+    said = [str(w.message) for w in recwarn if "goes on eagerly" in str(w.message)]
+    assert len(said) == 1
+    assert reason in said[0] or reason.replace("order ", "") in said[0]
+    theirs = [*eager.run(samples[:6], max_steps=6), *eager.run(samples[6:])]
+    assert_same_reports(theirs, ours)
+
+
+def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said():
+    eager, fused = pair("plain", {}, CALM)
+    samples = stream(12, batch=(33,))
+    with pytest.warns(RuntimeWarning, match="a batch of 33 samples in layers of up to 4 inputs.*at most 32"):
+        ours = list(fused.run(samples, engine="compiled"))
+    assert_same_reports(eager.run(samples), ours)
+    assert_equal(eager, fused)
+
+
+def test_without_a_gpu_the_eager_engine_goes_on_and_says_so(monkeypatch):
+    monkeypatch.undo()
+    learner = LocalLearner(chain("plain"), mse, CALM)
+    with pytest.warns(RuntimeWarning, match="the weights are on cpu"):
+        assert len(list(learner.run(stream(5), engine="compiled"))) == 5
+
+
+def test_an_engine_or_a_chunk_that_is_none_is_named():
+    learner = LocalLearner(chain("plain"), mse, CALM)
+    with pytest.raises(ConfigError, match="engine='fast'"):
+        learner.run([], engine="fast")
+    with pytest.raises(ConfigError, match="chunk=0"):
+        learner.run([], engine="compiled", chunk=0)

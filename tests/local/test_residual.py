@@ -1,0 +1,120 @@
+"""Residual layers: stacked, exact, and small at the start."""
+
+import copy
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.local import LocalLearner, Residual
+from tests.local.cases import hyper, layer
+
+mse = nn.functional.mse_loss
+STILL = hl.Hyper(tau=1.0, eta=0.0, beta=0.0, phi=1.0)
+FUNCTIONS = {"tanh": nn.Tanh, "relu in place": lambda: nn.ReLU(inplace=True), "gelu": nn.GELU, "linear": None}
+
+
+def residuals(depth, function="tanh", bias=True, scale=0.5):
+    def block():
+        linear = nn.Linear(4, 4, bias=bias)
+        return Residual(nn.Sequential(linear, FUNCTIONS[function]()) if FUNCTIONS[function] else linear, scale)
+
+    return nn.Sequential(layer(3, 4), *(block() for _ in range(depth)), nn.Linear(4, 2))
+
+
+def random_stream(count, batch=(2,)):
+    return [hl.Sample(torch.randn(*batch, 3), torch.randn(*batch, 2)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("order", ["parallel", "sequential"])
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_aligned_residual_chain_sums_the_gradients_of_all_samples(function, stacked, order):
+    module = residuals(5, function)
+    learner = LocalLearner(module, mse, STILL, align=True, stacked=stacked, order=order)
+    assert learner.stacks == ([("1", "2", "3", "4", "5")] if stacked else [])
+    stream = random_stream(20)
+    assert len(list(learner.run(stream))) == 20
+    names, weights = zip(*module.named_parameters(), strict=True)
+    whole = torch.autograd.grad(sum(mse(module(s.u), s.target) for s in stream), weights)
+    for name, expected in zip(names, whole, strict=True):
+        assert expected.any()
+        assert (learner.state.omega[name] - expected).abs().max() <= 1e-12 * (1 + expected.abs().max())
+
+
+@pytest.mark.parametrize("setting", [{}, {"align": True}, {"align": True, "hold": 3}, {"order": "sequential"}])
+@pytest.mark.parametrize("batch", [(), (1,), (2, 3)])
+@pytest.mark.parametrize(("function", "bias"), [("tanh", True), ("gelu", False)])
+def test_a_stack_of_residual_layers_equals_its_layers_one_by_one(function, bias, batch, setting):
+    module = residuals(4, function, bias)
+    names = [name for name, _ in module.named_parameters()]
+    given = replace(hyper(names), beta={names[0]: 0.002, "*": 0.005})
+    stacked = LocalLearner(copy.deepcopy(module), mse, given, **setting)
+    plain = LocalLearner(module, mse, given, stacked=False, **setting)
+    assert stacked.stacks == [("1", "2", "3", "4")]
+    stream = random_stream(25, batch)
+    stream[7].target = None
+    for a, b in zip(stacked.run(stream), plain.run(stream), strict=True):
+        assert (a.y - b.y).abs().max() < 1e-12
+    for (name, a), b in zip(stacked.module.named_parameters(), plain.module.parameters(), strict=True):
+        assert (a - b).abs().max() < 1e-12
+        assert (stacked.state.omega[name] - plain.state.omega[name]).abs().max() < 1e-12
+
+
+def test_a_held_residual_chain_adds_the_gradient_with_every_tick_after_twice_its_length():
+    module = residuals(5)
+    learner = LocalLearner(module, mse, STILL)
+    sample = random_stream(1)[0]
+    for _ in range(2 * 7):
+        learner.step(sample)
+    before = {name: omega.clone() for name, omega in learner.state.omega.items()}
+    learner.step(sample)
+    names, weights = zip(*module.named_parameters(), strict=True)
+    grads = torch.autograd.grad(mse(module(sample.u), sample.target), weights)
+    for name, expected in zip(names, grads, strict=True):
+        assert (learner.state.omega[name] - before[name] - expected).abs().max() < 1e-12
+
+
+def test_residual_and_plain_layers_are_not_stacked_with_each_other():
+    pair = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(4)]
+    module = nn.Sequential(pair[0], pair[1], Residual(pair[2]), Residual(pair[3]))
+    assert LocalLearner(module, mse, hl.Hyper()).stacks == [("0", "1"), ("2", "3")]
+
+
+def test_a_branch_begins_small_and_a_copy_of_its_layer_is_not_made_smaller_again():
+    branch = nn.Linear(3, 3)
+    before = branch.weight.detach().clone()
+    residual = Residual(branch, scale=0.25)
+    assert torch.equal(branch.weight, 0.25 * before)
+    assert torch.equal(copy.deepcopy(residual).branch.weight, branch.weight)
+
+
+def test_what_is_no_branch_or_no_scale_is_named():
+    with pytest.raises(ConfigError, match=r"branch is <class .*Tanh'>"):
+        Residual(nn.Tanh)
+    with pytest.raises(ConfigError, match="scale=-1"):
+        Residual(nn.Linear(2, 2), scale=-1)
+
+
+def test_a_branch_that_changes_the_shape_is_named_with_its_node():
+    learner = LocalLearner(nn.Sequential(Residual(nn.Linear(3, 1))), mse, hl.Hyper())
+    with pytest.raises(SampleError, match=r"node '0' \(Residual\).*gave \[1, 1\] for \[1, 3\]"):
+        learner.step(hl.Sample(torch.ones(1, 3), torch.ones(1, 3)))
+
+
+def test_a_checkpoint_of_residual_layers_goes_on_bit_for_bit(tmp_path):
+    module = residuals(4)
+    stream = random_stream(30)
+    whole = LocalLearner(copy.deepcopy(module), mse, hl.Hyper.from_sgd(0.05, momentum=0.5), align=True)
+    for sample in stream[:15]:
+        whole.step(sample)
+    whole.save(tmp_path / "a.hl")
+    other = LocalLearner(copy.deepcopy(module), mse, hl.Hyper.from_sgd(0.05, momentum=0.5), align=True)
+    other.load(tmp_path / "a.hl")
+    for sample in stream[15:]:
+        whole.step(sample), other.step(sample)
+    for a, b in zip(whole.module.parameters(), other.module.parameters(), strict=True):
+        assert torch.equal(a, b)
