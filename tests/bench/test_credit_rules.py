@@ -18,7 +18,7 @@ COLUMNS = {
 }
 
 
-def stream(restarting, draws=LANES):
+def stream(restarting):
     generator = torch.Generator().manual_seed(1)
     u = torch.randn(STEPS, LANES, INPUTS, generator=generator).double()
     flags = (torch.rand(STEPS, LANES, 1, generator=generator) < 0.2).double()
@@ -32,9 +32,8 @@ def unrolled(cell, u, target):
     for row, goal in zip(u, target, strict=True):
         h = cell(row, h)
         total = total + error(slots(h), goal)
-    return dict(
-        zip(dict(cell.named_parameters()), torch.autograd.grad(total, list(cell.parameters())), strict=True)
-    )
+    names, weights = zip(*cell.named_parameters(), strict=True)
+    return dict(zip(names, torch.autograd.grad(total, weights), strict=True))
 
 
 def error(h, goal):
@@ -115,7 +114,7 @@ def test_own_parts_with_nothing_kept_reach_one_step_back():
 
 
 def test_rflo_fades_each_trace_by_the_leak():
-    cell, (u, target) = dense(True), stream(True)
+    cell, (u, _) = dense(True), stream(True)
     rule = rules.Own(leak=0.7)
     h, carried = [cell.initial_state(u[0])], rule.start(cell, u[0])
     for row in u:

@@ -60,8 +60,8 @@ class Restarting(nn.Module):
     """A cell in lanes that begin episodes each at its own time: where the last input is 1, h is 0 before the step.
 
     A boundary of a stream restarts all lanes at once. Here the flag comes with the input, and
-    h⁺ = cell(u, (1 − flag) h). That is exact for every credit: ∂h⁺/∂h is zero at the flag too, so that nothing that
-    was carried for credit, backward or forward, passes it. For cells that start at 0.
+    h⁺ = cell(u, (1 − flag) h). That is exact for every credit: ∂h⁺/∂h is zero at the flag too, so that nothing
+    that was carried for credit, backward or forward, passes it. For cells that start at 0.
 
     Args:
         cell: Takes u without its last column.

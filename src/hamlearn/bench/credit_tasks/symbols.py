@@ -38,7 +38,7 @@ def recall(steps: int, delay: int, seed: int = 0, lanes: int = LANES) -> Task:
 
 
 def delayed_add(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
-    """Cross-entropy against the chance 0.5 + 0.5 x(t − 5) − 0.25 x(t − 9), with a fair coin x; 0 before the first."""
+    """Tell the chance 0.5 + 0.5 x(t − 5) − 0.25 x(t − 9), with a fair coin x that is 0 before the first toss."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randint(2, (steps, lanes, 1), generator=generator).float()
     late = [torch.cat([torch.zeros(min(lag, steps), lanes, 1), x[: max(steps - lag, 0)]]) for lag in LAGS]
