@@ -12,7 +12,7 @@ from hamlearn._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
-    from hamlearn.credit import Cleared, Echo, Forward
+    from hamlearn.credit import Cleared, Echo, Forward, Sensitivity
     from hamlearn.evaluate import evaluate
     from hamlearn.hyper import Hyper
     from hamlearn.integrators import RK4, Euler, Heun
@@ -34,6 +34,7 @@ __all__ = [
     "Population",
     "PopulationReport",
     "Sample",
+    "Sensitivity",
     "State",
     "StepReport",
     "cells",
@@ -62,6 +63,7 @@ _HOMES = {
     "Population": "learner",
     "PopulationReport": "learner",
     "Sample": "state",
+    "Sensitivity": "credit",
     "State": "state",
     "StepReport": "state",
     "evaluate": "evaluate",

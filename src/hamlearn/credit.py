@@ -90,3 +90,35 @@ class Echo(Credit):
                 f"truncate={self.truncate} may reach back beyond every={self.every}, to states of earlier weights "
                 "that cannot be rebuilt: give one of the two, or use memory='stored'"
             )
+
+
+@dataclass(frozen=True)
+class Sensitivity(Credit):
+    """Exact credit forward in time, where the units of the state do not see each other's past.
+
+    E = ∂h/∂θh goes along with the state, unit by unit, in as much memory as the weights:
+    E⁺ = κ (∂h⁺/∂h) E + ∂h⁺/∂θh, E(0) = 0. In sequential order z⁺ = τφ ∂L/∂h⁺ and ωh⁺ = (1 − τη) ωh + z⁺·E⁺; in
+    parallel order ω̇h = φ ∂L/∂h·E − η ωh with h and E of time t. With φ = 1/τ and η = 0, weights at rest, ω sums up
+    to the gradient that BackPropagation Through Time finds by going back. The state net says how many `units` it
+    has, as the cells of `hl.cells` do.
+
+    Args:
+        keep: κ, between 0 and 1: how much of the past is kept at each step. 0, in sequential order, is `Cleared`.
+        strict: `True`: at the first step it is verified that units are independent, and a net whose units are not
+            is refused by the name of the parameter. `False`: each unit keeps its own part only, which for dense
+            nets is an approximation known as SnAp-1.
+
+    Example:
+        >>> Sensitivity(keep=0.99).strict
+        True
+    """
+
+    keep: float = 1.0
+    strict: bool = True
+    carries = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.keep, bool) or not isinstance(self.keep, float | int) or not 0.0 <= self.keep <= 1.0:
+            raise ConfigError(f"keep={self.keep!r} must be a number between 0 and 1")
+        if not isinstance(self.strict, bool):
+            raise ConfigError(f"strict={self.strict!r} must be True or False")

@@ -205,6 +205,10 @@ class Network(nn.Module):
         """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
         return self._call("state", self.state, self._state_reads, u, h)
 
+    def state_part(self, part: Net, u: Any, h: Any) -> Any:
+        """What a part of the state net, or another function of (u, h) that belongs to it, returns."""
+        return self._call("state", part, "uh", u, h)
+
     def output_net(self, u: Any, h: Any) -> Any:
         """Output y = f_y(u, h); the identity on h where there is no output net."""
         if self._visible is not None:

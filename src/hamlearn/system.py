@@ -75,6 +75,8 @@ class Carry:
 
     Attributes:
         own: Whether nobody else holds the memory of ω, so that large costates may move in place.
+        v: What an adaptive β follows, one tensor per weight; empty where β does not adapt. It lives as long as ω.
+        E: Sensitivities ∂h/∂θh as the order lays them out; empty for credits without. They live as long as h.
     """
 
     h: list[Tensor]
@@ -82,6 +84,12 @@ class Carry:
     omega: list[Tensor]
     spec: _tree.Spec
     own: bool = False
+    v: list[Tensor] = field(default_factory=list)
+    E: list[Tensor] = field(default_factory=list)
+
+    def anew(self, h: list[Tensor], spec: _tree.Spec, E: list[Tensor]) -> Carry:
+        """The same, where a sequence begins with the state `h`."""
+        return Carry(h, [torch.zeros_like(leaf) for leaf in h], self.omega, spec, False, self.v, E)
 
 
 class Pending(NamedTuple):
@@ -113,6 +121,8 @@ class Outcome:
         learned: Whether a loss enters the move.
         own: Whether the memory of the new ω was made for it alone.
         pending: By index, what costates that are still the old ones have to take in.
+        v: What an adaptive β follows from here on.
+        E: New sensitivities.
     """
 
     h: list[Tensor]
@@ -127,6 +137,8 @@ class Outcome:
     learned: bool = True
     own: bool = False
     pending: dict[int, Pending] = field(default_factory=dict)
+    v: list[Tensor] = field(default_factory=list)
+    E: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -154,6 +166,10 @@ class Order(ABC):
     @abstractmethod
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """What the step would change."""
+
+    def first(self, h: list[Tensor], spec: _tree.Spec) -> list[Tensor]:
+        """The sensitivities of a state that a sequence begins with."""
+        return []
 
     def accept(self) -> None:
         """Keep what the last proposal adds to the order's own memory, if it has one."""

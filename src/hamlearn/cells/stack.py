@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -56,6 +58,10 @@ class Stack(nn.Module):
             states.append(_start(cell, u))
             u = _shown(cell, states[-1])
         return tuple(states)
+
+    def layers(self) -> list[tuple[nn.Module, Callable[[Any], Tensor]]]:
+        """The cells from the bottom up, each with the function from its state to what the next one reads."""
+        return [(cell, functools.partial(_shown, cell)) for cell in self.cells]
 
     def visible(self, h: tuple[Any, ...]) -> Tensor:
         """What the topmost cell shows."""

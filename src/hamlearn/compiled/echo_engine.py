@@ -107,7 +107,7 @@ class EchoEngine:
         parts = ([row.to(device) for row in rates], block.u, block.target, [fresh.to(device)])
         rows = [[tensor.contiguous() for tensor in part] for part in parts]
         first = [[row[0] for row in part] for part in rows]
-        inputs = Inputs(theta, [], h, [], buffers, frozen, first[0], [], *first[1:])
+        inputs = Inputs(theta, [], h, [], [], [], buffers, frozen, first[0], [], *first[1:])
         made = self._step(
             record_forward, inputs, block, h_spec, {"h", "buffers"}, {"rates", "u", "target", "fresh"}, check
         )
@@ -140,7 +140,7 @@ class EchoEngine:
             [torch.zeros(leaf.shape, dtype=leaf.dtype, device=leaf.device) for leaf in first[0]] for _ in "zf"
         )
         h, rates, u, target, fresh = first
-        inputs = Inputs(theta, omega, h, z, buffers, frozen, rates, [], u, target, fresh, flow)
+        inputs = Inputs(theta, omega, h, z, [], [], buffers, frozen, rates, [], u, target, fresh, flow)
         made = self._step(
             record_backward,
             inputs,

@@ -110,7 +110,8 @@ class Engine:
             UnsupportedError: If the step cannot be compiled.
         """
         assert block.u is not None
-        h, z, omega = ([leaf.detach().clone() for leaf in part] for part in (carry.h, carry.z, carry.omega))
+        own = (carry.h, carry.z, carry.omega, carry.v, carry.E)
+        h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in own)
         flags = [fresh] if h else []
         parts = [pace.rates, pace.betas, block.u, block.target, flags]
         device = theta[0].device
@@ -120,11 +121,11 @@ class Engine:
 
         def first() -> Inputs:
             heads = [[row[0] for row in part] for part in (rates, betas if pace.varying else [], u, target, flags)]
-            return Inputs(theta, omega, h, z, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
+            return Inputs(theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
 
         shapes = (
             tuple((t.shape[1:], t.dtype) for t in (*u, *target)),
-            tuple((t.shape, t.dtype) for t in (*h, *theta, *buffers, *frozen)),
+            tuple((t.shape, t.dtype) for t in (*h, *theta, *v, *E, *buffers, *frozen)),
             tuple(t.shape for t in betas),
         )
         specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
@@ -134,7 +135,7 @@ class Engine:
             return self._make(first(), block, carry.spec, pace.varying, watch, check)
 
         made = self._steps.get(key, make)
-        carried = [*theta, *omega, *h, *z, *buffers]
+        carried = [*theta, *omega, *h, *z, *v, *E, *buffers]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
         results = made.loop(block.count, work, samples, constants)
         with torch.no_grad():
@@ -142,7 +143,7 @@ class Engine:
                 if moved is not tensor:
                     tensor.copy_(moved)
         torch.autograd.graph.increment_version([*theta, *buffers])
-        return _read(results, made, Carry(h, z, omega, carry.spec))
+        return _read(results, made, Carry(h, z, omega, carry.spec, v=v, E=E))
 
     def _make(
         self,
@@ -165,7 +166,7 @@ class Engine:
             )
 
         read = {"rates", "u", "target", "fresh", *(["betas"] if varying else [])}
-        kinds, laned = first.kinds({"theta", "omega", "h", "z", "buffers"}, read), first.laned()
+        kinds, laned = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers"}, read), first.laned()
         return make_step(self.order, check, recording, kinds, laned, self.lanes, first.theta[0].device)
 
     def _member(self, inputs: Inputs) -> Inputs:

@@ -52,6 +52,8 @@ class Inputs:
     omega: list[Tensor]
     h: list[Tensor]
     z: list[Tensor]
+    v: list[Tensor]
+    E: list[Tensor]
     buffers: list[Tensor]
     frozen: list[Tensor]
     rates: list[Tensor]
@@ -180,17 +182,20 @@ def record(
         now = Instant(Sample(u, target), 0.0, stage.rates, False, False)
 
         def propose() -> Any:
-            h, z = given.h, given.z
+            h, z, E = given.h, given.z, given.E
             if h and (reset_each or variant.fresh):
                 start = first_state(network.initial_state(u), h_spec)
                 again = [torch.zeros_like(leaf) for leaf in z]
+                first = stage.order.first(start, h_spec)
                 if reset_each:
-                    h, z = start, z if carries else again
+                    h, z, E = start, z if carries else again, first
                 if variant.fresh:
                     new = given.fresh[0]
-                    h = [torch.where(new, a, b) for a, b in zip(start, h, strict=True)]
-                    z = [torch.where(new, a, b) for a, b in zip(again, z, strict=True)]
-            return stage.order.propose(Carry(h, z, given.omega, h_spec), now)
+                    h, z, E = (
+                        [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
+                        for begun, kept in ((start, h), (again, z), (first, E))
+                    )
+            return stage.order.propose(Carry(h, z, given.omega, h_spec, v=given.v, E=E), now)
 
         with counted() as faults:
             outcome = stage.run(propose)
@@ -202,11 +207,14 @@ def record(
         y, described["y_spec"] = _tree.flatten(outcome.y)
         described.update(y_count=len(y), loss=outcome.loss is not None)
         described["coupling"] = outcome.coupling is not None
-        carried = [*theta, *outcome.omega, *outcome.h, *outcome.z, *stage.buffers]
+        parts = (theta, outcome.omega, outcome.h, outcome.z, outcome.v, outcome.E, stage.buffers)
+        carried = [tensor for part in parts for tensor in part]
         carried = [new.detach().to(old.dtype) for new, old in zip(carried, flat, strict=False)]
         results = [*y, *(x for x in (outcome.loss, outcome.coupling) if x is not None)]
-        watched = [] if variant.watch == "nothing" else [*outcome.h, *outcome.z, *floating(stage.buffers)]
-        watched += [*outcome.omega, *theta] if variant.watch == "all" else []
+        watched = (
+            [] if variant.watch == "nothing" else [*outcome.h, *outcome.z, *outcome.E, *floating(stage.buffers)]
+        )
+        watched += [*outcome.omega, *theta, *outcome.v] if variant.watch == "all" else []
         described["mark"] = bool(watched or faults)
         if watched or faults:
             results.append(mark(watched, faults))

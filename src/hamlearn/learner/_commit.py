@@ -168,7 +168,7 @@ def nonfinite(outcome: Outcome, system: System, moved: Moved, still: Collection[
         moved: θ⁺, and which weights have been looked at already.
         still: Which weights stay where they are.
     """
-    values = list(outcome.h)
+    values = [*outcome.h, *outcome.E]
     if outcome.moves:
         omega, theta, late = outcome.omega, moved.theta, moved.late
         if outcome.dtheta is not None:
@@ -200,6 +200,8 @@ def nonfinite_message(outcome: Outcome, system: System, moved: Moved, t: float) 
         what = "the costate is not finite (z)"
     elif not _tree.all_finite(outcome.h):
         what = "the state h is not finite"
+    elif not _tree.all_finite(outcome.E):
+        what = "the sensitivity E of the state is not finite"
     elif found := bad(names, [weight.detach() for weight in moved.theta]):
         what = f"the weights would overflow ({found})"
     else:

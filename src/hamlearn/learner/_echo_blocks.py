@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,7 +96,7 @@ class EchoRunner(BlockRunner):
                     if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *moved]):
                         return _rows(passed, learner._carry), stop - 1
                     torch._foreach_copy_(system.theta, theta)
-                learner._carry = Carry(learner._carry.h, learner._carry.z, omega, learner._carry.spec)
+                learner._carry = replace(learner._carry, omega=omega, own=False)
                 self._after_echo(part)
             start = stop
         return _rows(passed, learner._carry), block.count
@@ -109,7 +110,7 @@ class EchoRunner(BlockRunner):
         fresh[0] = learner._fresh
         rows = plan.rows(start, start + part.count, part)
         done = self.engine.forward(h, spec, rows, fresh, part, lambda: learner._try(part.sample(0)))
-        learner._carry = Carry(done.h, [torch.zeros_like(leaf) for leaf in done.h], carry.omega, spec)
+        learner._carry = carry.anew(done.h, spec, [])
         learner._fresh = False
         self.since += part.count
         self.waiting.append(done.stretch)
@@ -126,7 +127,7 @@ class EchoRunner(BlockRunner):
         if part.ends(part.count - 1):
             self.waiting = []
             h, spec = _tree.flatten(learner._network.initial_state(part.sample(part.count - 1).u))
-            learner._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], learner._carry.omega, spec)
+            learner._carry = learner._carry.anew(h, spec, [])
             learner._fresh = True
 
     def _trim(self) -> None:

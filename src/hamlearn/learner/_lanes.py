@@ -53,8 +53,9 @@ class Lanes:
         self.buffers = pack([named(member._order, engine.buffer_names) for member in members])
         self.frozen = pack([named(member._order, engine.frozen_names) for member in members])
         carries = [member._carry for member in members]
-        h, z, omega = (pack([getattr(carry, part) for carry in carries]) for part in ("h", "z", "omega"))
-        self.carry = Carry(h, z, omega, carries[0].spec)
+        parts = (pack([getattr(carry, part) for carry in carries]) for part in ("h", "z", "omega", "v", "E"))
+        h, z, omega, v, E = parts
+        self.carry = Carry(h, z, omega, carries[0].spec, v=v, E=E)
         self.times = np.array([member._t for member in members])
         self.updates = np.array([member._updates for member in members])
         self.fresh = members[0]._fresh
@@ -68,8 +69,8 @@ class Lanes:
                     weight.copy_(pick(packed, number))
                 for buffer, packed in zip(named(member._order, engine.buffer_names), self.buffers, strict=True):
                     buffer.copy_(pick(packed, number))
-            parts = (carry.h, carry.z, carry.omega)
-            h, z, omega = ([pick(leaf, number).clone() for leaf in part] for part in parts)
-            member._carry = Carry(h, z, omega, carry.spec)
+            parts = (carry.h, carry.z, carry.omega, carry.v, carry.E)
+            h, z, omega, v, E = ([pick(leaf, number).clone() for leaf in part] for part in parts)
+            member._carry = Carry(h, z, omega, carry.spec, v=v, E=E)
             member._t, member._updates = float(self.times[number]), int(self.updates[number])
             member._fresh = self.fresh

@@ -75,7 +75,7 @@ class PopulationRunner(BlockRunner):
         block = block.part(0, plan.count)
         start = lanes.carry
         if stateful and (lanes.fresh or not start.h):
-            start = self._anew(block.sample(0).u, start.omega)
+            start = self._anew(block.sample(0).u, start)
         self.repair = undo = _undo(lanes)
         pace = plan.pace()
 
@@ -99,7 +99,7 @@ class PopulationRunner(BlockRunner):
             return shorter
         lanes.carry, lanes.fresh = ran.carry, block.ends(block.count - 1)
         if stateful and lanes.fresh:
-            lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry.omega)
+            lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry)
         lanes.times, lanes.updates = plan.all_times[-1], plan.updates
         return Ahead(block, plan, ran, undo, self.reader.progress)
 
@@ -107,10 +107,12 @@ class PopulationRunner(BlockRunner):
         """The report of a step."""
         return Rows(ahead, index, self.layout.flat)
 
-    def _anew(self, u: Any, omega: list[Tensor]) -> Carry:
+    def _anew(self, u: Any, before: Carry) -> Carry:
         starts = [_tree.flatten(member.network.initial_state(u)) for member in self.members]
+        firsts = [member._order.first(h, spec) for member, (h, spec) in zip(self.members, starts, strict=True)]
         h = [self.layout.pack(leaves) for leaves in zip(*(leaves for leaves, _ in starts), strict=True)]
-        return Carry(h, [torch.zeros_like(leaf) for leaf in h], omega, starts[0][1])
+        E = [self.layout.pack(leaves) for leaves in zip(*firsts, strict=True)]
+        return before.anew(h, starts[0][1], E)
 
 
 def how_members_differ(one: Learner, other: Learner) -> str | None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-from hamlearn.credit import Credit, Echo
+from hamlearn.credit import Cleared, Credit, Echo, Sensitivity
 from hamlearn.echo import Echoed
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.networks import Network
 from hamlearn.parallel import Parallel
+from hamlearn.sensitivity import Sensitive
 from hamlearn.sequential import Sequential
 from hamlearn.system import Order, System
 
@@ -38,7 +39,7 @@ def check_parts(network: object, hyper: object, credit: object, integrator: obje
     if not isinstance(hyper, Hyper):
         raise ConfigError(f"hyper is a {type(hyper).__name__}: give hl.Hyper(...) or hl.Hyper.from_sgd(...)")
     if not isinstance(credit, Credit):
-        raise ConfigError(f"credit={credit!r} must be hl.Forward(), hl.Cleared() or hl.Echo()")
+        raise ConfigError(f"credit={credit!r} must be hl.Forward(), hl.Cleared(), hl.Sensitivity() or hl.Echo()")
     if not isinstance(integrator, Integrator):
         raise ConfigError(f"integrator={integrator!r} must be hl.Euler(), hl.Heun() or hl.RK4()")
 
@@ -59,6 +60,8 @@ def check_choices(**choices: str) -> None:
 
 def make_order(system: System, order: str, credit: Credit, integrator: Integrator, reset_h: str) -> Order:
     """The order of the updates that these choices ask for."""
+    if isinstance(credit, Sensitivity):
+        return _sensitive(system, order, credit, integrator, reset_h)
     if order == "parallel":
         if isinstance(credit, Echo):
             raise ConfigError(
@@ -95,3 +98,20 @@ def make_order(system: System, order: str, credit: Credit, integrator: Integrato
             "state net with a method previous(u, h), such as hl.reversible.MidpointCell"
         )
     return Echoed(system, credit)
+
+
+def _sensitive(system: System, order: str, credit: Sensitivity, integrator: Integrator, reset_h: str) -> Order:
+    if system.network.state is None or system.network.memoryless:
+        raise ConfigError(
+            "hl.Sensitivity() follows a state from step to step, and this network keeps none: use hl.Cleared()"
+        )
+    if system.hyper.s != -1:
+        raise ConfigError(f"hl.Sensitivity() is defined for s=-1 only, not s={system.hyper.s:+d}: leave s at -1")
+    if reset_h == "sample":
+        raise ConfigError("hl.Sensitivity() needs a state that lasts from step to step: use reset_h='boundary'")
+    if not isinstance(integrator, Euler):
+        raise ConfigError(f"hl.Sensitivity() is defined for hl.Euler() only, not {integrator!r}")
+    if credit.keep == 0 and order == "sequential":
+        # Nothing of the past is kept: z⁺·∂h⁺/∂θh is the gradient of the present loss.
+        return Sequential(system, Cleared())
+    return Sensitive(system, credit, order)

@@ -30,6 +30,8 @@ def save(path: str | os.PathLike[str], learner: Learner) -> None:
     tensors |= {f"omega/{name}": omega for name, omega in zip(names, carry.omega, strict=True)}
     tensors |= {f"h/{index}": leaf for index, leaf in enumerate(carry.h)}
     tensors |= {f"z/{index}": leaf for index, leaf in enumerate(carry.z)}
+    tensors |= {f"v/{name}": v for name, v in zip(names, carry.v, strict=False)}
+    tensors |= {f"E/{index}": leaf for index, leaf in enumerate(carry.E)}
     tensors |= _checkpoint.random_state()
     try:
         # By what any learner of this network knows, before it has met a state.
@@ -103,16 +105,16 @@ def copied(learner: Learner) -> dict[str, Any]:
     return vars(learner) | {
         "_blocks": None,
         "_order": order.without_graphs() if isinstance(order, Echoed) else order,
-        "_carry": (h, z, carry.omega),
+        "_carry": (h, z, carry.omega, carry.v, carry.E),
     }
 
 
 def revive(learner: Learner, copied: dict[str, Any]) -> None:
     """Make a learner of what `copied` told, running its stored tokens again to have their graphs."""
     vars(learner).update(copied)
-    h, z, omega = copied["_carry"]
+    h, z, omega, v, E = copied["_carry"]
     leaves, spec = ([], None) if h is None else _tree.flatten(h)
-    learner._carry = Carry(leaves, [] if z is None else _tree.flatten(z)[0], omega, spec)
+    learner._carry = Carry(leaves, [] if z is None else _tree.flatten(z)[0], omega, spec, v=v, E=E)
     order = learner._order
     if isinstance(order, Echoed) and order.tokens:
         devices = sorted({weight.get_device() for weight in learner._network.parameters() if weight.is_cuda})
@@ -158,7 +160,12 @@ def _carry(left: Tensors, described: Any, learner: Learner, *, fresh: bool) -> C
     spec = build_structure(described, len(h), [kind for state in known for kind in namedtuples(state)])
     if h and known and not any(alike(_tree.unflatten(h, spec), state) for state in known):
         raise ValueError(f"its state has the structure {shown(described)}, not that of this network's")
-    return Carry(h, z, omega, spec)
+    v = [left.keep(f"v/{n}", w.device, w) for n, w in zip(names, learner._carry.v and theta, strict=False)]
+    E = [
+        left.keep(f"E/{index}", device, leaf)
+        for index, leaf in enumerate(learner._order.first(h, spec) if h else [])
+    ]
+    return Carry(h, z, omega, spec, v=v, E=E)
 
 
 def _waiting(tensors: Tensors, described: Any, learner: Learner) -> Waiting:

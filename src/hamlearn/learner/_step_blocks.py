@@ -55,7 +55,7 @@ class StepRunner(BlockRunner):
         if learner._stateful and (learner._fresh or not start.h):
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(0).u))
             z = start.z if start.z and not learner._fresh else [torch.zeros_like(leaf) for leaf in h]
-            start = Carry(h, z, start.omega, spec)
+            start = Carry(h, z, start.omega, spec, v=start.v, E=learner._order.first(h, spec))
         self.repair = undo = Undo(learner)
         engine, order = self.engine, learner._order
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
@@ -84,7 +84,7 @@ class StepRunner(BlockRunner):
         learner._fresh = block.ends(block.count - 1)
         if learner._fresh and learner._stateful:
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(block.count - 1).u))
-            learner._carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], ran.carry.omega, spec)
+            learner._carry = ran.carry.anew(h, spec, learner._order.first(h, spec))
         return Ahead(block, plan, ran, undo, self.reader.progress)
 
 

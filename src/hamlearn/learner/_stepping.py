@@ -11,7 +11,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import plus
 from hamlearn._slots import Slots
-from hamlearn.credit import Echo
+from hamlearn.credit import Echo, Sensitivity
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hyper import Hyper, Overshoot, Rates
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
@@ -137,7 +137,7 @@ class Stepping:
         return StepReport(self._t, waited.y, outcome.loss, sample, phi=rates.phi, skipped=not finite)
 
     def _require_label_later(self, sample: Sample) -> None:
-        if self._choices.credit.carries or isinstance(self._choices.credit, Echo):
+        if self._choices.credit.carries or isinstance(self._choices.credit, Echo | Sensitivity):
             raise SampleError(
                 f"the sample with id={sample.id!r} has no target, and with credit={self._choices.credit!r} "
                 "a label that comes later cannot be learned: use hl.Cleared(), or leave out the id"
@@ -208,18 +208,18 @@ class Stepping:
         if not self._stateful or not self._starts_anew():
             return carry
         if not self._order.needs_h:
-            return Carry([], [], carry.omega, None)
+            return Carry([], [], carry.omega, None, v=carry.v)
         start = self._network.initial_state(now.sample.u)
         if self._fresh or not self._choices.credit.carries:
             h, spec = _tree.flatten(start)
-            return Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec)
+            return carry.anew(h, spec, self._order.first(h, spec))
         h, spec = first_state(start, carry.spec), carry.spec
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
             raise SampleError(
                 f"the state became {_tree.describe(h)} while its costate z of {_tree.describe(carry.z)} lives "
                 "on: keep the batch size, end the sequence with boundary=True, or use hl.Cleared()"
             )
-        return Carry(h, carry.z, carry.omega, spec)
+        return Carry(h, carry.z, carry.omega, spec, v=carry.v, E=carry.E)
 
     def _move(self, now: Instant, outcome: Outcome, undo: Withdrawal) -> Moved:
         """Move the weights, all but those that can wait, or have to, until the step is accepted."""
@@ -244,14 +244,15 @@ class Stepping:
 
     def _accepted(self, now: Instant, outcome: Outcome, moved: Moved) -> Commit:
         own, system = outcome.own, self._system
-        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own)
+        carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own, outcome.v, outcome.E)
         fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
         changes = system.slots.changes()
         if fresh and self._stateful:
             beside = dict(zip(system.names, moved.theta, strict=True)) if moved.beside else {}
             with system.slots.exchanged(beside):
                 h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = Carry(h, [torch.zeros_like(leaf) for leaf in h], carry.omega, spec, own)
+            carry = carry.anew(h, spec, self._order.first(h, spec))
+            carry.own = own
         return Commit(self, moved.todo(), changes, carry, now.t + now.rates.tau, updates, fresh)
 
     def _skipped(self, sample: Sample | None) -> Commit:
@@ -261,5 +262,5 @@ class Stepping:
         return Commit(self, (), [], self._carry, self._t, self._updates, self._fresh, memory="kept")
 
     def _anew(self) -> Commit:
-        carry = Carry([], [], self._carry.omega, None)
+        carry = self._carry.anew([], None, [])
         return Commit(self, (), [], carry, self._t, self._updates, True, memory="dropped")

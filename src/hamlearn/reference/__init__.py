@@ -7,6 +7,7 @@ and state are passed in and out; trees of tensors are walked leaf by leaf.
 from hamlearn.reference._echo import echo_sequence
 from hamlearn.reference._equations import ReferenceReport, ReferenceState, f_h, f_y, start
 from hamlearn.reference._orders import parallel_rates, parallel_step, run, sequential_step
+from hamlearn.reference._sensitivity import sensitivity_step
 
 __all__ = [
     "ReferenceReport",
@@ -17,6 +18,7 @@ __all__ = [
     "parallel_rates",
     "parallel_step",
     "run",
+    "sensitivity_step",
     "sequential_step",
     "start",
 ]

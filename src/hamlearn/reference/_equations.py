@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -22,7 +22,7 @@ Loss = Callable[[Any, Any], Tensor]
 
 @dataclass(frozen=True)
 class ReferenceState:
-    """All that is carried from step to step: t, h, z, θ, ω, and how many updates a loss has entered."""
+    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, and E if any."""
 
     t: float
     h: Any
@@ -30,6 +30,7 @@ class ReferenceState:
     theta: Weights
     omega: Weights
     updates: int = 0
+    E: Weights = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch.utils._pytree import tree_map
 
-from hamlearn.credit import Cleared, Credit
+from hamlearn.credit import Cleared, Credit, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.reference._equations import (
@@ -29,6 +29,7 @@ from hamlearn.reference._equations import (
     start,
     tau_of,
 )
+from hamlearn.reference._sensitivity import first_sensitivity, sensitivity_step
 from hamlearn.state import Sample
 
 
@@ -60,8 +61,13 @@ def run(
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0) if fresh else state.z)
         if not credit.carries:
             state = replace(state, z=tree_map(torch.zeros_like, state.h))
-        step = parallel_step if order == "parallel" else sequential_step
-        state, report = step(network, loss, hyper, state, sample)
+        if isinstance(credit, Sensitivity):
+            if fresh:
+                state = replace(state, E=first_sensitivity(network, state.theta, sample.u))
+            state, report = sensitivity_step(network, loss, hyper, state, sample, credit, order)
+        else:
+            step = parallel_step if order == "parallel" else sequential_step
+            state, report = step(network, loss, hyper, state, sample)
         fresh = sample.boundary
         if sample.boundary:
             h0 = h0_for(network, sample.u)

@@ -1,0 +1,107 @@
+"""Sensitivities as whole matrices: ∂h/∂θ for every entry of the state and every weight, carried forward."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from hamlearn.credit import Sensitivity
+from hamlearn.hyper import Hyper
+from hamlearn.networks import Network
+from hamlearn.reference._equations import (
+    Loss,
+    ReferenceReport,
+    ReferenceState,
+    Weights,
+    add,
+    detach,
+    f_h,
+    f_y,
+    gradient,
+    hyper_at,
+    leaf,
+    left,
+    nominal_of,
+    tau_of,
+)
+from hamlearn.state import Sample
+
+
+def first_sensitivity(network: Network, theta: Weights, u: Any) -> Weights:
+    """E(0) = ∂h0/∂θ: the identity for a learned h0, 0 for all else."""
+    weights = dict(network.named_parameters())
+    h0 = network.start(u)
+    return {name: _jacobian(_flat(h0), weights[name]) for name in theta}
+
+
+def sensitivity_step(
+    network: Network,
+    loss: Loss,
+    hyper: Hyper,
+    state: ReferenceState,
+    sample: Sample,
+    credit: Sensitivity,
+    order: str,
+) -> tuple[ReferenceState, ReferenceReport]:
+    """E⁺ = κ (∂h⁺/∂h) E + ∂h⁺/∂θ; sequential order pairs it with ∂L/∂h⁺, parallel order E with ∂L/∂h.
+
+    With `strict=False` each entry of h keeps what it owes to the weights of its own unit.
+    """
+    tau = tau_of(hyper, state, sample)
+    tau0 = nominal_of(hyper, state, tau)
+    _, phi, eta, _, beta = hyper_at(hyper, state)
+    h = leaf(state.h)
+    theta = {name: leaf(weight) for name, weight in state.theta.items()}
+    h1 = add(h, tau, f_h(network, theta, sample.u, h, tau))  # eq:figliotop
+    J = torch.cat([_jacobian(_flat(h1), x) for x in tree_leaves(h)], 1)
+    F = {name: _jacobian(_flat(h1), theta[name]) for name in theta}
+    E1 = {name: credit.keep * J @ state.E[name] + F[name] for name in theta}
+    if not credit.strict:
+        inner = [name for name in theta if name.startswith(("state.", "h0_"))]
+        E1 |= {name: E1[name] * _own(network, state.h, name, theta[name]) for name in inner}
+    point, E = (leaf(state.h), state.E) if order == "parallel" else (leaf(detach(h1)), E1)
+    y = f_y(network, theta, sample.u, point)
+    L = loss(y, sample.target) if sample.target is not None else None
+    dL_dh, dL_dtheta = gradient(L, point), gradient(L, theta)
+    leaves, spec = tree_flatten(dL_dh)
+    z = tree_unflatten([tau0 * phi * x for x in leaves], spec)
+    keep = left(eta, tau0, tau)
+    omega = {
+        n: keep * state.omega[n] + (_flat(z) @ E[n]).reshape(theta[n].shape) + tau0 * phi * dL_dtheta[n]
+        for n in theta
+    }
+    moving = state.omega if order == "parallel" else omega
+    theta1 = {n: state.theta[n] - tau0 * (beta(n) * moving[n]) for n in theta}  # eq:hesb
+    H = torch.zeros(()) if L is None else phi * L
+    report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
+    updates = state.updates + (sample.target is not None)
+    after = replace(state, t=state.t + tau, h=detach(h1), z=z, theta=theta1, omega=omega, updates=updates, E=E1)
+    return after, report
+
+
+def _flat(tree: Any) -> Tensor:
+    return torch.cat([x.reshape(-1) for x in tree_leaves(tree)])
+
+
+def _jacobian(of: Tensor, by: Tensor) -> Tensor:
+    """∂of/∂by as a matrix."""
+    if not of.requires_grad:
+        return of.new_zeros(of.numel(), by.numel())
+    rows = [torch.autograd.grad(x, by, retain_graph=True, materialize_grads=True)[0].reshape(-1) for x in of]
+    return torch.stack(rows).detach()
+
+
+def _own(network: Network, h: Any, name: str, weight: Tensor) -> Tensor:
+    """1 where an entry of h and an entry of the weight belong to the same unit."""
+    cell: Any = network.state
+    units = cell.hidden_size if isinstance(cell, nn.RNNCellBase) else cell.units
+    of_h = torch.cat([torch.arange(units).expand(x.shape).reshape(-1) for x in tree_leaves(h)])
+    axis = -1 if name.startswith("h0_") else 0
+    shape = [1] * weight.dim()
+    shape[axis] = -1
+    of_weight = (torch.arange(weight.shape[axis]) % units).reshape(shape).expand(weight.shape).reshape(-1)
+    return (of_h[:, None] == of_weight[None]).to(weight.dtype)
