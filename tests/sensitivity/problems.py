@@ -61,9 +61,7 @@ def network_of(kind: str, inputs: int = 2, units: int = 5, h0: str = "zeros") ->
     return hl.Network.recurrent(cell, nn.Linear(shown, 1), transition=transition, h0=start).double()
 
 
-def stream(
-    steps: int, lanes: int | None, inputs: int = 2, seed: int = 0, uneven: bool = False
-) -> list[hl.Sample]:
+def stream(steps: int, lanes: int | None, inputs: int = 2, seed: int = 0, uneven: bool = False) -> list[hl.Sample]:
     draw = torch.Generator().manual_seed(seed)
     batch = () if lanes is None else (lanes,)
     samples = []

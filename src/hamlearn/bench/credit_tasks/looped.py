@@ -31,11 +31,15 @@ class Looped:
     """
 
     def __init__(self, step: Step, carry: Sequence[Tensor], sample: Sequence[Tensor]) -> None:
-        self.carry = [tensor.detach().clone().contiguous() for tensor in carry]
+        self.begin(carry)
         graph = pure_graph(step, [*self.carry, *sample])
         kinds: list[Kind] = ["carry" for _ in carry]
         kinds += ["sample" for _ in sample]
         self._loop = Loop(translate(graph, kinds, [False] * len(kinds)))
+
+    def begin(self, carry: Sequence[Tensor]) -> None:
+        """Start anew, from a carry of the same shapes."""
+        self.carry = [tensor.detach().clone().contiguous() for tensor in carry]
 
     def __call__(self, samples: Sequence[Tensor]) -> list[Tensor]:
         """Take all steps; the results, one row a step."""

@@ -21,7 +21,10 @@ BETAS, EPS = (0.9, 0.999), 1e-8
 
 
 class Adam:
-    """Adam as PyTorch has it, on flat lists: carries (m, v, β₁ᵗ, β₂ᵗ)."""
+    """Adam as PyTorch has it, on flat lists: carries (m, v, β₁ᵗ, β₂ᵗ, rate).
+
+    The rate is carried too, so that one recording of a step serves all of them.
+    """
 
     def __init__(self, lr: float) -> None:
         self.lr = lr
@@ -29,19 +32,20 @@ class Adam:
     def start(self, theta: Sequence[Tensor]) -> list[Tensor]:
         """Moments 0, powers 1."""
         zeros = [torch.zeros_like(weight) for weight in (*theta, *theta)]
-        return [*zeros, torch.ones_like(theta[0].flatten()[0]), torch.ones_like(theta[0].flatten()[0])]
+        return [*zeros, *(theta[0].new_tensor(number) for number in (1.0, 1.0, self.lr))]
 
     def step(
         self, theta: list[Tensor], carried: list[Tensor], grads: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor]]:
         """(θ⁺, what is carried on)."""
         count = len(theta)
-        power1, power2 = carried[-2] * BETAS[0], carried[-1] * BETAS[1]
-        m = [BETAS[0] * a + (1 - BETAS[0]) * g for a, g in zip(carried[:count], grads, strict=True)]
-        v = [BETAS[1] * a + (1 - BETAS[1]) * g * g for a, g in zip(carried[count:-2], grads, strict=True)]
-        rate, scale = self.lr / (1 - power1), torch.rsqrt(1 - power2)
+        *moments, power1, power2, lr = carried
+        power1, power2 = power1 * BETAS[0], power2 * BETAS[1]
+        m = [BETAS[0] * a + (1 - BETAS[0]) * g for a, g in zip(moments[:count], grads, strict=True)]
+        v = [BETAS[1] * a + (1 - BETAS[1]) * g * g for a, g in zip(moments[count:], grads, strict=True)]
+        rate, scale = lr / (1 - power1), torch.rsqrt(1 - power2)
         moved = [w - rate * a / (torch.sqrt(b) * scale + EPS) for w, a, b in zip(theta, m, v, strict=True)]
-        return moved, [*m, *v, power1, power2]
+        return moved, [*m, *v, power1, power2, lr]
 
 
 class Online:

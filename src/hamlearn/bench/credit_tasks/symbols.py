@@ -34,7 +34,9 @@ def recall(steps: int, delay: int, seed: int = 0, lanes: int = LANES) -> Task:
     u[..., :CUES] = nn.functional.one_hot(cue, CUES) * (at % length == 0)[:, None, None]
     u[..., CUES] = (at % length == length - 1)[:, None]
     u[..., CUES + 1] = torch.randint(2, (steps, lanes), generator=generator)
-    return Task(f"recall {delay}", u, cue, at % length == length - 1, CUES, cross_entropy, "accuracy", 0.1)
+    return Task(
+        f"recall {delay}", u, cue, at % length == length - 1, CUES, cross_entropy, "accuracy", 0.1, span=delay
+    )
 
 
 def delayed_add(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
@@ -45,7 +47,7 @@ def delayed_add(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
     target = 0.5 + 0.5 * late[0] - 0.25 * late[1]
     has = torch.ones(steps, dtype=torch.bool)
     bce = nn.functional.binary_cross_entropy_with_logits
-    return Task("delayed-add", x, target, has, 1, bce, "cross-entropy", 0.1, units=32)
+    return Task("delayed-add", x, target, has, 1, bce, "cross-entropy", 0.1, units=32, span=LAGS[1])
 
 
 def anbn(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
@@ -66,4 +68,4 @@ def anbn(steps: int, seed: int = 0, lanes: int = LANES) -> Task:
         symbols[:, lane] = torch.tensor(row[: steps + 1])
     u = nn.functional.one_hot(symbols[:-1], 3).float()
     has = torch.ones(steps, dtype=torch.bool)
-    return Task("aⁿbⁿ", u, symbols[1:], has, 3, cross_entropy, "accuracy", 0.1, restart[:-1])
+    return Task("aⁿbⁿ", u, symbols[1:], has, 3, cross_entropy, "accuracy", 0.1, restart[:-1], span=LONGEST)

@@ -32,6 +32,7 @@ class Task:
         restart: Which lanes begin an episode at a step (steps, lanes): h, and all that is carried for credit, is
             zero before the input is taken. `None`: never.
         units: Of the recurrent net.
+        span: Steps over which something is to be remembered, for cells that can be told.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Task:
     last: float
     restart: Tensor | None = None
     units: int = 64
+    span: int = 2
 
     @property
     def together(self) -> bool:
@@ -61,7 +63,7 @@ class Task:
         has = self.has.tolist()
         ends = [False] * len(has)
         if self.restart is not None and self.together:
-            ends = [*self.restart[1:, 0].tolist(), False]
+            ends = [*self.restart[1:, 0].tolist(), True]
         rows = zip(u, self.target, has, ends, strict=True)
         return [Sample(x, target if given else None, boundary=end) for x, target, given, end in rows]
 

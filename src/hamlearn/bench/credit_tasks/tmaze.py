@@ -120,25 +120,37 @@ class ActorCritic(Online):
         return torch.cat([self.maze.observe(position, goal), restart.unsqueeze(-1)], -1)
 
 
-def walk(agent: ActorCritic, steps: int, seed: int, chunk: int = 2_000) -> list[tuple[int, bool]]:
-    """Learn for so many steps in a compiled loop: (step, whether it succeeded) of every episode, in order."""
-    generator = torch.Generator().manual_seed(seed)
+class Walk:
+    """A compiled loop of an agent and its mazes; one recording serves all agents of one kind.
 
-    def draw(count: int) -> list[Tensor]:
-        chance = torch.rand(count, LANES, generator=generator)
-        goal = torch.randint(2, (count, LANES), generator=generator).float()
-        noise = torch.randint(2, (count, LANES, agent.cell.units), generator=generator).float() * 2 - 1
-        return [chance, goal, noise]
+    Args:
+        agent: One of them.
+        chunk: Steps that are taken at a time.
+    """
 
-    first = torch.randint(2, (LANES,), generator=generator).float()
-    loop = Looped(agent.act, agent.begin(first), [row[0] for row in draw(1)])
-    episodes: list[tuple[int, bool]] = []
-    for begin in range(0, steps, chunk):
-        done, success = loop(draw(min(chunk, steps - begin)))
-        where = done.nonzero()
-        won = success[done > 0] > 0
-        episodes += [(begin + int(k), bool(w)) for k, w in zip(where[:, 0].tolist(), won.tolist(), strict=True)]
-    return episodes
+    def __init__(self, agent: ActorCritic, chunk: int = 2_000) -> None:
+        self.chunk = chunk
+        generator = torch.Generator().manual_seed(0)
+        sample = [row[0] for row in _draw(agent, 1, generator)]
+        self.loop = Looped(agent.act, agent.begin(sample[1]), sample)
+
+    def __call__(self, agent: ActorCritic, steps: int, seed: int) -> list[tuple[int, bool]]:
+        """Learn for so many steps: (step, whether it succeeded) of every episode, in order."""
+        generator = torch.Generator().manual_seed(seed)
+        self.loop.begin(agent.begin(torch.randint(2, (LANES,), generator=generator).float()))
+        episodes: list[tuple[int, bool]] = []
+        for begin in range(0, steps, self.chunk):
+            done, success = self.loop(_draw(agent, min(self.chunk, steps - begin), generator))
+            ended = (begin + done.nonzero()[:, 0]).tolist()
+            episodes += zip(ended, (success[done > 0] > 0).tolist(), strict=True)
+        return episodes
+
+
+def _draw(agent: ActorCritic, count: int, generator: torch.Generator) -> list[Tensor]:
+    """Chances of actions, next goals, and signs for rules that draw them."""
+    chance = torch.rand(count, LANES, generator=generator)
+    goal = torch.randint(2, (count, LANES), generator=generator).float()
+    return [chance, goal, torch.zeros(count, LANES, 1)]
 
 
 def shares(episodes: list[tuple[int, bool]]) -> list[tuple[int, float]]:
