@@ -19,6 +19,8 @@ from hamlearn.hamiltonian import vjp
 from hamlearn.networks import Network
 from hamlearn.transition import as_state
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+
 
 class Local(NamedTuple):
     """What a layer returns, and how it depends on its state and its weights.
@@ -48,6 +50,7 @@ class Layer:
         weights: Which of the learner's weights these are, by index.
         starts: Weights that are the first value of a slot: index of the weight, and of the slot.
         show: From its state to what the layer above reads.
+        coupled: Whether its units may see each other's past, of which only their own is then followed.
     """
 
     network: Network
@@ -59,6 +62,7 @@ class Layer:
     weights: list[int]
     starts: list[tuple[int, int]]
     show: Callable[[Any], Any]
+    coupled: bool
 
     def __call__(self, u: Any, h: list[Tensor]) -> list[Tensor]:
         """What the layer returns."""
@@ -103,23 +107,50 @@ class Layer:
         with torch.enable_grad():
             points = [leaf.detach().requires_grad_() for leaf in h]
             result = self(u, points)
-        J: list[list[Tensor]] = []
+        J: list[list[Tensor]] = [] if not self.coupled else self._own_part(u, h)
         F: list[list[Tensor]] = [[] for _ in weights]
         for leaf in result:
             found = vjp([leaf], [torch.ones_like(leaf)], [*points, *weights], keep=True)
-            J.append(found[: len(h)])
+            if not self.coupled:
+                J.append(found[: len(h)])
             for own, gradient in zip(F, found[len(h) :], strict=True):
                 own.append(gradient.reshape(*h[0].shape[:-1], *gradient.shape))
         return Local([leaf.detach() for leaf in result], J, F)
 
+    def _own_part(self, u: Any, h: list[Tensor]) -> list[list[Tensor]]:
+        """The diagonal of ∂result/∂h, from a batch with a row for each unit in which it alone is free."""
+        n, shape = self.units, h[0].shape
+        alone = torch.eye(n, dtype=torch.bool, device=h[0].device)
+        leaves, spec = _tree.flatten(u)
+        rows = _tree.unflatten(
+            [
+                leaf.reshape(*leaf.shape[len(shape) - 1 :]).expand(n, *leaf.shape[len(shape) - 1 :])
+                for leaf in leaves
+            ],
+            spec,
+        )
+        with torch.enable_grad():
+            own = [leaf.detach().reshape(n).requires_grad_() for leaf in h]
+            wide = [torch.where(alone, free, leaf.detach().reshape(n)) for free, leaf in zip(own, h, strict=True)]
+            result = self(rows, wide)
+        parts = [vjp([leaf], [alone.to(leaf.dtype)], own, keep=True) for leaf in result]
+        return [[part.reshape(shape) for part in row] for row in parts]
 
-def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[Tensor], spec: Any) -> list[Layer]:
+
+def layers_of(
+    network: Network, theta: list[Tensor], names: list[str], h: list[Tensor], spec: Any, *, coupled: bool
+) -> list[Layer]:
     """The layers of the state net, for a state of this structure.
 
     Raises:
         ConfigError: If it does not say how many units it has, or a weight cannot belong to units.
     """
     net: Any = network.state
+    if isinstance(net, nn.Module) and any(isinstance(part, _BATCH_NORMS) for part in net.modules()):
+        raise ConfigError(
+            "the state net normalises over batches, so that its rows see each other: hl.Sensitivity() cannot "
+            "follow it. Use hl.Echo(), or a layer norm within each unit"
+        )
     # A stack tells its cells, each with the function from its state to what the next one reads.
     cells = list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
     states = _tree.unflatten(h, spec) if hasattr(net, "layers") else [_tree.unflatten(h, spec)]
@@ -145,7 +176,9 @@ def layers_of(network: Network, theta: list[Tensor], names: list[str], h: list[T
             if name == f"h0_{slot}"
         ]
         indices = [index for _, index in mine]
-        found.append(Layer(network, cell, units, slots, own, [name for name, _ in mine], indices, starts, show))
+        found.append(
+            Layer(network, cell, units, slots, own, [name for name, _ in mine], indices, starts, show, coupled)
+        )
         start += len(leaves)
     _require_all_placed(found, net, known, names)
     return found

@@ -88,7 +88,7 @@ class Sensitive(Order):
         """The layers, found when the first state is met."""
         if self._layers is None or self._spec != spec:
             system = self.system
-            layers = layers_of(system.network, system.theta, system.names, h, spec)
+            layers = layers_of(system.network, system.theta, system.names, h, spec, coupled=not self.credit.strict)
             if self.parallel and len(layers) > 1:
                 raise ConfigError(
                     "in parallel order no layer of a stack sees the others at the same instant: use "

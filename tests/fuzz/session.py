@@ -179,9 +179,9 @@ class Session(Moves, Refused, Interrupts):
         return {"t": seen.t, "y": seen.y, "loss": seen.loss, "H": torch.as_tensor(seen.hamiltonian).detach()}
 
     def require_numbers(self) -> None:
-        """End the case where the judge has left the numbers: a learner refuses or skips what it cannot follow."""
+        """End the case where the judge runs away: rounding grows with it, and a learner may refuse or skip."""
         everything = [*self.judge.omega.values(), *(p.detach() for p in self.parts.parameters().values())]
-        if not all(bool((value.abs() < 1e30).all()) for value in everything):
+        if not all(bool((value.abs() < 1e6).all()) for value in everything):
             raise Diverged
 
     def both(self, sample: hl.Sample) -> dict[str, Any]:
