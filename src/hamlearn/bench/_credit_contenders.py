@@ -1,11 +1,15 @@
-"""Who is compared by `hamlearn bench credit`: a cell, a readout, and a way to give credit."""
+"""Who is compared by `hamlearn bench credit`: a cell, a readout, and a rule.
+
+Every rule learns by the same plain loop and the same Adam, so that the rule is all that differs. Where the
+library has it as a credit, a step's time is that of a learner of the library, run by the compiled engine.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,10 +19,10 @@ from hamlearn.bench.credit_tasks.nets import DenseTanh, Restarting
 from hamlearn.bench.credit_tasks.online import Online
 from hamlearn.bench.credit_tasks.rules import Exact, Own, RankOne, Rule
 from hamlearn.bench.credit_tasks.task import Task
+from hamlearn.bench.credit_tasks.windowed import NO_RULE, Windowed, windows
 from hamlearn.cells import LRU, RTU, ColumnarGRU
 from hamlearn.cells.columnar import slots
-from hamlearn.credit import Cleared, Credit, Echo, Forward, Sensitivity
-from hamlearn.errors import NonFiniteError
+from hamlearn.credit import Cleared, Credit, Echo, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
@@ -44,7 +48,8 @@ class Contender:
     Attributes:
         name: As in tables.
         cell: One of `CELLS`.
-        by: A credit of the library, or a plain rule.
+        rule: What is carried forward; `None` for truncated BPTT, which looks back over a window.
+        credit: The same as a credit of the library, where it has it.
         rates: Those tried.
         learns: Whether the state net learns; the control's does not.
         units: Instead of the task's.
@@ -52,7 +57,8 @@ class Contender:
 
     name: str
     cell: str
-    by: Credit | Rule
+    rule: Rule | None
+    credit: Credit | None = None
     rates: tuple[float, ...] = ONLINE
     learns: bool = True
     units: int | None = None
@@ -72,116 +78,96 @@ class Contender:
         cell, _ = self.network(task, 0)
         lanes, k = task.u.shape[1], len(slots(cell.initial_state(task.u[0])))
         weights = sum(weight.numel() for weight in cell.parameters())
-        if isinstance(self.by, Echo):
+        if self.rule is None:
             return WINDOW * lanes * (task.u.shape[-1] + task.outputs + k * cell.units)
-        if isinstance(self.by, Sensitivity | Own):
-            return lanes * k * weights
-        if isinstance(self.by, Exact):
+        if isinstance(self.rule, Exact):
             return lanes * cell.units * weights
-        if isinstance(self.by, RankOne):
+        if isinstance(self.rule, RankOne):
             return lanes * (cell.units + weights)
-        return lanes * k * cell.units if isinstance(self.by, Forward) else 0
+        return lanes * k * weights if self.rule != Own(keep=0.0) else 0
 
 
+_NOTHING, _BACK = Own(keep=0.0), Echo(every=WINDOW)
 CONTENDERS = {
-    "frozen": Contender("frozen control", "dense", Cleared(), learns=False),
-    "cleared": Contender("Cleared", "dense", Cleared()),
-    "forward": Contender("Forward", "dense", Forward()),
+    "frozen": Contender("frozen control", "dense", _NOTHING, Cleared(), learns=False),
+    "cleared": Contender("Cleared", "dense", _NOTHING, Cleared()),
     "rflo": Contender("RFLO / e-prop", "dense", Own(leak=0.9)),
     "uoro": Contender("UORO", "dense", RankOne()),
-    "snap1": Contender("SnAp-1", "dense", Sensitivity(strict=False)),
+    "snap1": Contender("SnAp-1", "dense", Own(), Sensitivity(strict=False)),
     "rtrl": Contender("exact RTRL", "dense", Exact(), units=32),
-    "tbptt": Contender(f"truncated BPTT, {WINDOW}", "dense", Echo(every=WINDOW), WINDOWED),
-    "cleared-gru": Contender("Cleared", "GRU", Cleared()),
-    "tbptt-gru": Contender(f"truncated BPTT, {WINDOW}", "GRU", Echo(every=WINDOW), WINDOWED),
-    "sensitivity": Contender("Sensitivity", "GRU", Sensitivity()),
-    "rtu": Contender("Sensitivity", "RTU", Sensitivity()),
-    "lru": Contender("Sensitivity", "LRU", Sensitivity()),
+    "tbptt": Contender(f"truncated BPTT, {WINDOW}", "dense", None, _BACK, WINDOWED),
+    "cleared-gru": Contender("Cleared", "GRU", _NOTHING, Cleared()),
+    "tbptt-gru": Contender(f"truncated BPTT, {WINDOW}", "GRU", None, _BACK, WINDOWED),
+    "sensitivity": Contender("Sensitivity", "GRU", Own(), Sensitivity()),
+    "rtu": Contender("Sensitivity", "RTU", Own(), Sensitivity()),
+    "lru": Contender("Sensitivity", "LRU", Own(), Sensitivity()),
 }
 """By the names that `--rule` takes."""
 
 
-class Learned(Protocol):
-    """A way to learn a task."""
-
-    def learn(self, task: Task, lr: float, seed: int) -> Tensor:
-        """Outputs (steps, lanes, outputs), each told before it was learned from."""
-
-    def microseconds(self, task: Task, steps: int) -> float:
-        """A step's time, in a stretch of so many, going on from where it is."""
-
-
-def made(contender: Contender) -> Learned:
-    """By a learner of the library, or by the plain loop."""
-    return ByLearner(contender) if isinstance(contender.by, Credit) else ByRule(contender)
-
-
-class ByLearner:
-    """A learner of the library, run by the compiled engine."""
-
-    def __init__(self, contender: Contender) -> None:
-        self.contender = contender
-        self.learner: Learner | None = None
-
-    def learn(self, task: Task, lr: float, seed: int) -> Tensor:
-        """Outputs; those after a step that could not be finite are not numbers."""
-        cell, readout = self.contender.network(task, seed)
-        cell.requires_grad_(self.contender.learns)
-        network = Network.recurrent(cell if task.together else Restarting(cell), readout)
-        assert isinstance(self.contender.by, Credit)
-        self.learner = Learner(network, task.loss, Hyper.from_adam(lr), credit=self.contender.by)
-        samples, found = task.samples(), []
-        try:
-            for report in self.learner.run(samples, engine="compiled", chunk=CHUNK):
-                found.append(report.y)
-        except NonFiniteError:
-            found += [torch.full_like(found[0], torch.nan)] * (len(samples) - len(found))
-        return torch.stack(found)
-
-    def microseconds(self, task: Task, steps: int) -> float:
-        """Stream and reports included."""
-        assert self.learner is not None
-        # To the last boundary: a stream that stops within a sequence is refused.
-        stretch = task.samples()[:steps]
-        stretch[-1].boundary = task.restart is not None and task.together
-        begin = time.perf_counter()
-        for _ in self.learner.run(stretch, engine="compiled", chunk=CHUNK):
-            pass
-        return (time.perf_counter() - begin) / len(stretch) * 1e6
-
-
-class ByRule:
-    """The plain loop, compiled; one recording serves all seeds and rates."""
+class Trial:
+    """A contender on a task; one recording of its loop serves all seeds and rates."""
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
         self.loop: Looped | None = None
+        self.learner: Learner | None = None
 
     def learn(self, task: Task, lr: float, seed: int) -> Tensor:
-        """Outputs."""
-        cell, readout = self.contender.network(task, seed)
-        assert not isinstance(self.contender.by, Credit)
-        online = Online(Restarting(cell), readout, self.contender.by, task.loss, lr)
-        samples = self._samples(task, cell.units, seed)
-        carry = online.start(samples[0][0])
+        """Outputs (steps, lanes, outputs), each told before it was learned from."""
+        contender = self.contender
+        cell, readout = contender.network(task, seed)
+        restarting = Restarting(cell)
+        samples = [task.flagged(), task.target, task.has, self._signs(task, seed)]
+        first = samples[0][0]
+        if contender.rule is None:
+            online: Online = Windowed(restarting, readout, NO_RULE, task.loss, lr)
+            samples = [windows(rows, WINDOW) for rows in samples]
+        else:
+            online = Online(restarting, readout, contender.rule, task.loss, lr, frozen=not contender.learns)
+        carry = online.start(first)
         if self.loop is None:
             self.loop = Looped(online.step, carry, [row[0] for row in samples])
         self.loop.begin(carry)
-        return self.loop(samples)[0]
+        y = self.loop(samples)[0]
+        return y if contender.rule is not None else y.flatten(0, 1)
 
     def microseconds(self, task: Task, steps: int) -> float:
-        """The loop alone, over samples that lie ready."""
+        """A step's time: of a learner that follows SGD with momentum, stream and reports included.
+
+        Of a rule that the library does not have: of the loop alone, over samples that lie ready.
+        """
+        if self.contender.credit is not None:
+            return self._by_learner(task, steps, self.contender.credit)
         assert self.loop is not None
-        samples = self._samples(task, self.contender.units or task.units, 0)
+        samples = [task.flagged(), task.target, task.has, self._signs(task, 0)]
         samples = [row[:steps].contiguous() for row in samples]
         begin = time.perf_counter()
         self.loop(samples)
         return (time.perf_counter() - begin) / steps * 1e6
 
-    def _samples(self, task: Task, units: int, seed: int) -> list[Tensor]:
-        u = task.flagged()
-        # Only a rule that draws signs reads them.
-        width = units if isinstance(self.contender.by, RankOne) else 1
+    def _by_learner(self, task: Task, steps: int, credit: Credit) -> float:
+        stretch = task.samples()[:steps]
+        # A stream that stops within a sequence is refused.
+        stretch[-1].boundary = task.restart is not None and task.together
+        if self.learner is None:
+            cell, readout = self.contender.network(task, 0)
+            cell.requires_grad_(self.contender.learns)
+            network = Network.recurrent(cell if task.together else Restarting(cell), readout)
+            hyper = Hyper.from_sgd(lr=1e-4, momentum=0.9, dampening=0.9)
+            self.learner = Learner(network, task.loss, hyper, credit=credit)
+            self._run(stretch)
+        begin = time.perf_counter()
+        self._run(stretch)
+        return (time.perf_counter() - begin) / len(stretch) * 1e6
+
+    def _run(self, stretch: list[Any]) -> None:
+        assert self.learner is not None
+        for _ in self.learner.run(stretch, engine="compiled", chunk=CHUNK):
+            pass
+
+    def _signs(self, task: Task, seed: int) -> Tensor:
+        """Random signs; only a rule that draws them reads them."""
+        width = task.units if isinstance(self.contender.rule, RankOne) else 1
         generator = torch.Generator().manual_seed(seed)
-        signs = torch.randint(2, (len(u), u.shape[1], width), generator=generator).to(u) * 2 - 1
-        return [u, task.target, task.has, signs]
+        return torch.randint(2, (*task.u.shape[:2], width), generator=generator).to(task.u) * 2 - 1

@@ -18,7 +18,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from hamlearn.bench._credit_contenders import CONTENDERS, ByLearner
+from hamlearn.bench._credit_contenders import CONTENDERS, Trial
 from hamlearn.bench.credit_tasks import series
 from hamlearn.bench.credit_tasks.task import Task
 from hamlearn.errors import ConfigError
@@ -32,7 +32,7 @@ OURS = ("sensitivity", "snap1")
 def compare(python: Path, quick: bool, console: Console) -> dict[str, Any]:
     """Loss over the last fifth, and µs a step, of both; ours are timed before and after theirs."""
     task = dataclasses.replace(series.henon(QUICK if quick else STEPS, lanes=1), restart=None)
-    ways = {rule: ByLearner(CONTENDERS[rule]) for rule in OURS}
+    ways = {rule: Trial(CONTENDERS[rule]) for rule in OURS}
     rows: dict[str, Any] = {}
     for rule, way in ways.items():
         contender = CONTENDERS[rule]
@@ -57,7 +57,7 @@ def compare(python: Path, quick: bool, console: Console) -> dict[str, Any]:
     return {"about": __doc__, "steps": len(task.u), "rate": RATE, "rows": rows}
 
 
-def _time(ways: dict[str, ByLearner], rows: dict[str, Any], task: Task) -> None:
+def _time(ways: dict[str, Trial], rows: dict[str, Any], task: Task) -> None:
     for _ in range(ROUNDS):
         for rule, way in ways.items():
             rows[rule]["times"].append(way.microseconds(task, TIMED))

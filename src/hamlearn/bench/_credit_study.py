@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from hamlearn.bench._credit_contenders import CONTENDERS, Contender, Learned, made
+from hamlearn.bench._credit_contenders import CONTENDERS, Contender, Trial
 from hamlearn.bench.credit_tasks import series, symbols
 from hamlearn.bench.credit_tasks.task import Task
 
@@ -37,7 +37,7 @@ def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[
     tasks = [make(steps, seed) for seed in range(seeds)]
     rows, ready = [], {}
     for rule in rules:
-        contender, way = CONTENDERS[rule], made(CONTENDERS[rule])
+        contender, way = CONTENDERS[rule], Trial(CONTENDERS[rule])
         rows.append({"rule": rule, **_row(contender, way, tasks)})
         ready[rule] = way
         told(f"{name}: {contender.name}, {contender.cell}: {rows[-1]['score']:.4f} at {rows[-1]['rate']:g}")
@@ -65,7 +65,7 @@ def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[
     }
 
 
-def _row(contender: Contender, way: Learned, tasks: list[Task]) -> Row:
+def _row(contender: Contender, way: Trial, tasks: list[Task]) -> Row:
     first = tasks[0]
     outputs = {rate: way.learn(first, rate, 0) for rate in contender.rates}
     grid = {rate: first.score(y) for rate, y in outputs.items()}

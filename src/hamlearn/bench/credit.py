@@ -51,7 +51,9 @@ def run(
             )
             _credit_views.show(found[name], console)
             _credit_views.figure(out / f"credit-{name}.png", found[name])
-            _report.write(out, f"credit-{name}", found[name], rerun=f"hamlearn bench credit --task {name}")
+            options = "".join(f" --rule {rule}" for rule in rules)
+            rerun = f"hamlearn bench credit --task {name}{options}"
+            _report.write(out, f"credit-{name}", found[name], rerun=rerun)
         if braintrace is not None:
             found["braintrace"] = _credit_rival.compare(braintrace, quick, console)
             rerun = "hamlearn bench credit --task henon --braintrace PYTHON"

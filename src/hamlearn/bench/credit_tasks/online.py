@@ -57,15 +57,22 @@ class Online:
         rule: Carries credit for the cell's weights.
         loss: Of y and target.
         lr: Adam's rate.
+        frozen: Whether the cell's weights stay as they are.
     """
 
     def __init__(
-        self, cell: Any, readout: nn.Module, rule: Rule, loss: Callable[[Tensor, Tensor], Tensor], lr: float
+        self,
+        cell: Any,
+        readout: nn.Module,
+        rule: Rule,
+        loss: Callable[[Tensor, Tensor], Tensor],
+        lr: float,
+        frozen: bool = False,
     ) -> None:
         self.net = nn.ModuleDict({"cell": cell, "readout": readout})
         self.cell, self.readout, self.rule, self.loss, self.adam = cell, readout, rule, loss, Adam(lr)
         self.names = [name for name, _ in self.net.named_parameters()]
-        self.in_cell = [name for name in self.names if name.startswith("cell.")]
+        self.frozen = frozen
         self._lent = Slots(self.net)
 
     def start(self, u: Tensor) -> list[Tensor]:
@@ -116,6 +123,6 @@ class Online:
             found = torch.autograd.grad(loss(y), [*own, *state])
         with torch.no_grad():
             by_cell = self.rule.gradient(self.cell, carried, list(found[len(own) :]))
-        grads = {f"cell.{name}": grad for name, grad in by_cell.items()}
+        grads = {f"cell.{name}": 0 * grad if self.frozen else grad for name, grad in by_cell.items()}
         grads |= {f"readout.{name}": grad for name, grad in zip(names, found, strict=False)}
         return y, [grads[name] for name in self.names]

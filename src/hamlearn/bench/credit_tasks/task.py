@@ -69,16 +69,21 @@ class Task:
 
     def score(self, y: Tensor) -> float:
         """The metric of outputs (steps, lanes, outputs), each told before it was learned from."""
-        y, target = y[self.has], self.target[self.has]
+        y, target = self._answered(y)
         scored = max(1, int(self.last * len(y)))
         return self.measured(y[-scored:], target[-scored:])
 
     def curve(self, y: Tensor, points: int = 40) -> list[float]:
         """The metric over time, in `points` stretches of equal length."""
-        y, target = y[self.has], self.target[self.has]
+        y, target = self._answered(y)
         length = max(1, len(y) // points)
         stretches = zip(y.split(length), target.split(length), strict=True)
         return [self.measured(a, b) for a, b in stretches if len(a) == length]
+
+    def _answered(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Outputs and targets of the steps that have one; a rule of windows may leave out the last few steps."""
+        has = self.has[: len(y)]
+        return y[has], self.target[: len(y)][has]
 
     def measured(self, y: Tensor, target: Tensor) -> float:
         """The metric of outputs and targets (…, lanes, outputs)."""

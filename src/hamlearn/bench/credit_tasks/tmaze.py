@@ -70,8 +70,8 @@ class ActorCritic(Online):
     """
 
     def __init__(self, cell: Any, rule: Rule, maze: Maze, lr: float, frozen: bool = False) -> None:
-        super().__init__(cell, nn.Linear(cell.hidden_size, ACTIONS + 1), rule, nn.functional.mse_loss, lr)
-        self.maze, self.frozen = maze, frozen
+        super().__init__(cell, nn.Linear(cell.hidden_size, ACTIONS + 1), rule, nn.functional.mse_loss, lr, frozen)
+        self.maze = maze
 
     def begin(self, goal: Tensor) -> list[Tensor]:
         """The first carry: what is learned and carried, at the first observation; and the mazes."""
@@ -110,8 +110,6 @@ class ActorCritic(Online):
                 return (-delta.detach() * chosen + 0.5 * delta * delta - ENTROPY * entropy).mean()
 
             _, grads = self.owed(h, carried, loss)
-        if self.frozen:
-            grads = [0 * g if name in self.in_cell else g for name, g in zip(self.names, grads, strict=True)]
         theta, moments = self.adam.step(theta, moments, grads)
         after = [*theta, *moments, *h1, *carried1, position, goal, clock]
         return [tensor.detach() for tensor in (*after, done, success)]
