@@ -8,6 +8,7 @@ import hamlearn as hl
 from hamlearn.bench.credit_tasks import online, rules
 from hamlearn.bench.credit_tasks.looped import Looped, eagerly
 from hamlearn.bench.credit_tasks.nets import DenseTanh, Restarting
+from hamlearn.bench.credit_tasks.windowed import NO_RULE, Windowed, windows
 from hamlearn.cells.columnar import slots
 
 LANES, INPUTS, UNITS, STEPS = 3, 2, 4, 12
@@ -185,3 +186,61 @@ def test_the_online_loop_follows_pytorchs_adam_and_runs_compiled(rule):
     assert torch.allclose(compiled, y, rtol=0, atol=1e-12)
     for one, other in zip(loop.carry, after, strict=True):
         assert torch.allclose(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("restarting", [False, True])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_own_parts_are_what_a_learner_with_sensitivity_gathers(name, restarting):
+    torch.manual_seed(0)
+    cell = COLUMNS[name]().double()
+    cell = Restarting(cell) if restarting else cell
+    u, target = stream(restarting)
+    expected = carried_forward(cell, rules.Own(), u, target)
+    network = hl.Network.recurrent(cell)
+    size = network.output_net(None, network.initial_state(u[0])).shape[-1]
+    loss = nn.MSELoss(reduction="sum")
+    learner = hl.Learner(network, loss, hl.Hyper(eta=0.0, beta=0.0), credit=hl.Sensitivity())
+    for row, goal in zip(u, target[..., :size], strict=True):
+        learner.step(hl.Sample(row, goal))
+    assert_same({f"state.{key}": grad for key, grad in expected.items()}, dict(learner.state.omega))
+
+
+def test_snap_1_is_what_a_learner_with_sensitivity_that_is_not_strict_gathers():
+    cell, (u, target) = dense(False), stream(False)
+    expected = carried_forward(cell, rules.Own(), u, target)
+    loss = nn.MSELoss(reduction="sum")
+    credit = hl.Sensitivity(strict=False)
+    learner = hl.Learner(hl.Network.recurrent(cell), loss, hl.Hyper(eta=0.0, beta=0.0), credit=credit)
+    for row, goal in zip(u, target[..., :UNITS], strict=True):
+        learner.step(hl.Sample(row, goal))
+    assert_same({f"state.{key}": grad for key, grad in expected.items()}, dict(learner.state.omega))
+
+
+def test_windows_follow_autograd_and_pytorchs_adam_and_run_compiled():
+    torch.manual_seed(0)
+    cell, readout = dense(True), nn.Linear(UNITS, 1).double()
+    u, target = stream(True)
+    target, has = target[..., :1], torch.arange(STEPS) % 5 == 4
+    # The second of four windows has no target, and makes no update.
+    has[3:6] = False
+    learner = Windowed(cell, readout, NO_RULE, nn.functional.mse_loss, lr=0.01)
+    carry = [tensor.clone() for tensor in learner.start(u[0])]
+    samples = [windows(rows, 3) for rows in (u, target, has, u[..., :1])]
+    loop = Looped(learner.step, carry, [row[0] for row in samples])
+    (y,) = loop(samples)
+
+    weights = [*cell.parameters(), *readout.parameters()]
+    adam = torch.optim.Adam(weights, lr=0.01)
+    h = cell.initial_state(u[0])
+    for begin in range(0, STEPS, 3):
+        h, losses = h.detach(), []
+        for k in range(begin, begin + 3):
+            h = cell(u[k], h)
+            assert torch.allclose(readout(h), y.flatten(0, 1)[k], rtol=0, atol=1e-12)
+            losses += [nn.functional.mse_loss(readout(h), target[k])] if has[k] else []
+        if losses:
+            adam.zero_grad()
+            sum(losses).backward()
+            adam.step()
+    for weight, ours in zip(weights, loop.carry, strict=False):
+        assert torch.allclose(weight, ours, rtol=0, atol=1e-12)
