@@ -76,9 +76,9 @@ def _row(walker: Walker, length: int, steps: int, seeds: int, rates: tuple[float
         cell = Restarting(CELLS[walker.cell](OBSERVED, UNITS, length))
         agent = ActorCritic(cell, walker.rule, Maze(length), rate, frozen=not walker.learns)
         walk = walk or Walk(agent)
-        begin = time.perf_counter()
+        begin = time.process_time()
         found = shares(walk(agent, steps, seed))
-        seconds = time.perf_counter() - begin
+        seconds = time.process_time() - begin
         return found
 
     first = {rate: walked(rate, 0) for rate in rates}
