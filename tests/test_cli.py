@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 from typer.testing import CliRunner
 
 from hamlearn.cli import app, main
+from hamlearn.errors import ConfigError
 
 runner = CliRunner()
 
@@ -44,6 +45,24 @@ def test_a_device_is_taken_by_the_benchmarks_that_know_it_and_refused_by_the_oth
         result = runner.invoke(app, ["bench", name, "--device", device])
         assert result.exit_code != 0
         assert why in f"{result.output}{result.exception}"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["credit", "--task", "nothing"], "--task 'nothing' is not known: give one of mackey-glass"),
+        (["credit", "--rule", "nothing"], "--rule 'nothing' is not known: give one of frozen"),
+        (["step", "--task", "henon"], "--task, --rule and --braintrace are for credit alone"),
+        (
+            ["credit", "--quick", "--task", "henon", "--rule", "rflo", "--braintrace", "/nowhere/python"],
+            "could not be started",
+        ),
+    ],
+)
+def test_options_of_the_credit_benchmark_that_cannot_be_met_are_named(tmp_path, arguments, message):
+    result = runner.invoke(app, ["bench", *arguments, "--out", str(tmp_path)])
+    assert isinstance(result.exception, ConfigError)
+    assert message in str(result.exception)
 
 
 def test_an_unknown_benchmark_exits_with_two():

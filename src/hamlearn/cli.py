@@ -9,7 +9,7 @@ import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -136,17 +136,31 @@ def bench(
     out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
     quick: Annotated[bool, typer.Option(help="Small sizes: whether it works, not how fast.")] = False,
     device: Annotated[str | None, typer.Option(help="'cpu' or 'cuda', for stream, local and memory.")] = None,
+    task: Annotated[
+        list[str] | None, typer.Option(help="For credit: which task, such as recall-40; may be repeated.")
+    ] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option(help="For credit: which rule, such as sensitivity; may be repeated.")
+    ] = None,
+    braintrace: Annotated[
+        Path | None, typer.Option(help="For credit: an interpreter that has braintrace, to be compared with.")
+    ] = None,
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports."""
-    _require_device(names or list(Benchmark), device)
-    for name in names or list(Benchmark):
+    chosen = names or list(Benchmark)
+    _require_device(chosen, device)
+    options = {"tasks": task or (), "rules": rule or (), "braintrace": braintrace}
+    if any(options.values()) and chosen != [Benchmark.credit]:
+        raise ConfigError("--task, --rule and --braintrace are for credit alone: hamlearn bench credit")
+    for name in chosen:
         try:
             benchmark = importlib.import_module(f"hamlearn.bench.{name.value}")
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"the benchmark {name.value!r} needs {error.name}: pip install 'hamlearn[bench,experiments,river]'"
             ) from error
-        benchmark.run(out, quick=quick, **({} if device is None else {"device": device}))
+        given: dict[str, Any] = {} if device is None else {"device": device}
+        benchmark.run(out, quick=quick, **given, **(options if name is Benchmark.credit else {}))
 
 
 def _require_device(names: list[Benchmark], device: str | None) -> None:

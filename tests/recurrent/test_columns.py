@@ -174,8 +174,11 @@ def test_update_gates_begin_with_time_constants_from_one_to_t_max():
     assert 1 - 1e-4 <= T.min() < 1.2
     assert 49.5 < T.max() <= 50 + 1e-3
     assert abs(T.mean() - 25.5) < 1
-    assert not cell.bias_reset.any()
-    assert not cell.bias_candidate.any()
+    for gate in ("reset", "candidate"):
+        assert 0.99 < getattr(cell, f"bias_{gate}").abs().max() <= 1
+    for gate in ("update", "reset", "candidate"):
+        assert 0.99 < getattr(cell, f"recurrent_{gate}").abs().max() <= 1
+        assert 0.99 * 2**-0.5 < getattr(cell, f"weight_{gate}").abs().max() <= 2**-0.5
 
 
 @pytest.mark.parametrize("kind", [hl.cells.RTU, hl.cells.LRU])

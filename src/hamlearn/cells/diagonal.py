@@ -17,8 +17,8 @@ class Diagonal(nn.Module):
     """Neurons that do not touch each other: ḣ = λ⊙h + B u, with Re λ < 0 by construction (see `Columnar`).
 
     Real neurons decay (k = 1). Complex ones also turn (k = 2); their state is a pair of tensors (Re h, Im h),
-    which a readout of `Network.recurrent` sees side by side. A step of Euler's method is stable while |1 + τλ| ≤ 1, so
-    for real λ while τ ≤ 2/|λ|.
+    which a readout of `Network.recurrent` sees side by side. A step of Euler's method is stable while
+    |1 + τλ| ≤ 1, so for real λ while τ ≤ 2/|λ|.
 
     Args:
         inputs: Size of u.

@@ -19,7 +19,8 @@ class ColumnarGRU(nn.Module):
     h⁺ = h + p⊙(c − h).
 
     A unit forgets at the rate p. By the chrono rule its bias starts at −log T with T uniform in 1…`t_max`, so that
-    the units begin with time constants spread over that range.
+    the units begin with time constants spread over that range. W starts uniform in ±1/√inputs, v and the other
+    biases in ±1: a unit has one neighbour in time, itself, and units differ in where they bend.
 
     Args:
         inputs: Size of u.
@@ -40,11 +41,11 @@ class ColumnarGRU(nn.Module):
             raise ConfigError(f"t_max={t_max!r} must be a number of steps, at least 1")
         self.units = self.hidden_size = units
         self.input_size = inputs
-        wide, own = 1 / math.sqrt(inputs), 1 / math.sqrt(units)
+        wide = 1 / math.sqrt(inputs)
         for gate in ("update", "reset", "candidate"):
             setattr(self, f"weight_{gate}", nn.Parameter(torch.empty(units, inputs).uniform_(-wide, wide)))
-            setattr(self, f"recurrent_{gate}", nn.Parameter(torch.empty(units).uniform_(-own, own)))
-            setattr(self, f"bias_{gate}", nn.Parameter(torch.zeros(units)))
+            setattr(self, f"recurrent_{gate}", nn.Parameter(torch.empty(units).uniform_(-1, 1)))
+            setattr(self, f"bias_{gate}", nn.Parameter(torch.empty(units).uniform_(-1, 1)))
         with torch.no_grad():
             self.bias_update.copy_(-torch.empty(units).uniform_(1, t_max).log())
 
