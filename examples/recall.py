@@ -1,7 +1,7 @@
 """Remember a cue for twenty steps: forward credit without a look back, beside credit for one step alone.
 
-Four cue lines, a go line, and a random bit as distraction. The cue comes first, the question last; in between there is
-nothing to learn from. Run it with `python examples/recall.py`.
+Four cue lines, a go line, and a random bit as distraction. The cue comes first, the question last; in between
+there is nothing to learn from. Run it with `python examples/recall.py`.
 """
 
 import torch
