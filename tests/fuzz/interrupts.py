@@ -37,7 +37,10 @@ class Interrupts:
         other.load(path)
         with self.refusals():
             self.seed()
-            lines = traced(lambda: act(other), None)
+            try:
+                lines = traced(lambda: act(other), None)
+            except hl.errors.NonFiniteError as error:
+                self.diverged(count, error)
             self.seed()
             traced(lambda: act(self.subject), permille * lines // 1000)
         gc.collect()
