@@ -70,9 +70,12 @@ def f_y(network: Network, theta: Weights, u: Any, h: Any) -> Any:
         return network.output_net(u, None if network.state is None else h)
 
 
-def h0_for(network: Network, u: Any) -> Any:
-    """The first state; an empty tree where there is no state net."""
-    return () if network.state is None else network.initial_state(u)
+def h0_for(network: Network, theta: Weights, u: Any) -> Any:
+    """The first state, at the present weights where it is learned; an empty tree where there is no state net."""
+    if network.state is None:
+        return ()
+    with Slots(network).exchanged(theta):
+        return network.initial_state(u)
 
 
 def tau_of(hyper: Hyper, state: ReferenceState, sample: Sample) -> float:

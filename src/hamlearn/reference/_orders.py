@@ -60,7 +60,7 @@ def run(
     fresh = True
     for sample in samples:
         if fresh or reset_h == "sample":
-            h0 = h0_for(network, sample.u)
+            h0 = h0_for(network, state.theta, sample.u)
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0) if fresh else state.z)
         if not credit.carries:
             state = replace(state, z=tree_map(torch.zeros_like, state.h))
@@ -73,7 +73,7 @@ def run(
             state, report = step(network, loss, hyper, state, sample)
         fresh = sample.boundary
         if sample.boundary:
-            h0 = h0_for(network, sample.u)
+            h0 = h0_for(network, state.theta, sample.u)
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0))
         yield state, report
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from hamlearn._slots import Slots
 from hamlearn.credit import Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
@@ -36,8 +37,9 @@ from hamlearn.state import Sample
 
 def first_sensitivity(network: Network, theta: Weights, u: Any) -> Weights:
     """E(0) = ∂h0/∂θ: the identity for a learned h0, 0 for all else."""
-    weights = dict(network.named_parameters())
-    h0 = network.start(u)
+    weights = leaf(theta)
+    with Slots(network).exchanged(weights):
+        h0 = network.start(u)
     return {name: _jacobian(_flat(h0), weights[name]) for name in theta}
 
 
