@@ -72,11 +72,11 @@ def test_both_orders_agree_with_the_equations(kind, order, clock):
 
 
 @pytest.mark.parametrize("order", ["sequential", "parallel"])
-@pytest.mark.parametrize("kind", ["gated", "gated rate", "columnar"])
+@pytest.mark.parametrize("kind", ["gated", "diagonal", "columnar"])
 def test_a_learned_first_state_moves_as_the_equations_say(kind, order):
     torch.manual_seed(15)
     network = network_of(kind, h0="learned")
-    hyper = hl.Hyper(tau=0.5, eta=0.4, beta=0.002, phi=2.0)
+    hyper = hl.Hyper(tau=0.5, eta=0.4, beta=0.05, phi=2.0)
     problem = Problem(network, MSE, hyper, stream(80, 2, seed=16))
     compare(problem, 1e-12, order=order, credit=hl.Sensitivity())
 
