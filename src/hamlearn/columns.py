@@ -151,8 +151,7 @@ def layers_of(
             "the state net normalises over batches, so that its rows see each other: hl.Sensitivity() cannot "
             "follow it. Use hl.Echo(), or a layer norm within each unit"
         )
-    # A stack tells its cells, each with the function from its state to what the next one reads.
-    cells = list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
+    cells = cells_of(net)
     states = _tree.unflatten(h, spec) if hasattr(net, "layers") else [_tree.unflatten(h, spec)]
     found, start, known = [], 0, {id(weight): index for index, weight in enumerate(theta)}
     for (cell, show), state in zip(cells, states, strict=True):
@@ -182,6 +181,11 @@ def layers_of(
         start += len(leaves)
     _require_all_placed(found, net, known, names)
     return found
+
+
+def cells_of(net: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
+    """The cells of a state net, each with the function from its state to what the next one reads."""
+    return list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
 
 
 def _nothing(state: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, plus, scaled
-from hamlearn.columns import Layer, Local, layers_of
+from hamlearn.columns import Layer, Local, cells_of, layers_of
 from hamlearn.credit import Sensitivity
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import instantaneous_loss, vjp
@@ -98,17 +98,21 @@ class Sensitive(Order):
         return outcome
 
     def _found(self, h: list[Tensor], spec: _tree.Spec) -> list[Layer]:
-        """The layers, found when the first state is met."""
-        if self._layers is None or self._spec != spec:
-            system = self.system
+        """The layers, found and to be looked at when the first state is met, or another cell."""
+        system = self.system
+        if self._layers is None or self._spec != spec or not self._in_place(self._layers):
             layers = layers_of(system.network, system.theta, system.names, h, spec, coupled=not self.credit.strict)
             if self.parallel and len(layers) > 1:
                 raise ConfigError(
                     "in parallel order no layer of a stack sees the others at the same instant: use "
                     "order='sequential' for stacks with hl.Sensitivity()"
                 )
-            self._layers, self._spec = layers, spec
+            self._layers, self._spec, self._verified = layers, spec, not self.credit.strict
         return self._layers
+
+    def _in_place(self, layers: list[Layer]) -> bool:
+        cells = cells_of(self.system.network.state)
+        return len(cells) == len(layers) and all(a is b.cell for (a, _), b in zip(cells, layers, strict=True))
 
     def _moved(
         self, layer: Layer, found: Local, h: list[Tensor], E: list[Tensor], tau: Scale

@@ -42,6 +42,23 @@ def test_a_coupling_that_the_first_weights_hide_is_found():
         learner_of(hl.Network.recurrent(cell, nn.Linear(4, 1)).double()).step(stream(1, 2)[0])
 
 
+def test_another_cell_with_the_same_weights_is_followed_and_looked_at():
+    class Coarse(Gated):
+        def forward(self, u, h):
+            return super().forward(u, h).flip(-1)
+
+    torch.manual_seed(2)
+    network, sample = network_of("gated"), stream(1, 2)[0]
+    learner = learner_of(network)
+    learner.step(hl.Sample(sample.u, torch.zeros(2, 1).double()))
+    other = Coarse(2, 5).double()
+    for name in ("w", "a", "b"):
+        setattr(other, name, getattr(network.state, name))
+    network.state = other
+    with pytest.raises(hl.errors.ConfigError, match="Coarse are not independent"):
+        learner.step(sample)
+
+
 class Wrong(Gated):
     def local(self, u, h):
         found = self.forward(u, h[0])
