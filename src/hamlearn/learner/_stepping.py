@@ -59,17 +59,16 @@ class Stepping:
                 self._require_label_later(sample)
             met = self._carry_for(now)
             outcome = self._order.propose(met, now)
-            # Put back below, in any case: a `with` would do so a second time.
-            torch.set_grad_enabled(False)
-            keep_apart(outcome, sample, slots)
-            moved = self._move(now, outcome, undo)
-            finite = self._finite(now, outcome, moved)
-            commit = self._accepted(now, outcome, moved) if finite else self._skipped(sample)
-            commit.progress = self._reader.due(sample)
-            if finite and sample.id is not None and sample.target is None:
-                begins = self._stateful and self._starts_anew()
-                commit.waiting = self._waiting.with_sample(sample, met, begins, outcome.y, now.t)
-            self._conclude(commit, undo, finite)
+            with torch.no_grad():
+                keep_apart(outcome, sample, slots)
+                moved = self._move(now, outcome, undo)
+                finite = self._finite(now, outcome, moved)
+                commit = self._accepted(now, outcome, moved) if finite else self._skipped(sample)
+                commit.progress = self._reader.due(sample)
+                if finite and sample.id is not None and sample.target is None:
+                    begins = self._stateful and self._starts_anew()
+                    commit.waiting = self._waiting.with_sample(sample, met, begins, outcome.y, now.t)
+                self._conclude(commit, undo, finite)
         except BaseException:
             self._make_whole()
             raise
