@@ -17,7 +17,7 @@ from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
-from hamlearn.hyper import Rates
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 from hamlearn.tokens import Rerun, Token, pack, unpack

@@ -3,42 +3,17 @@
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from hamlearn._numbers import Scaling, check_scaling, nonnegative, per_time, positive_time, scheduled, share
 from hamlearn._numbers import Schedule as Schedule
 from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError, SampleError
+from hamlearn.rates import Rates, check_share, over_gaps
 
 Beta = Scaling | Adaptive
-
-
-_ROUNDING = 1e-12
-"""How far from 1 a product τη may be by rounding alone."""
-
-
-class Rates(NamedTuple):
-    """The hyper-parameters of one step, as plain numbers. β is kept by `hamlearn.velocity`.
-
-    Attributes:
-        tau: Length τ of the step, along which the state flows.
-        stride: What the rates of costates and weights are multiplied by: τ on the continuous clock, the nominal
-            step τ0 on the clock of events.
-        eta: Dissipation of ω, such that `1 − stride·eta` is what is left of it.
-        eta_z: Dissipation of z, likewise.
-        phi: Scale of the loss.
-        s: Sign of the costate equations.
-    """
-
-    tau: float
-    stride: float
-    eta: float
-    eta_z: float
-    phi: float
-    s: int
 
 
 @dataclass(frozen=True)
@@ -110,7 +85,7 @@ class Hyper:
             for name in ("eta", "eta_z"):
                 value = getattr(self, name)
                 if value is not None and not callable(value):
-                    _check_share(name, float(value), float(self.tau))
+                    check_share(name, float(value), float(self.tau))
 
     @classmethod
     def from_sgd(
@@ -254,8 +229,8 @@ class Hyper:
         step = float(step)
         if self.clock == "continuous":
             return Rates(step, step, eta, eta_z, phi, self.s)
-        _check_share("eta", eta, nominal, t)
-        _check_share("eta_z", eta_z, nominal, t)
+        check_share("eta", eta, nominal, t)
+        check_share("eta_z", eta_z, nominal, t)
         if step != nominal:
             eta, eta_z = over_gaps(eta, nominal)(step), over_gaps(eta_z, nominal)(step)
         return Rates(step, nominal, eta, eta_z, phi, self.s)
@@ -301,54 +276,3 @@ class Hyper:
             positive_time(value, SampleError)
             return float(value)
         return nonnegative(name, value, t)
-
-
-def over_gaps(eta: float, nominal: float) -> Callable[[float], float]:
-    """From a gap τ to the η' with which one nominal step dissipates as the gap does: 1 − τ0η' = (1 − τ0η)^(τ/τ0).
-
-    Example:
-        >>> round(1 - 0.5 * over_gaps(0.2, nominal=0.5)(1.0), 12)
-        0.81
-    """
-    share = nominal * eta
-    if share > 1 - _ROUNDING:
-        # A share of 1 but for rounding loses everything over any gap, be it as short as it may.
-        return lambda tau: 1.0 / nominal
-    power = math.log1p(-share)
-    return lambda tau: -math.expm1(tau / nominal * power) / nominal
-
-
-def _check_share(name: str, eta: float, tau: float, t: float | None = None) -> None:
-    if tau * eta > 1 + _ROUNDING:
-        when = "" if t is None else f" at t={t:g}"
-        raise ConfigError(
-            f"{name}={eta:g} times tau={tau:g}{when} is {tau * eta:g}: over one nominal step a costate would lose "
-            f"more than all of itself. Lower {name} to at most 1/tau = {1 / tau:g}, or use clock='continuous', "
-            "which takes the equations literally"
-        )
-
-
-class Overshoot:
-    """Tells once where a step of the continuous clock is too long for its dissipation."""
-
-    def __init__(self, hyper: Hyper) -> None:
-        self._told = hyper.clock == "events"
-
-    def look(self, steps: Iterable[Rates]) -> None:
-        """Warn if a costate loses more than all of itself in one of these steps, and nothing was said before."""
-        if self._told:
-            return
-        for rates in steps:
-            name = "eta" if rates.eta >= rates.eta_z else "eta_z"
-            eta = max(rates.eta, rates.eta_z)
-            if rates.stride * eta > 1 + _ROUNDING:
-                self._told = True
-                warnings.warn(
-                    f"{name}={eta:g} times tau={rates.tau:g} is {rates.stride * eta:g}: in this step a costate "
-                    "loses more than all of itself, so that it changes its sign, and grows where the product is "
-                    "above 2. Use Hyper(clock='events'), count time in a longer unit, limit the gaps of the "
-                    f"stream, or lower {name}. This is said once",
-                    RuntimeWarning,
-                    stacklevel=4,
-                )
-                return

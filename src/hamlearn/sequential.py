@@ -12,7 +12,7 @@ from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
 from hamlearn.credit import Credit
 from hamlearn.hamiltonian import coupling, forgets, instantaneous_loss, integrate_costate, vjp
-from hamlearn.hyper import Rates
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, Pending, System
 from hamlearn.transition import as_state, end_points, next_state, rate

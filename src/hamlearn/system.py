@@ -17,8 +17,9 @@ from hamlearn._slots import Slots
 from hamlearn.drive import Drive
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss, integrate_costate
-from hamlearn.hyper import Hyper, Rates
+from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.velocity import Velocity
 

@@ -14,7 +14,7 @@ from hamlearn import _tree
 from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, shown
 from hamlearn._described import build, describe
 from hamlearn._slots import Slots
-from hamlearn.hyper import Rates
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
 

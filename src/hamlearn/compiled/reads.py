@@ -14,7 +14,7 @@ import random
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,19 +24,17 @@ from torch import Tensor, nn
 
 from hamlearn.compiled._values import (
     MISSING,
-    ambient,
     content,
-    equal,
     generators,
     in_library,
     in_standard_library,
     is_atom,
-    look_up,
     restore_generators,
     same_items,
     slot_names,
     stands_alone,
 )
+from hamlearn.compiled.noted import Items, Noted
 from hamlearn.loops import UnsupportedError
 
 _OUTSIDE = {"time", "secrets", "uuid", "socket", "select", "queue", "_queue", "_socket", "subprocess"}
@@ -61,7 +59,7 @@ Parts = list[tuple[str, Any]]
 """Things that something refers to, with the names by which they are told."""
 
 
-class Reads:
+class Reads(Noted):
     """Values that a recording may depend on, as they were, and whether they still are.
 
     Example:
@@ -74,50 +72,13 @@ class Reads:
         "gain['value']"
     """
 
-    def __init__(self) -> None:
-        self._empty: list[tuple[dict[Any, Any], str]] = []
-        self._tables: list[tuple[Any, int, list[tuple[Any, Any]], str]] = []
-        self._names: list[tuple[Any, str, Any, str]] = []
-        self._cells: list[tuple[types.CellType, Any, str]] = []
-        self._tensors: list[tuple[Tensor, Tensor, str]] = []
-        self._arrays: list[tuple[Any, Any, Callable[[Any], Any], str]] = []
-        # Things are known by identity while this object holds them, so that no other can take their place.
-        self._seen: dict[Any, Any] = {}
-        self._ambient = ambient()
-
-    def changed(self) -> str | None:
-        """The first value that is not what it was, by name; `None` where all are."""
-        for table, label in self._empty:
-            if table:
-                return label
-        for table, length, entries, label in self._tables:
-            if len(table) != length:
-                return label.rstrip(".")
-            for key, value in entries:
-                now = table.get(key, MISSING)
-                if now is not value and not equal(now, value):
-                    return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
-        for scope, name, value, label in self._names:
-            if not equal(look_up(scope, name), value):
-                return label
-        for cell, value, label in self._cells:
-            if not equal(content(cell), value):
-                return label
-        for tensor, value, label in self._tensors:
-            if tensor.shape != value.shape or not torch.equal(tensor, value):
-                return label
-        for thing, value, read, label in self._arrays:
-            if not same_items(read(thing), value):
-                return label
-        return None if self._ambient == ambient() else "the default dtype, the default device or autocast"
-
     def network(self, network: nn.Module) -> None:
         """Note down a network, whose parameters and buffers are inputs, not values."""
         for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-            self._seen[id(tensor)] = tensor
+            self.seen[id(tensor)] = tensor
             if tensor._backward_hooks:
                 raise UnsupportedError(f"{name!r} has a hook, which a recorded step would not call")
-            self._names.append((tensor, "_backward_hooks", tensor._backward_hooks, f"the hooks of {name!r}"))
+            self.names.append((tensor, "_backward_hooks", tensor._backward_hooks, f"the hooks of {name!r}"))
         self.follow("the network", network)
 
     def follow(self, label: str, value: Any) -> None:
@@ -129,11 +90,11 @@ class Reads:
         waiting: deque[tuple[str, Any]] = deque([(label, value)])
         while waiting:
             label, value = waiting.popleft()
-            if is_atom(value) or id(value) in self._seen:
+            if is_atom(value) or id(value) in self.seen:
                 continue
-            if len(self._seen) > _MOST:
+            if len(self.seen) > _MOST:
                 raise UnsupportedError(f"{label} refers to more values than can be followed")
-            self._seen[id(value)] = value
+            self.seen[id(value)] = value
             waiting.extend(self._parts(label, value))
 
     @contextmanager
@@ -169,7 +130,7 @@ class Reads:
                 gc.enable()
             changed = self.changed()
             if changed is not None:
-                self._put_back()
+                self.put_back()
             drawn = not same_items(before, generators())
             if drawn:
                 restore_generators(before)
@@ -180,22 +141,10 @@ class Reads:
         if drawn:
             raise UnsupportedError("it draws random numbers of Python or NumPy")
 
-    def _put_back(self) -> None:
-        # A recording may have left tensors of its own in a dict or list.
-        for table, _ in self._empty:
-            table.clear()
-        for table, _, entries, _ in self._tables:
-            source = table.source if isinstance(table, _Items) else table
-            if isinstance(source, list):
-                source[:] = [value for _, value in entries]
-            elif isinstance(source, dict) and dict(entries) is not source:
-                source.clear()
-                source.update(entries)
-
     def _frame(self, frame: types.FrameType) -> None:
         code, scope = frame.f_code, frame.f_globals
-        if id(code) not in self._seen:
-            self._seen[id(code)] = code
+        if id(code) not in self.seen:
+            self.seen[id(code)] = code
             self._globals(code, scope)
         for name, value in list(frame.f_locals.items()):
             # Containers among the arguments are made anew for each step, or are reached from elsewhere.
@@ -211,7 +160,7 @@ class Reads:
                 if name in _ASKS:
                     raise UnsupportedError(f"{code.co_name}() calls {name}()")
                 continue
-            self._name(scope, name, value, label)
+            self.name(scope, name, value, label)
             if not isinstance(value, types.ModuleType):
                 _refuse_outside(value, attributes, f"{code.co_name}()")
                 self.follow(label, value)
@@ -226,20 +175,15 @@ class Reads:
         for name in names:
             value = vars(module).get(name, MISSING)
             if value is not MISSING:
-                self._name(vars(module), name, value, f"{label}.{name}")
+                self.name(vars(module), name, value, f"{label}.{name}")
                 if not isinstance(value, types.ModuleType):
                     self.follow(f"{label}.{name}", value)
-
-    def _name(self, scope: Any, name: str, value: Any, label: str) -> None:
-        if (id(scope), name) not in self._seen:
-            self._seen[id(scope), name] = scope
-            self._names.append((scope, name, value, label))
 
     def _parts(self, label: str, value: Any) -> Parts:
         if isinstance(value, Tensor):
             # A recording's own tensors are of another class.
             if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:
-                self._tensors.append((value, value.detach().clone(), label))
+                self.tensors.append((value, value.detach().clone(), label))
             return []
         if isinstance(value, type):
             return self._class(value)
@@ -252,10 +196,10 @@ class Reads:
         if isinstance(value, functools.partial):
             return [(label, value.func), (f"{label}.args", value.args), (f"{label}.keywords", value.keywords)]
         if isinstance(value, np.ndarray):
-            self._arrays.append((value, value.copy(), lambda array: array, label))
+            self.arrays.append((value, value.copy(), lambda array: array, label))
             return []
         if isinstance(value, random.Random):
-            self._arrays.append((value, value.getstate(), lambda source: source.getstate(), label))
+            self.arrays.append((value, value.getstate(), lambda source: source.getstate(), label))
             return []
         if isinstance(value, tuple | list | deque | set | frozenset | dict | types.MappingProxyType):
             return [*self._entries(label, value), *self._fields(label, value)]
@@ -265,9 +209,9 @@ class Reads:
         mapping = isinstance(value, dict | types.MappingProxyType)
         items = list(value.items()) if mapping else list(enumerate(value))
         if mapping and not items and isinstance(value, dict):
-            self._empty.append((value, label))
+            self.empty.append((value, label))
         elif not isinstance(value, tuple | frozenset):
-            self._tables.append((value if mapping else _Items(value), len(value), items, label))
+            self.tables.append((value if mapping else Items(value), len(value), items, label))
         parent = label.removesuffix("._modules")
         if parent != label:
             return [(f"{parent}.{key}", item) for key, item in items]
@@ -294,12 +238,12 @@ class Reads:
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             items = list(own.items())
-            self._tables.append((own, len(own), items, f"{label}."))
+            self.tables.append((own, len(own), items, f"{label}."))
             found += [(f"{label}.{name}", item) for name, item in items]
         for name in slot_names(type(value)):
             item = getattr(value, name, MISSING)
             if item is not MISSING:
-                self._name(value, name, item, f"{label}.{name}")
+                self.name(value, name, item, f"{label}.{name}")
                 found.append((f"{label}.{name}", item))
         return found
 
@@ -312,7 +256,7 @@ class Reads:
             for name, value in list(vars(base).items()):
                 if name.startswith("__") and not isinstance(value, types.FunctionType):
                     continue
-                self._name(base, name, value, f"{base.__name__}.{name}")
+                self.name(base, name, value, f"{base.__name__}.{name}")
                 found.append((f"{base.__name__}.{name}", value))
         return found
 
@@ -321,31 +265,14 @@ class Reads:
             return []
         name = value.__name__
         for part in ("__code__", "__defaults__", "__kwdefaults__"):
-            self._name(value, part, getattr(value, part), f"{part.strip('_')} of {name}()")
+            self.name(value, part, getattr(value, part), f"{part.strip('_')} of {name}()")
         found: Parts = [(f"a default of {name}()", default) for default in value.__defaults__ or ()]
         found.append((f"defaults of {name}()", value.__kwdefaults__))
         for free, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             held, where = content(cell), f"{free!r} in {name}()"
-            self._cells.append((cell, held, where))
+            self.cells.append((cell, held, where))
             found.append((where, held))
         return [*found, *self._fields(label, value)]
-
-
-class _Items:
-    """A list, a deque or a set, read like a dict."""
-
-    __slots__ = ("source",)
-
-    def __init__(self, source: Any) -> None:
-        self.source = source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def get(self, key: int, default: Any) -> Any:
-        if isinstance(self.source, set):
-            return next((item for index, item in enumerate(self.source) if index == key), default)
-        return self.source[key] if key < len(self.source) else default
 
 
 def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:

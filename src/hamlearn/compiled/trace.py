@@ -19,8 +19,8 @@ from hamlearn._scale import plus
 from hamlearn.compiled.faults import counted
 from hamlearn.compiled.graphs import pure_graph
 from hamlearn.drive import Drive
-from hamlearn.hyper import Rates
 from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, System
 from hamlearn.transition import first_state

@@ -124,16 +124,6 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
     Whoever handed in the sample may use its memory again, weights and buffers change in place, and a report's y
     belongs to whoever reads it.
     """
-    if type(sample.u) is Tensor and type(outcome.y) is Tensor and not outcome.h and outcome.own:
-        # The usual step of a net without state, told at once.
-        start, end = _region(sample.u)
-        for leaf in (outcome.y,) if outcome.loss is None else (outcome.y, outcome.loss):
-            place = leaf.data_ptr()
-            if start <= place < end or slots.holds(place):
-                break
-        else:
-            if not slots.borrowed:
-                return
     given = [sample.u] if isinstance(sample.u, Tensor) else _tree.flatten(sample.u)[0]
     lent = [_region(leaf) for leaf in (*given, *slots.values()) if isinstance(leaf, Tensor)]
     if outcome.h:

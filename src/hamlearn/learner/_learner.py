@@ -12,7 +12,7 @@ from hamlearn import _tree
 from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import Loss
-from hamlearn.hyper import Hyper, Overshoot, Rates
+from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
@@ -26,6 +26,7 @@ from hamlearn.learner._setting import Choices, check_choices, check_chunk, check
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.learner._stepping import Stepping
 from hamlearn.networks import Network
+from hamlearn.rates import Overshoot, Rates
 from hamlearn.state import Label, Sample, State, StepReport
 from hamlearn.system import Carry, System
 from hamlearn.transition import next_state
@@ -95,7 +96,7 @@ class Learner(Stepping):
         self._stateful = network.state is not None
         self._constant = hyper.constant()
         self._usual: tuple[bool, Rates] | None = None
-        self._overshoot = Overshoot(hyper)
+        self._overshoot = Overshoot(hyper.clock)
         self._devices = sorted({weight.get_device() for weight in network.parameters() if weight.is_cuda})
         self._repair: Callable[[], None] | None = None
 

@@ -12,7 +12,6 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
 from hamlearn.errors import HamlearnError
-from hamlearn.hyper import Rates
 from hamlearn.integrators import Euler
 from hamlearn.learner._alike import difference
 from hamlearn.learner._blocks import Ahead, BlockRunner
@@ -23,6 +22,7 @@ from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_reports import Rows
 from hamlearn.learner._running import Reader
 from hamlearn.learner._step_blocks import first_watch, run_watched
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry

@@ -15,11 +15,12 @@ from hamlearn import _tree
 from hamlearn.adaptive import Adaptive
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
 from hamlearn.errors import HamlearnError
-from hamlearn.hyper import Hyper, Rates
+from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._driven import drive_rows
+from hamlearn.rates import Rates
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
 

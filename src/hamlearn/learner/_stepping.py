@@ -13,13 +13,14 @@ from hamlearn._scale import plus
 from hamlearn._slots import Slots
 from hamlearn.credit import Echo, Sensitivity
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
-from hamlearn.hyper import Hyper, Overshoot, Rates
+from hamlearn.hyper import Hyper
 from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
 from hamlearn.learner._labels import Waited, Waiting, require_id
 from hamlearn.learner._moves import Moved, Moves
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices
 from hamlearn.networks import Network
+from hamlearn.rates import Overshoot, Rates
 from hamlearn.state import Label, Sample, StepReport
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 from hamlearn.transition import first_state

@@ -12,7 +12,6 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._claims import Tensors, record, whole
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight, Line, Pipe, Tick, own_copy
 from hamlearn.local.outer import Outer
@@ -21,6 +20,7 @@ from hamlearn.local.saved_flights import check, dump, restore
 from hamlearn.local.schedule import Schedule, schedule
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
 

@@ -7,11 +7,11 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn._claims import Tensors, record, whole
-from hamlearn.hyper import Rates
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
 from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned, check_shapes
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
 

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from hamlearn.hyper import Rates
 from hamlearn.local.outer import Outer
 from hamlearn.local.stacked import Stack
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
 

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import NonFiniteError
-from hamlearn.hyper import Overshoot, Rates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, is_sound, nonfinite_message, reach, smallest_risk
@@ -20,6 +19,7 @@ from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.watch import Watch
+from hamlearn.rates import Overshoot, Rates
 from hamlearn.state import Sample, StepReport
 
 
@@ -65,7 +65,7 @@ class Progress:
         self.shown = 0
         self._constant = system.hyper.constant()
         self._rates: dict[tuple[float | None, bool], Rates] = {}
-        self._overshoot = Overshoot(system.hyper)
+        self._overshoot = Overshoot(system.hyper.clock)
         modules = list(system.wiring.root.modules())
         self._watch = Watch(modules, system)
         stacked = {m for cell in system.cells if isinstance(cell, Stack) for m in cell.modules}

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from hamlearn._claims import Tensors, flag, record
 from hamlearn.errors import SampleError
-from hamlearn.hyper import Rates
 from hamlearn.local.cells import Cell
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
 

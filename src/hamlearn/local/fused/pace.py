@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from hamlearn.hyper import Rates
 from hamlearn.local.progress import Progress
+from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
 

@@ -1,0 +1,100 @@
+"""Values as they were when they were noted down, and whether they still are."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn.compiled._values import MISSING, ambient, content, equal, look_up, same_items
+
+
+class Noted:
+    """Values by where they stand: in dicts and lists, under names, in closures, in tensors and arrays.
+
+    Attributes:
+        empty: Dicts that were empty, with the names by which they are told.
+        tables: Dicts and lists, how long they were, and what they held.
+        names: Names in a scope, or attributes of an object, and what they stood for.
+        cells: Variables that functions close over.
+        tensors: Tensors, with copies.
+        arrays: What else is compared by a copy, and how it is read.
+        seen: Everything that was met, by identity; held here, so that no other can take its place.
+    """
+
+    def __init__(self) -> None:
+        self.empty: list[tuple[dict[Any, Any], str]] = []
+        self.tables: list[tuple[Any, int, list[tuple[Any, Any]], str]] = []
+        self.names: list[tuple[Any, str, Any, str]] = []
+        self.cells: list[tuple[types.CellType, Any, str]] = []
+        self.tensors: list[tuple[Tensor, Tensor, str]] = []
+        self.arrays: list[tuple[Any, Any, Callable[[Any], Any], str]] = []
+        # Things are known by identity while this object holds them, so that no other can take their place.
+        self.seen: dict[Any, Any] = {}
+        self._ambient = ambient()
+
+    def changed(self) -> str | None:
+        """The first value that is not what it was, by name; `None` where all are."""
+        for table, label in self.empty:
+            if table:
+                return label
+        for table, length, entries, label in self.tables:
+            if len(table) != length:
+                return label.rstrip(".")
+            for key, value in entries:
+                now = table.get(key, MISSING)
+                if now is not value and not equal(now, value):
+                    return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
+        for scope, name, value, label in self.names:
+            if not equal(look_up(scope, name), value):
+                return label
+        for cell, value, label in self.cells:
+            if not equal(content(cell), value):
+                return label
+        for tensor, value, label in self.tensors:
+            if tensor.shape != value.shape or not torch.equal(tensor, value):
+                return label
+        for thing, value, read, label in self.arrays:
+            if not same_items(read(thing), value):
+                return label
+        return None if self._ambient == ambient() else "the default dtype, the default device or autocast"
+
+    def put_back(self) -> None:
+        """Give dicts and lists their entries back."""
+        # A recording may have left tensors of its own in a dict or list.
+        for table, _ in self.empty:
+            table.clear()
+        for table, _, entries, _ in self.tables:
+            source = table.source if isinstance(table, Items) else table
+            if isinstance(source, list):
+                source[:] = [value for _, value in entries]
+            elif isinstance(source, dict) and dict(entries) is not source:
+                source.clear()
+                source.update(entries)
+
+    def name(self, scope: Any, name: str, value: Any, label: str) -> None:
+        """Note down what a name in a scope, or an attribute of an object, stands for."""
+        if (id(scope), name) not in self.seen:
+            self.seen[id(scope), name] = scope
+            self.names.append((scope, name, value, label))
+
+
+class Items:
+    """A list, a deque or a set, read like a dict."""
+
+    __slots__ = ("source",)
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def get(self, key: int, default: Any) -> Any:
+        """The entry in a place, counted from 0."""
+        if isinstance(self.source, set):
+            return next((item for index, item in enumerate(self.source) if index == key), default)
+        return self.source[key] if key < len(self.source) else default
