@@ -13,11 +13,13 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from hamlearn.bench import _credit_mazes, _credit_rival, _credit_study, _credit_views, _report
+from hamlearn.bench import _credit_mazes, _credit_price, _credit_rival, _credit_study, _credit_views, _report
 from hamlearn.bench._credit_contenders import CONTENDERS
 from hamlearn.errors import ConfigError
 
-TASKS = [*_credit_study.TASKS, *_credit_mazes.TASKS]
+PRICE = "price"
+"""No task: what forward credit adds to the time of a step."""
+TASKS = [*_credit_study.TASKS, *_credit_mazes.TASKS, PRICE]
 SEEDS = 3
 
 
@@ -40,12 +42,17 @@ def run(
     _require(tasks, TASKS, "--task")
     _require(rules, list(CONTENDERS), "--rule")
     console, threads = Console(), torch.get_num_threads()
-    chosen = list(tasks) or (["anbn", "t-maze-10"] if quick else TASKS)
+    chosen = list(tasks) or (["anbn", "t-maze-10", PRICE] if quick else TASKS)
     by = list(rules) or (["uoro", "sensitivity"] if quick else list(CONTENDERS))
     found = {}
     torch.set_num_threads(1)
     try:
         for name in chosen:
+            if name == PRICE:
+                found[name] = _credit_price.study(quick)
+                _credit_price.show(found[name], console)
+                _report.write(out, "credit-price", found[name], rerun="hamlearn bench credit --task price")
+                continue
             study = _credit_mazes.study if name in _credit_mazes.TASKS else _credit_study.study
             found[name] = study(name, by, 1 if quick else SEEDS, quick, console.log)
             _credit_views.show(found[name], console)
