@@ -92,6 +92,8 @@ class Moves:
     def late(self, now: Instant, outcome: Outcome, *, allowed: bool) -> dict[int, Late]:
         """The large weights that can wait, by their index; whatever else was pending is done."""
         late: dict[int, Late] = {}
+        if not self.system.large:
+            return late
         waits = outcome.moves and outcome.dtheta is None and self.system.velocity.adaptive is None
         large = self.system.large if waits else []
         betas = self.system.velocity.values(now.t) if large else []
