@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -49,8 +49,9 @@ class Ran:
         loss: Losses, one per step.
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
-        verdict: Where a guard was given, what became of each step, as `hamlearn.compiled.guard` says.
         reads: What the steps depend on beyond their inputs.
+        verdict: Where a guard was given, what became of each step, as `hamlearn.compiled.guard` says.
+        guard: What the guard has carried along.
     """
 
     carry: Carry
@@ -59,8 +60,9 @@ class Ran:
     loss: Tensor | None
     coupling: Tensor | None
     mark: Tensor | None
-    verdict: Tensor | None
     reads: Reads
+    verdict: Tensor | None = None
+    guard: list[Tensor] = field(default_factory=list)
 
 
 class Engine:
@@ -159,7 +161,7 @@ class Engine:
                 if moved is not tensor:
                     tensor.copy_(moved)
         torch.autograd.graph.increment_version([*theta, *buffers])
-        return _read(results, made, Carry(h, z, omega, carry.spec, v=v, E=E))
+        return _read(results, made, Carry(h, z, omega, carry.spec, v=v, E=E), kept)
 
     def _make(
         self,
@@ -261,11 +263,11 @@ def named(order: Order, names: Sequence[str]) -> list[Tensor]:
     return [found[name].detach() for name in names]
 
 
-def _read(results: list[Tensor], made: Made, carry: Carry) -> Ran:
+def _read(results: list[Tensor], made: Made, carry: Carry, guard: list[Tensor]) -> Ran:
     recorded, rest = made.recorded, iter(results)
     y = [next(rest) for _ in range(recorded.y_count)]
     loss = next(rest) if recorded.loss else None
     coupling = next(rest) if recorded.coupling else None
     mark = next(rest) if recorded.mark else None
     verdict = next(rest) if recorded.verdict else None
-    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, verdict, made.reads)
+    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.reads, verdict, guard)
