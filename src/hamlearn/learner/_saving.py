@@ -46,6 +46,19 @@ class Saving:
 
         Raises:
             CheckpointError: If something that waits is of a kind that cannot be written down.
+
+        Example:
+            >>> import torch, hamlearn as hl
+            >>> def make():
+            ...     return hl.Learner(hl.Network.feedforward(torch.nn.Linear(2, 1)), torch.nn.functional.mse_loss)
+            >>> learner, twin = make(), make()
+            >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
+            >>> state = learner.state_dict()
+            >>> state["about"]["t"], sorted(state["tensors"])[:2]
+            (1.0, ['omega/output.bias', 'omega/output.weight'])
+            >>> twin.load_state_dict(state)
+            >>> torch.equal(twin.network.output.weight, learner.network.output.weight)
+            True
         """
         return _checkpoint.value(*self._tell("cannot take the state"))
 
