@@ -61,7 +61,9 @@ def test_40_mlps_in_float32_stay_with_their_single_runs() -> None:
     assert len(reports) == 32
     singles = alone(make, hyper, seeds, feeds)
     for number in range(40):
-        pairs = zip(population.member(number).network.parameters(), singles[number][0].network.parameters(), strict=True)
+        pairs = zip(
+            population.member(number).network.parameters(), singles[number][0].network.parameters(), strict=True
+        )
         for a, b in pairs:
             torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
         assert population.member(number).state.t == singles[number][0].state.t

@@ -77,9 +77,7 @@ class Engine:
         own: Whether each member has samples of its own, which then lie as all else does.
     """
 
-    def __init__(
-        self, order: Order, reset_each: bool, carries: bool, lanes: int = 1, own: bool = False
-    ) -> None:
+    def __init__(self, order: Order, reset_each: bool, carries: bool, lanes: int = 1, own: bool = False) -> None:
         self.order = order
         self.reset_each = reset_each
         self.carries = carries

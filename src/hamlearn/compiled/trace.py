@@ -233,7 +233,9 @@ def record(
             seen = [outcome.loss] if outcome.loss is not None and variant.watch != "nothing" else []
             begins = given.fresh[0] | given.guard[1] if variant.fresh else given.guard[1]
             trouble = (wrong, seen, faults, given.rates[4], variant.on_trouble)
-            carried, verdict = guarded(carried, flat[: len(carried)], given.guard, given.active[0], begins, *trouble)
+            carried, verdict = guarded(
+                carried, flat[: len(carried)], given.guard, given.active[0], begins, *trouble
+            )
             results.append(verdict)
         elif watched or faults:
             results.append(mark(watched, faults))

@@ -79,9 +79,23 @@ class AgentPlan:
         """Whether all steps of a lane are alike."""
         return len(self.rates) < self.sheet.count or self.sheet.count == 1
 
-    def taus(self) -> np.ndarray:
-        """τ by step and lane."""
-        return np.broadcast_to(self.rates[:, :, 0], (self.sheet.count, self.rates.shape[1]))
+    def clock(self, taken: np.ndarray | None) -> np.ndarray:
+        """Times of the lanes before each step and after the last, as repeated addition gives them.
+
+        Args:
+            taken: Which steps were taken, by step and lane; `None`: all.
+        """
+        count, (_, lanes, _), times = self.sheet.count, self.rates.shape, self.lanes.times
+        taus = self.rates[:, :, 0]
+        together = (
+            taken is None and len(taus) == 1 and bool((times == times[0]).all() and (taus == taus[0, 0]).all())
+        )
+        columns = 1 if together else lanes
+        clock = np.empty((count + 1, columns))
+        clock[0], clock[1:] = times[:columns], taus[:, :columns]
+        if taken is not None:
+            clock[1:] *= taken
+        return np.broadcast_to(np.add.accumulate(clock, out=clock), (count + 1, lanes))
 
     def phi(self, index: int, lane: int) -> float:
         """φ of a step of a lane."""

@@ -26,6 +26,8 @@ class Passed:
         counts: How many steps of the block each lane was part of the loop.
         verdicts: What became of each, by step and lane; `None` where all were taken.
         times: Time of each lane before each step, and after the last.
+        leaving: Lanes that go on by themselves within the block, by the step from which they do.
+        last: The step from which no lane takes part.
     """
 
     def __init__(
@@ -42,6 +44,11 @@ class Passed:
         self.who, self.sheet, self.plan, self.ran, self.layout = who, sheet, plan, ran, layout
         self.counts, self.verdicts, self.times = counts, verdicts, times
         self.lane = {number: lane for lane, number in enumerate(who)}
+        self.last = int(counts.max())
+        self.leaving: dict[int, list[int]] = {}
+        for lane in np.flatnonzero(counts < sheet.count).tolist():
+            if sheet.blocks[lane] is not None:
+                self.leaving.setdefault(int(counts[lane]), []).append(lane)
 
     def skipped(self, index: int, lane: int) -> bool:
         """Whether a lane skipped a step."""
@@ -134,14 +141,13 @@ class AgentsReport:
     @property
     def loss(self) -> Tensor | None:
         """Losses of the members."""
-        passed = self._passed
-        known = None
-        if passed is not None and passed.ran.loss is not None:
-            known = passed.sheet.learns()[self._index]
+        passed, known, rows = self._passed, None, None
         own = {number: report.loss for number, report in self._alone.items() if report.loss is not None}
-        if not own and (known is None or not known[self._lanes()].any()):
+        if passed is not None and passed.ran.loss is not None and self._index < passed.last:
+            known = None if passed.sheet.known is None else passed.sheet.known[self._index]
+            rows = passed.ran.loss[self._index]
+        if not own and (rows is None or (known is not None and not known[self._lanes()].any())):
             return None
-        rows = passed.ran.loss[self._index] if passed is not None and known is not None else None  # type: ignore[index]
         return self._gathered(rows, own, known)
 
     @property
@@ -154,8 +160,10 @@ class AgentsReport:
             if ran.loss is not None:
                 loss = flat(ran.loss[index])
                 phi = torch.from_numpy(passed.plan.phis(index).copy()).to(loss)
-                known = torch.from_numpy(passed.sheet.learns()[index].copy()).to(loss.device)
-                total = torch.where(known, phi * loss, torch.zeros_like(loss))
+                total = phi * loss
+                if passed.sheet.known is not None:
+                    known = torch.from_numpy(passed.sheet.known[index]).to(loss.device)
+                    total = torch.where(known, total, torch.zeros_like(loss))
             if ran.coupling is not None:
                 total = total + flat(ran.coupling[index])
             rows = torch.as_tensor(total).expand(len(passed.who))

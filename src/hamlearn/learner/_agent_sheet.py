@@ -96,13 +96,22 @@ class Sheet:
             return self.known
         return np.full((self.count, len(self.blocks)), bool(self.together.target))
 
-    def begins(self, fresh: np.ndarray) -> np.ndarray:
-        """Whether a sample begins a sequence, by step and lane, given whether the first one does."""
-        rows = np.zeros((self.count, len(self.blocks)), dtype=bool)
-        rows[0] = fresh
-        if self.boundary is not None:
-            rows[1:] = self.boundary[:-1]
-        return rows
+    def learned(self, taken: np.ndarray | None) -> np.ndarray | int:
+        """How many targets each lane has met; `taken`: in these steps only."""
+        if taken is None and self.known is None:
+            return self.count * bool(self.together.target)
+        return (self.learns() if taken is None else self.learns() & taken).sum(0)
+
+    def begins(self, fresh: np.ndarray, layout: Layout) -> Tensor:
+        """Whether a sample begins a sequence, as the engine takes it, given whether the first one does."""
+        assert self.together.u is not None
+        first = layout.fold(torch.from_numpy(fresh)[None], 1)
+        if self.boundary is None:
+            device = self.together.u[0].device
+            rows = torch.zeros(self.count, *first.shape[1:], dtype=torch.bool, device=device)
+            rows[:1] = first.to(device)
+            return rows
+        return torch.cat([first, layout.fold(torch.from_numpy(self.boundary[:-1]), 1)])
 
     def sample(self, index: int, lane: int) -> Sample:
         """One of the samples."""
@@ -131,11 +140,20 @@ def _side_by_side(blocks: Sequence[Block | None], count: int, layout: Layout, pa
     example = next(leaves[place] for leaves in found if leaves)
     nothing = torch.zeros_like(example[:1]).expand(count, *example.shape[1:])
     rows = []
-    for leaves in found:
+    for block, leaves in zip(blocks, found, strict=True):
         # Nobody reads a stand-in's values, and zeros are within range of any index.
         row = leaves[place] if leaves else nothing
+        if part == "target" and block is not None and block.known is not None:
+            row = _without_bad_stand_ins(row, torch.tensor(block.known, device=row.device))
         rows.append(row if len(row) == count else torch.cat([row, nothing[len(row) :]]))
     return layout.fold(torch.stack(rows, 1), 1)
+
+
+def _without_bad_stand_ins(target: Tensor, known: Tensor) -> Tensor:
+    """Targets that stand for missing ones, taken from a sample that is in order: 0 times infinity is not a number."""
+    good = known & target.isfinite().flatten(1).all(1) if target.dim() > 1 else known & target.isfinite()
+    example = target[good.int().argmax()] if bool(good.any()) else torch.zeros_like(target[0])
+    return torch.where(known.view(-1, *[1] * (target.dim() - 1)), target, example)
 
 
 def output_of(y: Sequence[Tensor], spec: _tree.Spec, index: int, lane: int, layout: Layout) -> Any:

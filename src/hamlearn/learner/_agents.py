@@ -84,6 +84,7 @@ class Agents:
     def eager(self, max_steps: int | None, resume: bool) -> Iterator[AgentsReport]:
         """Each member runs as if it were alone, one sample at a time."""
         self._begin()
+        self._give()
         runs: dict[int, Iterator[StepReport]] = {}
         for number, member in enumerate(self.members):
             with _Aside(self, number):
@@ -102,7 +103,9 @@ class Agents:
                 return
             yield AgentsReport(len(self.members), None, 0, found)
 
-    def compiled(self, max_steps: int | None, resume: bool, chunk: int | None, most: int) -> Iterator[AgentsReport]:
+    def compiled(
+        self, max_steps: int | None, resume: bool, chunk: int | None, most: int
+    ) -> Iterator[AgentsReport]:
         """Members whose samples are alike are lanes of one loop; the others go on by themselves."""
         turn, turns = self._begin(), {}
         for number, member in enumerate(self.members):
@@ -160,12 +163,13 @@ class Agents:
 
     def spread(self, number: int | None = None) -> None:
         """Give each member, or one, what is its own; it may be changed from then on."""
-        if self.lanes is not None:
-            lanes = range(len(self.lanes.who)) if number is None else [self.lanes.lane.get(number)]
-            for lane in lanes:
-                if lane is not None:
-                    self.lanes.give(lane)
-        self.alike -= set(range(len(self.members))) if number is None else {number}
+        if number is None:
+            self._give()
+            self.alike.clear()
+            return
+        if self.lanes is not None and number in self.lanes.lane:
+            self.lanes.give(self.lanes.lane[number])
+        self.alike.discard(number)
 
     def count(self) -> None:
         """Tell each reader how many samples have been taken, as far as reports have been handed out."""
@@ -184,10 +188,14 @@ class Agents:
 
     def _begin(self) -> int:
         self.settle()
-        self.spread()
         self.aside, self.resting = {}, set()
         self.turn += 1
         return self.turn
+
+    def _give(self) -> None:
+        if self.lanes is not None:
+            for lane in range(len(self.lanes.who)):
+                self.lanes.give(lane)
 
     def _check_turn(self, turn: int) -> None:
         if turn != self.turn:
@@ -291,9 +299,7 @@ class Agents:
             for number in missing:
                 lanes.take(lanes.lane[number], blocks[number].sample(0).u)
             return
-        if lanes is not None:
-            for lane in range(len(lanes.who)):
-                lanes.give(lane)
+        self._give()
         layout = Layout(len(joined), self.dtype, self.width)
         inputs = [blocks[n].sample(0).u for n in joined]
         self.lanes = AgentLanes(self.members, joined, inputs, self.engine, layout)
@@ -310,8 +316,7 @@ class Agents:
         plan.warn()
         self.repair = undo = lanes.undo()
         policy, pace = members[0].on_nonfinite, plan.pace()
-        fresh = lanes.layout.fold(torch.from_numpy(sheet.begins(lanes.fresh)), 1)
-        active = np.arange(sheet.count)[:, None] < plan.counts
+        fresh, whole = sheet.begins(lanes.fresh, lanes.layout), bool((plan.counts == sheet.count).all())
         tried = int(np.argmax(plan.counts > 0))
 
         def check() -> None:
@@ -325,7 +330,7 @@ class Agents:
             return _tree.all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in lanes.theta)])
 
         ran, watch = None, plan.watch(policy)
-        if active.all() and not self.cautious:
+        if whole and not self.cautious:
             ran = run(watch, None)
             if not _clean(ran, watch, sheet, lanes.layout) or (watch == "state" and not sound(ran)):
                 undo()
@@ -333,7 +338,8 @@ class Agents:
         verdicts = None
         if ran is None:
             trouble = "skip" if policy == "skip" and plan.alone else "leave"
-            guard = Guard(lanes.layout.fold(torch.from_numpy(active), 1), trouble)  # type: ignore[arg-type]
+            active = torch.from_numpy(np.arange(sheet.count)[:, None] < plan.counts)
+            guard = Guard(lanes.layout.fold(active, 1), trouble)  # type: ignore[arg-type]
             ran = run(watch, guard)
             if watch == "state" and not sound(ran):
                 undo()
@@ -347,15 +353,13 @@ class Agents:
         """Write down where the lanes are after a block."""
         lanes = self.lanes
         assert lanes is not None
-        counts, taus, learns = plan.counts, plan.taus(), sheet.learns()
+        counts, taken = plan.counts, None
         if verdicts is not None:
-            left = verdicts == LEFT
+            left, taken = verdicts == LEFT, verdicts == TAKEN
             counts = np.where(left.any(0), left.argmax(0), counts)
-            took = verdicts == TAKEN
-            taus, learns = np.where(took, taus, 0.0), learns & took
-        times = np.add.accumulate(np.concatenate([lanes.times[None], taus]))
+        times = plan.clock(taken)
         passed = Passed(lanes.who, sheet, plan, ran, counts, verdicts, times, lanes.layout)
-        lanes.carry, lanes.times, lanes.updates = ran.carry, times[-1], lanes.updates + learns.sum(0)
+        lanes.carry, lanes.times, lanes.updates = ran.carry, times[-1].copy(), lanes.updates + sheet.learned(taken)
         there = counts > 0
         fresh = lanes.fresh & ~there
         if sheet.boundary is not None:
@@ -374,20 +378,20 @@ class Agents:
     def _report(self, now: Round, index: int) -> AgentsReport | None:
         """The next step of all members; `None` where nobody is left."""
         passed, lanes = now.passed, self.lanes
-        if passed is not None:
+        found: dict[int, StepReport] = {}
+        if passed is not None and index in passed.leaving:
             assert lanes is not None
-            for lane in np.flatnonzero(passed.counts == index).tolist():
+            for lane in passed.leaving[index]:
                 # Its next sample is taken as any other, and says itself what is wrong.
-                if passed.sheet.blocks[lane] is not None:
-                    self._count(now, lane, index)
-                    lanes.give(lane)
-                    now.alone.add(passed.who[lane])
-        found = {}
-        for number in sorted(now.alone - self.resting):
-            report = self._alone(number)
-            if report is not None:
-                found[number] = report
-        if not found and (passed is None or not (passed.counts > index).any()):
+                self._count(now, lane, index)
+                lanes.give(lane)
+                now.alone.add(passed.who[lane])
+        if now.alone:
+            for number in sorted(now.alone - self.resting):
+                report = self._alone(number)
+                if report is not None:
+                    found[number] = report
+        if not found and (passed is None or index >= passed.last):
             return None
         return AgentsReport(len(self.members), passed, index, found)
 
@@ -481,4 +485,3 @@ def _clean(ran: Ran, watch: Watch, sheet: Sheet, layout: Layout) -> bool:
     if sheet.known is not None and bool(wrong.any()):
         wrong &= layout.fold(torch.from_numpy(sheet.known), 1).to(wrong.device)
     return not bool(wrong.any())
-

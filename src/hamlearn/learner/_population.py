@@ -18,12 +18,13 @@ from hamlearn.learner._commit import Withdrawal
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
 from hamlearn.learner._population_reports import PopulationReport
+from hamlearn.learner._population_saving import PopulationSaving
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import check_chunk
 from hamlearn.state import Label, Sample
 
 
-class Population:
+class Population(PopulationSaving):
     """Learners that differ in their hyper-parameters or their first weights, run together.
 
     There is a member for every pair of a hyper-parameter setting and a seed, those of the first setting first.
