@@ -38,7 +38,7 @@ def test_members_with_streams_of_their_own_are_their_single_runs(case: str) -> N
     make = maker(kind, **setting)
     population = hl.Population(make, hyper, SEEDS, streams=FEEDS)
     with quickly_compiled():
-        # All take part in the first block of the first case; elsewhere one loop serves for what is even and uneven.
+        # All take part in the first blocks of the first case; elsewhere one loop serves for all.
         reports = list(population.run(chunk=9 if case == "sequential" else 64))
     assert_as_alone(population, reports, alone(make, hyper, SEEDS, FEEDS))
     assert population.positions == [23, 28, 33, 38]

@@ -1,4 +1,4 @@
-"""Agents by the kernels that a GPU takes, run where there is none: the same steps, the same skipping and leaving."""
+"""Agents by the kernels that a GPU takes, run where there is none: the same steps, the same skipping."""
 
 from __future__ import annotations
 

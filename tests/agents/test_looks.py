@@ -143,7 +143,7 @@ def test_a_file_of_another_population_is_refused_and_nothing_is_changed(tmp_path
     with pytest.raises(hl.errors.CheckpointError):
         smaller.member(0).load(tmp_path / "agents")
     after_all = smaller.state_dict()["tensors"]
-    assert all(torch.equal(before[name], after_all[name]) for name in before)
+    assert all(torch.equal(before[name], after_all[name]) for name in before if not name.startswith("rng/"))
 
 
 def test_a_copy_of_a_population_of_agents_goes_on_by_itself() -> None:

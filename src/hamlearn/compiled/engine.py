@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -136,7 +136,7 @@ class Engine:
             rows = (rates, betas if pace.varying else [], drive, u, target, flags)
             heads = [[row[0] for row in part] for part in rows]
             first = (theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
-            return Inputs(*first, guard=kept, active=[rows[0] for rows in active])
+            return replace(Inputs(*first), guard=kept, active=[rows[0] for rows in active])
 
         shapes = (
             tuple((t.shape[1:], t.dtype) for t in (*u, *target)),

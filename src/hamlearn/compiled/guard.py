@@ -54,7 +54,7 @@ def guarded(
         wrong: Counts of entries that are not finite.
         losses: Losses to look at.
         faults: Counts of indices out of range.
-        phi: Scale of the loss; where it is 0 the target may be a stand-in, so that nothing is skipped because of it.
+        phi: Scale of the loss; where it is 0 the target may be a stand-in, and nothing is skipped because of it.
         on_trouble: What it does at a step that goes wrong.
     """
     left, again = guard

@@ -109,7 +109,7 @@ class AgentPlan:
         """Let members tell where a step is too long for its dissipation."""
         for lane, member in enumerate(self.members):
             rows = self.rates[: self.counts[lane], lane]
-            member._overshoot.look(Rates(*row, member.hyper.s) for row in rows.tolist())
+            member._overshoot.look(Rates._make([*row, member.hyper.s]) for row in rows.tolist())
 
     def watch(self, on_nonfinite: str) -> Watch:
         """What has to be looked at step by step."""

@@ -75,8 +75,9 @@ class Passed:
 class AgentsReport:
     """What one step of members with streams of their own yields: the next sample of each.
 
-    A member whose stream has ended, or that was set aside, rests. What does not exist (the loss of a sample without
-    target, all that a resting member would tell) is not a number, and 0 where an output holds whole numbers.
+    A member whose stream has ended, or that was set aside, rests. What does not exist (the loss of a sample
+    without target, all that a resting member would tell) is not a number, and 0 where an output holds whole
+    numbers.
 
     Attributes:
         took: Which members took a sample.
@@ -124,6 +125,7 @@ class AgentsReport:
         trees = {number: _tree.flatten(report.y) for number, report in self._alone.items()}
         if not found and not trees:
             return None
+        rows: list[Tensor | None]
         if found:
             assert self._passed is not None
             rows, spec = [leaf[self._index] for leaf in self._passed.ran.y], self._passed.ran.y_spec

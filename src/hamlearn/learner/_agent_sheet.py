@@ -53,8 +53,8 @@ class Sheet:
         counts: How many samples each lane has.
         together: The packed inputs and targets, as the engine takes them.
         known: Whether there is a target, by step and lane; `None` where all have one, or none has.
-        tau: τ by step and lane, 0 where a sample has none of its own, below 0 where it is no time step; `None` where
-            no sample has its own.
+        tau: τ by step and lane, 0 where a sample has none of its own, below 0 where it is no time step; `None`
+            where no sample has its own.
         boundary: Whether a sample ends its sequence, by step and lane; `None` where none does.
     """
 
@@ -150,7 +150,7 @@ def _side_by_side(blocks: Sequence[Block | None], count: int, layout: Layout, pa
 
 
 def _without_bad_stand_ins(target: Tensor, known: Tensor) -> Tensor:
-    """Targets that stand for missing ones, taken from a sample that is in order: 0 times infinity is not a number."""
+    """Stand-ins for missing targets, taken from a sample that is in order: 0 times infinity is not a number."""
     good = known & target.isfinite().flatten(1).all(1) if target.dim() > 1 else known & target.isfinite()
     example = target[good.int().argmax()] if bool(good.any()) else torch.zeros_like(target[0])
     return torch.where(known.view(-1, *[1] * (target.dim() - 1)), target, example)

@@ -32,8 +32,8 @@ class Population(PopulationSaving):
     every operation runs over the members; on a GPU each member has a block of threads.
 
     All members learn from one stream, which `run` is given; or, with `streams`, each from its own: with its own
-    inputs, boundaries, missing targets and time steps. Such members are agents. One that ends rests while the others
-    go on, and one that goes wrong is set aside.
+    inputs, boundaries, missing targets and time steps. Such members are agents. One whose stream has ended rests
+    while the others go on, and one that goes wrong is set aside.
 
     Args:
         learner_factory: Makes a learner from a `Hyper`; called once per member, right after
@@ -220,8 +220,8 @@ def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable
     found = list(streams)
     if len(found) != members:
         raise ConfigError(
-            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(found)} streams: give "
-            "one stream for each member"
+            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(found)} streams: "
+            "give one stream for each member"
         )
     # A list may be read by many at once, since each has an iterator of its own.
     moving = [id(stream) for stream in found if hasattr(stream, "state_dict") or iter(stream) is stream]

@@ -31,8 +31,8 @@ class PopulationSaving:
     def state_dict(self) -> dict[str, Any]:
         """All that the members are between two steps, as a value that shares no memory with them.
 
-        `"tensors"` holds what each learner's own `state_dict` does, under `member/0/…`, `member/1/…` and so on, and
-        `rng/…` once. `"about"` holds the rest as JSON, the place of every stream included.
+        `"tensors"` holds what each learner's own `state_dict` does, under `member/0/…`, `member/1/…` and so on,
+        and `rng/…` once. `"about"` holds the rest as JSON, the place of every stream included.
         """
         return _checkpoint.value(*self._tell("cannot take the state"))
 
@@ -84,16 +84,16 @@ class PopulationSaving:
         told = entries(header["members"], "the list of members")
         if len(told) != len(members):
             raise CheckpointError(
-                f"{source} holds {len(told)} members, and this population has {len(members)}: make it with as many "
-                "settings and seeds as the one that was saved"
+                f"{source} holds {len(told)} members, and this population has {len(members)}: make it with as "
+                "many settings and seeds as the one that was saved"
             )
         parts: list[dict[str, Tensor]] = [{} for _ in members]
         rest = {}
         for name, tensor in tensors.items():
             _, _, inner = name.partition("/")
-            number, _, own = inner.partition("/")
-            if name.startswith("member/") and number.isdecimal() and int(number) < len(members):
-                parts[int(number)][own] = tensor
+            whose, _, part = inner.partition("/")
+            if name.startswith("member/") and whose.isdecimal() and int(whose) < len(members):
+                parts[int(whose)][part] = tensor
             else:
                 rest[name] = tensor
         left = Tensors(rest)
