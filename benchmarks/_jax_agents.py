@@ -6,6 +6,7 @@ import statistics
 import time
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from benchmarks import _jax_stream
@@ -29,8 +30,8 @@ def measure(workload: Workload, agents: int, u: Tensor, target: Tensor, chunk: i
     def each(tensor: Any) -> Any:
         return jnp.stack([tensor] * agents)
 
-    rows, answers = put(u), put(target)
-    samples = tuple(jnp.stack([part[k : k + chunk] for k in starts]) for part in (rows, answers))
+    places = np.array(starts)[:, None] + np.arange(chunk)
+    samples = tuple(put(part)[places] for part in (u, target))
     theta = {name: each(put(weight)) for name, weight in problem.network.named_parameters()}
     omega = {name: jnp.zeros_like(weight) for name, weight in theta.items()}
     h = jax.tree.map(lambda leaf: each(put(leaf[0])), problem.network.initial_state(problem.u))

@@ -39,13 +39,14 @@ CASES: dict[str, list[tuple[Workload, int, int, int]]] = {
         *((RNN, agents, 512, 256) for agents in (1, 16, 256, 2_048)),
     ],
     "cuda": [
-        *((RNN, agents, 32_768, 16_384) for agents in (1, 64, 264, 1_024)),
-        (RNN, 4_096, 8_192, 4_096),
-        *((MLP, agents, 8_192, 4_096) for agents in (1_024, 4_096)),
-        (MLP, 16_384, 4_096, 2_048),
+        (RNN, 1_024, 65_536, 32_768),
+        (MLP, 16_384, 8_192, 4_096),
+        *((RNN, agents, 65_536, 32_768) for agents in (1, 64, 264)),
+        (MLP, 1_024, 65_536, 32_768),
+        (RNN, 4_096, 16_384, 8_192),
     ],
 }
-"""Workload, agents, samples of each, and steps taken at a time."""
+"""Workload, agents, samples of each, and steps taken at a time; what matters most comes first."""
 QUICK = [(MLP, 3, 40, 16), (RNN, 3, 40, 16)]
 
 
@@ -55,16 +56,17 @@ def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, 
     threads = torch.get_num_threads()
     torch.set_num_threads(min(os.cpu_count() or 1, 4))
     try:
-        rows = []
+        found: dict[str, Any] = {"device": where, "threads": torch.get_num_threads(), "rows": []}
+        name = "agents" if where == "cpu" else f"agents-{where}"
         for case in QUICK if quick else CASES[where]:
-            rows.append(_row(*case, where, rounds=1 if quick else 3))
-            _show(rows[-1])
-        found = {"device": where, "threads": torch.get_num_threads(), "rows": rows}
+            row = _row(*case, where, rounds=1 if quick else 3)
+            _show(row)
+            # Stopped at any moment, it has kept what it found.
+            found["rows"] = sorted([*found["rows"], row], key=lambda row: (row["workload"], row["agents"]))
+            path = _report.write(out, name, found, rerun=f"python -m benchmarks.agents --device {where}")
+            _draw(found, path.with_suffix(".png"))
     finally:
         torch.set_num_threads(threads)
-    name = "agents" if where == "cpu" else f"agents-{where}"
-    path = _report.write(out, name, found, rerun=f"python -m benchmarks.agents --device {where}")
-    _draw(found, path.with_suffix(".png"))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any, Literal
 
 import pytest
@@ -100,7 +101,8 @@ def test_samples_of_other_shapes_and_late_labels_are_taken_by_the_member_that_me
     for sample in wide:
         sample.u, sample.target = sample.u.repeat(2, 1), None
     feeds[1] = feeds[1][:6] + wide + feeds[1][:9]
-    feeds[1][5].boundary = True
+    feeds[1][5] = replace(feeds[1][5], boundary=True)
+    feeds[1][-1] = replace(feeds[1][-1], boundary=True)
     late = hl.Sample(feeds[2][4].u, id="late")
     feeds[2] = [*feeds[2][:4], late, *feeds[2][4:9], hl.Label("late", torch.ones(2, 2).double()), *feeds[2][9:]]
     population = hl.Population(make, NUMBERS, SEEDS, streams=feeds)

@@ -259,13 +259,15 @@ class Agents:
         able = {n: b for n, b in blocks.items() if b.u is not None and not (b.more and b.count * SHORT < size)}
         if not able:
             able = {n: b for n, b in blocks.items() if b.u is not None}
-        forms = Counter(form_of(block) for block in able.values() if block.target)
-        forms = forms or Counter(form_of(block) for block in able.values())
-        if not forms:
+        told = {n: b for n, b in able.items() if b.target} or able
+        if not told:
             return []
-        most = forms.most_common(1)[0][0]
-        example = next(b for b in able.values() if form_of(b) == most)
+        example = next(iter(told.values()))
         joined = [n for n, block in able.items() if fits(block, example)]
+        if 2 * len(joined) < len(able):
+            most = Counter(map(form_of, told.values())).most_common(1)[0][0]
+            example = next(b for b in told.values() if form_of(b) == most)
+            joined = [n for n, block in able.items() if fits(block, example)]
         shapes: Any = None
         found = []
         for number in joined:
