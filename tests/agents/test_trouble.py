@@ -160,3 +160,16 @@ def test_what_cannot_be_a_population_of_agents_is_refused() -> None:
         next(population.run())
         with pytest.raises(hl.errors.StreamError, match="overtaken by a newer one"):
             list(first)
+
+
+def test_a_member_that_has_left_keeps_its_time_when_the_others_are_brought_back() -> None:
+    hyper = [hl.Hyper(tau=0.5, eta=lambda t: 0.3 / (1 + t), beta=0.05)]
+    feeds = [feed(0, 6), feed(1, 20)]
+    population = hl.Population(maker(), hyper, SEEDS, streams=feeds)
+    with quickly_compiled():
+        for step, _ in enumerate(population.run(chunk=64), start=1):
+            if step == 9:
+                population.member(1)
+    assert [member.state.t for member in population.members] == [
+        learner.state.t for learner, _, _ in alone(maker(), hyper, SEEDS, feeds)
+    ]

@@ -170,8 +170,13 @@ class AgentPlan:
         for lane, (member, block) in enumerate(zip(self.members, sheet.blocks, strict=True)):
             betas: list[list[float | Tensor]] = []
             if block is not None:
+                # For the time being: a member that has left the lanes has a time of its own.
+                kept = member._t, member._updates
                 member._t, member._updates = float(lanes.times[lane]), int(lanes.updates[lane])
-                plan = StepPlan(member, block)
+                try:
+                    plan = StepPlan(member, block)
+                finally:
+                    member._t, member._updates = kept
                 self.counts[lane] = plan.count
                 if plan.count:
                     rows = np.array([rates[:5] for rates in plan.rates])

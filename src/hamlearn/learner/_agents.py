@@ -192,10 +192,13 @@ class Agents:
         self.turn += 1
         return self.turn
 
-    def _give(self) -> None:
-        if self.lanes is not None:
-            for lane in range(len(self.lanes.who)):
-                self.lanes.give(lane)
+    def _give(self, numbers: Iterable[int] | None = None) -> None:
+        """Let these members, or all, go on by themselves."""
+        lanes = self.lanes
+        if lanes is not None:
+            for number in lanes.who if numbers is None else numbers:
+                if number in lanes.lane:
+                    lanes.give(lanes.lane[number])
 
     def _check_turn(self, turn: int) -> None:
         if turn != self.turn:
@@ -234,6 +237,7 @@ class Agents:
         if joined:
             count = min(count, max(blocks[n].count for n in joined))
         now = Round(count, set(blocks) - set(joined))
+        self._give(now.alone)
         if joined:
             self._fill(joined, blocks)
             assert self.lanes is not None
@@ -245,6 +249,7 @@ class Agents:
             except HamlearnError:
                 # The sample that was tried is wrong. When its member has been set aside, the others go on.
                 self.make_whole()
+                self._give(blocks)
                 return Round(1, set(blocks))
         return now
 
