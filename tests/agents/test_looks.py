@@ -86,7 +86,7 @@ def test_a_population_that_is_saved_in_mid_stream_goes_on_as_if_nothing_had_happ
         reports = list(second.run(engine=engine, chunk=16, resume=True))
         third = hl.Population(MAKE, HYPER, SEEDS, streams=tables())
         third.load_state_dict(state)
-        list(third.run(engine=engine, chunk=16, resume=True))
+        list(third.run(engine="eager", resume=True))
     for number, (learner, expected, _) in enumerate(singles):
         assert_member(second.member(number), learner)
         assert_member(third.member(number), learner)
@@ -107,7 +107,7 @@ def test_one_agent_is_saved_by_itself_and_goes_on_alone_or_in_another_population
         list(learner.run(tables()[1], resume=True))
         assert_member(learner, whole)
         second.member(1).load(tmp_path / "agent")
-        reports = list(second.run(chunk=16, resume=True))
+        reports = list(second.run(engine="eager", resume=True))
     assert_member(second.member(1), whole)
     assert [report.took[1] for report in reports] == [k < 30 - 11 for k in range(36)]
 
@@ -115,7 +115,7 @@ def test_one_agent_is_saved_by_itself_and_goes_on_alone_or_in_another_population
 def test_a_population_on_one_stream_is_saved_and_resumed_too(tmp_path: Path) -> None:
     whole, first, second = (hl.Population(MAKE, HYPER, SEEDS) for _ in range(3))
     with quickly_compiled():
-        list(whole.run(tables()[0]))
+        list(whole.run(tables()[0], engine="eager"))
         for step, _ in enumerate(first.run(tables()[0], chunk=16), start=1):
             if step == 11:
                 first.save(tmp_path / "population")

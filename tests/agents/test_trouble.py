@@ -80,7 +80,7 @@ def test_skipping_members_skip_what_they_would_skip_alone(engine: Engine, monkey
     if engine == "compiled":
         monkeypatch.setattr(hl.Learner, "step", None)
     with quickly_compiled():
-        reports = list(population.run(engine=engine, chunk=16))
+        reports = list(population.run(engine=engine, chunk=64))
     assert_as_alone(population, reports, singles)
 
 
@@ -120,14 +120,16 @@ def test_a_class_out_of_range_sets_its_member_aside_even_where_samples_are_skipp
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-def test_a_run_in_which_every_member_fails_at_once_ends(engine: Engine) -> None:
-    feeds = [poisoned(number, 5, 0) for number in range(4)]
-    feeds = [[replace(sample, target=torch.full((2, 2), NAN).double()) for sample in one] for one in feeds]
+@pytest.mark.parametrize("wrong", ["target", "tau"])
+def test_a_run_in_which_every_member_fails_at_once_ends(wrong: str, engine: Engine) -> None:
+    bad: dict[str, Any] = {"target": torch.full((2, 2), NAN).double()} if wrong == "target" else {"tau": -1.0}
+    feeds = [[replace(sample, **bad) for sample in feed(number, 5)] for number in range(4)]
     population = hl.Population(maker(), HYPER, SEEDS, streams=feeds)
     with quickly_compiled(), pytest.warns(RuntimeWarning, match="set aside"):
         assert list(population.run(engine=engine)) == []
     assert sorted(population.aside) == [0, 1, 2, 3]
-    assert all(isinstance(error, hl.errors.NonFiniteError) for error in population.aside.values())
+    expected = hl.errors.NonFiniteError if wrong == "target" else hl.errors.SampleError
+    assert all(isinstance(error, expected) for error in population.aside.values())
 
 
 def test_a_member_set_aside_takes_part_again_in_the_next_run() -> None:

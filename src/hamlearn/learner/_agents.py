@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -244,13 +245,15 @@ class Agents:
             rows = [blocks[n] if n in blocks and n not in now.alone else None for n in self.lanes.who]
             sheet = Sheet.of(rows, count, self.lanes.layout)
             now.before = [self.members[n]._reader.progress for n in self.lanes.who]
-            try:
-                now.passed, now.undo = self._run(sheet)
-            except HamlearnError:
-                # The sample that was tried is wrong. When its member has been set aside, the others go on.
+            ran = None
+            # Where the sample that was tried is wrong, the others go on when its member has been set aside.
+            with contextlib.suppress(HamlearnError):
+                ran = self._run(sheet)
+            if ran is None:
                 self.make_whole()
                 self._give(blocks)
                 return Round(1, set(blocks))
+            now.passed, now.undo = ran
         return now
 
     def _end(self, number: int) -> None:
@@ -313,13 +316,15 @@ class Agents:
         self.settings = Settings([self.members[n] for n in joined])
 
     @keeps_mode
-    def _run(self, sheet: Sheet) -> tuple[Passed, Any]:
-        """Let the lanes take a sheet, each as far as it goes well."""
+    def _run(self, sheet: Sheet) -> tuple[Passed, Any] | None:
+        """Let the lanes take a sheet, each as far as it goes well; `None` where none can."""
         lanes, settings = self.lanes, self.settings
         assert lanes is not None
         assert settings is not None
         members = [self.members[n] for n in lanes.who]
         plan = AgentPlan(members, lanes, sheet, settings)
+        if not plan.counts.any():
+            return None
         plan.warn()
         self.repair = undo = lanes.undo()
         policy, pace = members[0].on_nonfinite, plan.pace()
