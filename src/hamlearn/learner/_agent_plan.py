@@ -108,6 +108,8 @@ class AgentPlan:
     def warn(self) -> None:
         """Let members tell where a step is too long for its dissipation."""
         for lane, member in enumerate(self.members):
+            if member.hyper.clock == "events":
+                continue
             rows = self.rates[: self.counts[lane], lane]
             member._overshoot.look(Rates._make([*row, member.hyper.s]) for row in rows.tolist())
 
