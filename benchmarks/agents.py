@@ -72,6 +72,9 @@ def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, 
 
 def _row(workload: Workload, agents: int, steps: int, chunk: int, device: str, rounds: int) -> dict[str, Any]:
     gc.collect()
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
     u, target = _data(workload, agents, steps, device)
     held = _resident(device)
     population = Population(
@@ -92,7 +95,7 @@ def _row(workload: Workload, agents: int, steps: int, chunk: int, device: str, r
         "agent-steps a second": agents * steps / statistics.median(times),
         "first pass, seconds": first,
         "bytes an agent, as made": (made - held) / agents,
-        "bytes an agent, running": (_resident(device) - held) / agents,
+        "bytes an agent, running": (_resident(device, peak=True) - held) / agents,
         "bytes of weights and costates": 2 * sum(w.nbytes for w in population.member(0).network.parameters()),
         "loop alone, microseconds": _loop_alone(population, chunk, rounds),
     }
@@ -167,10 +170,10 @@ def _wait() -> None:
         torch.cuda.synchronize()
 
 
-def _resident(device: str) -> int:
-    """Bytes that the process holds; on a GPU, those of its tensors at their peak so far."""
+def _resident(device: str, peak: bool = False) -> int:
+    """Bytes that the process holds; on a GPU, those of its tensors, now or at their peak."""
     if device == "cuda":
-        return torch.cuda.max_memory_allocated()
+        return torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_allocated()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 

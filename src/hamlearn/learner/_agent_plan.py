@@ -157,11 +157,12 @@ class AgentPlan:
                 found = np.array([each[:5] for each in rates])
                 table[:, lanes] = found[places.reshape(sheet.count, len(lanes))]
         if pending.any():
-            learns = sheet.learns()
-            for lane in np.flatnonzero(pending):
-                # It holds until something has been learned.
-                stop = int(learns[:, lane].argmax()) + 1 if learns[:, lane].any() else sheet.count
-                table[:stop, lane, 4] = settings.first[lane]
+            # It holds until something has been learned.
+            stop: Any = 1 if sheet.together.target else sheet.count
+            if sheet.known is not None:
+                stop = np.where(sheet.known.any(0), sheet.known.argmax(0) + 1, sheet.count)
+            early = (np.arange(sheet.count)[:, None] < stop) & pending
+            table[..., 4] = np.where(early, settings.first, table[..., 4])
         self.rates = table
 
     def _along_time(self) -> None:
