@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
 from hamlearn.learner._lanes import Layout
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
@@ -154,8 +153,3 @@ def _without_bad_stand_ins(target: Tensor, known: Tensor) -> Tensor:
     good = known & target.isfinite().flatten(1).all(1) if target.dim() > 1 else known & target.isfinite()
     example = target[good.int().argmax()] if bool(good.any()) else torch.zeros_like(target[0])
     return torch.where(known.view(-1, *[1] * (target.dim() - 1)), target, example)
-
-
-def output_of(y: Sequence[Tensor], spec: _tree.Spec, index: int, lane: int, layout: Layout) -> Any:
-    """What one lane's network has answered at a step."""
-    return _tree.unflatten([layout.pick(leaf[index], lane) for leaf in y], spec)
