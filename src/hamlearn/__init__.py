@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hamlearn.integrators import RK4, Euler, Heun
     from hamlearn.learner import Learner, Population, PopulationReport
     from hamlearn.networks import Network
-    from hamlearn.state import Label, Sample, State, StepReport
+    from hamlearn.state import Label, Sample, State, StepReport, Trace
 
 __all__ = [
     "RK4",
@@ -39,6 +39,7 @@ __all__ = [
     "Sensitivity",
     "State",
     "StepReport",
+    "Trace",
     "cells",
     "checks",
     "errors",
@@ -69,6 +70,7 @@ _HOMES = {
     "Sensitivity": "credit",
     "State": "state",
     "StepReport": "state",
+    "Trace": "state",
     "evaluate": "evaluate",
 }
 """Where the names that are no modules live. They are fetched when they are asked for: `hamlearn --help` asks for
