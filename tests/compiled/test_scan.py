@@ -13,7 +13,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.errors import NonFiniteError, SampleError
-from tests.problems import NETWORKS, Problem, random_problem
+from tests.problems import Problem, random_problem
 
 mse = nn.functional.mse_loss
 SETTINGS: list[dict[str, Any]] = [
@@ -83,7 +83,7 @@ def assert_traced(trace: hl.Trace, reports: list[hl.StepReport], tolerance: floa
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
-@pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("kind", ["rate", "tree", "lstm", "output", "split", "frozen"])
 def test_a_scan_takes_the_steps_of_a_compiled_run_to_the_bit_and_those_of_the_eager_one(
     kind: str, setting: dict[str, Any]
 ) -> None:
@@ -212,7 +212,7 @@ def test_a_scan_with_a_bad_sample_changes_nothing_and_says_which(credit: Any, ea
     if before:
         learner.scan(u[:before], target[:before])
     kept, random = everything(learner), torch.get_rng_state()
-    u[17] = torch.inf
+    u[17] = torch.nan
     boundary = torch.arange(30) == 12
     with pytest.raises(NonFiniteError) as raised:
         learner.scan(u, target, boundary=boundary)
@@ -228,7 +228,7 @@ def test_a_scan_with_a_bad_sample_changes_nothing_and_says_which(credit: Any, ea
 
 def test_a_skipped_sample_is_told_of_and_the_others_are_learned() -> None:
     u, target = drawn()
-    u[17] = torch.inf
+    u[17] = torch.nan
     one, other = recurrent(on_nonfinite="skip"), recurrent(on_nonfinite="skip")
     trace = one.scan(u, target)
     assert trace.skipped.nonzero().flatten().tolist() == [17]
@@ -251,7 +251,7 @@ def test_an_interrupted_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
         return ahead
 
     monkeypatch.setattr(runner, "run", interrupted)
-    u[5] = torch.inf
+    u[5] = torch.nan
     learner._choices = learner._choices._replace(on_nonfinite="skip")
     with pytest.raises(KeyboardInterrupt):
         learner.scan(u, target)
@@ -290,7 +290,7 @@ def test_a_scan_reads_no_stream() -> None:
     assert learner.position == 4
 
 
-def test_h_of_half_precision_is_rounded_as_in_single_steps() -> None:
+def test_a_hamiltonian_with_a_scheduled_phi_is_that_of_single_steps() -> None:
     learner = hl.Learner(hl.Network.feedforward(nn.Linear(3, 2)), mse, hl.Hyper(phi=lambda t: 1 / (3 + t)))
     u, target = (x.float() for x in drawn())
     twin = copy.deepcopy(learner)
