@@ -25,7 +25,7 @@ _ALONE: tuple[type, ...] = (
     classmethod,
     staticmethod,
     # What a field of a named tuple is in its class.
-    type(namedtuple("_Any", "field").field),
+    type(vars(namedtuple("_Any", "field"))["field"]),
     types.BuiltinFunctionType,
     types.CodeType,
     types.GetSetDescriptorType,
