@@ -132,6 +132,20 @@ def hl_each_loss(problem: Problem) -> Pass:
     return one_pass
 
 
+def hl_scan(problem: Problem) -> Pass:
+    """`learner.scan(u, target)`, all steps in one call, with outputs, losses and Hamiltonians of all of them."""
+    learner, u, target = _learner(problem), problem.u[:, None], problem.target[:, None]
+
+    def one_pass() -> Tensor:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("error", message="engine='compiled'", category=RuntimeWarning)
+            loss = learner.scan(u, target).loss
+        assert loss is not None
+        return loss.cpu()
+
+    return one_pass
+
+
 def hl_loop(problem: Problem) -> Pass:
     """The compiled loop alone, over blocks that are ready: no stream, no reports, nothing that can be undone."""
     learner, stream = _learner(problem), _stream(problem)

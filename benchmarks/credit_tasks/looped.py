@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Kind, Loop, translate
+from hamlearn.loops.recording import pure_graph
 
 Step = Callable[..., list[Tensor]]
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hamlearn._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hamlearn import cells, checks, errors, local, optim, record, reference, reversible, streams
+    from hamlearn import cells, checks, errors, local, loops, optim, record, reference, reversible, streams
     from hamlearn.adaptive import Adaptive
     from hamlearn.credit import Cleared, Echo, Forward, Sensitivity
     from hamlearn.evaluate import evaluate
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from hamlearn.integrators import RK4, Euler, Heun
     from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
     from hamlearn.networks import Network
-    from hamlearn.state import Label, Sample, State, StepReport
+    from hamlearn.state import Label, Sample, State, StepReport, Trace
 
 __all__ = [
     "RK4",
@@ -40,11 +40,13 @@ __all__ = [
     "Sensitivity",
     "State",
     "StepReport",
+    "Trace",
     "cells",
     "checks",
     "errors",
     "evaluate",
     "local",
+    "loops",
     "optim",
     "record",
     "reference",
@@ -71,6 +73,7 @@ _HOMES = {
     "Sensitivity": "credit",
     "State": "state",
     "StepReport": "state",
+    "Trace": "state",
     "evaluate": "evaluate",
 }
 """Where the names that are no modules live. They are fetched when they are asked for: `hamlearn --help` asks for

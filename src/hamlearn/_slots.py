@@ -127,7 +127,7 @@ class Slots:
                     container[key] = tensor
             yield
         finally:
-            _put(before)
+            put(before)
             self._exchanged = outer
 
     def holds(self, place: int) -> bool:
@@ -138,6 +138,10 @@ class Slots:
     def present(self) -> list[Tensor]:
         """The buffers as they are now, in the order of their names."""
         return [self._places[name][0].container[self._places[name][0].key] for name in self.buffers]
+
+    def held(self) -> list[tuple[Place, Any]]:
+        """Every place of a buffer, and what stands there."""
+        return [(place, place.container.get(place.key)) for place in self._buffer_places]
 
     def holding(self, buffers: list[Tensor]) -> AbstractContextManager[None]:
         """Within, the network holds these buffers, in the order of `present`."""
@@ -150,10 +154,9 @@ class Slots:
         """
         if not self._buffer_places:
             return
-        held = [(place, place.container.get(place.key)) for place in self._buffer_places]
-        self._lent = held
+        self._lent = held = self.held()
         copies = _copies([tensor for _, tensor in held if tensor is not None])
-        _put([(place, copies.get(id(tensor))) for place, tensor in held])
+        put([(place, copies.get(id(tensor))) for place, tensor in held])
 
     def values(self) -> list[Tensor]:
         """The working copies, as the step left them."""
@@ -181,9 +184,9 @@ class Slots:
         """Put everything back, untouched; may be called again if it was interrupted."""
         while self._exchanged is not None:
             before, outer = self._exchanged
-            _put(before)
+            put(before)
             self._exchanged = outer
-        _put(self._lent)
+        put(self._lent)
         self._lent = []
 
     def _refuse_shared_memory(self) -> None:
@@ -234,7 +237,8 @@ def _form(weight: Tensor) -> str:
     return f"{list(weight.shape)} on {weight.device}"
 
 
-def _put(held: list[tuple[Place, Any]]) -> None:
+def put(held: list[tuple[Place, Any]]) -> None:
+    """Put tensors into their places."""
     for (container, key), value in held:
         container[key] = value
 

@@ -1,4 +1,4 @@
-"""What goes in, what is carried along, and what comes out: `Sample`, `Label`, `State`, `StepReport`."""
+"""What goes in, what is carried along, and what comes out: `Sample`, `Label`, `State`, `StepReport`, `Trace`."""
 
 from __future__ import annotations
 
@@ -131,3 +131,25 @@ class StepReport:
     def __repr__(self) -> str:
         loss = None if self.loss is None else f"{float(self.loss):.6g}"
         return f"StepReport(t={self.t:g}, loss={loss}, hamiltonian={float(self.hamiltonian):.6g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """What many steps yield, as whole tensors; time is the first axis of each.
+
+    Attributes:
+        t: Time at which each sample was taken, before its step advanced it.
+        y: Outputs, in the structure of one.
+        loss: L(y, target), not a number at steps without a target; `None` where no step has one.
+        hamiltonian: H = φ·L + ⟨z, f_h⟩, as in `StepReport`.
+        skipped: Whether a step was undone because a value was not finite (`on_nonfinite="skip"`).
+    """
+
+    t: Tensor
+    y: Tree
+    loss: Tensor | None
+    hamiltonian: Tensor
+    skipped: Tensor
+
+    def __len__(self) -> int:
+        return len(self.t)

@@ -17,7 +17,7 @@ from hamlearn.errors import HamlearnError
 # What a module sets up once would be set up by each process otherwise.
 pytestmark = pytest.mark.xdist_group("bench of streams")
 
-EVERYWHERE = {"sgd_eager", "hl_eager", "hl_compiled", "hl_each_loss", "hl_loop"}
+EVERYWHERE = {"sgd_eager", "hl_eager", "hl_compiled", "hl_each_loss", "hl_scan", "hl_loop"}
 
 
 @pytest.fixture(scope="module")

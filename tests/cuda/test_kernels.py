@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import CudaLoop, divided, translate_to_cuda
+from hamlearn.loops.recording import pure_graph
 from tests.cuda.device import by_gpu, on_gpu
 from tests.loops.graphs import STEPS, Problem, random_problem
 from tests.loops.running import assert_population, assert_single

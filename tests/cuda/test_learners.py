@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.compiled import backends
+from hamlearn.loops import backends
 from tests.compiled.test_engine import SETTINGS, long_problem, name_of
 from tests.compiled.test_population import HYPERS, alone, maker, stream
 from tests.cuda.device import assert_alike, both, moved, on_gpu

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Kind, Loop, library, translate
+from hamlearn.loops.recording import pure_graph
 from tests.loops.graphs import STEPS, Problem, random_problem
 
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}

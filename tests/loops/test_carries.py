@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import UnsupportedError, translate
+from hamlearn.loops.recording import pure_graph
 from tests.loops.graphs import STEPS, Problem, random_problem
 from tests.loops.running import assert_population, assert_single, quickly_compiled
 

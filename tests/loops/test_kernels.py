@@ -9,10 +9,9 @@ import torch
 from torch import Tensor, fx, nn
 
 import hamlearn as hl
-from hamlearn.compiled import backends
-from hamlearn.compiled.graphs import pure_graph
-from hamlearn.loops import Kernel, Kind, UnsupportedError, choose, divided, translate_to_cuda
+from hamlearn.loops import Kernel, Kind, UnsupportedError, backends, choose, divided, translate_to_cuda
 from hamlearn.loops.choice import threads_for
+from hamlearn.loops.recording import pure_graph
 from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, both
 from tests.compiled.test_population import HYPERS, alone, maker, stream
 from tests.loops.emulated import Emulated

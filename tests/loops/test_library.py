@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Loop, Program, UnsupportedError, cached, library, shelf, translate
+from hamlearn.loops.recording import pure_graph
 
 SCRIPT = """
 import torch

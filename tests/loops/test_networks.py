@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.loops import Loop, UnsupportedError, translate
+from hamlearn.loops.recording import pure_graph
 from tests.loops.running import assert_same
 
 F = nn.functional

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from hamlearn.compiled.graphs import on_device, pure_graph
 from hamlearn.loops import UnsupportedError, nvrtc
+from hamlearn.loops.recording import on_device, pure_graph
 
 
 @pytest.fixture

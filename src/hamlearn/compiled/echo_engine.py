@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.engine import Made, Steps, make_step, named
-from hamlearn.compiled.reads import Reads
+from hamlearn.compiled.engine import make_step, named
 from hamlearn.compiled.trace import Inputs, Recorded, Variant
 from hamlearn.compiled.trace_echo import record_backward, record_forward
 from hamlearn.echo import Echoed
 from hamlearn.loops import UnsupportedError
+from hamlearn.loops.reads import Reads
+from hamlearn.loops.steps import Made, Steps
 from hamlearn.streams.blocks import Block
 
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.backends import make_loop
 from hamlearn.compiled.bring import Bring
 from hamlearn.compiled.guard import Guard
-from hamlearn.compiled.reads import Reads
 from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
 from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.loops.backends import make_loop
+from hamlearn.loops.reads import Reads
+from hamlearn.loops.steps import Made, Steps
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry, Order
 
@@ -191,41 +190,6 @@ class Engine:
             return inputs
         flat = zip(inputs.flat(), inputs.laned(self.own), strict=True)
         return inputs.like([tensor[0, ..., 0] if laned else tensor for tensor, laned in flat])
-
-
-class Steps:
-    """Compiled steps by what they were compiled for, and what could not be, with the reason.
-
-    A step is used again only while everything that its recording has read is as it was.
-    """
-
-    def __init__(self) -> None:
-        self._made: dict[Any, deque[Made]] = {}
-
-    def get(self, key: Any, make: Callable[[], Made]) -> Made:
-        """The step for `key`, made if there is none that still holds."""
-        made = self._made.setdefault(key, deque(maxlen=_KEPT))
-        found = next((step for step in made if step.reads.changed() is None), None)
-        if found is None:
-            found = make()
-            made.appendleft(found)
-        if found.failure is not None:
-            raise found.failure
-        return found
-
-
-@dataclass
-class Made:
-    """A compiled step, or the reason why there is none, and what it depends on."""
-
-    reads: Reads
-    recorded: Any = None
-    loop: Any = None
-    failure: UnsupportedError | None = None
-
-
-_KEPT = 8
-"""How many steps are kept that differ in nothing but the values they have read."""
 
 
 def make_step(

@@ -16,11 +16,11 @@ from torch import Tensor, fx
 
 from hamlearn import _tree
 from hamlearn._scale import plus
-from hamlearn.compiled.faults import counted
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.compiled.guard import OnTrouble, guarded
 from hamlearn.drive import Drive
 from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.loops.faults import counted
+from hamlearn.loops.recording import pure_graph
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, System

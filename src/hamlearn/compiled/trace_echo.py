@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, fx
 
 from hamlearn import _tree
-from hamlearn.compiled.faults import counted
-from hamlearn.compiled.graphs import pure_graph
 from hamlearn.compiled.trace import Inputs, Recorded, Stage, Variant, floating, mark
 from hamlearn.echo import Echoed
 from hamlearn.loops import UnsupportedError
+from hamlearn.loops.faults import counted
+from hamlearn.loops.recording import pure_graph
 from hamlearn.state import Sample
 from hamlearn.transition import first_state
 

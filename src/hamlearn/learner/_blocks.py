@@ -6,27 +6,43 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._slots import put
 from hamlearn.compiled import Ran, UnsupportedError
+from hamlearn.errors import HamlearnError
 from hamlearn.learner._running import Progress, Reader
 from hamlearn.state import Sample, StepReport
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, copied
 
 if TYPE_CHECKING:
     from hamlearn.learner._learner import Learner
+
+
+T = TypeVar("T")
+FEWER = 256
+"""Samples that are taken at once after one that had to be taken by itself; twice as many after that."""
 
 
 class Plan(Protocol):
     """Times and rates of the steps of a block."""
 
     @property
+    def rates(self) -> list[Any]:
+        """Rates of each step; one for all where they do not change."""
+
+    @property
     def times(self) -> list[float]:
         """Time before each step, and after the last one."""
+
+    @property
+    def clock(self) -> np.ndarray:
+        """The same as an array."""
 
     def phi(self, index: int) -> float:
         """φ of a step."""
@@ -71,7 +87,7 @@ class BlockRunner(ABC):
                     report = reader.counted(self.step, block.sample(0))
                     done, alone = done + 1, False
                     if reason is not None:
-                        warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
+                        _tell_eager(reason)
                         compiles = False
                     yield report
                     continue
@@ -105,6 +121,57 @@ class BlockRunner(ABC):
                 alone = ahead.stops
         finally:
             reader.close(turn)
+
+    def whole(
+        self,
+        block: Block,
+        keep: Callable[[], Callable[[], None]],
+        told: Callable[[list[Ahead | Any]], T],
+    ) -> T:
+        """Take all samples of a block; or none, if one of them is refused or an interrupt strikes.
+
+        Args:
+            block: The samples.
+            keep: Returns what puts the learner back to where it is, whatever steps it takes.
+            told: What to return, made of blocks and of the reports of samples that had to be taken by themselves.
+        """
+        taken: list[Ahead | Any] = []
+        start, size, alone, compiles = 0, block.count, False, True
+        undo: Callable[[], None] | None = None
+        back: Callable[[], None] | None = None
+        try:
+            while start < block.count:
+                ahead = None
+                if compiles and not alone:
+                    try:
+                        ahead = self.run(block.part(start, min(start + size, block.count)))
+                    except UnsupportedError as error:
+                        self.make_whole()
+                        compiles = False
+                        _tell_eager(error)
+                if ahead is None:
+                    if undo is None and back is None:
+                        back = keep()
+                    # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
+                    taken.append(self.step(copied(block.sample(start))))
+                    start, size, alone = start + 1, FEWER, False
+                    continue
+                if undo is None and back is None:
+                    undo = ahead.undo
+                self.repair = None
+                taken.append(ahead)
+                start, size, alone = start + ahead.count, 2 * size, ahead.stops
+            return told(taken)
+        except BaseException as error:
+            self.make_whole()
+            if undo is not None:
+                self.repair = undo
+                self.make_whole()
+            elif back is not None:
+                back()
+            if block.count > 1 and isinstance(error, HamlearnError):
+                error.add_note(f"This was step {start} of {block.count} of a scan(), of which none was made.")
+            raise
 
     def settle(self) -> None:
         """Bring the learner to the last report that was handed out, since somebody asks for it."""
@@ -163,6 +230,11 @@ class BlockRunner(ABC):
             )
 
 
+def _tell_eager(reason: UnsupportedError) -> None:
+    """Say why steps are made one by one, to whoever asked for them."""
+    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=3)
+
+
 class Undo:
     """Puts a learner back to where it was."""
 
@@ -170,12 +242,15 @@ class Undo:
         self.learner = learner
         learner._carry.own = False
         self.kept = learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting
+        self.buffers = learner._system.slots.held()
         self.tensors = [*learner._system.theta, *learner._system.slots.present()]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
 
     def __call__(self) -> None:
         learner = self.learner
         learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting = self.kept
+        # A step that was taken by itself may have put other tensors there.
+        put(self.buffers)
         with torch.no_grad():
             torch._foreach_copy_(self.tensors, self.copies)
 

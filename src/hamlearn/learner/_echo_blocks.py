@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -242,6 +243,7 @@ class EchoPlan:
             t += rates.tau
         self.count = len(self.rates)
         self.times = list(itertools.accumulate((rates.tau for rates in self.rates), initial=learner._t))
+        self.clock = np.array(self.times)
         self.ends = [index + 1 for index, due in enumerate(self.due) if due]
         if self.count and (not self.ends or self.ends[-1] < self.count):
             self.ends.append(self.count)

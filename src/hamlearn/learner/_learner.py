@@ -20,13 +20,14 @@ from hamlearn.learner._inside import inside
 from hamlearn.learner._labels import Labels, Waiting
 from hamlearn.learner._moves import Moves
 from hamlearn.learner._running import Reader
+from hamlearn.learner._scanning import trace_of, whole_block
 from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, make_order
 from hamlearn.learner._snapshot import Snapshot
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.learner._stepping import Stepping
 from hamlearn.networks import Network
 from hamlearn.rates import Overshoot, Rates
-from hamlearn.state import Label, Sample, State, StepReport
+from hamlearn.state import Label, Sample, State, StepReport, Trace
 from hamlearn.system import Carry, System
 from hamlearn.transition import next_state
 
@@ -224,10 +225,52 @@ class Learner(Snapshot):
         size = check_chunk(chunk, bool(self._devices))
         self._settle()
         if engine == "compiled":
-            if self._blocks is None:
-                self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
-            return self._blocks.reports(stream, max_steps, resume, size)
+            return self._runner().reports(stream, max_steps, resume, size)
         return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
+
+    def scan(
+        self, u: Any, target: Any = None, tau: Any = None, boundary: Any = None, *, known: Any = None
+    ) -> Trace:
+        """Take whole tensors, one sample a step, in one call; time is the first axis of each.
+
+        The steps are those of `run(engine="compiled")`, to the bit, with no Python between them. Where the step
+        cannot be compiled, they are made eagerly, and a warning says why. All of them are made or, if a sample is
+        refused, none: the error says which, and the learner is as it was. The place in a stream does not move.
+
+        Args:
+            u: Inputs, a tensor or a pytree of tensors.
+            target: Targets likewise; `None`: there are none, and the steps are integrated all the same.
+            tau: Time before each sample (τ): a number for all, or one per step; `None` takes `Hyper.tau`.
+            boundary: Whether each sample ends its sequence, one truth value per step; `None`: none does.
+            known: Whether each sample has a target, one truth value per step; `None`: all have. What `target`
+                holds for the others is not looked at.
+
+        Returns:
+            Outputs, losses and Hamiltonians of all steps.
+
+        Example:
+            >>> import torch, hamlearn as hl
+            >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 8), torch.nn.Linear(8, 1))
+            >>> learner = hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
+            >>> u = torch.randn(1000, 1, 2)
+            >>> trace = learner.scan(u, target=u.sum(-1, keepdim=True))
+            >>> trace.y.shape, trace.loss.shape, learner.state.t
+            (torch.Size([1000, 1, 1]), torch.Size([1000]), 1000.0)
+        """
+        block = whole_block(u, target, tau, boundary, known)
+        self._settle()
+        runner, weight = self._runner(), self._system.theta[0]
+
+        def keep() -> Callable[[], None]:
+            state = self.state_dict()
+            return lambda: self.load_state_dict(state)
+
+        return runner.whole(block, keep, lambda taken: trace_of(taken, weight.dtype, weight.device))
+
+    def _runner(self) -> BlockRunner:
+        if self._blocks is None:
+            self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
+        return self._blocks
 
     @keeps_mode
     @torch.no_grad()

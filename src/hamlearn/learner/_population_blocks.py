@@ -173,9 +173,14 @@ class PopulationPlan:
         self.fresh = block.begins(lanes.fresh, self.count)
 
     @property
-    def times(self) -> list[float]:
+    def clock(self) -> np.ndarray:
         """Times of the first member."""
-        return self.all_times[:, 0].tolist()
+        return self.all_times[:, 0]
+
+    @property
+    def times(self) -> list[float]:
+        """The same as a list."""
+        return self.clock.tolist()
 
     def _taus(self, first: bool) -> np.ndarray:
         if self.steady and not first and "taus" in self.kept:

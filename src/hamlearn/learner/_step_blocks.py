@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -83,7 +83,7 @@ class StepRunner(BlockRunner):
                 shorter.stops = True
             return shorter
         learner._carry = ran.carry
-        learner._t, learner._updates = plan.times[-1], plan.updates
+        learner._t, learner._updates = float(plan.clock[-1]), plan.updates
         learner._fresh = block.ends(block.count - 1)
         if learner._fresh and learner._stateful:
             h, spec = _tree.flatten(learner._network.initial_state(block.sample(block.count - 1).u))
@@ -109,7 +109,7 @@ class StepPlan:
             self.rates = [hyper.at(learner._t)]
             self.betas = [velocity.values(learner._t)]
             self.count = block.count
-            steps: Iterable[float] = itertools.repeat(self.rates[0].tau, self.count)
+            steps: Any = self.rates[0].tau
             self.updates += block.targets(self.count)
         elif still and block.tau is not None:
             self.rates, self.betas = hyper.along(block.tau), [velocity.values(learner._t)]
@@ -132,8 +132,17 @@ class StepPlan:
                 t += rates.tau
             self.count = len(self.rates)
             steps = [rates.tau for rates in self.rates]
-        self.times = list(itertools.accumulate(steps, initial=learner._t))
+        # One after the other, as single steps add them up.
+        self.clock = np.empty(self.count + 1)
+        self.clock[0], self.clock[1:] = learner._t, steps
+        np.add.accumulate(self.clock, out=self.clock)
         self.fresh = block.begins(learner._fresh, self.count)
+
+    @cached_property
+    def times(self) -> list[float]:
+        """Time before each step, and after the last one."""
+        found: list[float] = self.clock.tolist()
+        return found
 
     def phi(self, index: int) -> float:
         """φ of a step."""

@@ -6,11 +6,13 @@ or in one CUDA kernel that does, with the same loops shared out over the threads
 """
 
 from hamlearn.loops.choice import choose
+from hamlearn.loops.coverage import coverage
 from hamlearn.loops.kernel import Kernel, translate_to_cuda
 from hamlearn.loops.launch import CudaLoop, shared_limit
 from hamlearn.loops.library import Loop, cached, compiler
 from hamlearn.loops.operations import known
 from hamlearn.loops.program import Kind, Program, translate
+from hamlearn.loops.scanning import scan
 from hamlearn.loops.values import UnsupportedError
 
 __all__ = [
@@ -23,7 +25,9 @@ __all__ = [
     "cached",
     "choose",
     "compiler",
+    "coverage",
     "known",
+    "scan",
     "shared_limit",
     "translate",
     "translate_to_cuda",

@@ -7,6 +7,7 @@ import logging
 import random
 import sys
 import types
+from collections import namedtuple
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ _ALONE: tuple[type, ...] = (
     property,
     classmethod,
     staticmethod,
+    # What a field of a named tuple is in its class.
+    type(vars(namedtuple("_Any", "field"))["field"]),
     types.BuiltinFunctionType,
     types.CodeType,
     types.GetSetDescriptorType,

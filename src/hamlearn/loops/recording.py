@@ -16,7 +16,8 @@ from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hamlearn.loops import UnsupportedError, known
+from hamlearn.loops.operations import known
+from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
 _COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, aten._to_copy, aten.contiguous)

@@ -17,7 +17,7 @@ from torch.nn.functional import one_hot
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hamlearn.loops import UnsupportedError
+from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
 Bounds = list[tuple[Tensor, int, int]]

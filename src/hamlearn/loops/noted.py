@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn.compiled._values import MISSING, ambient, content, equal, look_up, same_items
+from hamlearn.loops.compared import MISSING, ambient, content, equal, look_up, same_items
 
 
 class Noted:

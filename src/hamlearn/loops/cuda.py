@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
-from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.loops.program import Kind
+from hamlearn.loops.values import UnsupportedError
 
 UNROLL = 16
 """Steps in one CUDA graph."""

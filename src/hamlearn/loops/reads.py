@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.compiled._values import (
+from hamlearn.loops.compared import (
     MISSING,
     content,
     generators,
@@ -34,8 +34,8 @@ from hamlearn.compiled._values import (
     slot_names,
     stands_alone,
 )
-from hamlearn.compiled.noted import Items, Noted
-from hamlearn.loops import UnsupportedError
+from hamlearn.loops.noted import Items, Noted
+from hamlearn.loops.values import UnsupportedError
 
 _OUTSIDE = {"time", "secrets", "uuid", "socket", "select", "queue", "_queue", "_socket", "subprocess"}
 """Modules whose functions answer something else at every call."""

@@ -9,18 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, fx
 
-from hamlearn.compiled.cuda import OnCuda
-from hamlearn.compiled.graphs import on_device
-from hamlearn.loops import (
-    CudaLoop,
-    Kind,
-    Loop,
-    UnsupportedError,
-    cached,
-    choose,
-    shared_limit,
-    translate,
-)
+from hamlearn.loops.choice import choose
+from hamlearn.loops.cuda import OnCuda
+from hamlearn.loops.launch import CudaLoop, shared_limit
+from hamlearn.loops.library import Loop, cached
+from hamlearn.loops.program import Kind, translate
+from hamlearn.loops.recording import on_device
+from hamlearn.loops.values import UnsupportedError
 
 logger = logging.getLogger("hamlearn")
 
