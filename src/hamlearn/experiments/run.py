@@ -160,7 +160,9 @@ def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bo
     watch = record.Divergence()
     bar = record.Progress(foreseen(config, path.parent, stream), watch=watch) if progress else None
     sinks = [watch, *_sinks(config["records"], folder), *([] if bar is None else [bar])]
-    every, result = config["checkpoint"]["every"], Result(folder, learner.position)
+    # A broker that waits for a checkpoint must not wait for ever.
+    every = min(config["checkpoint"]["every"], stream.save_within or config["checkpoint"]["every"])
+    result = Result(folder, learner.position)
     fields = {"diverging": lambda report, learner: watch.since}
     with record.Recorder(learner, *sinks, stream=stream, fields=fields) as recorder:
         parts = {"records": recorder, "scores": scores}

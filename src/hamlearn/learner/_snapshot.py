@@ -56,6 +56,7 @@ def save(path: str | os.PathLike[str], learner: Learner) -> None:
         "hyper": identity(vars(learner.hyper)),
     }
     _checkpoint.write(path, tensors, header)
+    learner._reader.saved(header["reader"])
 
 
 def load(path: str | os.PathLike[str], learner: Learner, *, new_hyper: bool) -> None:

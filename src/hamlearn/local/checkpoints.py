@@ -40,6 +40,7 @@ def save(learner: LocalLearner, path: str | os.PathLike[str]) -> None:
         "hyper": identity(vars(learner.hyper)),
     }
     _checkpoint.write(path, tensors, header)
+    learner._reader.saved(header["reader"])
 
 
 def load(learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper: bool) -> None:

@@ -92,6 +92,15 @@ class Wrapper(Stream):
         self.inner.settle()
 
     @property
+    def save_within(self) -> int | None:
+        """As the stream inside."""
+        return self.inner.save_within
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """Pass it on."""
+        self.inner.saved(state["cursor"]["inner"])
+
+    @property
     def numbers(self) -> list[bool] | None:
         """As in the stream inside."""
         return self.inner.numbers
