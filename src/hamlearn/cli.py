@@ -59,6 +59,7 @@ class Benchmark(StrEnum):
     overhead = "overhead"
     river = "river"
     defaults = "defaults"
+    kills = "kills"
 
 
 @app.command()
@@ -287,6 +288,9 @@ _EXTRAS = {
     "torchmetrics": "metrics",
     "river": "river",
     "tensorboard": "tensorboard",
+    "paho": "mqtt",
+    "redis": "redis",
+    "websockets": "websocket",
 }
 """What brings a library that hamlearn can do without: `pip install 'hamlearn[…]'`."""
 

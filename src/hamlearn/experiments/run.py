@@ -23,6 +23,7 @@ from hamlearn.experiments.run_build import build_learner, build_network, build_s
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_keys import unknown
 from hamlearn.record._whole import write_bytes, write_text
+from hamlearn.streams.live.source import public
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
 """Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
@@ -38,6 +39,7 @@ CHECKPOINT, RECORD, SPEED, REPORT, RESULT = (
     "result.json",
 )
 BOARD = "tensorboard"
+ADDRESSES = ("stream.address", "stream.source")
 
 
 @dataclass(frozen=True)
@@ -208,13 +210,18 @@ def report(folder: str | Path) -> Path:
 
 
 def _write_report(config: Config, folder: Path) -> None:
-    facts = {
+    record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts(config), speed=folder / SPEED)
+
+
+def facts(config: Config) -> dict[str, Any]:
+    """What was run, for a table: each key that says something, and no password."""
+    found = {
         f"{section}.{name}": value
         for section, keys in config.items()
         for name, value in keys.items()
         if value is not None and section != "records"
     }
-    record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts, speed=folder / SPEED)
+    return {name: public(value) if name in ADDRESSES else value for name, value in found.items()}
 
 
 def _scores(settings: Mapping[str, Any], loss: str) -> Scores:

@@ -201,7 +201,13 @@ def check_stream(section: dict[str, Any]) -> None:
     kind = section["kind"]
     keys = {"unit": _UNIT, "bad": _BAD, **_COLUMNS} if kind.startswith("river.") else KINDS.get(kind)
     if keys is None:
-        known = ["csv", "live", *BROKERS, *(f"signals.{name}" for name in signals.__all__), "river.<name of a data set>"]
+        known = [
+            "csv",
+            "live",
+            *BROKERS,
+            *(f"signals.{name}" for name in signals.__all__),
+            "river.<name of a data set>",
+        ]
         raise ConfigError(f"stream.kind = {shown(kind)} is not known. Allowed are {', '.join(known)}.")
     for name, value in section.items():
         if name == "kind":

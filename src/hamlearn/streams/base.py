@@ -148,7 +148,7 @@ class Stream(ABC):
         return None
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """Say that a checkpoint with this state, which `state_dict` gave, is on the disk: a broker may forget it."""
+        """Say that a checkpoint with this state, which `state_dict` gave, is on disk: a broker may forget it."""
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         """Yield blocks from the cursor on; streams over data in memory override this."""

@@ -10,6 +10,8 @@ from hamlearn.errors import ConfigError, StreamError
 
 FIRST, MOST = 0.1, 30.0
 """Seconds before the second attempt, and before any."""
+STEADY = 5.0
+"""Seconds that a connection has to last, so that the next attempt after it counts as the first."""
 
 
 class Backoff:
@@ -34,28 +36,31 @@ class Backoff:
             raise ConfigError(f"patience={patience!r} is not allowed. Give a number of seconds above 0.")
         self._name, self._patience, self._clock = name, patience, clock
         self._random = random.Random()
-        self._attempts, self._since = 0, clock()
+        self._attempts = 0
+        self._since: float | None = None
+        self._made: float | None = None
 
     def connected(self) -> None:
-        """There is a connection: the next wait is a short one again."""
-        self._attempts, self._since = 0, self._clock()
-
-    def lost(self) -> None:
-        """There was a connection up to now."""
-        if self._attempts == 0:
-            self._since = self._clock()
+        """There is a connection. Whether it is of any use, its end will tell."""
+        if self._made is None:
+            self._made = self._clock()
 
     def failed(self, problem: object) -> float:
-        """Seconds to wait before the next attempt.
+        """Seconds to wait before the next attempt, after one that failed or a connection that was lost.
 
         Raises:
-            StreamError: There has been no connection for longer than `patience`.
+            StreamError: There has been no connection that lasted for longer than `patience`.
         """
-        passed = self._clock() - self._since
+        now = self._clock()
+        lasted = 0.0 if self._made is None else now - self._made
+        if self._since is None or lasted >= STEADY:
+            self._attempts, self._since = 0, now
+        self._made = None
+        passed = now - self._since
         if passed > self._patience:
             raise StreamError(
-                f"no connection to {self._name} for {passed:.0f} seconds ({problem}). Start the broker, mend the "
-                "address, or raise `patience`; a run that is resumed goes on where it was."
+                f"no lasting connection to {self._name} for {passed:.1f} seconds ({problem}). Start the broker, "
+                "mend the address, or raise `patience`; a run that is resumed goes on where it was."
             )
         longest = min(MOST, FIRST * 2.0 ** min(self._attempts, 60))
         self._attempts += 1

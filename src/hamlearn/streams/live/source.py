@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.streams.live.wire import parse
 
 When = Literal["saved", "learned"]
 
+PASSWORD = "HAMLEARN_FEED_PASSWORD"
+"""The variable of the environment that holds the password where an address names a user and none."""
 LONGEST = 1 << 20
 """Bytes in the longest message that is read, as in the longest line of a socket."""
 
@@ -39,8 +42,8 @@ class Letter:
         """
         if len(self.data) > LONGEST:
             raise StreamError(
-                f"{self.place} is longer than {LONGEST} bytes. Send one sample per message, or leave such messages "
-                'out with bad="skip".'
+                f"{self.place} is longer than {LONGEST} bytes. Send one sample per message, or leave such "
+                'messages out with bad="skip".'
             )
         return parse(self.data, self.place)
 
@@ -55,7 +58,7 @@ class Source(ABC):
 
     Args:
         name: The address, without a password, for messages.
-        acknowledge: `"saved"`, or `"learned"`: as soon as a message was learned, for learners that are never saved.
+        acknowledge: `"saved"`, or `"learned"`: once a message was learned, for learners that are never saved.
         window: Messages that may wait for their acknowledgement.
     """
 
@@ -133,7 +136,7 @@ class Passed:
 
 
 def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult, str]:
-    """The parts of an address, and the address as it may be shown: without its password.
+    """The parts of an address, with the password of the environment where it has none, and how it may be shown.
 
     Example:
         >>> split("mqtt://ann:secret@example.org/a/#", ["mqtt"], "mqtt://host/topic")[1]
@@ -141,13 +144,28 @@ def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult,
     """
     try:
         parts = urlsplit(address, allow_fragments=False)
-        host, port = parts.hostname, parts.port
+        host, _ = parts.hostname, parts.port
     except (ValueError, TypeError, AttributeError):
         # The reason may quote the password.
         raise ConfigError(f"the address cannot be read. Write it as {form}.") from None
-    user = f"{parts.username}@" if parts.username else ""
-    host = f"[{host}]" if host and ":" in host else host
-    shown = parts._replace(netloc=f"{user}{host or ''}{'' if port is None else f':{port}'}").geturl()
-    if parts.scheme not in schemes or not parts.hostname:
+    shown = public(address)
+    if parts.scheme not in schemes or not host:
         raise ConfigError(f"{shown!r} is no address of this kind. Write it as {form}.")
+    if parts.username and parts.password is None and PASSWORD in os.environ:
+        user, _, place = parts.netloc.rpartition("@")
+        parts = parts._replace(netloc=f"{user}:{quote(os.environ[PASSWORD], safe='')}@{place}")
     return parts, shown
+
+
+def public(address: str) -> str:
+    """An address without its password, and without the query of a WebSocket, which may hold one.
+
+    Example:
+        >>> public("wss://ann:secret@example.org/feed?token=secret")
+        'wss://ann@example.org/feed'
+    """
+    parts = urlsplit(address, allow_fragments=False)
+    user, at, place = parts.netloc.rpartition("@")
+    query = "" if parts.scheme in ("ws", "wss") else parts.query
+    name = user.partition(":")[0]
+    return parts._replace(netloc=f"{name}{at if name else ''}{place}", query=query).geturl()

@@ -297,8 +297,8 @@ class LiveStream(Stream):
         if waiting >= broker.window:
             raise StreamError(
                 f"{waiting} messages of {broker.name} wait for a checkpoint, and no more come before they are "
-                f"acknowledged. Save the learner at least every {self.save_within} samples, raise `window` (and what "
-                'the broker allows), or give acknowledge="learned" for a learner that is never saved.'
+                f"acknowledged. Save the learner at least every {self.save_within} samples, raise `window` (and "
+                'what the broker allows), or give acknowledge="learned" for a learner that is never saved.'
             )
 
     def _start(self) -> None:

@@ -35,17 +35,17 @@ def mqtt(
 ) -> Source:
     """Messages of an MQTT broker (version 5), for `hl.streams.live`; needs `hamlearn[mqtt]`.
 
-    A payload is a JSON object, as in a line of `tcp://`. Publish with quality of service 1 (or 2): messages of 0 may
-    be lost anywhere. The broker keeps the session, and all that is published while the agent is away.
+    A payload is a JSON object, as in a line of `tcp://`. Publish with quality of service 1 (or 2): messages of 0
+    may be lost anywhere. The broker keeps the session, and all that is published while the agent is away.
 
     Args:
         address: `mqtt://host/topic`, `mqtts://` for TLS; the topic may have the wildcards `+` and `#`.
         client: Name of the session: one per agent, and the same after a restart.
         acknowledge: When the broker may forget a message: `"saved"`, once it is in a checkpoint, so that each is
             learned once whatever happens; or `"learned"`, for learners that are never saved.
-        window: Messages that may wait for that. The broker sends no more, so that a learner has to be saved at least
-            every `window` messages; `hamlearn run` sees to it. Mosquitto allows 20, unless it is told otherwise by
-            `max_inflight_messages`.
+        window: Messages that may wait for that. The broker sends no more, so that a learner has to be saved at
+            least every `window` messages; `hamlearn run` sees to it. Mosquitto allows 20, unless its
+            `max_inflight_messages` says otherwise.
         patience: Seconds without a connection after which the feed fails.
         timeout: Seconds that an attempt to connect may take.
 
@@ -59,8 +59,12 @@ def mqtt(
 class MqttSource(Source):
     """What `mqtt` returns.
 
-    A message is known by its packet identifier, which stays the same when the broker sends it again, and a digest of
-    what it says. Only what the broker marks as sent before is ever left out.
+    A message is known by its packet identifier, which stays the same when the broker sends it again, and a digest
+    of what it says. Only what the broker marks as sent before is ever left out.
+
+    Attributes:
+        subscribed: Whether the broker has confirmed the subscription: from then on it keeps what is published.
+        lost: Messages of quality of service 0 that came faster than they were taken.
     """
 
     def __init__(
@@ -86,7 +90,7 @@ class MqttSource(Source):
         self._stopped = False
         self._client: Any = None
         self._read = 0
-        self.lost = 0
+        self.subscribed, self.lost = False, 0
 
     def open(self, known: Sequence[str]) -> None:
         """Leave these out, should they come again."""
@@ -169,7 +173,9 @@ class MqttSource(Source):
     def _connected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.is_failure:
             if reason.value not in FOR_NOW:
-                self._fail(f"{self.name} refuses the connection: {reason}. Mend the user, the password or the client.")
+                self._fail(
+                    f"{self.name} refuses the connection: {reason}. Mend the user, the password or the client."
+                )
             return
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
@@ -179,7 +185,7 @@ class MqttSource(Source):
             self._known |= {*waiting, *self._sent}
             self._barrier, self._sent = None, []
             if not flags.session_present:
-                # A new session has packet identifiers of its own: to acknowledge an old one would lose a new message.
+                # A new session has packet identifiers of its own: to acknowledge an old one could lose a message.
                 self._open.clear()
                 self._known.clear()
         # What a topic retains is an old value, and no event: it would be learned again at every start.
@@ -188,21 +194,28 @@ class MqttSource(Source):
 
     def _subscribed(self, client: Any, data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
         if any(reason.is_failure for reason in reasons):
-            self._fail(f"{self.name} refuses the subscription to {self._topic!r}: {reasons[0]}. Ask for the right.")
+            self._fail(
+                f"{self.name} refuses the subscription to {self._topic!r}: {reasons[0]}. Ask for the right."
+            )
+        else:
+            self.subscribed = True
 
     def _disconnected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.value == TAKEN_OVER:
             self._fail(
-                f"another client of {self.name} has the name {self._client_name!r}, and has taken the session over. "
-                "Give each agent a `client` of its own."
+                f"another client of {self.name} has the name {self._client_name!r}, and has taken the session "
+                "over. Give each agent a `client` of its own."
             )
             return
-        self._backoff.lost()
-        self._unreachable(client, reason)
+        self._unreachable(
+            client, f"{reason}; unless the network did it, another client is named {self._client_name!r}"
+        )
 
     def _unreachable(self, client: Any, reason: Any) -> None:
+        if self._stopped:
+            return
         try:
-            wait = self._backoff.failed(reason if reason is not None else "nobody listens there")
+            wait = self._backoff.failed(reason or "nobody listens there")
         except StreamError as error:
             self._fail(str(error))
             return

@@ -20,8 +20,8 @@ def websocket(
 ) -> Source:
     """Messages of a WebSocket, for `hl.streams.live`; needs `hamlearn[websocket]`.
 
-    Each frame is a JSON object, as a line of `tcp://`. A connection that is lost is made again; the feed ends where
-    the server closes it with code 1000. A WebSocket itself knows no acknowledgement: what is sent while nobody is
+    Each frame is a JSON object, as a line of `tcp://`. A connection that is lost is made again; the feed ends
+    where the server closes it with code 1000. A WebSocket itself knows no acknowledgement: what is sent while nobody is
     connected is lost, unless the server takes part:
 
     Args:
@@ -46,8 +46,8 @@ class WebSocketSource(Source):
 
     def __init__(self, address: str, resume: bool, window: int, patience: float, timeout: float) -> None:
         parts, name = split(address, ("ws", "wss"), FORM)
-        super().__init__(parts._replace(query="").geturl() if parts.query else name, "saved", window)
-        self._url, self._resume, self._timeout = address, resume, timeout
+        super().__init__(name, "saved", window)
+        self._url, self._resume, self._timeout = parts.geturl(), resume, timeout
         self._backoff = Backoff(self.name, patience)
         self._wake = threading.Event()
         self._link: Any = None
@@ -89,7 +89,6 @@ class WebSocketSource(Source):
                 problem = error
             except (OSError, TimeoutError, exceptions.InvalidHandshake, EOFError) as error:
                 problem = error
-            self._backoff.lost()
             self._wake.wait(self._backoff.failed(problem))
 
     def acknowledge(self, tokens: Iterable[str]) -> None:

@@ -45,7 +45,7 @@ def redis(
         patience: Seconds without a connection after which the feed fails.
         timeout: Seconds that an attempt to connect, and an answer, may take.
 
-    What was acknowledged stays in the stream until somebody trims it, by `XADD key MAXLEN ~ 1000000 …` for example.
+    What was acknowledged stays in the stream until it is trimmed, by `XADD key MAXLEN ~ 1000000 …` for example.
     Entries that are trimmed away before they were read are lost, and counted in `lost`.
 
     Example:
@@ -113,7 +113,6 @@ class RedisSource(Source):
                 except (library.exceptions.ConnectionError, library.exceptions.TimeoutError) as error:
                     if isinstance(error, library.exceptions.AuthenticationError):
                         raise self._refused(error) from error
-                    self._backoff.lost()
                     wait = self._backoff.failed(error)
                     with self._change:
                         self._change.wait_for(lambda: self._stopped, wait)
