@@ -105,9 +105,10 @@ class Publisher:
             self._client = redis.Redis(port=port)
         else:
             from paho.mqtt import client as paho
+            from paho.mqtt.enums import CallbackAPIVersion
 
             up = threading.Event()
-            self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
+            self._client = paho.Client(CallbackAPIVersion.VERSION2, protocol=paho.MQTTv5)
             self._client.on_connect = lambda *_: up.set()
             self._client.max_queued_messages_set(0)
             self._client.connect("127.0.0.1", port)

@@ -32,7 +32,7 @@ def mqtt(
     window: int = 20,
     patience: float = 60.0,
     timeout: float = 10.0,
-) -> Source:
+) -> MqttSource:
     """Messages of an MQTT broker (version 5), for `hl.streams.live`; needs `hamlearn[mqtt]`.
 
     A payload is a JSON object, as in a line of `tcp://`. Publish with quality of service 1 (or 2): messages of 0
@@ -143,12 +143,13 @@ class MqttSource(Source):
     def _connect(self) -> None:
         try:
             from paho.mqtt import client as paho
+            from paho.mqtt.enums import CallbackAPIVersion
             from paho.mqtt.packettypes import PacketTypes
             from paho.mqtt.properties import Properties
         except ImportError as error:
             raise ConfigError("a feed of mqtt:// needs paho-mqtt. Install hamlearn[mqtt].") from error
         client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2,
+            CallbackAPIVersion.VERSION2,
             client_id=self._client_name,
             protocol=paho.MQTTv5,
             manual_ack=True,

@@ -28,7 +28,7 @@ def redis(
     window: int = 10_000,
     patience: float = 60.0,
     timeout: float = 10.0,
-) -> Source:
+) -> RedisSource:
     """Entries of a Redis stream, read as a consumer of a group, for `hl.streams.live`; needs `hamlearn[redis]`.
 
     An entry has one field `data` with a JSON object, as in a line of `tcp://`: `XADD key * data '{"u": [0.1]}'`.

@@ -203,6 +203,7 @@ class LiveStream(Stream):
         return
 
     def _cursor(self) -> dict[str, Any]:
+        cursor: dict[str, Any]
         cursor = {"taken": self.taken, "dropped": self.dropped, "bad": self.bad, "last": self._place.stamp}
         if self._broker is not None:
             known = self._known if self._close is None else self._broker.unconfirmed()

@@ -17,12 +17,12 @@ FORM = "ws://host:port/path, or wss:// for TLS"
 
 def websocket(
     address: str, resume: bool = False, window: int = 10_000, patience: float = 60.0, timeout: float = 10.0
-) -> Source:
+) -> WebSocketSource:
     """Messages of a WebSocket, for `hl.streams.live`; needs `hamlearn[websocket]`.
 
     Each frame is a JSON object, as a line of `tcp://`. A connection that is lost is made again; the feed ends
-    where the server closes it with code 1000. A WebSocket itself knows no acknowledgement: what is sent while nobody is
-    connected is lost, unless the server takes part:
+    where the server closes it with code 1000. A WebSocket itself knows no acknowledgement: what is sent while
+    nobody is connected is lost, unless the server takes part by `resume`.
 
     Args:
         address: `ws://host:port/path`, `wss://` for TLS.
