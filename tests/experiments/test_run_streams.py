@@ -10,7 +10,7 @@ from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.experiments.run import run
 from hamlearn.experiments.run_build import build_stream
 from hamlearn.experiments.run_config import SECTIONS, check, load
-from hamlearn.experiments.run_streams import BROKERS, LIVE, KINDS, REQUIRED, WRAPPERS
+from hamlearn.experiments.run_streams import BROKERS, KINDS, LIVE, REQUIRED, WRAPPERS
 
 CSV = 'kind = "csv"\npath = "data.csv"\nu = ["a"]\ntarget = "b"\n'
 HENON = 'kind = "signals.henon"\n'
