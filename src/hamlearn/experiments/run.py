@@ -31,10 +31,11 @@ FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diver
 MAY_CHANGE = {"run.steps", "run.title", "run.out", "checkpoint.every", "records.report"}
 """What a resumed run may have otherwise than before: none of it changes what is learned or recorded."""
 
-CHECKPOINT, RECORD, SPEED, REPORT, RESULT = (
+CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT = (
     "checkpoint.safetensors",
     "record.jsonl",
     "speed.jsonl",
+    "resumed.jsonl",
     "report.html",
     "result.json",
 )
@@ -126,7 +127,7 @@ def _prepare(folder: Path, path: Path, overwrite: bool) -> None:
     """Remove what an earlier run wrote that this one does not go on with, and keep a copy of the configuration."""
     if overwrite or not (folder / CHECKPOINT).exists():
         # Stopped before its first checkpoint: what it wrote is written again from the start.
-        for name in (CHECKPOINT, RECORD, SPEED, REPORT, RESULT):
+        for name in (CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / BOARD, ignore_errors=True)
     kept = folder / "config.toml"
@@ -159,6 +160,8 @@ def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bo
     resumed = (folder / CHECKPOINT).exists()
     if resumed:
         learner.load(folder / CHECKPOINT)
+        with (folder / RESUMED).open("a") as lives:
+            lives.write(json.dumps({"step": learner.position}) + "\n")
     watch = record.Divergence()
     bar = record.Progress(foreseen(config, path.parent, stream), watch=watch) if progress else None
     sinks = [watch, *_sinks(config["records"], folder), *([] if bar is None else [bar])]
@@ -210,7 +213,9 @@ def report(folder: str | Path) -> Path:
 
 
 def _write_report(config: Config, folder: Path) -> None:
-    record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts(config), speed=folder / SPEED)
+    lives = [row["step"] for row in record.read(folder / RESUMED)] if (folder / RESUMED).is_file() else []
+    what = config["run"]["title"], facts(config)
+    record.html(folder / RECORD, folder / REPORT, *what, speed=folder / SPEED, resumed=lives)
 
 
 def facts(config: Config) -> dict[str, Any]:
@@ -264,7 +269,7 @@ def _sinks(settings: Mapping[str, Any], folder: Path) -> list[record.Sink]:
     pace = record.Every(n or settings["every"])
     sinks: list[record.Sink] = [
         record.JsonLines(folder / RECORD, policy, FIELDS, append=True),
-        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped"), append=True),
+        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped", "late", "bad"), append=True),
     ]
     if settings["tensorboard"]:
         sinks.append(record.TensorBoard(folder / BOARD, pace, FIELDS))

@@ -110,6 +110,11 @@ class Wrapper(Stream):
         """Samples that a live feed inside has dropped; 0 where there is none."""
         return int(getattr(self.inner, "dropped", 0))
 
+    @property
+    def bad(self) -> int:
+        """Messages that a live feed inside has left out; 0 where there is none."""
+        return int(getattr(self.inner, "bad", 0))
+
     def close(self) -> None:
         """Close the stream inside, if it can be closed."""
         close = getattr(self.inner, "close", None)

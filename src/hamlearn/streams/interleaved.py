@@ -111,6 +111,11 @@ class InterleavedStream(Stream):
         """Samples that live feeds among the streams have dropped."""
         return sum(int(getattr(stream, "dropped", 0)) for stream in self._streams)
 
+    @property
+    def bad(self) -> int:
+        """Messages that live feeds among the streams have left out."""
+        return sum(int(getattr(stream, "bad", 0)) for stream in self._streams)
+
     def close(self) -> None:
         """Close those of the streams that can be closed."""
         for stream in self._streams:
