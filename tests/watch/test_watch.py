@@ -219,7 +219,7 @@ def test_events_are_the_view_and_then_each_new_one_and_a_reader_that_comes_back_
     assert second.startswith("event: view\nid: 2\n")
     assert next(site.events(seen="1")).decode().startswith("event: view\nid: ")
     quiet = watch.Site(view(folder), pause=20.0, sleep=lambda seconds: None).events()
-    assert [next(quiet)[:6] for _ in range(2)] == [b"event:", b": stil"]
+    assert [next(quiet)[:7] for _ in range(2)] == [b"event: ", b": still"]
 
 
 def ask(server, method="GET", **headers):
@@ -283,7 +283,7 @@ def test_chromium_shows_new_rows_an_alarm_and_a_resume_without_a_word_of_complai
             "svg.dispatchEvent(new PointerEvent('pointermove', at)) })()"
         )
         assert page.see("document.querySelector('.tip').style.visibility") == "visible"
-        for theme, colour in (("light", (0x2F, 0x6F, 0xDE)), ("dark", (0x6E, 0xA3, 0xFF))):
+        for theme, colour in (("light", (0xE0, 0x59, 0x2A)), ("dark", (0xFF, 0x8D, 0x63))):
             for width in (1280, 400):
                 picture = Image.open(io.BytesIO(page.look(width, 1600, theme))).convert("RGB")
                 colours = {found: count for count, found in picture.getcolors(1 << 24)}
