@@ -169,6 +169,15 @@ def test_each_resume_is_marked_where_it_was(folder):
     assert 'class="mark" x1="384.0"' in charts
 
 
+def test_marks_that_lie_close_together_are_drawn_each_and_named_once(folder):
+    write(folder, [row(k) for k in range(1, 30)])
+    write(folder, [f'{{"step": {step}}}\n' for step in (20, 22, 24, 290, 290)], "resumed.jsonl")
+    charts = parts(view(folder))["charts"]
+    pictures = charts.count("<svg")
+    assert charts.count('class="mark"') == 5 * pictures
+    assert charts.count(">resumed</text>") == 2 * pictures
+
+
 def test_an_alarm_stands_while_the_run_diverges(folder):
     write(folder, [row(1, diverging=None)])
     seen = view(folder)

@@ -213,7 +213,8 @@ def report(folder: str | Path) -> Path:
 
 
 def _write_report(config: Config, folder: Path) -> None:
-    lives = [row["step"] for row in record.read(folder / RESUMED)] if (folder / RESUMED).is_file() else []
+    rows = record.read(folder / RESUMED) if (folder / RESUMED).is_file() else []
+    lives = [row["step"] for row in rows if "step" in row]
     what = config["run"]["title"], facts(config)
     record.html(folder / RECORD, folder / REPORT, *what, speed=folder / SPEED, resumed=lives)
 

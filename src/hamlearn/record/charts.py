@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 WIDTH, WIDE, HEIGHT = 720, 1480, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
+ROOM = 90
+"""Width of a word beside a mark."""
 MOST_POINTS = 240
 """Points in a line: more would be finer than the screen. What lies between is shown as a band."""
 
@@ -111,7 +113,7 @@ def chart(title: str, note: str, series: Sequence[Series], wide: bool = False, m
         f'<g clip-path="url(#{name})">',
         *(part for number, line in enumerate(lines, 1) for part in _line(line, x, y, number)),
         "</g>",
-        *(part for mark in marks if x.holds(mark) for part in _mark(x(mark), right)),
+        *_marks([x(mark) for mark in sorted(marks) if x.holds(mark)], right),
     ]
     data = {
         "x": [round(x(v), 1) for v in lines[0].x],
@@ -163,13 +165,18 @@ def _grid(x: Axis, y: Axis, right: float) -> list[str]:
     return parts
 
 
-def _mark(at: float, right: float) -> list[str]:
-    """A line where the run was resumed; what it means is written beside it, on the side that has room."""
-    side, shift = ("end", -4) if at > right - 60 else ("start", 4)
-    return [
-        f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>',
-        f'<text class="mark-name" x="{at + shift:.1f}" y="{TOP + 10}" text-anchor="{side}">resumed</text>',
-    ]
+def _marks(places: Sequence[float], right: float) -> list[str]:
+    """Lines where the run was resumed; what they mean is written beside each that has room for it."""
+    parts, written = [], -math.inf
+    for at in places:
+        parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        side, shift = ("end", -4) if at > right - ROOM else ("start", 4)
+        if at - written > (2 * ROOM if side == "end" else ROOM):
+            parts.append(
+                f'<text class="mark-name" x="{at + shift:.1f}" y="{TOP + 10}" text-anchor="{side}">resumed</text>'
+            )
+            written = at
+    return parts
 
 
 def _line(line: Series, x: Axis, y: Axis, number: int) -> list[str]:
