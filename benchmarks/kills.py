@@ -17,8 +17,9 @@ import torch
 from rich.console import Console
 
 from benchmarks import _report
-from benchmarks._brokers import PATIENCE, Broker, Publisher, mosquitto, redis_server
+from benchmarks._brokers import PATIENCE, Broker, Publisher, mosquitto, program, redis_server
 from hamlearn import _checkpoint
+from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import CHECKPOINT, RECORD
 from hamlearn.experiments.run import run as run_config
 
@@ -28,6 +29,9 @@ EVERY = 25
 
 def run(out: Path, quick: bool = False) -> dict[str, Any]:
     """Kill twenty times, for each broker and each engine, and write a dated report."""
+    missing = [name for name in ("mosquitto", "redis-server") if program(name) is None]
+    if missing:
+        raise ConfigError(f"this needs {' and '.join(missing)}: apt-get install mosquitto redis-server")
     kills = 3 if quick else 20
     found: dict[str, Any] = {"kills": kills}
     for kind in ("mqtt", "redis"):

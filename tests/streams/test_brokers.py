@@ -115,6 +115,12 @@ def test_an_agent_that_is_killed_three_times_under_load_is_the_one_that_was_not_
     assert 0 < found["saved when killed"][0] < found["saved when killed"][-1] < 565
 
 
+def test_the_command_that_kills_names_a_broker_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(kills, "program", lambda name: None if name == "mosquitto" else name)
+    with pytest.raises(ConfigError, match="this needs mosquitto: apt-get install"):
+        kills.run(tmp_path)
+
+
 def test_what_a_checkpoint_has_is_not_learned_again_though_the_broker_was_never_told(post):
     post.send(samples(0, 20))
     with post.feed() as feed:
