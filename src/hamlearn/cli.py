@@ -60,6 +60,7 @@ class Benchmark(StrEnum):
     overhead = "overhead"
     river = "river"
     defaults = "defaults"
+    kills = "kills"
 
 
 @app.command()
@@ -232,6 +233,21 @@ def report(
 
 
 @app.command()
+def watch(
+    folder: Annotated[Path, typer.Argument(help="A folder that `hamlearn run` writes to.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 8765,
+    host: Annotated[str, typer.Option(help="An address of this machine that others cannot reach.")] = "127.0.0.1",
+) -> None:
+    """Show a run as a page that goes on while the run does: loss, norms, speed, what a feed had to leave out."""
+    with importlib.import_module("hamlearn.watch").watch(folder, host, port) as server:
+        typer.echo(f"Watching {folder} at {server.address}, until Ctrl-C.")
+        try:
+            server.ended.wait()
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+@app.command()
 def locality(
     out: Annotated[Path, typer.Option(help="Folder for results and figure.")] = Path("out/locality"),
     data: Annotated[
@@ -290,6 +306,9 @@ _EXTRAS = {
     "torchmetrics": "metrics",
     "river": "river",
     "tensorboard": "tensorboard",
+    "paho": "mqtt",
+    "redis": "redis",
+    "websockets": "websocket",
 }
 """What brings a library that hamlearn can do without: `pip install 'hamlearn[…]'`."""
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fuzz import csv_files, record_files, toml_files, wire_messages
+from tests.fuzz import broker_messages, csv_files, record_files, toml_files, wire_messages
 from tests.fuzz.spoil import ViolationError, run_cases
 
 
@@ -18,6 +18,14 @@ def test_spoiled_messages_are_taken_as_a_plain_parser_takes_them_or_counted_as_b
     assert counts["skipped"] > 50
     assert counts["stopped"] > 50
     assert counts["read"] > 20
+
+
+def test_spoiled_messages_of_brokers_are_taken_as_a_plain_parser_takes_them_or_counted_as_bad():
+    counts = broker_messages.run(seed=1, cases=8)
+    if not counts["cases"]:
+        pytest.skip("no mosquitto and redis-server on this machine")
+    assert counts["mqtt"] > 1
+    assert counts["redis"] > 1
 
 
 def test_spoiled_records_are_drawn_or_refused_and_resumed_only_where_they_are_intact():

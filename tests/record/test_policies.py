@@ -137,7 +137,7 @@ def test_what_cannot_be_recorded_is_refused():
     ):
         with pytest.raises(ConfigError, match="keeps nothing"):
             make()
-    with pytest.raises(ConfigError, match=r"field 'speed' is not known. Known are dropped, h"):
+    with pytest.raises(ConfigError, match=r"field 'speed' is not known. Known are bad, dropped, h"):
         record.Recorder(None, record.Memory(fields=("speed",)))
     with pytest.raises(ConfigError, match="field 'los' is not known"):
         record.Recorder(None, record.Memory(record.Windows(3, over=["los"]), fields=()))

@@ -124,7 +124,7 @@ def test_the_report_has_all_plots_and_fetches_nothing(tmp_path):
     text = path.read_text("utf-8")
     page = Page()
     page.feed(text)
-    assert page.charts == ["Loss", "MAE <x>", "Norms", "Hamiltonian", "Speed", "Dropped"]
+    assert page.charts == ["Loss", "MAE <x>", "Norms", "Hamiltonian", "Speed", "Feed"]
     assert page.fetched == []
     assert "http" not in text
     assert "A <run> & more" in page.text

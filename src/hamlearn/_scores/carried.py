@@ -101,6 +101,12 @@ class Carried:
         if settle is not None:
             settle()
 
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """Pass it on."""
+        saved = getattr(self._stream, "saved", None)
+        if saved is not None and state["stream"] is not None:
+            saved(state["stream"])
+
     def put_back(self, mark: Mapping[str, Any]) -> None:
         """Put the stream to a place of this pass; what goes along stays as it is."""
         self._stream.load_state_dict(mark["stream"])

@@ -23,6 +23,7 @@ from hamlearn.experiments.run_build import build_learner, build_network, build_s
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_keys import unknown
 from hamlearn.record._whole import write_bytes, write_text
+from hamlearn.streams.live.source import public
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
 """Of the record: nothing that a clock says, so that two runs of one configuration write the same file."""
@@ -30,14 +31,16 @@ FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diver
 MAY_CHANGE = {"run.steps", "run.title", "run.out", "checkpoint.every", "records.report"}
 """What a resumed run may have otherwise than before: none of it changes what is learned or recorded."""
 
-CHECKPOINT, RECORD, SPEED, REPORT, RESULT = (
+CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT = (
     "checkpoint.safetensors",
     "record.jsonl",
     "speed.jsonl",
+    "resumed.jsonl",
     "report.html",
     "result.json",
 )
 BOARD = "tensorboard"
+ADDRESSES = ("stream.address", "stream.source")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def _prepare(folder: Path, path: Path, overwrite: bool) -> None:
     """Remove what an earlier run wrote that this one does not go on with, and keep a copy of the configuration."""
     if overwrite or not (folder / CHECKPOINT).exists():
         # Stopped before its first checkpoint: what it wrote is written again from the start.
-        for name in (CHECKPOINT, RECORD, SPEED, REPORT, RESULT):
+        for name in (CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT):
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / BOARD, ignore_errors=True)
     kept = folder / "config.toml"
@@ -157,10 +160,14 @@ def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bo
     resumed = (folder / CHECKPOINT).exists()
     if resumed:
         learner.load(folder / CHECKPOINT)
+        with (folder / RESUMED).open("a") as lives:
+            lives.write(json.dumps({"step": learner.position}) + "\n")
     watch = record.Divergence()
     bar = record.Progress(foreseen(config, path.parent, stream), watch=watch) if progress else None
     sinks = [watch, *_sinks(config["records"], folder), *([] if bar is None else [bar])]
-    every, result = config["checkpoint"]["every"], Result(folder, learner.position)
+    # A broker that waits for a checkpoint must not wait for ever.
+    every = min(config["checkpoint"]["every"], stream.save_within or config["checkpoint"]["every"])
+    result = Result(folder, learner.position)
     fields = {"diverging": lambda report, learner: watch.since}
     with record.Recorder(learner, *sinks, stream=stream, fields=fields) as recorder:
         parts = {"records": recorder, "scores": scores}
@@ -206,13 +213,21 @@ def report(folder: str | Path) -> Path:
 
 
 def _write_report(config: Config, folder: Path) -> None:
-    facts = {
+    rows = record.read(folder / RESUMED) if (folder / RESUMED).is_file() else []
+    lives = [row["step"] for row in rows if "step" in row]
+    what = config["run"]["title"], facts(config)
+    record.html(folder / RECORD, folder / REPORT, *what, speed=folder / SPEED, resumed=lives)
+
+
+def facts(config: Config) -> dict[str, Any]:
+    """What was run, for a table: each key that says something, and no password."""
+    found = {
         f"{section}.{name}": value
         for section, keys in config.items()
         for name, value in keys.items()
         if value is not None and section != "records"
     }
-    record.html(folder / RECORD, folder / REPORT, config["run"]["title"], facts, speed=folder / SPEED)
+    return {name: public(value) if name in ADDRESSES else value for name, value in found.items()}
 
 
 def _scores(settings: Mapping[str, Any], loss: str) -> Scores:
@@ -255,7 +270,7 @@ def _sinks(settings: Mapping[str, Any], folder: Path) -> list[record.Sink]:
     pace = record.Every(n or settings["every"])
     sinks: list[record.Sink] = [
         record.JsonLines(folder / RECORD, policy, FIELDS, append=True),
-        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped"), append=True),
+        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped", "late", "bad"), append=True),
     ]
     if settings["tensorboard"]:
         sinks.append(record.TensorBoard(folder / BOARD, pace, FIELDS))

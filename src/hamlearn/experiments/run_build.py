@@ -15,7 +15,7 @@ from hamlearn.credit import Cleared, Credit, Echo, Forward, Sensitivity
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run_config import MOST_WEIGHTS, Config
 from hamlearn.experiments.run_keys import shown, unknown
-from hamlearn.experiments.run_streams import UNITS, WRAPPERS
+from hamlearn.experiments.run_streams import BROKERS, LIVE, UNITS, WRAPPERS
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
@@ -68,8 +68,16 @@ def _maker(kind: str) -> Callable[..., Stream]:
     family, _, name = kind.partition(".")
     if family == "river":
         return _river(name)
+    if kind in BROKERS:
+        return lambda **section: _fed(getattr(streams, kind), section)
     maker: Callable[..., Stream] = getattr(signals, name) if family == "signals" else getattr(streams, kind)
     return maker
+
+
+def _fed(source: Callable[..., Any], section: dict[str, Any]) -> Stream:
+    """A live feed of a broker's messages; how long to wait for an answer is said to both."""
+    own = {name: value for name, value in section.items() if name not in LIVE or name == "timeout"}
+    return streams.live(source(**own), **{name: section[name] for name in LIVE if name in section})
 
 
 def _river(name: str) -> Callable[..., Stream]:

@@ -97,6 +97,18 @@ _WAVES = {
     "seed": _SEED,
 }
 
+LIVE: dict[str, Key] = {
+    "policy": Key('"drop", "block", "latest-n" or, say, "latest-16"', _is_policy),
+    "n": whole(most=1_000_000),
+    "unit": _UNIT,
+    "bad": _BAD,
+    "timeout": number(above=True, most=3600.0),
+}
+"""How any live feed is read."""
+
+_WHEN = one_of("saved", "learned")
+_WAITING = {"window": whole(most=65_535), "patience": number(above=True)}
+
 KINDS: dict[str, dict[str, Key]] = {
     "csv": {
         "path": text(),
@@ -114,14 +126,17 @@ KINDS: dict[str, dict[str, Key]] = {
         "delimiter": Key("one letter", lambda v: isinstance(v, str) and len(v) == 1),
         "encoding": text(),
     },
-    "live": {
-        "source": text(),
-        "policy": Key('"drop", "block", "latest-n" or, say, "latest-16"', _is_policy),
-        "n": whole(most=1_000_000),
-        "unit": _UNIT,
-        "bad": _BAD,
-        "timeout": number(above=True, most=3600.0),
+    "live": {"source": text(), **LIVE},
+    "mqtt": {"address": text(), "client": text(), "acknowledge": _WHEN, **_WAITING, **LIVE},
+    "redis": {
+        "address": text(),
+        "group": text(),
+        "consumer": text(),
+        "acknowledge": _WHEN,
+        **_WAITING,
+        **LIVE,
     },
+    "websocket": {"address": text(), "resume": truth(False), **_WAITING, **LIVE},
     "signals.henon": {"a": _ANY, "b": _ANY, "ahead": _AHEAD, "tau": _TAU, "seed": _SEED, "washout": _WASHOUT},
     "signals.lorenz": {
         "sigma": _ANY,
@@ -155,7 +170,16 @@ KINDS: dict[str, dict[str, Key]] = {
 }
 """The arguments of each kind that a file can give."""
 
-REQUIRED = {"csv": ("path",), "live": ("source",)}
+BROKERS = ("mqtt", "redis", "websocket")
+"""Kinds whose feed is made of a broker's messages."""
+
+REQUIRED = {
+    "csv": ("path",),
+    "live": ("source",),
+    "mqtt": ("address", "client"),
+    "redis": ("address", "group"),
+    "websocket": ("address",),
+}
 
 WRAPPERS: dict[str, Key] = {
     "finite": one_of("raise", "skip", "hold"),
@@ -177,7 +201,13 @@ def check_stream(section: dict[str, Any]) -> None:
     kind = section["kind"]
     keys = {"unit": _UNIT, "bad": _BAD, **_COLUMNS} if kind.startswith("river.") else KINDS.get(kind)
     if keys is None:
-        known = ["csv", "live", *(f"signals.{name}" for name in signals.__all__), "river.<name of a data set>"]
+        known = [
+            "csv",
+            "live",
+            *BROKERS,
+            *(f"signals.{name}" for name in signals.__all__),
+            "river.<name of a data set>",
+        ]
         raise ConfigError(f"stream.kind = {shown(kind)} is not known. Allowed are {', '.join(known)}.")
     for name, value in section.items():
         if name == "kind":

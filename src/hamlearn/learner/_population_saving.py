@@ -48,7 +48,11 @@ class PopulationSaving:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write all members to one file, with the place of every stream; complete or absent, as a learner's is."""
-        _checkpoint.write(path, *self._tell(f"cannot save {path}"))
+        tensors, header = self._tell(f"cannot save {path}")
+        _checkpoint.write(path, tensors, header)
+        self._reader.saved(header["reader"])
+        for member, told in zip(self.members, header["members"], strict=True):
+            member._reader.saved(told["reader"])
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
         """Read what `save` wrote; `run(resume=True)` goes on bit for bit. Refuses the file of another population.

@@ -226,6 +226,12 @@ class Reader:
         # A run that is going on keeps its stream, and what it has read ahead of it.
         self.progress = self.progress._replace(position=state["position"], loaded=dict(state))
 
+    def saved(self, state: dict[str, Any]) -> None:
+        """Say that what `state_dict` told is on the disk: a stream that would send it again need not."""
+        saved = getattr(self._stream, "saved", None)
+        if saved is not None and self.progress.loaded is None and state["stream"] is not None:
+            saved(state["stream"])
+
     def _settle(self) -> None:
         settle = getattr(self._stream, "settle", None)
         if settle is not None:

@@ -79,7 +79,9 @@ class Saving:
 
         The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
         """
-        _checkpoint.write(path, *self._tell(f"cannot save {path}"))
+        tensors, header = self._tell(f"cannot save {path}")
+        _checkpoint.write(path, tensors, header)
+        self._reader.saved(header["reader"])
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
         """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.

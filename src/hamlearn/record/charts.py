@@ -12,6 +12,8 @@ from dataclasses import dataclass
 
 WIDTH, WIDE, HEIGHT = 720, 1480, 300
 LEFT, RIGHT, TOP, BOTTOM = 64, 16, 14, 34
+ROOM = 90
+"""Width of a word beside a mark."""
 MOST_POINTS = 240
 """Points in a line: more would be finer than the screen. What lies between is shown as a band."""
 
@@ -74,6 +76,10 @@ class Axis:
         share = (self._scale(value) - self._low) / (self._high - self._low)
         return self._start + share * (self._end - self._start)
 
+    def holds(self, value: float) -> bool:
+        """Whether a value lies on it."""
+        return self._low <= self._scale(value) <= self._high
+
     def ticks(self, count: int = 5) -> list[float]:
         """Round values within the axis, about `count` of them."""
         if self.log and self._high - self._low >= 2:
@@ -88,8 +94,11 @@ class Axis:
         return [k * step for k in range(first, math.floor(high / step + 1e-9) + 1) if not self.log or k > 0]
 
 
-def chart(title: str, note: str, series: Sequence[Series], wide: bool = False) -> str:
-    """A card with one chart; logarithmic where the lines are positive and span more than two decades."""
+def chart(title: str, note: str, series: Sequence[Series], wide: bool = False, marks: Sequence[float] = ()) -> str:
+    """A card with one chart; logarithmic where the lines are positive and span more than two decades.
+
+    `marks` are the samples after which the run was resumed.
+    """
     lines = [line.thinned() for line in series if line.x]
     if not lines:
         return ""
@@ -104,6 +113,7 @@ def chart(title: str, note: str, series: Sequence[Series], wide: bool = False) -
         f'<g clip-path="url(#{name})">',
         *(part for number, line in enumerate(lines, 1) for part in _line(line, x, y, number)),
         "</g>",
+        *_marks([x(mark) for mark in sorted(marks) if x.holds(mark)], right),
     ]
     data = {
         "x": [round(x(v), 1) for v in lines[0].x],
@@ -152,6 +162,20 @@ def _grid(x: Axis, y: Axis, right: float) -> list[str]:
         parts.append(f'<text class="tick" x="{at:.1f}" y="{base + 18}" text-anchor="middle">{short(tick)}</text>')
     parts.append(f'<line class="axis" x1="{LEFT}" x2="{right}" y1="{base}" y2="{base}"/>')
     parts.append(f'<text class="name" x="{right}" y="{HEIGHT - 2}" text-anchor="end">samples</text>')
+    return parts
+
+
+def _marks(places: Sequence[float], right: float) -> list[str]:
+    """Lines where the run was resumed; what they mean is written beside each that has room for it."""
+    parts, written = [], -math.inf
+    for at in places:
+        parts.append(f'<line class="mark" x1="{at:.1f}" x2="{at:.1f}" y1="{TOP}" y2="{HEIGHT - BOTTOM}"/>')
+        side, shift = ("end", -4) if at > right - ROOM else ("start", 4)
+        if at - written > (2 * ROOM if side == "end" else ROOM):
+            parts.append(
+                f'<text class="mark-name" x="{at + shift:.1f}" y="{TOP + 10}" text-anchor="{side}">resumed</text>'
+            )
+            written = at
     return parts
 
 

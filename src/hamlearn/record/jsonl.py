@@ -132,7 +132,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
             if not line.endswith(b"\n"):
                 break
             try:
-                row = _row(line)
+                row = parse_row(line)
             except (ValueError, TypeError, RecursionError) as error:
                 raise CheckpointError(
                     f"line {number} of {os.fspath(path)} is no row of a record ({error}). "
@@ -146,7 +146,12 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
     return rows + sorted(slots.values(), key=lambda row: row.get("step", 0))
 
 
-def _row(line: bytes) -> Row:
+def parse_row(line: bytes) -> Row:
+    """One line of a record.
+
+    Raises:
+        ValueError: It is no row; so do `TypeError` and `RecursionError` say.
+    """
     row = json.loads(line.decode("utf-8"), parse_constant=_no_number)
     if not isinstance(row, dict):
         raise TypeError(f"it is a {type(row).__name__}, not an object")

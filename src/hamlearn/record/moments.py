@@ -72,6 +72,11 @@ class Context:
             if self.fields[name] is _FIELDS.get(name) and name in _NORMS and name not in self.normed:
                 self.normed.append(name)
 
+    def late(self) -> int:
+        """Labels that came too late; 0 where the learner knows of none."""
+        labels = getattr(self.learner, "labels", None)
+        return 0 if labels is None else int(labels.late)
+
     def tensors(self, name: str, state: Any) -> list[Tensor]:
         """The tensors of h, z, ω or θ."""
         if name != "theta":
@@ -130,6 +135,8 @@ _FIELDS: dict[str, Callable[[Moment], Any]] = {
     "hamiltonian": lambda moment: float(moment.report.hamiltonian),
     **{name: _norm(name) for name in _NORMS},
     "dropped": lambda moment: getattr(moment.context.stream, "dropped", 0),
+    "bad": lambda moment: getattr(moment.context.stream, "bad", 0),
+    "late": lambda moment: moment.context.late(),
     "seconds": lambda moment: time.perf_counter() - moment.context.began,
 }
 

@@ -27,8 +27,11 @@ from hamlearn.record.moments import Row
 LARGEST = 1e300
 """What is larger is drawn as large as this."""
 
+COUNTS = {"dropped": "samples", "late": "labels, too late", "bad": "messages"}
+"""What a feed may have to leave out."""
+
 _KNOWN = frozenset(
-    ("step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "dropped", "seconds", "diverging")
+    ("step", "t", "tau", "loss", "hamiltonian", "h", "z", "omega", "theta", "seconds", "diverging", *COUNTS)
 )
 
 
@@ -38,6 +41,7 @@ def html(
     title: str = "Run",
     facts: Mapping[str, Any] | None = None,
     speed: str | os.PathLike[str] | Iterable[Row] | None = None,
+    resumed: Iterable[int] = (),
 ) -> Path:
     """Write a report with plots of loss, metrics, norms of h, z, ω and θ, the Hamiltonian and the speed.
 
@@ -47,6 +51,7 @@ def html(
         title: Its heading.
         facts: What the run was: names and values for a table.
         speed: Rows with `step` and `seconds`, where the record itself has none.
+        resumed: Samples after which the run was stopped and resumed: each is marked.
 
     Returns:
         The path of the file.
@@ -61,7 +66,29 @@ def html(
     rows = _rows(record)
     if not rows or not all(is_number(row.get("step")) for row in rows):
         raise ConfigError("the record has no rows with a step. Record the field 'step', and at least one moment.")
-    timed = rows if speed is None else _rows(speed)
+    parts = sections(rows, rows if speed is None else _rows(speed), resumed)
+    page = Template(asset("report.html"))
+    text = page.substitute(
+        title=_html.escape(title),
+        about=_html.escape(_about(record)),
+        facts=table(facts or {}),
+        style=asset("report.css"),
+        script=asset("report.js"),
+        **parts,
+    )
+    path = Path(out)
+    write_text(path, text)
+    return path
+
+
+def sections(rows: list[Row], timed: list[Row], resumed: Iterable[int] = ()) -> dict[str, str]:
+    """The parts of a page that change as rows arrive: `alarm`, `cards` and `charts`, each as HTML.
+
+    Args:
+        rows: The record; not empty, each with a `step`.
+        timed: Rows with `step` and `seconds`, and counts of the feed.
+        resumed: Samples after which the run was resumed.
+    """
     rates = _rates(timed)
     own = [name for name in rows[-1] if name not in _KNOWN and not name.endswith(("_min", "_max"))]
     own = [name for name in own if any(is_number(row.get(name)) for row in rows)]
@@ -74,24 +101,25 @@ def html(
         ("Norms", "Euclidean norms of state, costates and weights", norms),
         ("Hamiltonian", "H = φL + ⟨z, f_h⟩", [] if _is_loss(rows) else [_series(rows, "hamiltonian")]),
         ("Speed", "Samples a second, by the clock", [rates]),
+        ("Feed", "Samples dropped, labels that came too late, bad messages", _counts(rows, timed)),
     ]
-    if is_number(rows[-1].get("dropped")) and rows[-1]["dropped"]:
-        panels.append(("Dropped", "Samples that the feed had to discard", [_series(rows, "dropped")]))
     panels = [panel for panel in panels if any(series.x for series in panel[2])]
+    marks = [_drawn(step) for step in resumed]
     # Two columns: an odd one out is the first, which takes both.
-    charts = [chart(*panel, wide=k == 0 and len(panels) % 2 == 1) for k, panel in enumerate(panels)]
-    page = Template(resources.files("hamlearn.record").joinpath("report.html").read_text("utf-8"))
-    text = page.substitute(
-        title=_html.escape(title),
-        about=_html.escape(_about(record)),
-        alarm=_alarm(rows[-1].get("diverging")),
-        cards="".join(_cards(rows, rates, pairs)),
-        charts="".join(charts),
-        facts=_table(facts or {}),
-    )
-    path = Path(out)
-    write_text(path, text)
-    return path
+    charts = [chart(*panel, wide=k == 0 and len(panels) % 2 == 1, marks=marks) for k, panel in enumerate(panels)]
+    cards = _cards(rows, timed, rates, pairs)
+    return {"alarm": _alarm(rows[-1].get("diverging")), "cards": "".join(cards), "charts": "".join(charts)}
+
+
+def asset(name: str) -> str:
+    """A file of the page: its frame, its style or its script."""
+    return resources.files("hamlearn.record").joinpath(name).read_text("utf-8")
+
+
+def _counts(rows: list[Row], timed: list[Row]) -> list[Series]:
+    """What a feed had to leave out, as far as anything was."""
+    sources = {name: rows if is_number(rows[-1].get(name)) else timed for name in COUNTS}
+    return [_series(source, name) for name, source in sources.items() if source and source[-1].get(name)]
 
 
 def _rows(source: str | os.PathLike[str] | Iterable[Row]) -> list[Row]:
@@ -177,7 +205,7 @@ def _rates(rows: list[Row]) -> Series:
     return Series("samples a second", x, y)
 
 
-def _cards(rows: list[Row], rates: Series, metrics: list[str]) -> Iterable[str]:
+def _cards(rows: list[Row], timed: list[Row], rates: Series, metrics: list[str]) -> Iterable[str]:
     losses = [_drawn(row["loss"]) for row in rows if is_number(row.get("loss"))]
     tenth = losses[-max(1, len(losses) // 10) :]
     cards = [("samples", f"{rows[-1]['step']:,}", "seen")]
@@ -191,8 +219,10 @@ def _cards(rows: list[Row], rates: Series, metrics: list[str]) -> Iterable[str]:
         cards.append(("speed", short(statistics.median(rates.y)), "samples a second, median"))
     if is_number(rows[-1].get("t")):
         cards.append(("time", short(_drawn(rows[-1]["t"])), "of the stream"))
-    if is_number(rows[-1].get("dropped")) and rows[-1]["dropped"]:
-        cards.append(("dropped", f"{rows[-1]['dropped']:,}", "samples"))
+    for name, note in COUNTS.items():
+        count = rows[-1].get(name, timed[-1].get(name) if timed else None)
+        if is_number(count) and count:
+            cards.append((name, f"{count:,}", note))
     for name, value, note in cards:
         yield (
             f'<div class="card"><span>{_html.escape(name)}</span><strong>{value}</strong>'
@@ -200,7 +230,8 @@ def _cards(rows: list[Row], rates: Series, metrics: list[str]) -> Iterable[str]:
         )
 
 
-def _table(facts: Mapping[str, Any]) -> str:
+def table(facts: Mapping[str, Any]) -> str:
+    """What was run, as HTML."""
     if not facts:
         return ""
     rows = "".join(

@@ -11,7 +11,7 @@ from hamlearn.streams.interleaved import interleave
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.lagged import autoregress
 from hamlearn.streams.late import delayed
-from hamlearn.streams.live import live
+from hamlearn.streams.live import live, mqtt, redis, websocket
 from hamlearn.streams.prepare import standardize
 from hamlearn.streams.rows import from_rows
 from hamlearn.streams.sequences import from_sequences
@@ -38,8 +38,11 @@ __all__ = [
     "interleave",
     "live",
     "map",
+    "mqtt",
+    "redis",
     "signals",
     "standardize",
     "take",
     "timed",
+    "websocket",
 ]

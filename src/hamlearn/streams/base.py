@@ -142,6 +142,14 @@ class Stream(ABC):
     def settle(self) -> None:
         """Say that all that was handed out has been used: a live feed keeps it until then, to give it again."""
 
+    @property
+    def save_within(self) -> int | None:
+        """Samples after which a learner should be saved at the latest, where the stream cannot go on without."""
+        return None
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """Say that a checkpoint with this state, which `state_dict` gave, is on disk: a broker may forget it."""
+
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         """Yield blocks from the cursor on; streams over data in memory override this."""
         return blocks_of(self._pass(turn), size)

@@ -92,6 +92,15 @@ class Wrapper(Stream):
         self.inner.settle()
 
     @property
+    def save_within(self) -> int | None:
+        """As the stream inside."""
+        return self.inner.save_within
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """Pass it on."""
+        self.inner.saved(state["cursor"]["inner"])
+
+    @property
     def numbers(self) -> list[bool] | None:
         """As in the stream inside."""
         return self.inner.numbers
@@ -100,6 +109,11 @@ class Wrapper(Stream):
     def dropped(self) -> int:
         """Samples that a live feed inside has dropped; 0 where there is none."""
         return int(getattr(self.inner, "dropped", 0))
+
+    @property
+    def bad(self) -> int:
+        """Messages that a live feed inside has left out; 0 where there is none."""
+        return int(getattr(self.inner, "bad", 0))
 
     def close(self) -> None:
         """Close the stream inside, if it can be closed."""

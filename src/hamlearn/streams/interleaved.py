@@ -97,9 +97,24 @@ class InterleavedStream(Stream):
             stream.settle()
 
     @property
+    def save_within(self) -> int | None:
+        """The least that any of the streams asks for."""
+        return min((n for stream in self._streams if (n := stream.save_within) is not None), default=None)
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """Pass it on."""
+        for stream, inner in zip(self._streams, state["cursor"]["inner"], strict=True):
+            stream.saved(inner)
+
+    @property
     def dropped(self) -> int:
         """Samples that live feeds among the streams have dropped."""
         return sum(int(getattr(stream, "dropped", 0)) for stream in self._streams)
+
+    @property
+    def bad(self) -> int:
+        """Messages that live feeds among the streams have left out."""
+        return sum(int(getattr(stream, "bad", 0)) for stream in self._streams)
 
     def close(self) -> None:
         """Close those of the streams that can be closed."""

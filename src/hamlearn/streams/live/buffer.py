@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from hamlearn.errors import StreamError
 
-Form = Literal["message", "arrays", "item"]
+Form = Literal["message", "arrays", "item", "bad"]
 
 
 @dataclass(slots=True)
@@ -20,7 +20,8 @@ class Arrival:
 
     Args:
         form: What it is made of. `"message"`: numbers and lists as JSON has them; `"arrays"`: NumPy's, out of
-            tensors that have no need to be tensors yet; `"item"`: `u` is what the source gave, of any kind.
+            tensors that have no need to be tensors yet; `"item"`: `u` is what the source gave, of any kind;
+            `"bad"`: a message that is left out, in its turn, so that what is acknowledged stays in order.
         u: The input, in that form.
         target: The target, in that form.
         id: What a label that comes later calls it by.
@@ -30,7 +31,8 @@ class Arrival:
         tau: Time since the item before it, as the source says; what was dropped in between is added.
         boundary: Whether it ends a sequence.
         owed: Time steps of bad items before it.
-        label: Whether it is the label of an earlier item, which takes no time and no place in the queue.
+        label: Whether it is the label of an earlier item, or bad, and takes no place in the queue.
+        token: What a broker's message is acknowledged by; `None` where nobody asks for that.
     """
 
     form: Form
@@ -44,6 +46,7 @@ class Arrival:
     boundary: bool = False
     owed: float = 0.0
     label: bool = False
+    token: str | None = None
 
 
 LABELS = 10_000
@@ -67,6 +70,7 @@ class Buffer:
             stroke, so that an interrupted learner neither loses it nor takes it twice.
         dropped: How many were discarded.
         bad: How many the source's thread left out.
+        freed: Tokens of what was discarded, which nobody will learn any more.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -77,6 +81,7 @@ class Buffer:
         self._error: BaseException | None = None
         self.handed: list[Arrival] = []
         self.dropped = self.bad = 0
+        self.freed: list[str] = []
         self._labels = self._asleep = 0
 
     @property
@@ -142,6 +147,17 @@ class Buffer:
                 self.handed, self._items = [], items
                 self._labels = sum(item.label for item in items)
 
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to take."""
+        return bool(self._items)
+
+    def free(self) -> list[str]:
+        """The tokens of what was discarded, each once."""
+        with self._change:
+            freed, self.freed = self.freed, []
+            return freed
+
     def close(self) -> None:
         """Let go of everybody who waits; what is still here is forgotten."""
         with self._change:
@@ -178,16 +194,20 @@ class Buffer:
         place = next(i for i, item in enumerate(self._items) if item.label is label)
         oldest = self._items[place]
         del self._items[place]
+        if oldest.token is not None:
+            self.freed.append(oldest.token)
         if oldest.boundary:
             raise StreamError(
                 f"{oldest.place} ends a sequence and would have been dropped, so that two sequences would "
                 "run into "
                 'one. Read sequences with policy="block".'
             )
-        self.dropped += 1
         if label:
             self._labels -= 1
+            self.bad += oldest.form == "bad"
+            self.dropped += oldest.form != "bad"
             return
+        self.dropped += 1
         heir = next(item for item in self._items if not item.label)
         heir.owed += oldest.owed
         if heir.tau is not None and oldest.tau is not None:

@@ -38,7 +38,7 @@ def in_one_block(
         True
     """
     form = arrivals[0].form
-    if form == "item" or any(one.form != form or one.label or one.id is not None for one in arrivals):
+    if form in ("item", "bad") or any(one.form != form or one.label or one.id is not None for one in arrivals):
         return None
     u = _arrays([one.u for one in arrivals]) if form == "arrays" else _numbers([one.u for one in arrivals], dtype)
     if u is None:

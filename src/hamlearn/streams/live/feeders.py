@@ -1,4 +1,4 @@
-"""Threads that read a source into a buffer: an iterator, an asynchronous generator, a socket."""
+"""Threads that read a source into a buffer: an iterator, an asynchronous generator, a socket, a broker."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from hamlearn.errors import SampleError, StreamError
 from hamlearn.streams.live.arrivals import of_item, of_message
 from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.sockets import Line, Lines
+from hamlearn.streams.live.source import Letter, Source
 from hamlearn.streams.live.wire import tau_of
 
 
@@ -40,7 +41,7 @@ class Feeder:
     def stop(self, timeout: float) -> bool:
         """Stop reading and wait for the thread; `False` says that the source hangs and was left alone."""
         self._buffer.close()
-        if isinstance(self._source, Lines):
+        if isinstance(self._source, Lines | Source):
             self._source.stop()
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not loop.is_closed():
@@ -76,6 +77,9 @@ class Feeder:
                 arrival = self._arrival(item)
                 if arrival is not None and not self._buffer.put(arrival):
                     return
+                if isinstance(source, Source) and self._buffer.freed:
+                    # At once, though the learner is busy: a broker that waits would send old news.
+                    source.acknowledge(self._buffer.free())
         finally:
             # A generator's own clean-up runs here, in the thread that it lives in.
             close = getattr(iterator, "close", None)
@@ -103,15 +107,19 @@ class Feeder:
     def _arrival(self, item: Any) -> Arrival | None:
         """What goes into the buffer; `None` for a bad item that is left out, whose time is not forgotten."""
         self._read += 1
+        token = item.token if type(item) is Letter else None
         try:
-            if type(item) is Line:
+            if isinstance(item, Line | Letter):
                 place, item = item.place, item.message()
                 arrival = of_message(item, place, self._clock())
+                arrival.token = token
             else:
                 arrival = of_item(item, f"item {self._read} of the feed", self._clock())
         except (SampleError, StreamError, RecursionError):
             if not self._skip_bad:
                 raise
+            if token is not None:
+                return Arrival("bad", None, None, None, "", 0.0, tau=_legible_tau(item), label=True, token=token)
             self._buffer.bad += 1
             self._owed += _legible_tau(item)
             return None

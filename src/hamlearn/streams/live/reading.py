@@ -25,6 +25,7 @@ class Place(NamedTuple):
         stamp: Time stamp of the last sample; `None` where it had none.
         arrived: When that came; `None` before the first.
         owed: Time steps of bad items since.
+        seen: Messages of a broker, good and bad, that have been looked at.
     """
 
     taken: int = 0
@@ -32,14 +33,16 @@ class Place(NamedTuple):
     stamp: float | None = None
     arrived: float | None = None
     owed: float = 0.0
+    seen: int = 0
 
     def after(self, arrival: Arrival, good: bool = True) -> Place:
         """One sample or label further, or one item that was left out."""
+        seen = self.seen + (arrival.token is not None)
         if not good:
-            return self._replace(bad=self.bad + 1, owed=self.owed + (arrival.tau or 0.0) + arrival.owed)
+            return self._replace(bad=self.bad + 1, owed=self.owed + (arrival.tau or 0.0) + arrival.owed, seen=seen)
         if arrival.label:
-            return self._replace(taken=self.taken + 1)
-        return Place(self.taken + 1, self.bad, arrival.stamp, arrival.arrived)
+            return self._replace(taken=self.taken + 1, seen=seen)
+        return Place(self.taken + 1, self.bad, arrival.stamp, arrival.arrived, seen=seen)
 
 
 class Read(NamedTuple):
@@ -106,7 +109,8 @@ class Reading:
             block.tau = taus
         if any(arrival.boundary for arrival in arrivals):
             block.boundary = [arrival.boundary for arrival in arrivals]
-        after = Place(before.taken + len(arrivals), before.bad, stamp, arrived)
+        seen = before.seen + sum(arrival.token is not None for arrival in arrivals)
+        after = Place(before.taken + len(arrivals), before.bad, stamp, arrived, seen=seen)
         return Read(before, after, arrivals, None, [block])
 
     def _one_by_one(self, arrivals: Sequence[Arrival], before: Place) -> Read:
@@ -114,6 +118,10 @@ class Reading:
         good: list[bool] = []
         place, error = before, None
         for arrival in arrivals:
+            if arrival.form == "bad":
+                good.append(False)
+                place = place.after(arrival, False)
+                continue
             try:
                 events.append(self._label(arrival) if arrival.label else self._sample(arrival, place))
                 good.append(True)

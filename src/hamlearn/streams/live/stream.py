@@ -21,6 +21,7 @@ from hamlearn.streams.live.buffer import Arrival, Buffer
 from hamlearn.streams.live.feeders import Feeder
 from hamlearn.streams.live.reading import Place, Read, Reading
 from hamlearn.streams.live.sockets import Lines, connect, is_address
+from hamlearn.streams.live.source import Passed, Source
 from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec
 
@@ -45,8 +46,9 @@ def live(
 
     Args:
         source: An iterable or generator (read in a thread), an asynchronous generator (run in an event loop
-            of its own), a function that returns one of these, a connected `socket.socket`, or the address of
-            a socket that sends JSON lines: `"tcp://host:port"` or `"unix:///path"`. Items are `Sample`s,
+            of its own), a function that returns one of these, a connected `socket.socket`, the address of
+            a socket that sends JSON lines: `"tcp://host:port"` or `"unix:///path"`, or a broker's feed: what
+            `streams.mqtt`, `streams.redis` and `streams.websocket` return. Items are `Sample`s,
             pairs (t, `Sample`) with a time stamp, pairs (u, target), or inputs. A line is an object like
             `{"u": [0.1], "target": [1.0], "t": 0.5}`; `target`, `t`, `tau` and `boundary` may be left out. A
             sample may have an `id`, and its label come later: `{"id": 7, "target": [1.0]}`, or a `Label`.
@@ -71,7 +73,8 @@ def live(
     `dropped` counts what was discarded. A source that fails raises `StreamError` in the learner, with the
     cause, once everything it had given before was read. Reading begins with the first sample asked for;
     `close()`, or leaving a `with` block, stops it. A feed cannot be wound back: a second pass, and a resumed
-    one, goes on.
+    one, goes on. A broker's feed sends again what no checkpoint has, so that with `policy="block"` a run that was
+    killed and is resumed learns each message once.
 
     The compiled engine takes what has arrived as one block, and waits only where nothing has.
 
@@ -97,7 +100,10 @@ def live(
     if bad not in ("raise", "skip"):
         raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
     if isinstance(source, str) and not is_address(source):
-        raise ConfigError(f"{source!r} is no address. Write it as tcp://host:port or unix:///path.")
+        raise ConfigError(
+            f"{source!r} is no address. Write it as tcp://host:port or unix:///path; of brokers, give what "
+            "streams.mqtt, streams.redis or streams.websocket return."
+        )
     skip_bad = bad == "skip"
     reading = Reading(to_unit(unit), skip_bad, (dtype, target_dtype))
     return LiveStream(source, Buffer(n, policy == "block"), reading, skip_bad, clock, timeout)
@@ -126,6 +132,9 @@ class LiveStream(Stream):
         self._place = Place()
         self._kept: list[Read] = []
         self._before = 0
+        self._broker = source if isinstance(source, Source) else None
+        self._passed = Passed()
+        self._known: list[str] = []
 
     @property
     def reads_ahead(self) -> bool:
@@ -175,22 +184,42 @@ class LiveStream(Stream):
         """What was handed out is done with, and what was not waits with all that has come since."""
         self._kept = []
         self._buffer.give_back()
+        self._acknowledge_learned()
+
+    @property
+    def save_within(self) -> int | None:
+        """Half of what a broker lets wait for a checkpoint, so that it need not stop."""
+        broker = self._broker
+        return None if broker is None or broker.when != "saved" else max(1, broker.window // 2)
+
+    def saved(self, state: Mapping[str, Any]) -> None:
+        """Tell the broker of all that the checkpoint has."""
+        if self._broker is not None and self._broker.when == "saved":
+            tokens = state["cursor"].get("tokens", [])
+            self._broker.acknowledge(tokens)
+            self._passed.forget(tokens)
 
     def _rewind(self) -> None:
         return
 
     def _cursor(self) -> dict[str, Any]:
-        return {"taken": self.taken, "dropped": self.dropped, "bad": self.bad, "last": self._place.stamp}
+        cursor: dict[str, Any]
+        cursor = {"taken": self.taken, "dropped": self.dropped, "bad": self.bad, "last": self._place.stamp}
+        if self._broker is not None:
+            known = self._known if self._close is None else self._broker.unconfirmed()
+            cursor |= {"owed": self._place.owed, "tokens": [*known, *self._passed.until(self._place.seen)]}
+        return cursor
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         taken, dropped, bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
         stamp = None if cursor["last"] is None else float(cursor["last"])
+        owed, known = float(cursor.get("owed", 0.0)), [str(token) for token in cursor.get("tokens", [])]
         if self._kept and self._kept[0].before.taken <= taken <= self.taken:
             self._wind_back(taken)
             return
         self._before = dropped - self._buffer.dropped
-        self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp)
-        self._kept = []
+        self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp, owed=owed)
+        self._kept, self._known = [], known
 
     def _wind_back(self, taken: int) -> None:
         """Let what was handed out after so many samples be handed out again."""
@@ -217,6 +246,8 @@ class LiveStream(Stream):
 
     def _samples(self) -> Iterator[Any]:
         while True:
+            # Whoever asks for the next one has learned the last.
+            self._acknowledge_learned()
             read = self._next(1)
             if read is None:
                 return
@@ -231,6 +262,8 @@ class LiveStream(Stream):
         if self._close is None and not self._buffer.closed:
             self._start()
         if not self._buffer.handed:
+            if self._broker is not None and not self._buffer.waiting:
+                self._require_window(self._broker)
             self._buffer.take(most)
         handed = self._buffer.handed
         if not handed:
@@ -239,8 +272,35 @@ class LiveStream(Stream):
         kept = [*self._kept, read._replace(blocks=())] if len(self._kept) < KEPT else [read]
         if self._seen is None:
             self._seen = next((block.sample(0) for block in read.blocks if block.holds_samples), None)
+        if self._broker is not None:
+            self._note(read)
         self._place, self._kept, self._buffer.handed = read.after, kept, handed[len(read.arrivals) :]
         return read
+
+    def _note(self, read: Read) -> None:
+        good = read.good or [True] * len(read.arrivals)
+        marked = [(one.token, not fine) for one, fine in zip(read.arrivals, good, strict=True) if one.token]
+        self._passed.note(read.before.seen, [token for token, _ in marked], [bad for _, bad in marked])
+
+    def _acknowledge_learned(self) -> None:
+        if self._broker is not None and self._broker.when == "learned":
+            tokens = self._passed.until(self._place.seen)
+            self._broker.acknowledge(tokens)
+            self._passed.forget(tokens)
+
+    def _require_window(self, broker: Source) -> None:
+        """Raise instead of waiting for a broker that itself waits for a checkpoint."""
+        if len(self._passed) < broker.window:
+            return
+        # Nobody saves a learner that learns nothing: what was no sample is done with.
+        broker.acknowledge(self._passed.bad())
+        waiting = sum(map(broker.holds, self._passed))
+        if waiting >= broker.window:
+            raise StreamError(
+                f"{waiting} messages of {broker.name} wait for a checkpoint, and no more come before they are "
+                f"acknowledged. Save the learner at least every {self.save_within} samples, raise `window` (and "
+                'what the broker allows), or give acknowledge="learned" for a learner that is never saved.'
+            )
 
     def _start(self) -> None:
         source = self._source
@@ -256,6 +316,8 @@ class LiveStream(Stream):
                 "connected to. "
                 "Give an iterable, an asynchronous generator, a socket or its address."
             )
+        if self._broker is not None:
+            self._broker.open(self._known)
         feeder = Feeder(source, self._buffer, self._clock, self._skip_bad)
         # The feeder does not know the stream, so that a stream which nobody holds any more closes itself.
         self._close = weakref.finalize(self, feeder.stop, self._timeout)

@@ -1,0 +1,8 @@
+"""A run's report as a page that goes on while the run does."""
+
+from hamlearn.watch.run_view import RunView
+from hamlearn.watch.server import Server, watch
+from hamlearn.watch.site import Answer, Site
+from hamlearn.watch.tail import Tail
+
+__all__ = ["Answer", "RunView", "Server", "Site", "Tail", "watch"]

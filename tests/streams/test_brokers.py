@@ -1,0 +1,542 @@
+"""Feeds of real brokers, and of a real WebSocket: each message learned once, whatever happens to either side."""
+
+import gc
+import itertools
+import json
+import sys
+import threading
+import time
+
+import pytest
+import torch
+from websockets.sync.server import serve
+
+import hamlearn as hl
+from benchmarks import kills
+from benchmarks._brokers import Publisher, free_port, mosquitto, program, redis_server
+from hamlearn import streams
+from hamlearn.errors import ConfigError, StreamError
+from hamlearn.experiments.run import facts
+from hamlearn.experiments.run_build import build_stream
+from hamlearn.experiments.run_config import check
+from hamlearn.streams.live import backoff
+
+PATIENCE = 30.0
+NEEDED = {"mqtt": "mosquitto", "redis": "redis-server"}
+
+
+def until(condition):
+    end = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.002)
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left_behind():
+    yield
+    gc.collect()
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(("hamlearn", "paho"))])
+
+
+def need(kind):
+    if program(NEEDED[kind]) is None:
+        pytest.skip(f"no {NEEDED[kind]} on this machine")
+
+
+class Post:
+    """One broker, a topic for each test, and senders and feeds of it."""
+
+    def __init__(self, kind, server):
+        self.kind, self.server, self.topic = kind, server, f"topic-{next(NUMBERS)}"
+        self._senders = []
+
+    def source(self, **settings):
+        address = f"{self.kind}://127.0.0.1:{self.server.port}/{self.topic}"
+        own = {"client": self.topic} if self.kind == "mqtt" else {"group": "agent"}
+        return getattr(streams, self.kind)(address, **own, **settings)
+
+    def feed(self, state=None, policy="block", bad="raise", **settings):
+        feed = streams.live(self.source(**settings), policy=policy, bad=bad)
+        if state is not None:
+            feed.load_state_dict(state)
+        return feed
+
+    def send(self, messages):
+        if not self._senders:
+            if self.kind == "mqtt":
+                kills.subscribe(self.server.port, self.topic)
+            self._senders.append(Publisher(self.kind, self.server.port, self.topic))
+        self._senders[0].send(messages)
+
+    def close(self):
+        for sender in self._senders:
+            sender.close()
+
+
+NUMBERS = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory):
+    with (
+        mosquitto(tmp_path_factory.mktemp("mqtt")) as one,
+        redis_server(tmp_path_factory.mktemp("redis")) as other,
+    ):
+        yield {"mqtt": one, "redis": other}
+
+
+@pytest.fixture(params=["mqtt", "redis"])
+def post(request):
+    for kind in NEEDED:
+        need(kind)
+    post = Post(request.param, request.getfixturevalue("servers")[request.param])
+    yield post
+    post.close()
+
+
+def samples(first, last):
+    return [{"u": [float(k)], "tau": 0.5} for k in range(first, last)]
+
+
+def take(feed, count):
+    return [sample.u.item() for sample in itertools.islice(feed, count)]
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "redis"])
+def test_an_agent_that_is_killed_three_times_under_load_is_the_one_that_was_not_to_the_bit(kind, tmp_path):
+    need(kind)
+    found = kills.killed(kind, tmp_path, 3)
+    assert found["tensors equal"]
+    assert found["records equal"]
+    ours, theirs = found["taken and bad"]
+    assert ours == theirs == (565, 35)
+    assert len(found["saved when killed"]) == 3
+    assert 0 < found["saved when killed"][0] < found["saved when killed"][-1] < 565
+
+
+def test_the_command_that_kills_names_a_broker_that_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setattr(kills, "program", lambda name: None if name == "mosquitto" else name)
+    with pytest.raises(ConfigError, match="this needs mosquitto: apt-get install"):
+        kills.run(tmp_path)
+
+
+def test_what_a_checkpoint_has_is_not_learned_again_though_the_broker_was_never_told(post):
+    post.send(samples(0, 20))
+    with post.feed() as feed:
+        assert take(feed, 8) == [float(k) for k in range(8)]
+        state = feed.state_dict()
+    with post.feed(state) as feed:
+        assert take(feed, 12) == [float(k) for k in range(8, 20)]
+        assert feed.taken == 20
+
+
+def test_what_no_checkpoint_has_comes_again_in_its_order(post):
+    post.send(samples(0, 20))
+    with post.feed() as feed:
+        take(feed, 5)
+        state = feed.state_dict()
+        feed.saved(state)
+        assert take(feed, 7) == [float(k) for k in range(5, 12)]
+    post.send(samples(20, 25))
+    with post.feed(state) as feed:
+        assert take(feed, 20) == [float(k) for k in range(5, 25)]
+
+
+def test_what_was_acknowledged_is_neither_sent_again_nor_kept_in_later_checkpoints(post):
+    post.send(samples(0, 20))
+    with post.feed() as feed:
+        take(feed, 20)
+        feed.saved(feed.state_dict())
+        until(lambda: feed.state_dict()["cursor"]["tokens"] == [])
+    post.send(samples(20, 21))
+    with post.feed() as feed:
+        assert take(feed, 1) == [20.0]
+
+
+def test_a_learner_that_saves_acknowledges_through_all_that_is_wrapped_around_the_feed(post, tmp_path):
+    post.send([message | {"target": [1.0]} for message in samples(0, 12)])
+    feed = post.feed()
+    stream = streams.hold(streams.standardize(feed), 2)
+    learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), torch.nn.functional.mse_loss)
+    with feed:
+        # In the middle of the sixth sample, which has to come again after a restart.
+        list(learner.run(stream, max_steps=11))
+        learner.save(tmp_path / "checkpoint")
+        source = feed._broker
+        until(lambda: not source.unconfirmed())
+        held = [token for token in feed._passed if source.holds(token)]
+        assert (len(held), len(feed._passed)) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["mqtt", "redis"])
+def test_a_broker_that_is_restarted_neither_loses_nor_repeats_anything(kind, tmp_path, monkeypatch):
+    need(kind)
+    monkeypatch.setattr(backoff, "MOST", 0.2)
+    with (mosquitto if kind == "mqtt" else redis_server)(tmp_path) as server:
+        post = Post(kind, server)
+        post.send(samples(0, 30))
+        with post.feed() as feed:
+            got = take(feed, 7)
+            feed.saved(feed.state_dict())
+            got += take(feed, 6)
+            post.close()
+            server.stop()
+            server.start()
+            later = Publisher(kind, server.port, post.topic)
+            later.send(samples(30, 40))
+            later.close()
+            got += take(feed, 3)
+            feed.saved(feed.state_dict())
+            got += take(feed, 20)
+            feed.saved(feed.state_dict())
+            got += take(feed, 4)
+            assert got == [float(k) for k in range(40)]
+
+
+def test_a_full_window_is_an_error_with_remedies_and_never_a_hang(post):
+    post.send(samples(0, 10))
+    with post.feed(window=4) as feed:
+        assert take(feed, 4) == [0.0, 1.0, 2.0, 3.0]
+        with pytest.raises(StreamError, match=r"4 messages of .* wait for a checkpoint.*every 2 samples.*window"):
+            next(iter(feed))
+        feed.saved(feed.state_dict())
+        assert take(feed, 4) == [4.0, 5.0, 6.0, 7.0]
+        assert feed.save_within == 2
+
+
+def test_no_more_messages_wait_than_the_window_holds(post):
+    post.send(samples(0, 60))
+    with post.feed(window=10) as feed:
+        take(feed, 1)
+        until(lambda: len(feed._buffer._items) == 9)
+        time.sleep(0.05)
+        assert len(feed._buffer._items) == 9
+
+
+def test_a_learner_that_is_never_saved_acknowledges_what_it_has_learned(post):
+    post.send(samples(0, 60))
+    with post.feed(window=10, acknowledge="learned") as feed:
+        assert take(feed, 60) == [float(k) for k in range(60)]
+        assert feed.save_within is None
+    # The last one may have been handed out and not been learned.
+    with post.feed() as feed:
+        assert take(feed, 1) == [59.0]
+
+
+def test_what_is_dropped_is_acknowledged_at_once_so_that_the_newest_can_come(post):
+    post.send(samples(0, 60))
+    with post.feed(policy="drop", window=10) as feed:
+        first = take(feed, 1)
+        until(lambda: feed.taken + feed.dropped + len(feed._buffer._items) == 60)
+        assert take(feed, 1) == [59.0]
+        assert feed.dropped == 58
+        assert first == [0.0] or first[0] < 59
+
+
+def test_many_bad_messages_are_counted_and_do_not_fill_the_window(post):
+    post.send([*samples(0, 2), *[b"no message", b'{"u": 1, "tau": -2}', b'{"tau": 0.25}'] * 10, *samples(2, 4)])
+    with post.feed(bad="skip", window=6) as feed:
+        got = list(itertools.islice(feed, 4))
+    assert [sample.u.item() for sample in got] == [0.0, 1.0, 2.0, 3.0]
+    assert [sample.tau for sample in got] == [0.5, 0.5, 0.5 + 10 * 0.25, 0.5]
+    assert feed.bad == 30
+
+
+def test_bad_messages_are_counted_once_over_a_restart_and_their_time_is_not_forgotten(post):
+    post.send([*samples(0, 2), b'{"tau": 0.25}', b"no", *samples(2, 4), b"no", *samples(4, 5)])
+    with post.feed(bad="skip") as feed:
+        take(feed, 2)
+        state = feed.state_dict()
+        take(feed, 2)
+    with post.feed(state, bad="skip") as feed:
+        got = list(itertools.islice(feed, 3))
+        assert [(sample.u.item(), sample.tau) for sample in got] == [(2.0, 0.75), (3.0, 0.5), (4.0, 0.5)]
+        assert (feed.taken, feed.bad) == (5, 3)
+
+
+def test_a_bad_message_names_itself_where_bad_ones_are_not_left_out(post):
+    post.send([*samples(0, 1), b"no message"])
+    with post.feed() as feed, pytest.raises(StreamError, match=rf"(message 2|entry \d+-\d+) of {post.kind}://"):
+        take(feed, 2)
+
+
+def test_mutated_messages_leave_the_learner_as_the_good_ones_alone_make_it(post):
+    good = [{"u": [0.1 * k, 1.0], "target": [0.5], "tau": 1.0} for k in range(20)]
+    spoiled = [*good]
+    for k, bad in enumerate(
+        (b"", b"{", b'{"u": [1e999, 1]}', b'{"u": null}', b"\xff\xfe", b'{"u": [1,1], "u": [2,2]}')
+    ):
+        spoiled.insert(3 * k + 1, bad)
+    post.send(spoiled)
+
+    def learned(stream):
+        torch.manual_seed(0)
+        learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(2, 1)), torch.nn.functional.mse_loss)
+        list(learner.run(stream, max_steps=20))
+        return [weight.clone() for weight in learner.network.parameters()]
+
+    with post.feed(bad="skip", window=100) as feed:
+        ours = learned(feed)
+        assert feed.bad == 6
+    theirs = learned([hl.Sample(torch.tensor(m["u"]), torch.tensor(m["target"]), m["tau"]) for m in good])
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_a_feed_gives_up_after_its_patience_and_says_what_was_wrong(post):
+    other = Post(post.kind, post.server)
+    other.server = type("Nobody", (), {"port": free_port()})
+    with (
+        other.feed(patience=0.3) as feed,
+        pytest.raises(StreamError, match=r"no lasting connection to .* seconds.*patience"),
+    ):
+        next(iter(feed))
+
+
+@pytest.fixture
+def mqtt(servers):
+    post = Post("mqtt", servers["mqtt"])
+    yield post
+    post.close()
+
+
+def test_two_clients_of_one_name_do_not_fight_for_the_session_for_ever(mqtt):
+    ends = []
+
+    def read(feed):
+        with pytest.raises(StreamError, match=f"another client.*{mqtt.topic}") as caught:
+            next(iter(feed))
+        ends.append(caught.value)
+
+    feeds = [mqtt.feed(patience=0.5) for _ in range(2)]
+    threads = [threading.Thread(target=read, args=(feed,)) for feed in feeds]
+    for thread in threads:
+        thread.start()
+    until(lambda: ends)
+    for thread, feed in zip(threads, feeds, strict=True):
+        if thread.is_alive():
+            # Once the other has given up, this one has the session to itself.
+            feed._buffer.end(StreamError(f"another client, {mqtt.topic}"))
+        thread.join()
+        feed.close()
+
+
+def test_a_message_that_a_topic_retains_is_not_learned_at_every_start(mqtt):
+    from paho.mqtt import publish
+
+    topic = {"topic": mqtt.topic, "qos": 1}
+    publish.single(payload=json.dumps(samples(0, 1)[0]), retain=True, port=mqtt.server.port, **topic)
+    mqtt.send(samples(1, 2))
+    for _ in range(2):
+        with mqtt.feed() as feed:
+            assert take(feed, 1) == [1.0]
+
+
+def test_messages_that_the_broker_does_not_vouch_for_are_taken_and_bounded(mqtt, monkeypatch):
+    from paho.mqtt import publish
+
+    from hamlearn.streams.live import mqtt_feed as module
+
+    monkeypatch.setattr(module, "UNSURE", 4)
+    kills.subscribe(mqtt.server.port, mqtt.topic)
+    with mqtt.feed() as feed:
+        thread = threading.Thread(target=lambda: next(iter(feed), None))
+        thread.start()
+        until(lambda: feed._broker.subscribed)
+        payloads = [{"topic": mqtt.topic, "payload": json.dumps(message), "qos": 0} for message in samples(0, 3)]
+        publish.multiple(payloads, port=mqtt.server.port)
+        thread.join()
+        assert take(feed, 2) == [1.0, 2.0]
+        assert feed.state_dict()["cursor"]["tokens"] == []
+
+
+class Server:
+    """A WebSocket server that numbers what it sends, and sends on from where it is asked to."""
+
+    def __init__(self, messages, breaks=()):
+        self.messages, self.breaks, self.heard = messages, list(breaks), []
+        self._server = serve(self._talk, "127.0.0.1", 0)
+        self.address = f"ws://127.0.0.1:{self._server.socket.getsockname()[1]}/feed"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+        self._thread.start()
+
+    def _talk(self, link):
+        asked = json.loads(link.recv())
+        self.heard.append(asked)
+        first = 0 if asked["after"] is None else asked["after"] + 1
+        stop = self.breaks.pop(0) if self.breaks else None
+        for k, message in enumerate(self.messages):
+            if k == stop:
+                link.socket.close()
+                return
+            # One more than was asked for: what was seen before is left out.
+            if k >= first - 1:
+                link.send(json.dumps({"seq": k, **message}))
+        for heard in link:
+            self.heard.append(json.loads(heard))
+
+    def close(self):
+        self._server.shutdown()
+        self._thread.join()
+
+
+@pytest.fixture
+def server(request):
+    server = Server(samples(0, 30), *getattr(request, "param", ()))
+    yield server
+    server.close()
+
+
+@pytest.mark.parametrize("server", [((4, 9),)], indirect=True)
+def test_a_websocket_that_breaks_is_connected_again_and_goes_on_where_it_was(server, monkeypatch):
+    monkeypatch.setattr(backoff, "MOST", 0.05)
+    with streams.live(streams.websocket(server.address, resume=True), policy="block") as feed:
+        assert take(feed, 30) == [float(k) for k in range(30)]
+    assert server.heard[:2] == [{"after": None}, {"after": 3}]
+    assert server.heard[2]["after"] >= 3
+
+
+def test_a_websocket_is_asked_for_what_no_checkpoint_has_and_told_what_one_has(server):
+    with streams.live(streams.websocket(server.address, resume=True), policy="block") as feed:
+        take(feed, 11)
+        state = feed.state_dict()
+        feed.saved(state)
+        take(feed, 5)
+        until(lambda: {"saved": 10} in server.heard)
+    feed = streams.live(streams.websocket(server.address, resume=True), policy="block")
+    feed.load_state_dict(state)
+    with feed:
+        assert take(feed, 19) == [float(k) for k in range(11, 30)]
+    assert server.heard[-1] == {"after": 10}
+
+
+def test_a_plain_websocket_ends_where_its_server_says_so_and_counts_what_is_bad():
+    def talk(link):
+        for message in ('{"u": [1], "tau": 1}', b'{"u": [2], "tau": 1}', "no", '{"seq": 1, "u": [3]}'):
+            link.send(message)
+
+    with serve(talk, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"ws://127.0.0.1:{server.socket.getsockname()[1]}/"
+        with streams.live(streams.websocket(address), policy="block", bad="skip") as feed:
+            assert take(feed, 9) == [1.0, 2.0]
+            assert feed.bad == 2
+        server.shutdown()
+        thread.join()
+
+
+def test_waits_double_are_drawn_apart_and_end_with_patience():
+    now = [0.0]
+    waits = backoff.Backoff("somebody", 100.0, clock=lambda: now[0])
+    before = torch.get_rng_state()
+    for k in range(12):
+        longest = min(30.0, 0.1 * 2**k)
+        assert longest / 2 <= waits.failed("gone") <= longest
+    assert len({waits.failed("gone") for _ in range(5)}) == 5
+    assert torch.equal(before, torch.get_rng_state())
+    now[0] = 100.5
+    with pytest.raises(StreamError, match=r"no lasting connection to somebody for 100\.5 seconds \(gone\)"):
+        waits.failed("gone")
+
+
+def test_only_a_connection_that_lasts_makes_the_next_wait_a_short_one():
+    now = [0.0]
+    waits = backoff.Backoff("somebody", 100.0, clock=lambda: now[0])
+    for _ in range(8):
+        waits.failed("gone")
+    waits.connected()
+    now[0] = 1.0
+    assert waits.failed("gone") > 10.0
+    waits.connected()
+    now[0] = 90.0
+    assert waits.failed("gone") <= 0.1
+    now[0] = 189.0
+    assert waits.failed("gone") <= 0.2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: streams.mqtt("mqtt://host", client="a"), "names no topic"),
+        (lambda: streams.mqtt("tcp://host/topic", client="a"), "no address of this kind"),
+        (lambda: streams.mqtt("mqtt://host:many/topic", client="a"), "cannot be read"),
+        (lambda: streams.mqtt("mqtt://host/topic", client=""), "client=''"),
+        (lambda: streams.mqtt("mqtt://host/topic", client="a", window=0), "window=0"),
+        (lambda: streams.mqtt("mqtt://host/topic", client="a", acknowledge="never"), "acknowledge='never'"),
+        (lambda: streams.mqtt("mqtt://host/topic", client="a", patience=0), "patience=0"),
+        (lambda: streams.redis("redis://host", group="a"), "names no stream"),
+        (lambda: streams.redis("redis://host/key?decode=1", group="a"), "unknown option"),
+        (lambda: streams.redis("redis://host/key", group=""), "group=''"),
+        (lambda: streams.websocket("http://host"), "no address of this kind"),
+        (lambda: streams.live("mqtt://host/topic"), "streams.mqtt"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "extra"),
+    [
+        (lambda: streams.mqtt("mqtt://host/topic", client="a"), "paho.mqtt", "mqtt"),
+        (lambda: streams.redis("redis://host/key", group="a"), "redis", "redis"),
+        (lambda: streams.websocket("ws://host"), "websockets", "websocket"),
+    ],
+)
+def test_a_library_that_is_missing_is_named_with_its_extra(make, module, extra, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    with streams.live(make()) as feed, pytest.raises(StreamError, match=rf"hamlearn\[{extra}\]"):
+        next(iter(feed))
+
+
+def test_a_password_is_never_shown():
+    for source in (
+        streams.mqtt("mqtt://ann:secret@127.0.0.1:1/topic", client="a", patience=0.01),
+        streams.redis("redis://:secret@127.0.0.1:1/key", group="a", patience=0.01),
+        streams.websocket("ws://ann:secret@127.0.0.1:1/path?token=secret", patience=0.01),
+    ):
+        assert "secret" not in source.name
+        with streams.live(source) as feed, pytest.raises(StreamError) as caught:
+            next(iter(feed))
+        assert "secret" not in str(caught.value)
+
+
+def test_the_environment_holds_the_password_of_a_user_without_one(monkeypatch):
+    monkeypatch.setenv("HAMLEARN_FEED_PASSWORD", "p@ss word")
+    assert streams.mqtt("mqtt://ann@host/topic", client="a")._parts.password == "p%40ss%20word"
+    assert streams.mqtt("mqtt://ann:other@host/topic", client="a")._parts.password == "other"
+    assert streams.mqtt("mqtt://host/topic", client="a")._parts.password is None
+
+
+def test_a_report_shows_addresses_without_their_passwords():
+    section = {"kind": "redis", "address": "redis://ann:secret@host/key", "group": "a"}
+    shown = facts(check({"stream": section}))
+    assert shown["stream.address"] == "redis://ann@host/key"
+    assert "secret" not in str(shown)
+
+
+def test_a_file_says_what_python_says():
+    sections = {
+        "mqtt": {
+            "address": "mqtt://host/a/#",
+            "client": "a",
+            "acknowledge": "learned",
+            "window": 7,
+            "patience": 5,
+        },
+        "redis": {"address": "redis://host/key?db=2", "group": "g", "consumer": "c", "window": 9},
+        "websocket": {"address": "wss://host/feed", "resume": True, "window": 8},
+    }
+    for kind, own in sections.items():
+        live = {"policy": "latest-3", "bad": "skip", "unit": 2.0, "timeout": 3.0}
+        stream, _ = build_stream(check({"stream": {"kind": kind, **own, **live, "standardize": True}}), None)
+        feed = stream.inner
+        assert feed._broker.name == own["address"]
+        assert feed._broker.window == own["window"]
+        assert (feed._buffer._n, feed._skip_bad, feed._timeout) == (3, True, 3.0)
+    with pytest.raises(ConfigError, match=r"stream\.client is missing"):
+        check({"stream": {"kind": "mqtt", "address": "mqtt://host/a"}})
+    with pytest.raises(ConfigError, match=r"stream\.group .* not allowed|key stream.group of mqtt is not known"):
+        check({"stream": {"kind": "mqtt", "address": "mqtt://host/a", "client": "a", "group": "b"}})
