@@ -1,0 +1,380 @@
+"""The pipeline learner: groups of nodes on ranks, all at work in every tick."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+
+from hamlearn import _checkpoint, _tree
+from hamlearn._identity import identity
+from hamlearn._version import __version__
+from hamlearn.distributed.engines import Border, Engine, engine_of
+from hamlearn.distributed.header import Header, described, template
+from hamlearn.distributed.links import COSTATE, STATE, Headers, Receiver, Sender
+from hamlearn.distributed.parts import Part, part_of
+from hamlearn.distributed.place import find_place
+from hamlearn.errors import ConfigError, RankError, SampleError, StreamError
+from hamlearn.hyper import Hyper
+from hamlearn.learner._running import Reader
+from hamlearn.local.finite import check_input
+from hamlearn.local.kept import evaluating
+from hamlearn.local.progress import Progress
+from hamlearn.local.setting import Settings, check_setting
+from hamlearn.local.system import Losses, Order
+from hamlearn.local.wiring import Groups, wire
+from hamlearn.state import Sample, State, StepReport
+
+
+class PipelineLearner(Settings):
+    """`LocalLearner` over the ranks of `torch.distributed`: every group of nodes at work in every tick.
+
+    The equations are those of `LocalLearner`, and so are the results, bit for bit: what a group needs in a tick,
+    its neighbours computed in the tick before, so that states travel forward and costates back while a tick is being
+    computed. No rank ever waits for a bubble to pass. The results depend on the groups, not on how many
+    ranks share them.
+
+    Every method is to be called on every rank alike. Input enters at the first rank, targets at the last, and
+    outputs and losses are reported there. An error on one rank ends the pipeline on all of them, each with an
+    error of its own, within `timeout`: resume from a checkpoint.
+
+    Args:
+        module: As for `LocalLearner`, without cycles. Built alike on every rank; a rank uses, and moves, the
+            weights of its own groups.
+        loss: L(y, target).
+        hyper: τ, η, β, φ and s.
+        groups: As for `LocalLearner`; `None`: one per rank. Where there are more groups than ranks, a rank
+            computes several consecutive ones.
+        hold: Ticks that each sample is shown for.
+        align: Whether costates meet the inputs of their own samples, so that a new sample may enter at every tick.
+        order: `"parallel"` or `"sequential"`.
+        on_nonfinite: `"raise"` or `"ignore"`. To skip a sample, all ranks would have to wait for each other.
+        mesh: A `DeviceMesh` with a dimension `"pipeline"`; `None`: all ranks of the job, in their order.
+        timeout: Seconds after which a rank that waits for another one raises `RankError`.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+        >>> mse = torch.nn.functional.mse_loss
+        >>> learner = hl.distributed.PipelineLearner(net, mse, hl.Hyper(), groups=[2], align=True)
+        >>> stream = [hl.Sample(torch.full((1, 2), k / 5), torch.ones(1, 1)) for k in range(5)]
+        >>> len(list(learner.run(stream))), learner.rank, learner.ranks, learner.nodes
+        (5, 0, 1, ['1', '2'])
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        loss: Losses,
+        hyper: Hyper,
+        groups: Groups = None,
+        hold: int = 1,
+        align: bool = False,
+        order: Order = "parallel",
+        on_nonfinite: Literal["raise", "ignore"] = "raise",
+        *,
+        mesh: DeviceMesh | None = None,
+        timeout: float = 60.0,
+    ) -> None:
+        self._place = place = find_place(mesh, timeout)
+        self._hold, self._align, self._delay_free, self._blocks = hold, align, False, None
+        self._failed: str | None = None
+        part, problem = None, None
+        try:
+            check_setting(hyper, hold, align, False, order, on_nonfinite)
+            if on_nonfinite == "skip":
+                raise ConfigError("on_nonfinite='skip' needs all ranks at one table in every tick: use 'raise'")
+            wiring = wire(module, place.ranks if groups is None else groups)
+            part = part_of(wiring, place.rank, place.ranks, loss, hyper, order)
+        except ConfigError as error:
+            problem = error
+        config = _config(module, hyper, groups, hold, align, order, on_nonfinite)
+        with self._together():
+            place.agree(config, problem)
+        assert part is not None
+        self._build(part, hyper, on_nonfinite, config)
+
+    def _build(self, part: Part, hyper: Hyper, on_nonfinite: str, config: dict[str, Any]) -> None:
+        place, self._part, self._hyper, self.config = self._place, part, hyper, config
+        self._system = part.system
+        self._device = part.system.theta[0].device
+        before, after = (place.peer(place.rank + way, self._device.type) for way in (-1, 1))
+        self._border = Border()
+        if before is not None:
+            self._border.states_in, self._border.costates_out = Receiver(before, STATE), Sender(before, COSTATE)
+        if after is not None:
+            self._border.states_out, self._border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
+        self._headers = Headers(before, after)
+        self._engine: Engine = engine_of(part, self._border, align=self._align)
+        self._progress = Progress(part.system, self._engine, on_nonfinite)
+        self._reader = Reader()
+        self._key: str | None = None
+        self._told: str | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise ConfigError("a pipeline cannot be copied or pickled on one of its ranks: save and load a checkpoint")
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What ranks do together; where it fails, closed connections tell the others, and nothing goes on."""
+        if self._failed is not None:
+            raise RankError(
+                f"this pipeline has failed before ({self._failed}), and its ranks may be at different ticks: "
+                "build a new one on every rank and load a checkpoint"
+            )
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            if "_border" in vars(self):
+                self._border.drop()
+                self._headers.drop()
+            self._place.close()
+            raise
+
+    @property
+    def rank(self) -> int:
+        """Place of this process in the pipeline."""
+        return self._place.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the pipeline has."""
+        return self._place.ranks
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s."""
+        return self._hyper
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the groups of this rank, each that of its last node."""
+        return [node.name for node in self._system.wiring.nodes]
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Aligned: ticks from a group's computing of a sample to its learning from it, for this rank's groups."""
+        if not self._align:
+            raise ConfigError(
+                "delays are defined for align=True: otherwise a costate meets whatever input is there"
+            )
+        return {name: self._part.plan.delays(name)[0] for name in self.nodes}
+
+    @property
+    def ticks(self) -> int:
+        """Ticks made so far."""
+        return self._engine.number
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        return self._reader.position
+
+    @property
+    def state(self) -> State:
+        """Time, h and z by node, and ω by parameter name, of this rank's groups. For all ranks alike."""
+        with self._together():
+            self._engine.settle()
+        h, z = self._engine.by_node()
+        now = self._progress
+        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
+
+    def step(self, sample: Sample | None = None) -> StepReport:
+        """Show one sample for `hold` ticks, on every rank alike.
+
+        Args:
+            sample: On the first rank what is shown, on the last one its target (with the same tau and boundary; u
+                is not looked at). Other ranks may leave it out.
+        """
+        if sample is None and self.rank in (0, self.ranks - 1):
+            raise SampleError("step() was given no sample: it takes one on the first and on the last rank")
+        report = self._shown(sample)
+        self._settle_sent()
+        return report
+
+    def _shown(self, sample: Sample | None) -> StepReport:
+        report = self._step(sample)
+        if report is None:
+            raise StreamError("the first rank has ended its run: call step() or run() on every rank alike")
+        return report
+
+    def _settle_sent(self) -> None:
+        """Wait until the neighbours have all that was sent: this process may end next."""
+        with self._together():
+            self._headers.settle()
+            self._border.settle()
+
+    def _step(self, sample: Sample | None) -> StepReport | None:
+        """One step, or `None` where the first rank says that the run is over."""
+        header = self._announce(sample) if self.rank == 0 else None
+        with self._together():
+            if header is None:
+                header = self._follow(sample)
+                if header.kind != "sample":
+                    return None
+            own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
+            report = self._progress.show(own, self._hold)
+        return report if report is not None else StepReport(self._progress.t, None, None, None)
+
+    def _announce(self, sample: Sample | None) -> Header:
+        """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that."""
+        if not isinstance(sample, Sample):
+            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                "a step was asked for in inference mode, where nothing can be learned: leave it first"
+            )
+        if self._align and self.on_nonfinite != "ignore":
+            check_input(sample.u, "raise")
+        key, fresh = _tree.describe(sample.u), self._engine.fresh
+        if self._part.shown is not None and key != self._key:
+            if not fresh and not self._align:
+                raise SampleError(
+                    f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last "
+                    "sample of a sequence with boundary=True, or reset()"
+                )
+            blob = self._form_of(sample.u)
+        else:
+            blob = b""
+        header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
+        with self._together():
+            self._headers.send(header, blob)
+        self._key = key
+        return header
+
+    def _follow(self, sample: Sample | None) -> Header:
+        """What the first rank says, told on to the next rank before it is looked at."""
+        header, blob = self._headers.receive()
+        self._told = header.kind
+        if not blob:
+            self._headers.send(header)
+        if header.kind == "sample":
+            header.check(self.ticks, self._engine.fresh, sample)
+            if blob:
+                self._border.template = template(blob, self._device)
+                self._headers.send(header, self._form_of(self._border.template))
+        return header
+
+    def _form_of(self, u: Any) -> bytes:
+        """Shape and dtype of what this part shows to the next rank for such an input."""
+        name = self._part.shown
+        return b"" if name is None else described(self._system.wiring.start(u)[name])
+
+    def flush(self) -> list[StepReport]:
+        """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
+        reports = []
+        with self._together():
+            while self._align and not self._engine.fresh:
+                report = self._progress.show(None, 1)
+                if report is not None:
+                    reports.append(report)
+        self._settle_sent()
+        return reports
+
+    def run(
+        self, stream: Iterable[Sample] | None = None, max_steps: int | None = None, *, resume: bool = False
+    ) -> Iterator[StepReport]:
+        """Take samples from `stream` and yield a report for each, in order, on every rank at the same tick.
+
+        On the last rank reports hold the outputs and losses; elsewhere `y` and `loss` are `None`. Aligned, they
+        come some ticks after their samples, and a finite stream is flushed at its end.
+
+        Args:
+            stream: On the first and on the last rank, the same samples; the first looks at u, the last at the
+                target. Other ranks read nothing.
+            max_steps: How many samples to take at most; the same on every rank.
+            resume: Go on where the loaded checkpoint was saved.
+        """
+        if stream is None and self.rank in (0, self.ranks - 1):
+            raise ConfigError("run() takes a stream on the first and on the last rank")
+        return self._run(stream, max_steps, resume)
+
+    def _run(self, stream: Iterable[Sample] | None, max_steps: int | None, resume: bool) -> Iterator[StepReport]:
+        with self._together():
+            taken = 0
+            for report in self._steps(stream, max_steps, resume):
+                taken += 1
+                if report.sample is not None:
+                    yield report
+            if self._over(max_steps is None or taken < max_steps):
+                yield from self.flush()
+            self._settle_sent()
+
+    def _steps(self, stream: Iterable[Sample] | None, max_steps: int | None, resume: bool) -> Iterator[StepReport]:
+        if 0 < self.rank < self.ranks - 1:
+            if not resume:
+                self._reader.progress = type(self._reader.progress)()
+            while (report := self._step(None)) is not None:
+                self._reader.progress = self._reader.progress.after(1, None)
+                yield report
+            return
+        assert stream is not None
+        yield from self._reader.reports(self._shown, stream, max_steps, resume, pending=lambda: 0)
+
+    def _over(self, ended: bool) -> bool:
+        """Tell, or learn, whether the stream has ended; the ranks have to agree."""
+        if 0 < self.rank < self.ranks - 1:
+            return self._told == "end"
+        kind: Literal["end", "pause"] = "end" if ended else "pause"
+        if self.rank == 0:
+            self._headers.send(Header(kind, self.ticks))
+            return ended
+        if self._follow(None).kind != kind:
+            raise StreamError(
+                f"the targets came to their {kind} after {self.position} samples, the inputs to something else "
+                f"({self._told!r}): give the first and the last rank the same stream and the same max_steps"
+            )
+        return ended
+
+    @torch.no_grad()
+    def predict(self, u: Any = None) -> Any:
+        """The output for `u`, in evaluation mode, on the last rank; `None` elsewhere. Nothing moves.
+
+        Args:
+            u: Looked at on the first rank.
+        """
+        border, wiring, tick = self._border, self._system.wiring, self.ticks
+        with self._together(), evaluating(self.module):
+            self._engine.settle()
+            if self.rank:
+                header, blob = self._headers.receive()
+                if header.kind != "predict" or border.states_in is None:
+                    raise RankError(
+                        f"the first rank sent {header.kind!r}, not a prediction: call predict() on all"
+                    )
+                form = template(blob, self._device)
+                border.states_in.expect(form, tick)
+                u = border.states_in.take()
+            h = wiring.forward(u)
+            name = self._part.shown
+            if name is None:
+                return self._system.read(h)
+            assert border.states_out is not None
+            self._headers.send(Header("predict", tick), described(h[name]))
+            border.states_out.send(h[name], h[name], tick)
+        self._settle_sent()
+        return None
+
+    def reset(self) -> None:
+        """Forget states and costates of nodes, and samples in flight, on every rank alike. ω, θ and t stay."""
+        with self._together():
+            self._engine.reset()
+
+
+def _config(module: Any, hyper: Any, *rest: Any) -> dict[str, Any]:
+    """What has to be the same on every rank."""
+    named = dict(module.named_parameters()) | dict(module.named_buffers()) if isinstance(module, nn.Module) else {}
+    names = ("groups", "hold", "align", "order", "on_nonfinite")
+    return {
+        "hamlearn": __version__,
+        "torch": str(torch.__version__),
+        "parameter or buffer": _checkpoint.layout(named),
+        "hyper": identity(vars(hyper)) if isinstance(hyper, Hyper) else None,
+    } | {name: identity(value) for name, value in zip(names, rest, strict=True)}

@@ -1,0 +1,156 @@
+"""Where a process stands among all: its pipeline, its neighbours, and whether all ranks mean the same thing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
+
+from hamlearn._claims import shown
+from hamlearn.distributed.links import COSTATE, STATE, Peer
+from hamlearn.errors import ConfigError, RankError
+
+PIPELINE, DATA = "pipeline", "data"
+T = TypeVar("T")
+
+
+@dataclass
+class Place:
+    """One rank of a pipeline. Without `torch.distributed`, the only one.
+
+    Attributes:
+        rank: Place in the pipeline.
+        replica: Which of several equal pipelines this is.
+        pipelines: The ranks of each pipeline among all ranks of the job, in order.
+        timeout: Seconds to wait for any other rank.
+    """
+
+    rank: int
+    replica: int
+    pipelines: list[list[int]]
+    timeout: float
+    _groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)
+    _peers: list[Peer] = field(default_factory=list)
+
+    @property
+    def members(self) -> list[int]:
+        """The ranks of this pipeline among all ranks of the job, in order."""
+        return self.pipelines[self.replica]
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the pipeline has."""
+        return len(self.members)
+
+    @property
+    def last(self) -> bool:
+        """Whether this is the rank that targets enter at."""
+        return self.rank == self.ranks - 1
+
+    def group(self, purpose: str, device: str = "cpu") -> dist.ProcessGroup:
+        """A group of the pipeline's ranks for one purpose; this learner's own, so that it can be closed."""
+        if purpose not in self._groups:
+            backend, limit = "nccl" if device == "cuda" else "gloo", timedelta(seconds=self.timeout)
+            # Every rank of the job takes part in the making of every group.
+            groups = [
+                self.guarded(lambda ranks=ranks: dist.new_group(ranks, timeout=limit, backend=backend))  # type: ignore[misc]
+                for ranks in self.pipelines
+            ]
+            self._groups[purpose] = groups[self.replica]
+        return self._groups[purpose]
+
+    def peer(self, rank: int, device: str) -> Peer | None:
+        """A neighbour in the pipeline; `None` beyond its ends."""
+        if not 0 <= rank < self.ranks:
+            return None
+        control = self.group("control")
+        data = dict.fromkeys((STATE, COSTATE), control)
+        if device != "cpu":
+            # NCCL makes the messages between two ranks of one group wait for each other, whichever way they go.
+            data = {STATE: self.group("states", device), COSTATE: self.group("costates", device)}
+        self._peers.append(Peer(self.members[rank], rank, control, data, self.timeout))
+        return self._peers[-1]
+
+    def guarded(self, call: Callable[[], T]) -> T:
+        """Do something together with all ranks; a named error where one of them does not."""
+        try:
+            return call()
+        except RuntimeError as error:
+            raise RankError(
+                f"the {self.ranks} ranks of the pipeline did not meet within {self.timeout:g} s ({error}): one of "
+                "them has died, hangs, or was never started. Look at the output of each rank"
+            ) from error
+
+    def agree(self, mine: dict[str, Any], error: Exception | None) -> None:
+        """Raise on every rank where one cannot be built, or is built from something else than the others."""
+        if self.ranks == 1:
+            if error is not None:
+                raise error
+            return
+        told: list[Any] = [None] * self.ranks
+        own = {"error": None if error is None else str(error), "config": mine}
+        group = self.group("control")
+        self.guarded(lambda: dist.all_gather_object(told, own, group=group))
+        if error is not None:
+            raise error
+        for rank, other in enumerate(told):
+            if other["error"] is not None:
+                raise ConfigError(f"rank {rank} of the pipeline cannot be built: {other['error']}")
+        first = told[0]["config"]
+        for rank, other in enumerate(told):
+            for key, value in first.items():
+                if other["config"][key] != value:
+                    raise ConfigError(
+                        f"rank {rank} of the pipeline has {key} = {shown(other['config'][key])}, rank 0 has "
+                        f"{shown(value)}: start every rank with the same configuration and versions"
+                    )
+
+    def number_from_first(self, number: int) -> int:
+        """What the first rank says, on every rank."""
+        if self.ranks == 1:
+            return number
+        told = torch.tensor([number])
+        group = self.group("control")
+        self.guarded(lambda: dist.broadcast(told, self.members[0], group=group))
+        return int(told)
+
+    def close(self) -> None:
+        """Close this learner's groups, so that neighbours who wait for this rank learn of it at once."""
+        for peer in self._peers:
+            peer.close()
+        while self._groups:
+            _, group = self._groups.popitem()
+            if dist.is_initialized():
+                dist.destroy_process_group(group)
+
+
+def find_place(mesh: DeviceMesh | None, timeout: float) -> Place:
+    """This process's place: in `mesh`, or among all ranks of the job, or alone."""
+    if not isinstance(timeout, int | float) or not 0 < timeout < 1e6:
+        raise ConfigError(f"timeout={timeout!r} must be a number of seconds above 0")
+    if not (dist.is_available() and dist.is_initialized()):
+        if mesh is not None:
+            raise ConfigError("mesh is given, but torch.distributed is not initialized: start with torchrun")
+        return Place(0, 0, [[0]], timeout)
+    if mesh is None:
+        return Place(dist.get_rank(), 0, [list(range(dist.get_world_size()))], timeout)
+    names = mesh.mesh_dim_names or ()
+    if PIPELINE not in names or set(names) - {PIPELINE, DATA}:
+        raise ConfigError(
+            f"the mesh has the dimensions {names}: give one named {PIPELINE!r} and, for replicas, one named "
+            f"{DATA!r}, as in init_device_mesh('cpu', (2, 4), mesh_dim_names=({DATA!r}, {PIPELINE!r}))"
+        )
+    if mesh.mesh.numel() != dist.get_world_size():
+        raise ConfigError(
+            f"the mesh of shape {tuple(mesh.mesh.shape)} has {mesh.mesh.numel()} places, but the job has "
+            f"{dist.get_world_size()} ranks: every rank needs one place, and every place a rank"
+        )
+    grid = mesh.mesh if names[-1] == PIPELINE else mesh.mesh.T
+    pipelines: list[list[int]] = grid.reshape(-1, grid.shape[-1]).tolist()
+    replica = next(k for k, ranks in enumerate(pipelines) if dist.get_rank() in ranks)
+    return Place(pipelines[replica].index(dist.get_rank()), replica, pipelines, timeout)

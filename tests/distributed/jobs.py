@@ -1,0 +1,99 @@
+"""What the ranks of the tests do: the same small problems that `LocalLearner` gets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.distributed import PipelineLearner
+from hamlearn.local import LocalLearner
+
+mse = nn.functional.mse_loss
+SIZES = (3, 5, 4, 5, 4, 4, 2)
+SETTINGS: dict[str, dict[str, Any]] = {
+    "unaligned": {},
+    "unaligned, sequential": {"order": "sequential"},
+    "unaligned, held": {"hold": 4},
+    "aligned": {"align": True},
+    "aligned, sequential": {"align": True, "order": "sequential"},
+    "aligned, held": {"align": True, "hold": 4},
+}
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(SIZES)))
+
+
+def hyper() -> hl.Hyper:
+    return hl.Hyper(tau=0.5, eta=0.6, beta={"0.*": 0.02, "*": lambda t: 0.03 / (1 + t)}, eta_z=0.1, phi_first=0.5)
+
+
+def stream(count: int, seed: int = 1) -> list[hl.Sample]:
+    """Targets are missing now and then, gaps vary, and sequences end."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for k in range(count):
+        u, y = torch.randn(2, 3, generator=generator), torch.randn(2, 2, generator=generator)
+        target = None if k % 5 == 3 else y
+        tau = 0.75 if k % 4 == 2 else None
+        samples.append(hl.Sample(u, target, tau, boundary=k % 7 == 6 or k == count - 1))
+    return samples
+
+
+def facts(learner: LocalLearner | PipelineLearner) -> dict[str, Any]:
+    """Everything that must not depend on how many processes there are, of the nodes that are here."""
+    state = learner.state
+    own = set(state.omega)
+    return {
+        "t": state.t,
+        "h": state.h or {},
+        "z": state.z or {},
+        "omega": state.omega,
+        "theta": {n: w.detach().clone() for n, w in learner.module.named_parameters() if n in own},
+    }
+
+
+def told(report: hl.StepReport) -> tuple[float, Any, Any]:
+    return report.t, report.y, report.loss
+
+
+def local(setting: str, count: int, groups: int) -> tuple[list[Any], dict[str, Any]]:
+    learner = LocalLearner(net(), mse, hyper(), groups=groups, stacked=False, **SETTINGS[setting])
+    samples = stream(count)
+    reports = [told(r) for r in learner.run(samples[: count // 2], max_steps=count // 2)]
+    reports += [told(learner.step(sample)) for sample in samples[count // 2 : -3]]
+    y = learner.predict(samples[0].u)
+    before = facts(learner)
+    reports += [told(r) for r in learner.run(samples[-3:])]
+    return [reports, before, y], facts(learner)
+
+
+def pipeline(setting: str, count: int, groups: int) -> tuple[list[Any], dict[str, Any]]:
+    learner = PipelineLearner(net(), mse, hyper(), groups=groups, timeout=20, **SETTINGS[setting])
+    ends = learner.rank in (0, learner.ranks - 1)
+    samples = stream(count)
+    shown = [
+        hl.Sample(
+            s.u if learner.rank == 0 else None,
+            s.target if learner.rank == learner.ranks - 1 else None,
+            s.tau,
+            s.boundary,
+        )
+        for s in samples
+    ]
+    first = shown[: count // 2] if ends else None
+    reports = [told(r) for r in learner.run(first, max_steps=count // 2)]
+    reports += [told(learner.step(sample if ends else None)) for sample in shown[count // 2 : -3]]
+    y = learner.predict(samples[0].u if learner.rank == 0 else None)
+    before = facts(learner)
+    reports += [told(r) for r in learner.run(shown[-3:] if ends else None)]
+    return [reports, before, y], facts(learner)
+
+
+def all_settings(count: int, groups: int) -> dict[str, Any]:
+    return {setting: pipeline(setting, count, groups) for setting in SETTINGS}
