@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -9,7 +11,9 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner
+from hamlearn.errors import RankError
 from hamlearn.local import LocalLearner
 
 mse = nn.functional.mse_loss
@@ -97,3 +101,51 @@ def pipeline(setting: str, count: int, groups: int) -> tuple[list[Any], dict[str
 
 def all_settings(count: int, groups: int) -> dict[str, Any]:
     return {setting: pipeline(setting, count, groups) for setting in SETTINGS}
+
+
+def saved(setting: str, groups: int, folder: str) -> dict[str, Any]:
+    """Thirty samples, a checkpoint in the middle of a sequence, and seven more; what is then."""
+    learner = PipelineLearner(net(), mse, hyper(), groups=groups, timeout=20, **SETTINGS[setting])
+    list(learner.run(stream(37), max_steps=30, save_to=folder, save_every=10))
+    list(learner.run(stream(37), resume=True))
+    return facts(learner)
+
+
+def resumed(setting: str, groups: int, folder: str) -> dict[str, Any]:
+    """The same from the checkpoint on, in a learner with other weights."""
+    learner = PipelineLearner(net(5), mse, hyper(), groups=groups, timeout=20, **SETTINGS[setting])
+    assert learner.resume(folder)
+    assert learner.position == 30
+    list(learner.run(stream(37), resume=True))
+    return facts(learner)
+
+
+def saved_and_resumed(groups: int, folder: str, write: bool) -> dict[str, Any]:
+    work = saved if write else resumed
+    return {setting: work(setting, groups, f"{folder}/{setting}") for setting in RESUMED}
+
+
+RESUMED = ("unaligned", "aligned", "aligned, sequential")
+
+
+def struck(kind: str, victim: int, folder: str) -> None:
+    """An endless run that a fault ends on one rank, which must be the end of it on all of them."""
+    learner = PipelineLearner(net(), mse, hyper(), timeout=2, align=True)
+    rank = learner.rank
+
+    def attacked() -> Iterator[hl.Sample]:
+        for k, sample in enumerate(itertools.cycle(stream(35))):
+            if k == 22 and rank == victim:
+                strike(kind)
+            yield sample
+
+    try:
+        for _ in learner.run(attacked() if rank != 1 else None, save_to=folder, save_every=10):
+            pass
+    except BaseException:
+        fill_disk()
+        try:
+            learner.step(stream(1)[0])
+        except RankError as error:
+            assert "has failed before" in str(error)
+        raise

@@ -31,8 +31,13 @@ class Outcome:
     exitcode: int | None = None
 
 
-def launch(work: Callable[..., Any], ranks: int, folder: Path, *args: Any, limit: float = 60.0) -> list[Outcome]:
-    """Run `work(*args)` on so many ranks of one job; what is still there after `limit` seconds is killed."""
+def launch(
+    work: Callable[..., Any], ranks: int, folder: Path, *args: Any, limit: float = 60.0, lost: int | None = None
+) -> list[Outcome]:
+    """Run `work(*args)` on so many ranks of one job; what is still there after `limit` seconds is killed.
+
+    A rank that is to be `lost` is not waited for.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     place = f"tcp://127.0.0.1:{free_port()}"
     processes = [
@@ -42,11 +47,13 @@ def launch(work: Callable[..., Any], ranks: int, folder: Path, *args: Any, limit
         process.start()
     end = time.monotonic() + limit
     outcomes = []
+    for rank, process in enumerate(processes):
+        if rank != lost:
+            process.join(max(0.0, end - time.monotonic()))
     for process in processes:
-        process.join(max(0.0, end - time.monotonic()))
         if process.is_alive():
             process.kill()
-            process.join()
+        process.join()
     for rank, process in enumerate(processes):
         path = folder / f"outcome-{rank}.pt"
         outcome = torch.load(path, weights_only=False) if path.exists() else Outcome()

@@ -190,7 +190,7 @@ class PartUnaligned(Unaligned):
         """The states that the rank before showed after the last tick."""
         if self.part.border is None:
             return super().inputs(sample)
-        self._take()
+        self._take_states()
         assert self.arrived is not None
         return {self.part.border: self.arrived}
 
@@ -219,14 +219,14 @@ class PartUnaligned(Unaligned):
                 incoming[part.shown or ""] = message
         self.number += 1
 
-    def _take(self) -> None:
+    def _take_states(self) -> None:
         states = self.border.states_in
         while states is not None and len(states):
             self.arrived = states.take()
 
     def settle(self) -> None:
         """Have all that is under way, so that nothing of this learner is anywhere else."""
-        self._take()
+        self._take_states()
         self.border.settle()
 
     def reset(self) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -13,12 +15,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from hamlearn import _checkpoint, _tree
 from hamlearn._identity import identity
 from hamlearn._version import __version__
+from hamlearn.distributed import checkpoints
 from hamlearn.distributed.engines import Border, Engine, engine_of
 from hamlearn.distributed.header import Header, described, template
 from hamlearn.distributed.links import COSTATE, STATE, Headers, Receiver, Sender
 from hamlearn.distributed.parts import Part, part_of
 from hamlearn.distributed.place import find_place
-from hamlearn.errors import ConfigError, RankError, SampleError, StreamError
+from hamlearn.distributed.storage import Saved, Saving, complete, sweep
+from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._running import Reader
 from hamlearn.local.finite import check_input
@@ -26,7 +30,7 @@ from hamlearn.local.kept import evaluating
 from hamlearn.local.progress import Progress
 from hamlearn.local.setting import Settings, check_setting
 from hamlearn.local.system import Losses, Order
-from hamlearn.local.wiring import Groups, wire
+from hamlearn.local.wiring import Groups, Wiring, wire
 from hamlearn.state import Sample, State, StepReport
 
 
@@ -34,8 +38,8 @@ class PipelineLearner(Settings):
     """`LocalLearner` over the ranks of `torch.distributed`: every group of nodes at work in every tick.
 
     The equations are those of `LocalLearner`, and so are the results, bit for bit: what a group needs in a tick,
-    its neighbours computed in the tick before, so that states travel forward and costates back while a tick is being
-    computed. No rank ever waits for a bubble to pass. The results depend on the groups, not on how many
+    its neighbours computed in the tick before, so that states travel forward and costates back while a tick is
+    being computed. No rank ever waits for a bubble to pass. The results depend on the groups, not on how many
     ranks share them.
 
     Every method is to be called on every rank alike. Input enters at the first rank, targets at the last, and
@@ -83,18 +87,21 @@ class PipelineLearner(Settings):
         self._place = place = find_place(mesh, timeout)
         self._hold, self._align, self._delay_free, self._blocks = hold, align, False, None
         self._failed: str | None = None
-        part, problem = None, None
+        problem: HamlearnError | None = None
+        part, config = None, dict[str, Any]()
         try:
             check_setting(hyper, hold, align, False, order, on_nonfinite)
-            if on_nonfinite == "skip":
+            if on_nonfinite not in ("raise", "ignore"):
                 raise ConfigError("on_nonfinite='skip' needs all ranks at one table in every tick: use 'raise'")
             wiring = wire(module, place.ranks if groups is None else groups)
+            config = config_of(wiring, hyper, hold, align, order, on_nonfinite)
             part = part_of(wiring, place.rank, place.ranks, loss, hyper, order)
         except ConfigError as error:
             problem = error
-        config = _config(module, hyper, groups, hold, align, order, on_nonfinite)
         with self._together():
-            place.agree(config, problem)
+            problem = place.agree(problem, config)
+            if problem is not None:
+                raise problem
         assert part is not None
         self._build(part, hyper, on_nonfinite, config)
 
@@ -114,6 +121,8 @@ class PipelineLearner(Settings):
         self._reader = Reader()
         self._key: str | None = None
         self._told: str | None = None
+        group = place.group("saving") if place.ranks > 1 else None
+        self._saving = Saving(place.rank, group, place.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigError("a pipeline cannot be copied or pickled on one of its ranks: save and load a checkpoint")
@@ -235,7 +244,7 @@ class PipelineLearner(Settings):
             check_input(sample.u, "raise")
         key, fresh = _tree.describe(sample.u), self._engine.fresh
         if self._part.shown is not None and key != self._key:
-            if not fresh and not self._align:
+            if self._key is not None and not fresh and not self._align:
                 raise SampleError(
                     f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last "
                     "sample of a sequence with boundary=True, or reset()"
@@ -279,7 +288,14 @@ class PipelineLearner(Settings):
         return reports
 
     def run(
-        self, stream: Iterable[Sample] | None = None, max_steps: int | None = None, *, resume: bool = False
+        self,
+        stream: Iterable[Sample] | None = None,
+        max_steps: int | None = None,
+        *,
+        resume: bool = False,
+        save_to: str | os.PathLike[str] | None = None,
+        save_every: int = 1000,
+        keep: int | None = 2,
     ) -> Iterator[StepReport]:
         """Take samples from `stream` and yield a report for each, in order, on every rank at the same tick.
 
@@ -291,18 +307,29 @@ class PipelineLearner(Settings):
                 target. Other ranks read nothing.
             max_steps: How many samples to take at most; the same on every rank.
             resume: Go on where the loaded checkpoint was saved.
+            save_to: A folder for checkpoints, which are written while ticks go on.
+            save_every: Samples from one checkpoint to the next.
+            keep: How many complete checkpoints to keep; `None`: all.
         """
         if stream is None and self.rank in (0, self.ranks - 1):
             raise ConfigError("run() takes a stream on the first and on the last rank")
-        return self._run(stream, max_steps, resume)
+        if not isinstance(save_every, int) or save_every < 1 or (keep is not None and keep < 1):
+            raise ConfigError(f"save_every={save_every!r} and keep={keep!r} must be whole numbers, at least 1")
+        return self._run(stream, max_steps, resume, save_to, save_every, keep)
 
-    def _run(self, stream: Iterable[Sample] | None, max_steps: int | None, resume: bool) -> Iterator[StepReport]:
+    def _run(
+        self, stream: Any, max_steps: int | None, resume: bool, save_to: Any, save_every: int, keep: int | None
+    ) -> Iterator[StepReport]:
         with self._together():
             taken = 0
             for report in self._steps(stream, max_steps, resume):
                 taken += 1
+                self._saving.poll()
+                if save_to is not None and self.position % save_every == 0:
+                    self.save(save_to, keep=keep, wait=False)
                 if report.sample is not None:
                     yield report
+            self._saving.finish()
             if self._over(max_steps is None or taken < max_steps):
                 yield from self.flush()
             self._settle_sent()
@@ -332,6 +359,69 @@ class PipelineLearner(Settings):
                 f"({self._told!r}): give the first and the last rank the same stream and the same max_steps"
             )
         return ended
+
+    def save(self, folder: str | os.PathLike[str], *, keep: int | None = None, wait: bool = True) -> None:
+        """Write everything to a new folder in `folder`, named by the tick, on every rank alike.
+
+        Samples in flight, messages between ranks and the streams' positions are part of it. Whoever looks finds
+        the checkpoint complete, or not at all. All ranks need the same file system.
+
+        Args:
+            folder: Where checkpoints are kept.
+            keep: How many complete ones to keep, the oldest are removed; `None`: all.
+            wait: Whether to return only when it is complete. Else it is written while ticks go on, and the next
+                save, or the end of the run, waits for it.
+        """
+        with self._together():
+            self._engine.settle()
+            tensors, about = checkpoints.content(self)
+            self._saving.begin(Path(folder), self.ticks, tensors, about, keep)
+            if wait:
+                self._saving.finish()
+                # Only the first rank marks it complete, and nobody is to look before that.
+                self._place.number_from_first(0)
+
+    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False, drop: bool = False) -> None:
+        """Read a checkpoint that any number of ranks wrote; with the same groups, all goes on bit for bit.
+
+        It is read by `torch.distributed.checkpoint`, which unpickles an index: load what you trust.
+
+        Args:
+            path: A checkpoint, or the folder of several, of which the newest complete one is taken.
+            new_hyper: Accept other hyper-parameters than the checkpoint's.
+            drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
+        """
+        with self._together():
+            self._saving.finish()
+            self._engine.settle()
+        problem: HamlearnError | None = None
+        change = None
+        try:
+            change = checkpoints.restored(self, Saved(path), new_hyper=new_hyper, drop=drop)
+        except CheckpointError as error:
+            problem = error
+        with self._together():
+            problem = self._place.agree(problem, {})
+        if problem is not None:
+            raise problem
+        assert change is not None
+        with self._together():
+            change()
+
+    def resume(self, folder: str | os.PathLike[str]) -> bool:
+        """Load the newest complete checkpoint in `folder`, if there is one; then `run(stream, resume=True)`.
+
+        What dead runs have left there half written is removed.
+        """
+        newest = -1
+        with self._together():
+            if self.rank == 0:
+                sweep(Path(folder))
+                newest = max((int(path.name.removeprefix("tick-")) for path in complete(folder)), default=-1)
+            newest = self._place.number_from_first(newest)
+        if newest >= 0:
+            self.load(Path(folder) / f"tick-{newest:012d}")
+        return newest >= 0
 
     @torch.no_grad()
     def predict(self, u: Any = None) -> Any:
@@ -368,13 +458,19 @@ class PipelineLearner(Settings):
             self._engine.reset()
 
 
-def _config(module: Any, hyper: Any, *rest: Any) -> dict[str, Any]:
-    """What has to be the same on every rank."""
-    named = dict(module.named_parameters()) | dict(module.named_buffers()) if isinstance(module, nn.Module) else {}
-    names = ("groups", "hold", "align", "order", "on_nonfinite")
+def config_of(
+    wiring: Wiring, hyper: Hyper, hold: int, align: bool, order: str, on_nonfinite: str
+) -> dict[str, Any]:
+    """What has to be the same on every rank, and in a checkpoint."""
+    named = dict(wiring.root.named_parameters()) | dict(wiring.root.named_buffers())
     return {
         "hamlearn": __version__,
         "torch": str(torch.__version__),
         "parameter or buffer": _checkpoint.layout(named),
-        "hyper": identity(vars(hyper)) if isinstance(hyper, Hyper) else None,
-    } | {name: identity(value) for name, value in zip(names, rest, strict=True)}
+        "nodes": {name: list(sources) for name, sources in wiring.sources.items()},
+        "hyper": identity(vars(hyper)),
+        "hold": hold,
+        "align": align,
+        "order": order,
+        "on_nonfinite": on_nonfinite,
+    }

@@ -95,8 +95,8 @@ def _check_cuts(wiring: Wiring, starts: list[int]) -> None:
             if not (near or entrance or edge):
                 raise ConfigError(
                     f"the edge {source!r} → {node.name!r} passes over the border before rank {rank} beside the "
-                    f"one that is carried, that of {wiring.nodes[starts[rank] - 1].name!r}: move the borders of the "
-                    "groups so that only one state crosses from each rank to the next"
+                    f"one that is carried, that of {wiring.nodes[starts[rank] - 1].name!r}: move the borders of "
+                    "the groups so that only one state crosses from each rank to the next"
                 )
     for name in wiring.outputs:
         if rank_of[name] != len(starts) - 2:

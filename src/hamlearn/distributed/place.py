@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from hamlearn._claims import shown
 from hamlearn.distributed.links import COSTATE, STATE, Peer
-from hamlearn.errors import ConfigError, RankError
+from hamlearn.errors import ConfigError, HamlearnError, RankError
 
 PIPELINE, DATA = "pipeline", "data"
 T = TypeVar("T")
@@ -86,29 +86,31 @@ class Place:
                 "them has died, hangs, or was never started. Look at the output of each rank"
             ) from error
 
-    def agree(self, mine: dict[str, Any], error: Exception | None) -> None:
-        """Raise on every rank where one cannot be built, or is built from something else than the others."""
+    def gathered(self, own: Any) -> list[Any]:
+        """What every rank of the pipeline says."""
         if self.ranks == 1:
-            if error is not None:
-                raise error
-            return
+            return [own]
         told: list[Any] = [None] * self.ranks
-        own = {"error": None if error is None else str(error), "config": mine}
         group = self.group("control")
         self.guarded(lambda: dist.all_gather_object(told, own, group=group))
+        return told
+
+    def agree(self, error: HamlearnError | None, mine: dict[str, Any]) -> HamlearnError | None:
+        """An error for this rank where one of them has one, or means something else than the others."""
+        told = self.gathered((None if error is None else str(error), mine))
         if error is not None:
-            raise error
-        for rank, other in enumerate(told):
-            if other["error"] is not None:
-                raise ConfigError(f"rank {rank} of the pipeline cannot be built: {other['error']}")
-        first = told[0]["config"]
-        for rank, other in enumerate(told):
-            for key, value in first.items():
-                if other["config"][key] != value:
-                    raise ConfigError(
-                        f"rank {rank} of the pipeline has {key} = {shown(other['config'][key])}, rank 0 has "
-                        f"{shown(value)}: start every rank with the same configuration and versions"
+            return error
+        for rank, (problem, _) in enumerate(told):
+            if problem is not None:
+                return ConfigError(f"rank {rank} of the pipeline cannot go on: {problem}")
+        for rank, (_, other) in enumerate(told):
+            for key, value in told[0][1].items():
+                if other[key] != value:
+                    return ConfigError(
+                        f"rank {rank} of the pipeline has {key} = {shown(other[key])}, rank 0 has {shown(value)}: "
+                        "start every rank with the same configuration and versions"
                     )
+        return None
 
     def number_from_first(self, number: int) -> int:
         """What the first rank says, on every rank."""
