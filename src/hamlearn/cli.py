@@ -59,6 +59,7 @@ class Benchmark(StrEnum):
     overhead = "overhead"
     river = "river"
     defaults = "defaults"
+    pipeline = "pipeline"
 
 
 @app.command()

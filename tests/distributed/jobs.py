@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -144,8 +145,6 @@ def struck(kind: str, victim: int, folder: str) -> None:
             pass
     except BaseException:
         fill_disk()
-        try:
+        with pytest.raises(RankError, match="has failed before"):
             learner.step(stream(1)[0])
-        except RankError as error:
-            assert "has failed before" in str(error)
         raise

@@ -243,15 +243,12 @@ class PipelineLearner(Settings):
         if self._align and self.on_nonfinite != "ignore":
             check_input(sample.u, "raise")
         key, fresh = _tree.describe(sample.u), self._engine.fresh
-        if self._part.shown is not None and key != self._key:
-            if self._key is not None and not fresh and not self._align:
-                raise SampleError(
-                    f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last "
-                    "sample of a sequence with boundary=True, or reset()"
-                )
-            blob = self._form_of(sample.u)
-        else:
-            blob = b""
+        if self._key not in (None, key) and not fresh and not self._align:
+            raise SampleError(
+                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
+                "of a sequence with boundary=True, or reset()"
+            )
+        blob = b"" if key == self._key else self._form_of(sample.u)
         header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
         with self._together():
             self._headers.send(header, blob)
@@ -273,8 +270,8 @@ class PipelineLearner(Settings):
 
     def _form_of(self, u: Any) -> bytes:
         """Shape and dtype of what this part shows to the next rank for such an input."""
-        name = self._part.shown
-        return b"" if name is None else described(self._system.wiring.start(u)[name])
+        name, trial = self._part.shown, self._system.wiring.start(u)
+        return b"" if name is None else described(trial[name])
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
