@@ -27,12 +27,28 @@ def network() -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(a, b), nn.Tanh()) for a, b in pairwise(sizes)))
 
 
-def samples(count: int) -> Iterator[hl.Sample]:
-    """A seeded stream."""
-    generator = torch.Generator().manual_seed(1)
-    for k in range(count):
-        u = torch.randn(4, 8, generator=generator)
-        yield hl.Sample(u, None if k % 9 == 4 else torch.tanh(u[:, :4]))
+class Source:
+    """A seeded stream that knows its place, at a pace, with the faults that befall the rank that reads it."""
+
+    def __init__(self, count: int, pace: float = 0.0, plan: Path | None = None, place: int = 0) -> None:
+        self.count, self.pace, self.plan, self.place, self.position = count, pace, plan, place, 0
+
+    def __iter__(self) -> Iterator[hl.Sample]:
+        while self.position < self.count:
+            if self.pace:
+                time.sleep(self.pace)
+            kind = None if self.plan is None else due(self.plan, self.place, self.position)
+            if kind is not None:
+                strike(kind)
+            u = torch.randn(4, 8, generator=torch.Generator().manual_seed(self.position))
+            self.position += 1
+            yield hl.Sample(u, None if self.position % 9 == 4 else torch.tanh(u[:, :4]))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self.position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.position = state["position"]
 
 
 def due(plan: Path, place: int, done: int) -> str | None:
@@ -44,17 +60,6 @@ def due(plan: Path, place: int, done: int) -> str | None:
             path.rename(path.with_suffix(".struck"))
             return str(fault["kind"])
     return None
-
-
-def attacked(stream: Iterator[hl.Sample], plan: Path, place: int, pace: float) -> Iterator[hl.Sample]:
-    """The stream of a rank, at a pace, with its faults."""
-    for done, sample in enumerate(stream):
-        if pace:
-            time.sleep(pace)
-        kind = due(plan, place, done)
-        if kind is not None:
-            strike(kind)
-        yield sample
 
 
 def main() -> None:
@@ -74,7 +79,7 @@ def main() -> None:
         )
         learner.resume(folder / "checkpoints")
         ends = place in (0, learner.ranks - 1)
-        stream = attacked(samples(options.samples), folder / "plan", place, options.pace) if ends else None
+        stream = Source(options.samples, options.pace, folder / "plan", place) if ends else None
         for _ in learner.run(stream, resume=True, save_to=folder / "checkpoints", save_every=options.every):
             pass
         state = {n: w.detach().clone() for n, w in learner.module.named_parameters() if n in learner.state.omega}

@@ -7,10 +7,10 @@ Eight layers of 2,048 with tanh, batch 32, mean squared error, float32, one thre
 - `torch.distributed.pipelining` on the same two halves: GPipe and 1F1B with four micro-batches, then
   `torch.optim.SGD.step`.
 
-Rounds are interleaved, and medians are reported, with the share of a tick in which a rank waits for messages. A batch
-of GPipe is learned from in one step; in a tick a new batch enters, and every group learns from another one. Time is
-taken on the wall, and as time of the processor that each process used, its communication included, which other
-processes on the machine disturb less: where those keep the cores busy, that is the one to go by.
+Rounds are interleaved, and medians are reported, with the share of a tick in which a rank waits for messages. A
+batch of GPipe is learned from in one step; in a tick a new batch enters, and every group learns from another
+one. Time is taken on the wall, and as time of the processor that each process used, its communication included,
+which other processes on the machine disturb less: where those keep the cores busy, that is the one to go by.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def test_under_torchrun_a_killed_rank_is_started_again_and_the_weights_end_as_if
         align=True,
         stacked=False,
     )
-    list(local.run(_faulty_rank.samples(60)))
+    list(local.run(_faulty_rank.Source(60)))
     finals = [torch.load(tmp_path / f"final-{rank}.pt") for rank in range(2)]
     theta, omega = (finals[0][kind] | finals[1][kind] for kind in ("theta", "omega"))
     assert all(torch.equal(theta[name], w) for name, w in local.module.named_parameters())

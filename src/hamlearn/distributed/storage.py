@@ -27,7 +27,7 @@ from hamlearn.errors import CheckpointError
 
 FORMAT = "hamlearn-distributed-1"
 _COMPLETE = re.compile(r"tick-\d{12}")
-_PARTIAL = ".partial"
+PARTIAL = ".partial"
 
 
 def complete(folder: str | os.PathLike[str]) -> list[Path]:
@@ -41,6 +41,19 @@ def complete(folder: str | os.PathLike[str]) -> list[Path]:
     if not folder.is_dir():
         return []
     return sorted(path for path in folder.iterdir() if _COMPLETE.fullmatch(path.name))
+
+
+def newest_of(path: str | os.PathLike[str]) -> Path:
+    """A checkpoint itself, or the newest complete one in a folder of them."""
+    if _COMPLETE.fullmatch(Path(path).name):
+        return Path(path)
+    found = complete(path)
+    if not found:
+        raise CheckpointError(
+            f"{path} holds no complete checkpoint (a folder named tick-…, without .partial): look for it "
+            "elsewhere, or start anew"
+        )
+    return found[-1]
 
 
 class Saving:
@@ -86,7 +99,7 @@ class Saving:
         self._written = self._pool.submit(_write, dict(tensors), partial, self._group)
 
     def _partial(self) -> Path:
-        return self._path.with_name(self._path.name + _PARTIAL)
+        return self._path.with_name(self._path.name + PARTIAL)
 
     def poll(self) -> None:
         """Mark a checkpoint as complete where it has been written meanwhile."""
@@ -126,7 +139,7 @@ def _write(tensors: dict[str, Tensor], path: Path, group: dist.ProcessGroup | No
 
 def sweep(folder: Path) -> None:
     """Remove what was not completed: whoever wrote it is gone."""
-    for path in folder.glob(f"tick-*{_PARTIAL}"):
+    for path in folder.glob(f"tick-*{PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
 
 
@@ -138,15 +151,7 @@ class Saved:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        if not _COMPLETE.fullmatch(self.path.name):
-            found = complete(self.path)
-            if not found:
-                raise CheckpointError(
-                    f"{path} holds no complete checkpoint (folders named tick-…, without .partial): look for it "
-                    "elsewhere, or start anew"
-                )
-            self.path = found[-1]
+        self.path = newest_of(path)
         try:
             files = sorted(self.path.glob("rank-*.json"), key=lambda file: int(file.stem.removeprefix("rank-")))
             self.ranks = [json.loads(file.read_bytes()) for file in files]

@@ -60,6 +60,18 @@ class Population:
             for seed in seeds:
                 torch.manual_seed(seed)
                 members.append(learner_factory(setting))
+        self._adopt(members)
+
+    @classmethod
+    def of(cls, members: Sequence[Learner]) -> Population:
+        """The population of learners that have been made already, alike but for hyper-parameters and weights."""
+        if not members:
+            raise ConfigError("a population needs at least one learner: give some")
+        population = cls.__new__(cls)
+        population._adopt(list(members))
+        return population
+
+    def _adopt(self, members: list[Learner]) -> None:
         _check_alike(members)
         self._members: list[Learner] = members
         self._reader = Reader()
