@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +68,15 @@ def test_every_member_ends_as_in_one_process_and_a_checkpoint_of_three_shards_go
             assert equal(rank_losses, told)
 
 
+def test_members_of_a_compiled_run_can_be_saved_and_go_on(tmp_path: Path) -> None:
+    population = ShardedPopulation(make, RATES, SEEDS)
+    list(population.run(samples(8)))
+    population.save(tmp_path)
+    other = ShardedPopulation(make, RATES, SEEDS)
+    other.load(tmp_path)
+    assert equal(state_of(other.members), state_of(population.members))
+
+
 def test_other_members_and_a_population_that_is_too_small_are_refused(tmp_path: Path) -> None:
     population = ShardedPopulation(make, RATES[:1], (0, 1))
     list(population.run(samples(3), engine="eager"))
@@ -79,5 +87,5 @@ def test_other_members_and_a_population_that_is_too_small_are_refused(tmp_path: 
         population.load(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="0 members for 1 ranks"):
         ShardedPopulation(make, [])
-    with warnings.catch_warnings(), pytest.raises(ConfigError, match="block=0"):
+    with pytest.raises(ConfigError, match="block=0"):
         population.run(samples(3), block=0)
