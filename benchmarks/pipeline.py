@@ -113,7 +113,7 @@ def _ours(width: int, rounds: int, ticks: int) -> dict[str, Any]:
         wait(peer, work, what)
         waited += time.perf_counter() - begin
 
-    Peer.wait = counted  # type: ignore[method-assign]
+    Peer.wait = counted  # type: ignore[method-assign, assignment]
     local = LocalLearner(_net(width), mse, hyper, groups=2, align=True, stacked=False) if rank == 0 else None
     pipeline = PipelineLearner(_net(width), mse, hyper, align=True)
 

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 
 import hamlearn as hl
 from benchmarks._faults import fill_disk, strike
@@ -148,3 +150,45 @@ def struck(kind: str, victim: int, folder: str) -> None:
         with pytest.raises(RankError, match="has failed before"):
             learner.step(stream(1)[0])
         raise
+
+
+EVERY = 5
+
+
+def replicas(folder: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Two pipelines of two ranks, each with a stream of its own: undisturbed, and resumed from a checkpoint."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
+    found = []
+    for take in (33, None):
+        learner = PipelineLearner(
+            net(0 if take else 9), mse, hyper(), groups=4, align=True, mesh=mesh, average_every=EVERY, timeout=20
+        )
+        samples = stream(47, seed=dist.get_rank() // 2)
+        assert learner.resume(folder) == (take is None)
+        list(learner.run(samples, take, resume=True, save_to=folder, save_every=11))
+        if take:
+            list(learner.run(samples, resume=True))
+        found.append(facts(learner))
+    return found[0], found[1]
+
+
+def averaged(count: int) -> list[dict[str, Any]]:
+    """What two local learners come to that are averaged by hand."""
+    learners = [LocalLearner(net(), mse, hyper(), groups=4, align=True, stacked=False) for _ in range(2)]
+    streams = [stream(count, seed=seed) for seed in range(2)]
+    for k in range(count):
+        for learner, samples in zip(learners, streams, strict=True):
+            learner.step(samples[k])
+        if (k + 1) % EVERY == 0:
+            with torch.no_grad():
+                for a, b in zip(*(learner.module.parameters() for learner in learners), strict=True):
+                    mean = (a + b) / 2
+                    a.copy_(mean)
+                    b.copy_(mean)
+                for a, b in zip(*(learner.state.omega.values() for learner in learners), strict=True):
+                    mean = (a + b) / 2
+                    a.copy_(mean)
+                    b.copy_(mean)
+    for learner in learners:
+        learner.flush()
+    return [facts(learner) for learner in learners]

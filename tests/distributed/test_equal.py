@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,17 @@ def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
     return whole
 
 
+COUNT = 24
+judged = functools.cache(lambda setting: jobs.local(setting, COUNT, 4))
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_states_costates_weights_and_reports_are_those_of_a_local_learner_bit_for_bit(
     ranks: int, tmp_path: Path
 ) -> None:
-    found = values(jobs.all_settings, ranks, tmp_path, 60, 4)
+    found = values(jobs.all_settings, ranks, tmp_path, COUNT, 4)
     for setting in jobs.SETTINGS:
-        (reports, before, y), after = jobs.local(setting, 60, 4)
+        (reports, before, y), after = judged(setting)
         of_ranks = [found[rank][setting] for rank in range(ranks)]
         assert equal(joined([middle[1] for middle, _ in of_ranks]), before), setting
         assert equal(joined([last for _, last in of_ranks]), after), setting
@@ -48,3 +53,11 @@ def test_states_costates_weights_and_reports_are_those_of_a_local_learner_bit_fo
         for middle, _ in of_ranks[:-1]:
             assert [t for t, _, _ in middle[0]] == [t for t, _, _ in reports], setting
             assert middle[2] is None
+
+
+def test_replicas_with_streams_of_their_own_average_weights_and_costates_as_by_hand(tmp_path: Path) -> None:
+    found = values(jobs.replicas, 4, tmp_path, str(tmp_path / "saved"))
+    for replica, expected in enumerate(jobs.averaged(47)):
+        ranks = found[2 * replica : 2 * replica + 2]
+        for parts in zip(*ranks, strict=True):
+            assert equal(joined(list(parts)), expected)

@@ -36,6 +36,8 @@ def attempts() -> list[str]:
     told.append(refused(jobs.net(), jobs.mse, hl.Hyper(), mesh=flat))
     unfit = torch.distributed.device_mesh.DeviceMesh("cpu", [0, 1], mesh_dim_names=("pipeline",))
     told.append(refused(jobs.net(), jobs.mse, hl.Hyper(), mesh=unfit))
+    twins = init_device_mesh("cpu", (3, 1), mesh_dim_names=("data", "pipeline"))
+    told.append(refused(jobs.net(), jobs.mse, hl.Hyper(), mesh=twins))
     return told
 
 
@@ -43,12 +45,13 @@ def test_more_ranks_than_groups_unequal_settings_and_a_mesh_that_does_not_fit_ar
     tmp_path: Path,
 ) -> None:
     for rank, told in enumerate(values(attempts, 3, tmp_path)):
-        groups, unequal, one, named, small = told
+        groups, unequal, one, named, small, apart = told
         assert "3 ranks, but only 2 groups" in groups
-        assert "rank 1 of the pipeline has hyper" in unequal
-        assert ("hold=0 must be" in one) if rank == 2 else ("rank 2 of the pipeline cannot go on: hold=0" in one)
+        assert "rank 1 has hyper" in unequal
+        assert ("hold=0 must be" in one) if rank == 2 else ("rank 2 cannot go on: hold=0" in one)
         assert "dimensions ('layers',)" in named
         assert "has 2 places, but the job has 3 ranks" in small
+        assert "3 replicas, which would never hear of each other" in apart
 
 
 def out_of_step(fault: str) -> str:

@@ -21,12 +21,13 @@ from hamlearn.distributed.header import Header, described, template
 from hamlearn.distributed.links import COSTATE, STATE, Headers, Receiver, Sender
 from hamlearn.distributed.parts import Part, part_of
 from hamlearn.distributed.place import find_place
-from hamlearn.distributed.storage import Saved, Saving, complete, sweep
+from hamlearn.distributed.storage import Saved, Saving, complete, is_checkpoint, sweep
 from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._running import Reader
 from hamlearn.local.finite import check_input
 from hamlearn.local.kept import evaluating
+from hamlearn.local.outer import dense
 from hamlearn.local.progress import Progress
 from hamlearn.local.setting import Settings, check_setting
 from hamlearn.local.system import Losses, Order
@@ -57,7 +58,10 @@ class PipelineLearner(Settings):
         align: Whether costates meet the inputs of their own samples, so that a new sample may enter at every tick.
         order: `"parallel"` or `"sequential"`.
         on_nonfinite: `"raise"` or `"ignore"`. To skip a sample, all ranks would have to wait for each other.
-        mesh: A `DeviceMesh` with a dimension `"pipeline"`; `None`: all ranks of the job, in their order.
+        mesh: A `DeviceMesh` with a dimension `"pipeline"`, and one `"data"` for replicas of the pipeline, each
+            with a stream of its own; `None`: one pipeline of all ranks of the job, in their order.
+        average_every: Samples after which the replicas put the means of their weights θ and costates ω in the
+            place of their own. Buffers are not averaged. All replicas take the same number of samples.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
 
     Example:
@@ -82,9 +86,11 @@ class PipelineLearner(Settings):
         on_nonfinite: Literal["raise", "ignore"] = "raise",
         *,
         mesh: DeviceMesh | None = None,
+        average_every: int | None = None,
         timeout: float = 60.0,
     ) -> None:
         self._place = place = find_place(mesh, timeout)
+        self._average_every = average_every
         self._hold, self._align, self._delay_free, self._blocks = hold, align, False, None
         self._failed: str | None = None
         problem: HamlearnError | None = None
@@ -93,6 +99,13 @@ class PipelineLearner(Settings):
             check_setting(hyper, hold, align, False, order, on_nonfinite)
             if on_nonfinite not in ("raise", "ignore"):
                 raise ConfigError("on_nonfinite='skip' needs all ranks at one table in every tick: use 'raise'")
+            if average_every is None and len(place.pipelines) > 1:
+                raise ConfigError(
+                    f"the mesh has {len(place.pipelines)} replicas, which would never hear of each other: give "
+                    "average_every, a number of samples"
+                )
+            if average_every is not None and (not isinstance(average_every, int) or average_every < 1):
+                raise ConfigError(f"average_every={average_every!r} must be a number of samples, at least 1")
             wiring = wire(module, place.ranks if groups is None else groups)
             config = config_of(wiring, hyper, hold, align, order, on_nonfinite)
             part = part_of(wiring, place.rank, place.ranks, loss, hyper, order)
@@ -230,7 +243,18 @@ class PipelineLearner(Settings):
                     return None
             own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
             report = self._progress.show(own, self._hold)
+            self._average()
         return report if report is not None else StepReport(self._progress.t, None, None, None)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """θ and ω become the means over all replicas, where there are some and it is time."""
+        progress, place = self._progress, self._place
+        if len(place.pipelines) == 1 or self._average_every is None or progress.shown % self._average_every:
+            return
+        omega = [dense(w).clone() for w in progress.omega]
+        place.average([*(w.detach() for w in self._system.theta), *omega])
+        progress.omega = list(omega)
 
     def _announce(self, sample: Sample | None) -> Header:
         """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that."""
@@ -372,7 +396,7 @@ class PipelineLearner(Settings):
         with self._together():
             self._engine.settle()
             tensors, about = checkpoints.content(self)
-            self._saving.begin(Path(folder), self.ticks, tensors, about, keep)
+            self._saving.begin(self._own(folder), self.ticks, tensors, about, keep)
             if wait:
                 self._saving.finish()
                 # Only the first rank marks it complete, and nobody is to look before that.
@@ -394,7 +418,7 @@ class PipelineLearner(Settings):
         problem: HamlearnError | None = None
         change = None
         try:
-            change = checkpoints.restored(self, Saved(path), new_hyper=new_hyper, drop=drop)
+            change = checkpoints.restored(self, Saved(self._own(path)), new_hyper=new_hyper, drop=drop)
         except CheckpointError as error:
             problem = error
         with self._together():
@@ -413,12 +437,22 @@ class PipelineLearner(Settings):
         newest = -1
         with self._together():
             if self.rank == 0:
-                sweep(Path(folder))
-                newest = max((int(path.name.removeprefix("tick-")) for path in complete(folder)), default=-1)
+                sweep(self._own(folder))
+                newest = max(
+                    (int(path.name.removeprefix("tick-")) for path in complete(self._own(folder))), default=-1
+                )
             newest = self._place.number_from_first(newest)
         if newest >= 0:
             self.load(Path(folder) / f"tick-{newest:012d}")
         return newest >= 0
+
+    def _own(self, path: str | os.PathLike[str]) -> Path:
+        """Where this replica keeps what is kept at `path`: replicas but the first have folders of their own."""
+        path, replica = Path(path), self._place.replica
+        if not replica:
+            return path
+        name = f"replica-{replica}"
+        return path.parent / name / path.name if is_checkpoint(path) else path / name
 
     @torch.no_grad()
     def predict(self, u: Any = None) -> Any:

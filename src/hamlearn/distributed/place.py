@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from hamlearn._claims import shown
@@ -64,6 +65,32 @@ class Place:
             self._groups[purpose] = groups[self.replica]
         return self._groups[purpose]
 
+    def _job(self, everyone: list[int]) -> dist.ProcessGroup:
+        if "job" not in self._groups:
+            limit = timedelta(seconds=self.timeout)
+            self._groups["job"] = self.guarded(lambda: dist.new_group(everyone, timeout=limit, backend="gloo"))
+        return self._groups["job"]
+
+    def twins(self, device: str) -> dist.ProcessGroup:
+        """The ranks that hold the same part in all replicas."""
+        if "twins" not in self._groups:
+            backend, limit = "nccl" if device == "cuda" else "gloo", timedelta(seconds=self.timeout)
+            groups = [
+                self.guarded(lambda ranks=ranks: dist.new_group(ranks, timeout=limit, backend=backend))  # type: ignore[misc]
+                for ranks in map(list, zip(*self.pipelines, strict=True))
+            ]
+            self._groups["twins"] = groups[self.rank]
+        return self._groups["twins"]
+
+    def average(self, tensors: list[Tensor]) -> None:
+        """Put the mean over all replicas in the place of each tensor."""
+        if not tensors:
+            return
+        group = self.twins(tensors[0].device.type)
+        for tensor in tensors:
+            self.guarded(lambda tensor=tensor: dist.all_reduce(tensor, group=group))  # type: ignore[misc]
+            tensor.div_(len(self.pipelines))
+
     def peer(self, rank: int, device: str) -> Peer | None:
         """A neighbour in the pipeline; `None` beyond its ends."""
         if not 0 <= rank < self.ranks:
@@ -87,11 +114,12 @@ class Place:
             ) from error
 
     def gathered(self, own: Any) -> list[Any]:
-        """What every rank of the pipeline says."""
-        if self.ranks == 1:
+        """What every rank says, those of other replicas too."""
+        everyone = [rank for ranks in self.pipelines for rank in ranks]
+        if len(everyone) == 1:
             return [own]
-        told: list[Any] = [None] * self.ranks
-        group = self.group("control")
+        told: list[Any] = [None] * len(everyone)
+        group = self.group("control") if len(self.pipelines) == 1 else self._job(everyone)
         self.guarded(lambda: dist.all_gather_object(told, own, group=group))
         return told
 
@@ -102,23 +130,25 @@ class Place:
             return error
         for rank, (problem, _) in enumerate(told):
             if problem is not None:
-                return ConfigError(f"rank {rank} of the pipeline cannot go on: {problem}")
+                return ConfigError(f"rank {rank} cannot go on: {problem}")
         for rank, (_, other) in enumerate(told):
             for key, value in told[0][1].items():
                 if other[key] != value:
                     return ConfigError(
-                        f"rank {rank} of the pipeline has {key} = {shown(other[key])}, rank 0 has {shown(value)}: "
+                        f"rank {rank} has {key} = {shown(other[key])}, rank 0 has {shown(value)}: "
                         "start every rank with the same configuration and versions"
                     )
         return None
 
     def number_from_first(self, number: int) -> int:
-        """What the first rank says, on every rank."""
-        if self.ranks == 1:
-            return number
+        """What the first rank of the pipeline says, on every rank; the smallest such number of all replicas."""
         told = torch.tensor([number])
-        group = self.group("control")
-        self.guarded(lambda: dist.broadcast(told, self.members[0], group=group))
+        if self.ranks > 1:
+            group = self.group("control")
+            self.guarded(lambda: dist.broadcast(told, self.members[0], group=group))
+        if len(self.pipelines) > 1:
+            twins = self.twins("cpu")
+            self.guarded(lambda: dist.all_reduce(told, dist.ReduceOp.MIN, group=twins))
         return int(told)
 
     def close(self) -> None:

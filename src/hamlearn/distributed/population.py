@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from hamlearn import _files
 from hamlearn._claims import whole
@@ -50,7 +49,6 @@ class ShardedPopulation:
         learner_factory: As for `Population`; called for this rank's members only.
         hyper: Hyper-parameter settings of all members.
         seeds: Seeds of the first weights of all members.
-        mesh: A `DeviceMesh` with one dimension, `"pipeline"`; `None`: all ranks of the job.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
 
     Example:
@@ -71,10 +69,9 @@ class ShardedPopulation:
         hyper: Sequence[Hyper],
         seeds: Sequence[int] = (0,),
         *,
-        mesh: DeviceMesh | None = None,
         timeout: float = 60.0,
     ) -> None:
-        self._place = place = find_place(mesh, timeout)
+        self._place = place = find_place(None, timeout)
         pairs = list(itertools.product(hyper, seeds))
         self._identity = [[identity(vars(setting)), int(seed)] for setting, seed in pairs]
         size, larger = divmod(len(pairs), place.ranks)

@@ -43,9 +43,14 @@ def complete(folder: str | os.PathLike[str]) -> list[Path]:
     return sorted(path for path in folder.iterdir() if _COMPLETE.fullmatch(path.name))
 
 
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path has the name of a complete checkpoint."""
+    return _COMPLETE.fullmatch(path.name) is not None
+
+
 def newest_of(path: str | os.PathLike[str]) -> Path:
     """A checkpoint itself, or the newest complete one in a folder of them."""
-    if _COMPLETE.fullmatch(Path(path).name):
+    if is_checkpoint(Path(path)):
         return Path(path)
     found = complete(path)
     if not found:
