@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 # One server process imports PyTorch once; the ranks are forked from it, each within milliseconds.
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["hamlearn.distributed.learner", "tests.distributed.ranks", "tests.local.cases"])
+_context.set_forkserver_preload(["hamlearn.distributed", "tests.distributed.ranks", "tests.local.cases"])
 
 
 @dataclass

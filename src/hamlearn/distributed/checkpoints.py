@@ -11,6 +11,7 @@ from torch import Tensor
 from hamlearn import _checkpoint
 from hamlearn._claims import Tensors, entries, flag, number, whole
 from hamlearn.distributed.header import described, template
+from hamlearn.distributed.rank import Rank, config_of
 from hamlearn.distributed.storage import Saved
 from hamlearn.errors import CheckpointError
 from hamlearn.learner._running import checked_place
@@ -24,12 +25,11 @@ from hamlearn.state import Sample
 from hamlearn.tokens import pack_sample, unpack_sample
 
 if TYPE_CHECKING:
-    from hamlearn.distributed.learner import PipelineLearner
     from hamlearn.distributed.parts import Part
     from hamlearn.local.learner import LocalLearner
 
 
-def content(learner: PipelineLearner) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def content(learner: Rank) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that a rank holds, as copies that later ticks do not touch; nothing of it may be under way."""
     system, progress, engine = learner._system, learner._progress, learner._engine
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
@@ -81,7 +81,7 @@ def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]
     return tensors, told
 
 
-def restored(learner: PipelineLearner, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
+def restored(learner: Rank, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
     """Read what one rank needs of a checkpoint, whatever number of ranks wrote it; the answer takes it up."""
     _check_config(saved, learner.config, new_hyper=new_hyper)
     engine, place = learner._engine, learner._place
@@ -119,8 +119,6 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
         new_hyper: Accept other hyper-parameters than the checkpoint's.
         drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
     """
-    from hamlearn.distributed.learner import config_of
-
     saved = Saved(path)
     learner._settle(hand_over=True)
     system, engine = learner._system, learner._engine
