@@ -16,6 +16,7 @@ import argparse
 import json
 import os
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -54,13 +55,17 @@ def job(kinds: list[str], samples: int, seed: int, pace: float, limit: float) ->
         command += ["--samples", str(samples), "--pace", str(pace), "--timeout", "5"]
         paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
         settings = {"PYTHONPATH": paths, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-        try:
-            done = subprocess.run(
-                command, env=os.environ | settings, capture_output=True, text=True, timeout=limit
+        with (folder / "log.txt").open("w") as log:
+            process = subprocess.Popen(
+                command, env=os.environ | settings, stdout=log, stderr=log, start_new_session=True
             )
-            ended = "ended" if done.returncode == 0 else f"exit code {done.returncode}: {done.stderr[-2000:]}"
-        except subprocess.TimeoutExpired:
-            ended = f"did not end within {limit:g} s"
+            try:
+                code = process.wait(limit)
+                ended = "ended" if code == 0 else f"exit code {code}: {(folder / 'log.txt').read_text()[-2000:]}"
+            except subprocess.TimeoutExpired:
+                ended = f"did not end within {limit:g} s"
+                os.killpg(process.pid, signal.SIGTERM)  # torchrun ends its ranks
+                process.wait()
         errors = [line for path in folder.glob("errors-*.txt") for line in path.read_text().splitlines()]
         return {
             "faults": len(list((folder / "plan").glob("*.struck"))),

@@ -37,6 +37,7 @@ def content(learner: Rank) -> tuple[dict[str, Tensor], dict[str, Any]]:
     tensors |= {f"omega/{n}": w for n, w in system.by_name(progress.omega).items()}
     about: dict[str, Any] = {
         "config": learner.config,
+        "ranks": learner.ranks,
         "t": progress.t,
         "updates": progress.updates,
         "shown": progress.shown,

@@ -158,12 +158,13 @@ class Saved:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = newest_of(path)
         try:
-            files = sorted(self.path.glob("rank-*.json"), key=lambda file: int(file.stem.removeprefix("rank-")))
-            self.ranks = [json.loads(file.read_bytes()) for file in files]
+            # More ranks may have left files here that died while they wrote the same tick.
+            count = json.loads((self.path / "rank-0.json").read_bytes())["ranks"]
+            self.ranks = [json.loads((self.path / f"rank-{k}.json").read_bytes()) for k in range(count)]
             described = FileSystemReader(self.path).read_metadata().state_dict_metadata
         except Exception as error:  # what reads a damaged file may raise anything
             raise CheckpointError(f"{self.path} cannot be read: {error}. Restore it from a copy") from error
-        if not self.ranks or any(rank.get("format") != FORMAT for rank in self.ranks):
+        if any(rank.get("format") != FORMAT for rank in self.ranks):
             raise CheckpointError(f"{self.path} has not the format {FORMAT!r}: it was written by another version")
         self.forms = {n: m for n, m in described.items() if isinstance(m, TensorStorageMetadata)}
 
