@@ -18,7 +18,7 @@ from hamlearn.distributed import PipelineLearner
 from hamlearn.distributed.storage import complete
 from hamlearn.local import LocalLearner
 from tests.distributed import jobs
-from tests.distributed.ranks import launch
+from tests.distributed.ranks import free_port, launch
 
 ROOT = Path(__file__).parents[2]
 OWN = {"kill": None, "stop": None, "stream": "OSError", "cut": "RankError", "disk": "CheckpointError"}
@@ -45,17 +45,29 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
         assert learner.position == learner.ticks == int(path.name.removeprefix("tick-"))
 
 
-def test_under_torchrun_a_killed_rank_is_started_again_and_the_weights_end_as_if_nothing_had_happened(
+def test_two_agents_of_torchrun_start_a_killed_rank_again_and_weights_end_as_if_nothing_had_happened(
     tmp_path: Path,
 ) -> None:
+    """Each agent with one rank, as on two machines; the address of the meeting point is all that they share."""
     (tmp_path / "plan").mkdir()
     (tmp_path / "plan" / "0.fault").write_text(json.dumps({"kind": "kill", "rank": 1, "sample": 25}))
     paths = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
     settings = {"PYTHONPATH": paths, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["--max-restarts", "1", "-m", "benchmarks._faulty_rank", str(tmp_path), "--samples", "60"]
-    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--rdzv-id", "job"]
+    command += ["--local-addr", "127.0.0.1", "--max-restarts", "2"]
+    command += ["-m", "benchmarks._faulty_rank", str(tmp_path), "--samples", "60"]
+    logs = [tmp_path / f"agent-{k}.txt" for k in range(2)]
+    agents = []
+    for path in logs:
+        with path.open("w") as log:
+            agents.append(subprocess.Popen(command, env=os.environ | settings, stdout=log, stderr=log))
+    try:
+        codes = [agent.wait(timeout=240) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.terminate()
+    assert codes == [0, 0], [path.read_text()[-2000:] for path in logs]
     assert (tmp_path / "plan" / "0.struck").exists()
     assert "RankError: rank 1" in (tmp_path / "errors-0.txt").read_text()
     local = LocalLearner(
