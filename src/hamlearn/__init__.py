@@ -11,7 +11,19 @@ from typing import TYPE_CHECKING, Any
 from hamlearn._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from hamlearn import cells, checks, errors, local, loops, optim, record, reference, reversible, streams
+    from hamlearn import (
+        cells,
+        checks,
+        distributed,
+        errors,
+        local,
+        loops,
+        optim,
+        record,
+        reference,
+        reversible,
+        streams,
+    )
     from hamlearn.adaptive import Adaptive
     from hamlearn.credit import Cleared, Echo, Forward, Sensitivity
     from hamlearn.evaluate import evaluate
@@ -43,6 +55,7 @@ __all__ = [
     "Trace",
     "cells",
     "checks",
+    "distributed",
     "errors",
     "evaluate",
     "local",

@@ -174,6 +174,9 @@ def _content(name: str, tensor: Tensor) -> memoryview:
     if tensor.layout is not torch.strided or tensor.dtype not in _NAMES:
         raise ValueError(f"{name} is a tensor of layout {tensor.layout} and type {tensor.dtype}")
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+    if flat.numel() == 1:
+        # One entry counts as contiguous whatever its stride, but only a stride of 1 can be looked at as bytes.
+        flat = flat.as_strided((1,), (1,))
     content: memoryview = flat.view(torch.uint8).numpy().data
     return content
 

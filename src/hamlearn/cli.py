@@ -61,6 +61,7 @@ class Benchmark(StrEnum):
     river = "river"
     defaults = "defaults"
     kills = "kills"
+    pipeline = "pipeline"
 
 
 @app.command()

@@ -29,6 +29,10 @@ class CheckpointError(HamlearnError, ValueError):
     """A checkpoint is truncated, foreign, or belongs to another model."""
 
 
+class RankError(HamlearnError, RuntimeError):
+    """Another rank died, hangs, cannot be reached or is out of step: the ranks cannot go on together."""
+
+
 class DataError(HamlearnError, ValueError):
     """A file of a data set is missing, damaged, or not the file it should be; nothing of it is used."""
 

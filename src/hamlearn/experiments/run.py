@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,14 @@ from hamlearn._scores import Scores
 from hamlearn._scores.carried import Carried
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
+from hamlearn.experiments import run_pipeline
 from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.foreseen import foreseen
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_keys import unknown
 from hamlearn.record._whole import write_bytes, write_text
+from hamlearn.streams import Stream
 from hamlearn.streams.live.source import public
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
@@ -89,13 +91,35 @@ def run(
     path = Path(path)
     config = load(path)
     folder = Path(config["run"]["out"] if out is None else out)
+    if config["learner"]["pipeline"] is not None:
+        if overwrite:
+            raise ConfigError(
+                f"a pipeline goes on with {folder}: remove the folder, or give another one by --out."
+            )
+        return _with_settings(config, lambda: _run_pipeline(config, path, folder))
     with alone_in(folder):
         if not overwrite:
             _check_folder(folder, path, resume)
-        return _with_settings(config, path, folder, progress, overwrite)
+        return _with_settings(config, lambda: _run(config, path, folder, progress, overwrite))
 
 
-def _with_settings(config: Config, path: Path, folder: Path, progress: bool, overwrite: bool) -> Result:
+def _run_pipeline(config: Config, path: Path, folder: Path) -> Result:
+    """One rank of a pipeline, under torchrun; alone, the only one."""
+    with run_pipeline.job():
+        torch.manual_seed(config["run"]["seed"])
+        stream, classes = build_stream(config, path.parent)
+        _require_end(config, stream)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = run_pipeline.run(config, stream, classes, folder)
+    return Result(folder, result["steps"], {} if result["loss"] is None else {"loss": result["loss"]})
+
+
+def _require_end(config: Config, stream: Stream) -> None:
+    if config["run"]["steps"] is None and stream.length == math.inf:
+        raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
+
+
+def _with_settings(config: Config, work: Callable[[], Result]) -> Result:
     """Run with the type and the threads that the file asks for, and put PyTorch's back."""
     settings = config["run"]
     dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
@@ -103,7 +127,7 @@ def _with_settings(config: Config, path: Path, folder: Path, progress: bool, ove
         torch.set_default_dtype(getattr(torch, settings["dtype"]))
         if settings["threads"]:
             torch.set_num_threads(settings["threads"])
-        return _run(config, path, folder, progress, overwrite)
+        return work()
     finally:
         torch.set_default_dtype(dtype)
         torch.set_num_threads(threads)
@@ -154,8 +178,7 @@ def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bo
     learner = build_learner(config, build_network(config, stream, classes))
     scores = _scores(config["records"], config["loss"]["kind"])
     steps = config["run"]["steps"]
-    if steps is None and stream.length == math.inf:
-        raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
+    _require_end(config, stream)
     _prepare(folder, path, overwrite)
     resumed = (folder / CHECKPOINT).exists()
     if resumed:

@@ -95,6 +95,7 @@ SECTIONS: dict[str, dict[str, Key]] = {
         "on_nonfinite": one_of("raise", "skip", default="raise"),
         "engine": one_of("eager", "compiled", default="eager"),
         "chunk": whole(256, most=65_536),
+        "pipeline": whole(most=1000),
     },
     "records": {
         "every": whole(50),

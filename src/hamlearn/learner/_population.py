@@ -80,6 +80,23 @@ class Population(PopulationSaving):
             for seed in seeds:
                 torch.manual_seed(seed)
                 members.append(learner_factory(setting))
+        self._adopt(members, streams)
+
+    @classmethod
+    def of(cls, members: Sequence[Learner], streams: Sequence[Iterable[Sample]] | None = None) -> Population:
+        """The population of learners that have been made already, alike but for hyper-parameters and weights.
+
+        Args:
+            members: The learners.
+            streams: One for each of them, as for a population that makes its own.
+        """
+        if not members:
+            raise ConfigError("a population needs at least one learner: give some")
+        population = cls.__new__(cls)
+        population._adopt(list(members), streams)
+        return population
+
+    def _adopt(self, members: list[Learner], streams: Sequence[Iterable[Sample]] | None) -> None:
         _check_alike(members)
         self._members: list[Learner] = members
         self._reader = Reader()

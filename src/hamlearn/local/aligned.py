@@ -33,11 +33,11 @@ class Aligned:
 
     ticks = 1
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, plan: Schedule | None = None) -> None:
         if system.hyper.s != -1:
             raise ConfigError("s=+1 lets costates grow forward in time: an aligned learner takes s=-1 only")
         self.system = system
-        self.schedule: Schedule = schedule(system)
+        self.schedule: Schedule = plan or schedule(system)
         self.number = 0
         self.flights: dict[int, Flight] = {}
         self.pipes: dict[str, Pipe] = {}
@@ -87,12 +87,16 @@ class Aligned:
             values = self.system.wiring.values(sample.u)
             flights[self.number] = Flight(sample, t, rates.stride, last, values, given=given)
         tick = Tick(self.number, flights, rates, [None] * len(self.system.theta))
+        self.states_arrive(tick)
         for cell in self.system.cells:
             self._forward(tick, cell)
+        self.states_leave(tick)
         loss = self._losses(tick)
+        self.costates_arrive(tick)
         for cell in self.system.cells:
             if cell.name in self.schedule.backward:
                 self._backward(tick, cell)
+        self.costates_leave(tick)
         done = self._done(tick)
         h = [*tick.h.values(), *(pipe.h for pipe in tick.pipes.values())]
         z = [*tick.z.values(), *(pipe.z for pipe in tick.pipes.values())]
@@ -100,6 +104,18 @@ class Aligned:
             before = flights[entry].loss
             tick.losses[entry] = L if before is None else before + L
         return Proposal(tick.grads, h, z, loss, loss is not None, lambda: self._commit(tick), done)
+
+    def states_arrive(self, tick: Tick) -> None:
+        """A part of a graph: give samples in flight the states that its neighbours computed in the tick before."""
+
+    def states_leave(self, tick: Tick) -> None:
+        """A part of a graph: hand on the states that this tick has computed."""
+
+    def costates_arrive(self, tick: Tick) -> None:
+        """A part of a graph: as `states_arrive`, for costates."""
+
+    def costates_leave(self, tick: Tick) -> None:
+        """A part of a graph: as `states_leave`, for costates."""
 
     def _check_target(self, sample: Sample) -> None:
         """Try the loss on a blank output: a target that does not fit must not enter and fail many ticks later."""
@@ -171,6 +187,8 @@ class Aligned:
 
     def _done(self, tick: Tick) -> Done | None:
         outputs = self.system.wiring.outputs
+        if not outputs:
+            return None
         entry, flight = tick.at(max(map(self.schedule.shown, outputs)) + self.schedule.lag)
         if flight is None or not flight.reported:
             return None

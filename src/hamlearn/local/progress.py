@@ -66,7 +66,7 @@ class Progress:
         self._constant = system.hyper.constant()
         self._rates: dict[tuple[float | None, bool], Rates] = {}
         self._overshoot = Overshoot(system.hyper.clock)
-        modules = list(system.wiring.root.modules())
+        modules = system.wiring.modules()
         self._watch = Watch(modules, system)
         stacked = {m for cell in system.cells if isinstance(cell, Stack) for m in cell.modules}
         self._buffers = Buffers([m for m in modules if m not in stacked])

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from hamlearn.errors import ConfigError
 from hamlearn.local.system import System
+
+
+class Placed(Protocol):
+    """What a schedule needs to know of a cell: its name, what it reads of others, and how many layers it has."""
+
+    @property
+    def name(self) -> str:
+        """Name of its last layer."""
+
+    @property
+    def parents(self) -> Sequence[str]:
+        """The cells that it reads."""
+
+    @property
+    def length(self) -> int:
+        """Layers."""
 
 
 @dataclass(frozen=True)
@@ -52,20 +70,25 @@ def schedule(system: System) -> Schedule:
             f"a graph with a cycle cannot be aligned, and this one has {' → '.join(cycle)}: a sample would "
             "meet its own past. Use align=False, or cut the cycle"
         )
-    lag = 0 if system.order == "sequential" else 1
+    return schedule_of(system.cells, system.wiring.outputs, system.order)
+
+
+def schedule_of(cells: Sequence[Placed], outputs: Sequence[str], order: str) -> Schedule:
+    """The delays of cells that stand in topological order."""
+    lag = 0 if order == "sequential" else 1
     forward: dict[str, int] = {}
-    length = {cell.name: cell.length for cell in system.cells}
-    for cell in system.cells:
+    length = {cell.name: cell.length for cell in cells}
+    for cell in cells:
         reads = [forward[p] + length[p] for p in cell.parents]
         forward[cell.name] = max(reads, default=0)
     backward: dict[str, int] = {}
-    for cell in reversed(system.cells):
+    for cell in reversed(cells):
         arrivals = [
             backward[child.name] + child.length
-            for child in system.cells
+            for child in cells
             if cell.name in child.parents and child.name in backward
         ]
-        if cell.name in system.wiring.outputs:
+        if cell.name in outputs:
             arrivals.append(forward[cell.name] + cell.length - 1 + 2 * lag)
         if arrivals:
             backward[cell.name] = max(arrivals)

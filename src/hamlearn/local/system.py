@@ -41,11 +41,11 @@ class System:
     theta: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
-        found = [(n, w) for n, w in self.wiring.root.named_parameters() if w.requires_grad]
+        found = [(n, w) for n, w in self.wiring.named_parameters() if w.requires_grad]
         if not found:
             raise ConfigError("no parameter requires grad: there is nothing to learn")
         weights: list[Tensor] = [w for _, w in found]
-        check_tensors([*self.wiring.root.named_parameters(), *self.wiring.root.named_buffers()])
+        check_tensors([*self.wiring.named_parameters(), *self.wiring.named_buffers()])
         self.names = dict(enumerate(n for n, _ in found))
         self._name_of: dict[Tensor, str] = {w: n for n, w in found}
         if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
@@ -55,7 +55,7 @@ class System:
         self.slot_names: list[tuple[str, ...]] = []
         self._betas: list[Value] = []
         self._place: dict[Tensor, int] = {}
-        nodes = [node.name for node in self.wiring.nodes]
+        nodes = [*(node.name for node in self.wiring.nodes), *self.wiring.borders]
         self.cells = []
         for run in runs(self.wiring) if self.stacked else [[node] for node in self.wiring.nodes]:
             betas = self._stackable(run) if len(run) > 1 else None
@@ -166,10 +166,13 @@ class System:
 
     def may_draw(self) -> bool:
         """Whether a tick may draw random numbers: of functions that are not known, anything is to be expected."""
-        return self._without_graph is None or any(c.may_draw() for c in self.cells if isinstance(c, Cell))
+        judged = bool(self.wiring.outputs) and self._without_graph is None
+        return judged or any(c.may_draw() for c in self.cells if isinstance(c, Cell))
 
     def read(self, h: dict[str, Tensor]) -> Any:
-        """Y from the states of the output nodes."""
+        """Y from the states of the output nodes; `None` where there are none."""
+        if not self.wiring.outputs:
+            return None
         if self._only is not None:
             return h[self._only]
         read = self.wiring.read or (lambda x: x)

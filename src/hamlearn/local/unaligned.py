@@ -57,13 +57,15 @@ class Unaligned:
         system, cells = self.system, self.system.cells
         sequential = system.order == "sequential"
         shown = self.seen(self.h)
-        values = system.wiring.values(sample.u) | shown
+        over = last and sample.boundary
+        values = self.inputs(sample) | shown
         traces = [
             cell.trace(cell.gather(h, [values[s] for s in cell.sources]))
             for cell, h in zip(cells, self.h, strict=True)
         ]
         h1 = [trace.state() for trace in traces]
         check_shapes(cells, h1, self.h)
+        self.states_leave(h1, over=over)
         if sequential:
             shown = self.seen(h1)
         L, dL = system.losses(shown, sample.target)
@@ -81,6 +83,7 @@ class Unaligned:
             inner.append(inside)
             for parent, message in zip(cell.parents, outside, strict=True):
                 incoming[parent] = incoming[parent] + message if parent in incoming else message
+        self.costates_meet(incoming)
         z1 = [
             self._costate(cell, z, inside, incoming.get(cell.name), rates)
             for cell, z, inside in zip(cells, self.z, inner, strict=True)
@@ -90,12 +93,20 @@ class Unaligned:
                 add_at(grads, cell.slots, trace.gradients(z))
         done = Done(sample, t, system.read(shown), L, partial(coupling, self.z, self.h, h1, rates.tau))
 
-        over = last and sample.boundary
-
         def commit() -> None:
             self.h, self.z = ([], []) if over else (h1, z1)
 
         return Proposal(grads, h1, z1, L, L is not None, commit, done)
+
+    def inputs(self, sample: Sample) -> dict[str, Any]:
+        """What enters from outside, by name; for a part of a graph, the states that its neighbours show."""
+        return self.system.wiring.values(sample.u)
+
+    def states_leave(self, h1: list[Tensor], *, over: bool) -> None:
+        """A part of a graph: hand on the states that this tick has computed, unless a sequence is over."""
+
+    def costates_meet(self, incoming: dict[str, Tensor]) -> None:
+        """A part of a graph: hand on the messages to other parts, and add theirs to `incoming`."""
 
     def _costate(
         self, cell: Cell | Stack, z: Tensor, inner: Tensor | None, incoming: Tensor | None, rates: Rates

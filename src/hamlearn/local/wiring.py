@@ -50,7 +50,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Wiring:
-    """Nodes in order (topological where there is no cycle), inputs, outputs and first states."""
+    """Nodes in order (topological where there is no cycle), inputs, outputs and first states.
+
+    A part of a larger graph reads as inputs what other parts show; along `borders`, which are those of its inputs
+    that are nodes elsewhere, costates leave it. The root then holds more modules than the part's own.
+    """
 
     root: nn.Module
     nodes: tuple[Node, ...]
@@ -58,6 +62,24 @@ class Wiring:
     outputs: tuple[str, ...]
     h0: Mapping[str, Start] = field(default_factory=dict)
     read: Callable[[Tensor], Tensor] | None = None
+    borders: tuple[str, ...] = ()
+    whole: bool = True
+
+    def modules(self) -> list[nn.Module]:
+        """All modules of the nodes, and the root where it holds nothing else."""
+        if self.whole:
+            return list(self.root.modules())
+        return list(dict.fromkeys(m for node in self.nodes for m in node.module.modules()))
+
+    def named_parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """The weights of the nodes, as the root names them."""
+        own = {w for m in self.modules() for w in m.parameters(recurse=False)}
+        return [(name, w) for name, w in self.root.named_parameters() if w in own]
+
+    def named_buffers(self) -> list[tuple[str, Tensor]]:
+        """The buffers of the nodes, as the root names them."""
+        own = {b for m in self.modules() for b in m.buffers(recurse=False)}
+        return [(name, b) for name, b in self.root.named_buffers() if b in own]
 
     @property
     def sources(self) -> dict[str, tuple[str, ...]]:

@@ -1,0 +1,277 @@
+"""What a checkpoint of a pipeline holds: everything by the name of its parameter or node, not by rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hamlearn import _checkpoint, _restoring
+from hamlearn._claims import Tensors, entries, flag, number, whole
+from hamlearn.distributed.header import described, template
+from hamlearn.distributed.rank import Rank, config_of
+from hamlearn.distributed.storage import Saved
+from hamlearn.errors import CheckpointError
+from hamlearn.learner._running import checked_place
+from hamlearn.local.aligned import Aligned
+from hamlearn.local.flights import Flight
+from hamlearn.local.proposal import Omega
+from hamlearn.local.stacked import Stack
+from hamlearn.local.system import System
+from hamlearn.local.unaligned import Unaligned
+from hamlearn.state import Sample
+from hamlearn.tokens import pack_sample, unpack_sample
+
+if TYPE_CHECKING:
+    from hamlearn.distributed.parts import Part
+    from hamlearn.local.learner import LocalLearner
+
+
+def content(learner: Rank) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All that a rank holds, as copies that later ticks do not touch; nothing of it may be under way."""
+    system, progress, engine = learner._system, learner._progress, learner._engine
+    tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
+    tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
+    tensors |= {f"omega/{n}": w for n, w in system.by_name(progress.omega).items()}
+    about: dict[str, Any] = {
+        "config": learner.config,
+        "ranks": learner.ranks,
+        "t": progress.t,
+        "updates": progress.updates,
+        "shown": progress.shown,
+        "number": engine.number,
+        "reader": learner._reader.state_dict(),
+    }
+    if isinstance(engine, Aligned):
+        held, about["flights"] = _flights(engine, engine.part)
+    else:
+        h, z = engine.by_node()
+        held = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
+        about["begun"] = bool(engine.h)
+    random = {f"{name}/{learner.rank}": x for name, x in _restoring.random_state().items()}
+    return {n: x.detach().cpu().clone() for n, x in (tensors | held | random).items()}, about
+
+
+def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]:
+    tensors: dict[str, Tensor] = {}
+    told = []
+    own = {cell.name for cell in engine.system.cells}
+    for entry, flight in engine.flights.items():
+        prefix, age = f"flight/{entry}/", engine.number - entry
+        states = {n: x for n, x in flight.h.items() if n in own}
+        # What has been sent back is the other rank's; what still gathers is here alone.
+        gathers = {part.border} if part.border and age < engine.schedule.backward[part.border] else set()
+        costates = {n: x for n, x in flight.z.items() if n in own | gathers}
+        tensors |= {f"{prefix}h/{n}": x for n, x in states.items()} | {
+            f"{prefix}z/{n}": x for n, x in costates.items()
+        }
+        tensors |= {f"{prefix}draws/{n}/{i}": x for n, xs in flight.draws.items() for i, x in enumerate(xs)}
+        tensors |= {} if flight.loss is None else {f"{prefix}loss": flight.loss}
+        sample = flight.sample
+        kept = Sample(None if part.border else sample.u, sample.target, sample.tau, sample.boundary)
+        parts, about = pack_sample(kept, prefix)
+        tensors |= parts
+        trial = engine.system.wiring.start(sample.u)
+        forms = {name: described(x).decode() for name, x in trial.items()}
+        told.append(
+            {"entry": entry, "t": flight.t, "stride": flight.stride, "reported": flight.reported, "sample": about}
+            | {"draws": list(flight.draws), "forms": forms}
+        )
+    return tensors, told
+
+
+def restored(learner: Rank, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
+    """Read what one rank needs of a checkpoint, whatever number of ranks wrote it; the answer takes it up."""
+    _check_config(saved, learner.config, new_hyper=new_hyper)
+    engine, place = learner._engine, learner._place
+    blank: Any = type(engine)(engine.part, engine.border)
+    same = _same_groups(saved, learner.config["nodes"], drop=drop)
+    with _checkpoint.reading(saved.path):
+        if isinstance(blank, Aligned):
+            _take_flights(blank, saved, engine.part if same else None, same=same)
+        else:
+            _take_states(blank, saved, same=same)
+            blank.number = whole(saved.ranks[0]["number"], "the number of ticks")
+            if blank.h and engine.part.border is not None:
+                blank.arrived = saved.read([f"h/{engine.part.border}"])[f"h/{engine.part.border}"].to(
+                    learner._device
+                )
+        about = saved.ranks[-1 if place.last else 0]
+        change = _taken(learner, saved, about, blank, rank=learner.rank)
+
+    def take() -> None:
+        change()
+        # The next header tells the form of states anew.
+        learner._key = None
+
+    return take
+
+
+def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, drop: bool = False) -> None:
+    """Read a checkpoint of a `PipelineLearner` into a `LocalLearner` of the same model.
+
+    With the same groups, it goes on bit for bit.
+
+    Args:
+        learner: Made with the same module, hyper-parameters, `hold`, `align` and `order`.
+        path: A checkpoint, or the folder of several, of which the newest is taken.
+        new_hyper: Accept other hyper-parameters than the checkpoint's.
+        drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
+    """
+    saved = Saved(path)
+    learner._settle(hand_over=True)
+    system, engine = learner._system, learner._engine
+    if learner.delay_free:
+        raise CheckpointError(f"{saved.path} was saved by a pipeline: build the learner without delay_free")
+    config = config_of(
+        system.wiring, learner.hyper, learner.hold, learner.align, system.order, learner.on_nonfinite
+    )
+    _check_config(saved, config, new_hyper=new_hyper)
+    same = _same_groups(saved, config["nodes"], drop=drop)
+    blank: Any = type(engine)(system)
+    with _checkpoint.reading(saved.path):
+        if isinstance(blank, Aligned):
+            _take_flights(blank, saved, None, same=same)
+            if blank.flights and any(isinstance(cell, Stack) for cell in system.cells):
+                raise CheckpointError(
+                    f"{saved.path} holds samples in flight, which layers that are stacked cannot take up: build "
+                    "the learner with stacked=False, or load with drop=True"
+                )
+        else:
+            _take_states(blank, saved, same=same)
+        change = _taken(learner, saved, saved.ranks[0], blank, rank=0)
+    change()
+
+
+def _check_config(saved: Saved, mine: dict[str, Any], *, new_hyper: bool) -> None:
+    config, equal = saved.ranks[0]["config"], _checkpoint.require_equal
+    for key, value in mine.items():
+        if key in ("hamlearn", "torch", "nodes", "on_nonfinite") or (key == "hyper" and new_hyper):
+            continue
+        remedy = "load(..., new_hyper=True) takes other ones" if key == "hyper" else "build the learner alike"
+        equal(saved.path, key, config.get(key), value, remedy)
+
+
+def _same_groups(saved: Saved, nodes: Any, *, drop: bool) -> bool:
+    """Whether the nodes are the same, so that their states can be taken up; raises where some would be lost."""
+    if saved.ranks[0]["config"]["nodes"] == nodes:
+        return not drop
+    if not drop and (saved.ranks[0].get("flights") or saved.ranks[0].get("begun")):
+        raise CheckpointError(
+            f"{saved.path} was saved from the groups {list(saved.ranks[0]['config']['nodes'])}, this learner has "
+            f"{list(nodes)}, and the checkpoint holds samples in flight or states, which belong to the old ones: "
+            "flush() or reset() before saving, or load with drop=True"
+        )
+    return False
+
+
+def _taken(learner: Any, saved: Saved, about: dict[str, Any], blank: Any, rank: int) -> Callable[[], None]:
+    """Weights, costates, time, place in the stream and random numbers, to be taken all or none."""
+    system, progress, engine = learner._system, learner._progress, learner._engine
+    wiring = system.wiring
+    named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
+    named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
+    names = [f"omega/{n}" for n in system.names.values()]
+    random = {f"rng/cpu/{rank}"} & set(saved.forms)
+    left = Tensors(saved.read([*(n for n, _ in named), *names, *random]))
+    values = [(tensor, left.take(name, tensor)) for name, tensor in named]
+    omega = {n: left.take(f"omega/{n}") for n in system.names.values()}
+    moved = {
+        "omega": _slots(system, omega),
+        "t": number(about["t"], "t"),
+        "updates": whole(saved.ranks[-1]["updates"], "updates"),
+        "shown": whole(about["shown"], "the number of samples shown"),
+    }
+    generators = {"rng/cpu": left.take(f"rng/cpu/{rank}")} if random else None
+    left.done()
+    place = checked_place(about["reader"])
+
+    def put() -> None:
+        vars(progress).update(moved)
+        vars(engine).update(vars(blank))
+        learner._reader.load_state_dict(place)
+
+    def take() -> None:
+        # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
+        drawn = _restoring.random_state() if generators is None else generators
+        owners = (progress, engine, learner._reader)
+        _restoring.take_up([_restoring.Loading(values, owners, graphs=False, put=put, random=drawn)])
+
+    return take
+
+
+def _slots(system: System, omega: dict[str, Tensor]) -> list[Omega]:
+    """Costates as the system lays them out: one per weight, or one per stack of weights."""
+    slots: list[Omega] = []
+    for names, weight in zip(system.slot_names, system.theta, strict=True):
+        value = omega[names[0]] if len(names) == 1 else torch.stack([omega[name] for name in names])
+        if value.shape != weight.shape:
+            raise ValueError(f"the costate of {names[0]} has the shape {list(value.shape)}")
+        slots.append(value.to(weight.device, copy=True))
+    return slots
+
+
+def _take_states(engine: Unaligned, saved: Saved, *, same: bool) -> None:
+    about = saved.ranks[0]
+    if not (same and flag(about["begun"], "begun")):
+        return
+    device = engine.system.theta[0].device
+    names = [name for cell in engine.system.cells for name in cell.names]
+    found = saved.read([f"{kind}/{name}" for kind in "hz" for name in names])
+    h, z = ({n: found[f"{kind}/{n}"].to(device) for n in names} for kind in "hz")
+    engine.h = [cell.start(h) for cell in engine.system.cells]
+    engine.z = [cell.start(z) for cell in engine.system.cells]
+
+
+def _take_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: bool) -> None:
+    engine.number = whole(saved.ranks[0]["number"], "the number of ticks")
+    if not same:
+        return
+    device, wiring = engine.system.theta[0].device, engine.system.wiring
+    border = None if part is None else part.border
+    last = part is None or part.shown is None
+    own = {name for cell in engine.system.cells for name in cell.names}
+    for about, ends in zip(
+        *(entries(saved.ranks[k]["flights"], "samples in flight") for k in (0, -1)), strict=True
+    ):
+        entry = whole(about["entry"], "the entry of a sample in flight")
+        prefix, age = f"flight/{entry}/", engine.number - entry
+        wanted = [n for n in saved.under(prefix) if _wanted(n, own, border, first=border is None, last=last)]
+        if border is not None and age >= engine.schedule.backward[border]:
+            wanted = [n for n in wanted if n != f"z/{border}"]
+        read = saved.read([prefix + n for n in wanted])
+        left = Tensors({n.removeprefix(prefix): x for n, x in read.items()})
+        sample = Sample(None, None, about["sample"]["tau"], flag(about["sample"]["boundary"], "boundary"))
+        if border is None:
+            sample.u = unpack_sample(left, about["sample"] | {"target": _none()}, "", device).u
+        if last:
+            sample.target = unpack_sample(left, ends["sample"] | {"u": _none()}, "", device).target
+        if border is not None:
+            told = [f["forms"] for rank in saved.ranks for f in rank["flights"] if f["entry"] == entry]
+            sample.u = template(next(forms[border] for forms in told if border in forms).encode(), device)
+        times = number(about["t"], "t"), number(about["stride"], "stride", positive=True)
+        flight = Flight(sample, *times, flag(about["reported"], "reported"), wiring.values(sample.u))
+        for name in left.names():
+            kind, _, node = name.partition("/")
+            if kind in ("h", "z"):
+                getattr(flight, kind)[node] = left.keep(name, device)
+        for name in sorted(left.under("draws/").names(), key=lambda n: int(n.rpartition("/")[2])):
+            flight.draws.setdefault(name.rpartition("/")[0], []).append(read[f"{prefix}draws/{name}"])
+        if "loss" in left:
+            flight.loss = left.keep("loss", device)
+        left.done()
+        engine.flights[entry] = flight
+
+
+def _wanted(name: str, own: set[str], border: str | None, *, first: bool, last: bool) -> bool:
+    kind, _, rest = name.partition("/")
+    if kind in ("u", "target", "loss"):
+        return first if kind == "u" else last
+    return (rest.rpartition("/")[0] if kind == "draws" else rest) in own | ({border} if kind != "draws" else set())
+
+
+def _none() -> Any:
+    """How a sample says that a part of it is not there."""
+    return pack_sample(Sample(None), "")[1]["u"]

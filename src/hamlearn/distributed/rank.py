@@ -1,0 +1,214 @@
+"""One rank of a pipeline: its part of the graph, its neighbours, and a step that all ranks make together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from hamlearn import _checkpoint, _tree
+from hamlearn._identity import identity
+from hamlearn._version import __version__
+from hamlearn.distributed.engines import Border, Engine, engine_of
+from hamlearn.distributed.header import Header, described, template
+from hamlearn.distributed.links import COSTATE, STATE, Headers, Receiver, Sender
+from hamlearn.distributed.parts import Part
+from hamlearn.distributed.place import Place
+from hamlearn.distributed.storage import Saving
+from hamlearn.errors import ConfigError, RankError, SampleError
+from hamlearn.hyper import Hyper
+from hamlearn.learner._running import Reader
+from hamlearn.local.finite import check_input
+from hamlearn.local.outer import dense
+from hamlearn.local.progress import Progress
+from hamlearn.local.setting import Settings
+from hamlearn.local.wiring import Wiring
+from hamlearn.state import Sample, State, StepReport
+
+
+class Rank(Settings):
+    """What a rank holds, and how it takes a sample together with the others."""
+
+    _place: Place
+    _average_every: int | None
+    _failed: str | None
+
+    def _build(self, part: Part, hyper: Hyper, on_nonfinite: str, config: dict[str, Any]) -> None:
+        place, self._part, self._hyper, self.config = self._place, part, hyper, config
+        self._system = part.system
+        self._device = part.system.theta[0].device
+        before, after = (place.peer(place.rank + way, self._device.type) for way in (-1, 1))
+        self._border = Border()
+        if before is not None:
+            self._border.states_in, self._border.costates_out = Receiver(before, STATE), Sender(before, COSTATE)
+        if after is not None:
+            self._border.states_out, self._border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
+        self._headers = Headers(before, after)
+        self._engine: Engine = engine_of(part, self._border, align=self._align)
+        self._progress = Progress(part.system, self._engine, on_nonfinite)
+        self._reader = Reader()
+        self._key: str | None = None
+        self._told: str | None = None
+        group = place.group("saving") if place.ranks > 1 else None
+        self._saving = Saving(place.rank, group, place.timeout)
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise ConfigError("a pipeline cannot be copied or pickled on one of its ranks: save and load a checkpoint")
+
+    @contextmanager
+    def _together(self) -> Iterator[None]:
+        """What ranks do together; where it fails, closed connections tell the others, and nothing goes on."""
+        if self._failed is not None:
+            raise RankError(
+                f"this pipeline has failed before ({self._failed}), and its ranks may be at different ticks: "
+                "build a new one on every rank and load a checkpoint"
+            )
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._failed = f"{type(error).__name__}: {error}"
+            if "_border" in vars(self):
+                self._border.drop()
+                self._headers.drop()
+            self._place.close()
+            raise
+
+    @property
+    def rank(self) -> int:
+        """Place of this process in the pipeline."""
+        return self._place.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the pipeline has."""
+        return self._place.ranks
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s."""
+        return self._hyper
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the groups of this rank, each that of its last node."""
+        return [node.name for node in self._system.wiring.nodes]
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Aligned: ticks from a group's computing of a sample to its learning from it, for this rank's groups."""
+        if not self._align:
+            raise ConfigError(
+                "delays are defined for align=True: otherwise a costate meets whatever input is there"
+            )
+        return {name: self._part.plan.delays(name)[0] for name in self.nodes}
+
+    @property
+    def ticks(self) -> int:
+        """Ticks made so far."""
+        return self._engine.number
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        return self._reader.position
+
+    @property
+    def state(self) -> State:
+        """Time, h and z by node, and ω by parameter name, of this rank's groups. For all ranks alike."""
+        with self._together():
+            self._engine.settle()
+        h, z = self._engine.by_node()
+        now = self._progress
+        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
+
+    def _settle_sent(self) -> None:
+        """Wait until the neighbours have all that was sent: this process may end next."""
+        with self._together():
+            self._headers.settle()
+            self._border.settle()
+
+    def _step(self, sample: Sample | None) -> StepReport | None:
+        """One step, or `None` where the first rank says that the run is over."""
+        header = self._announce(sample) if self.rank == 0 else None
+        with self._together():
+            if header is None:
+                header = self._follow(sample)
+                if header.kind != "sample":
+                    return None
+            own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
+            report = self._progress.show(own, self._hold)
+            self._average()
+        return report if report is not None else StepReport(self._progress.t, None, None, None)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """θ and ω become the means over all replicas, where there are some and it is time."""
+        progress, place = self._progress, self._place
+        if len(place.pipelines) == 1 or self._average_every is None or progress.shown % self._average_every:
+            return
+        omega = [dense(w).clone() for w in progress.omega]
+        place.average([*(w.detach() for w in self._system.theta), *omega])
+        progress.omega = list(omega)
+
+    def _announce(self, sample: Sample | None) -> Header:
+        """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that."""
+        if not isinstance(sample, Sample):
+            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+        if torch.is_inference_mode_enabled():
+            raise ConfigError(
+                "a step was asked for in inference mode, where nothing can be learned: leave it first"
+            )
+        if self._align and self.on_nonfinite != "ignore":
+            check_input(sample.u, "raise")
+        key, fresh = _tree.describe(sample.u), self._engine.fresh
+        if self._key not in (None, key) and not fresh and not self._align:
+            raise SampleError(
+                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
+                "of a sequence with boundary=True, or reset()"
+            )
+        blob = b"" if key == self._key else self._form_of(sample.u)
+        header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
+        with self._together():
+            self._headers.send(header, blob)
+        self._key = key
+        return header
+
+    def _follow(self, sample: Sample | None) -> Header:
+        """What the first rank says, told on to the next rank before it is looked at."""
+        header, blob = self._headers.receive()
+        self._told = header.kind
+        if not blob:
+            self._headers.send(header)
+        if header.kind == "sample":
+            header.check(self.ticks, self._engine.fresh, sample)
+            if blob:
+                self._border.template = template(blob, self._device)
+                self._headers.send(header, self._form_of(self._border.template))
+        return header
+
+    def _form_of(self, u: Any) -> bytes:
+        """Shape and dtype of what this part shows to the next rank for such an input."""
+        name, trial = self._part.shown, self._system.wiring.start(u)
+        return b"" if name is None else described(trial[name])
+
+
+def config_of(
+    wiring: Wiring, hyper: Hyper, hold: int, align: bool, order: str, on_nonfinite: str
+) -> dict[str, Any]:
+    """What has to be the same on every rank, and in a checkpoint."""
+    named = dict(wiring.root.named_parameters()) | dict(wiring.root.named_buffers())
+    return {
+        "hamlearn": __version__,
+        "torch": str(torch.__version__),
+        "parameter or buffer": _checkpoint.layout(named),
+        "nodes": {name: list(sources) for name, sources in wiring.sources.items()},
+        "hyper": identity(vars(hyper)),
+        "hold": hold,
+        "align": align,
+        "order": order,
+        "on_nonfinite": on_nonfinite,
+    }

@@ -1,0 +1,87 @@
+"""`hamlearn run` under torchrun: the network of a file as a pipeline over all ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from hamlearn.distributed import PipelineLearner
+from hamlearn.errors import ConfigError
+from hamlearn.experiments.run_build import LOSSES, build_network
+from hamlearn.experiments.run_config import Config
+from hamlearn.hyper import Hyper
+from hamlearn.record._whole import write_text
+from hamlearn.streams import Stream
+
+CHECKPOINTS = "checkpoints"
+
+
+@contextmanager
+def job() -> Iterator[None]:
+    """Be a rank of the job that torchrun started, if it did."""
+    started = "RANK" in os.environ and not dist.is_initialized()
+    if started:
+        dist.init_process_group("gloo")
+    try:
+        yield
+        if started:
+            # The slowest rank still needs what the others sent.
+            dist.barrier()
+    finally:
+        if started:
+            dist.destroy_process_group()
+
+
+def check(config: Config) -> None:
+    """Refuse what a pipeline cannot do, by the names that the file uses."""
+    learner = config["learner"]
+    if config["network"]["kind"] not in ("linear", "mlp") or config["network"]["role"] != "output":
+        raise ConfigError(
+            f"learner.pipeline is for layers in a row, but network.kind is {config['network']['kind']!r} with "
+            f'network.role = {config["network"]["role"]!r}. Use kind = "mlp", or leave learner.pipeline out.'
+        )
+    for key, allowed in (("credit", "cleared"), ("engine", "eager"), ("on_nonfinite", "raise")):
+        if learner[key] != allowed:
+            raise ConfigError(
+                f"learner.{key} = {learner[key]!r} is not known to a pipeline. Allowed is {allowed!r}."
+            )
+    if config["records"]["metrics"]:
+        raise ConfigError("records.metrics are not kept by a pipeline. Leave them out: losses are.")
+
+
+def run(config: Config, stream: Stream, classes: int | None, folder: Path) -> dict[str, Any]:
+    """Run the pipeline to its end, from the last checkpoint in `folder` on if there is one.
+
+    The last rank writes `result.json`, with the mean loss of the samples that became complete in this run.
+    """
+    check(config)
+    module = build_network(config, stream, classes).output
+    # As many nodes as there are layers with weights: an activation belongs to the layer before it.
+    layers = list(module) if isinstance(module, nn.Sequential) else [module]
+    pairs = [nn.Sequential(*layers[i : i + 2]) for i in range(0, len(layers), 2)]
+    learner = PipelineLearner(
+        nn.Sequential(*pairs),
+        LOSSES[config["loss"]["kind"]],
+        Hyper(**config["hyper"]),
+        groups=config["learner"]["pipeline"],
+        align=True,
+        order=config["learner"]["order"],
+    )
+    learner.resume(folder / CHECKPOINTS)
+    steps = config["run"]["steps"]
+    left = None if steps is None else max(steps - learner.position, 0)
+    every = config["checkpoint"]["every"]
+    reports = learner.run(stream, left, resume=True, save_to=folder / CHECKPOINTS, save_every=every)
+    losses = [float(report.loss) for report in reports if report.loss is not None]
+    learner.save(folder / CHECKPOINTS, keep=2)
+    result = {"steps": learner.position, "loss": sum(losses) / len(losses) if losses else None}
+    if learner.rank == learner.ranks - 1:
+        write_text(folder / "result.json", json.dumps(result, indent=1) + "\n")
+    return result

@@ -1,0 +1,63 @@
+"""A pipeline over processes computes what one process computes, to the bit."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.distributed import jobs
+from tests.distributed.ranks import values
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The facts of all ranks as those of one learner; no two ranks may hold the same."""
+    assert len({part["t"] for part in parts}) == 1
+    whole: dict[str, Any] = {"t": parts[0]["t"], "h": {}, "z": {}, "omega": {}, "theta": {}}
+    for part in parts:
+        for kind in ("h", "z", "omega", "theta"):
+            assert not whole[kind].keys() & part[kind].keys()
+            whole[kind] |= part[kind]
+    return whole
+
+
+COUNT = 24
+judged = functools.cache(lambda setting: jobs.local(setting, COUNT, 4))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_states_costates_weights_and_reports_are_those_of_a_local_learner_bit_for_bit(
+    ranks: int, tmp_path: Path
+) -> None:
+    found = values(jobs.all_settings, ranks, tmp_path, COUNT, 4)
+    for setting in jobs.SETTINGS:
+        (reports, before, y), after = judged(setting)
+        of_ranks = [found[rank][setting] for rank in range(ranks)]
+        assert equal(joined([middle[1] for middle, _ in of_ranks]), before), setting
+        assert equal(joined([last for _, last in of_ranks]), after), setting
+        assert equal(of_ranks[-1][0][0], reports), setting
+        assert equal(of_ranks[-1][0][2], y), setting
+        for middle, _ in of_ranks[:-1]:
+            assert [t for t, _, _ in middle[0]] == [t for t, _, _ in reports], setting
+            assert middle[2] is None
+
+
+def test_replicas_with_streams_of_their_own_average_weights_and_costates_as_by_hand(tmp_path: Path) -> None:
+    found = values(jobs.replicas, 4, tmp_path, str(tmp_path / "saved"))
+    for replica, expected in enumerate(jobs.averaged(47)):
+        ranks = found[2 * replica : 2 * replica + 2]
+        for parts in zip(*ranks, strict=True):
+            assert equal(joined(list(parts)), expected)
