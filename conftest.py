@@ -17,7 +17,7 @@ from xdist.scheduler import LoadGroupScheduling
 ROOT = Path(__file__).parent
 # Triton comes with PyTorch for GPUs only; braintrace lives in an environment of its own.
 collect_ignore = [] if find_spec("triton") else ["src/hamlearn/local/fused/kernel.py"]
-collect_ignore += [] if find_spec("brainstate") else ["src/hamlearn/bench/_credit_rival_jax.py"]
+collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
 _open_page = ExitStack()
 
 

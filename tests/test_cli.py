@@ -37,7 +37,7 @@ def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name
 
 def test_a_device_is_taken_by_the_benchmarks_that_know_it_and_refused_by_the_others(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("hamlearn.bench.stream.run", lambda out, **given: seen.append(given))
+    monkeypatch.setattr("benchmarks.stream.run", lambda out, **given: seen.append(given))
     assert runner.invoke(app, ["bench", "stream", "--device", "cuda", "--out", str(tmp_path)]).exit_code == 0
     assert runner.invoke(app, ["bench", "stream", "--out", str(tmp_path)]).exit_code == 0
     assert seen == [{"quick": False, "device": "cuda"}, {"quick": False}]
@@ -151,10 +151,16 @@ def test_a_mistake_in_a_configuration_is_one_message_and_exit_code_two(tmp_path)
 
 
 def test_a_benchmark_whose_library_is_missing_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.delitem(sys.modules, "hamlearn.bench.endless", raising=False)
+    monkeypatch.delitem(sys.modules, "benchmarks.endless", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
     result = runner.invoke(app, ["bench", "endless", "--quick", "--out", str(tmp_path)])
     assert "needs psutil: pip install" in str(result.exception)
+
+
+def test_without_the_sources_the_command_says_where_the_benchmarks_are(tmp_path, monkeypatch):
+    monkeypatch.setattr("hamlearn.cli.__file__", str(tmp_path / "lib" / "hamlearn" / "cli.py"))
+    result = runner.invoke(app, ["bench", "step", "--quick", "--out", str(tmp_path)])
+    assert "not part of the installed package: clone the sources" in str(result.exception)
 
 
 def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path):

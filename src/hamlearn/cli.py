@@ -146,21 +146,36 @@ def bench(
         Path | None, typer.Option(help="For credit: an interpreter that has braintrace, to be compared with.")
     ] = None,
 ) -> None:
-    """Measure speed and memory, print tables, and write dated JSON reports."""
+    """Measure speed and memory, print tables, and write dated JSON reports.
+
+    The benchmarks are part of the sources, not of the installed package: run this in a clone of the repository.
+    """
     chosen = names or list(Benchmark)
     _require_device(chosen, device)
     options = {"tasks": task or (), "rules": rule or (), "braintrace": braintrace}
     if any(options.values()) and chosen != [Benchmark.credit]:
         raise ConfigError("--task, --rule and --braintrace are for credit alone: hamlearn bench credit")
+    _find_benchmarks()
     for name in chosen:
         try:
-            benchmark = importlib.import_module(f"hamlearn.bench.{name.value}")
+            benchmark = importlib.import_module(f"benchmarks.{name.value}")
         except ModuleNotFoundError as error:
             raise ConfigError(
                 f"the benchmark {name.value!r} needs {error.name}: pip install 'hamlearn[bench,experiments,river]'"
             ) from error
         given: dict[str, Any] = {} if device is None else {"device": device}
         benchmark.run(out, quick=quick, **given, **(options if name is Benchmark.credit else {}))
+
+
+def _find_benchmarks() -> None:
+    root = Path(__file__).parents[2]
+    if not (root / "benchmarks" / "__init__.py").is_file():
+        raise ConfigError(
+            "the benchmarks are not part of the installed package: clone the sources of hamlearn, install them by "
+            "pip install -e '.[bench,experiments,river]', and run `hamlearn bench` there"
+        )
+    if str(root) not in sys.path:
+        sys.path.insert(0, str(root))
 
 
 def _require_device(names: list[Benchmark], device: str | None) -> None:

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.bench.credit_tasks import online, rules
-from hamlearn.bench.credit_tasks.looped import Looped, eagerly
-from hamlearn.bench.credit_tasks.nets import DenseTanh, Restarting
-from hamlearn.bench.credit_tasks.windowed import NO_RULE, Windowed, windows
+from benchmarks.credit_tasks import online, rules
+from benchmarks.credit_tasks.looped import Looped, eagerly
+from benchmarks.credit_tasks.nets import DenseTanh, Restarting
+from benchmarks.credit_tasks.windowed import NO_RULE, Windowed, windows
 from hamlearn.cells.columnar import slots
 
 LANES, INPUTS, UNITS, STEPS = 3, 2, 4, 12

@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.bench._credit_study import best
-from hamlearn.bench.credit_tasks import series, symbols, tmaze
-from hamlearn.bench.credit_tasks.looped import Looped, eagerly
-from hamlearn.bench.credit_tasks.nets import DenseTanh, Restarting
-from hamlearn.bench.credit_tasks.rules import Own
+from benchmarks._credit_study import best
+from benchmarks.credit_tasks import series, symbols, tmaze
+from benchmarks.credit_tasks.looped import Looped, eagerly
+from benchmarks.credit_tasks.nets import DenseTanh, Restarting
+from benchmarks.credit_tasks.rules import Own
 
 
 @pytest.mark.parametrize("make", [series.henon, series.mackey_glass, series.lorenz])

@@ -8,9 +8,10 @@ import sys
 import pytest
 import torch
 
-from hamlearn.bench import _stream_contenders as contenders
-from hamlearn.bench import _stream_single as single
-from hamlearn.bench._stream_workloads import WORKLOADS, make_problem
+from benchmarks import ROOT
+from benchmarks import _stream_contenders as contenders
+from benchmarks import _stream_single as single
+from benchmarks._stream_workloads import WORKLOADS, make_problem
 from hamlearn.errors import HamlearnError
 
 # What a module sets up once would be set up by each process otherwise.
@@ -23,8 +24,8 @@ EVERYWHERE = {"sgd_eager", "hl_eager", "hl_compiled", "hl_each_loss", "hl_loop"}
 def report(tmp_path_factory):
     # A process of its own: JAX watches forks, and would warn of those of later tests.
     out = tmp_path_factory.mktemp("stream")
-    command = [sys.executable, "-m", "hamlearn.bench.stream", "--quick", "--out", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    command = [sys.executable, "-m", "benchmarks.stream", "--quick", "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     (path,) = out.glob("*-stream.json")
     return json.loads(path.read_text())

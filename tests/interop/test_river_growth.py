@@ -9,7 +9,7 @@ from river import datasets, evaluate, metrics
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.bench.defaults import SHARE, compare
+from benchmarks.defaults import SHARE, compare
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.interop.river import HLClassifier, HLForecaster, HLRegressor
 from hamlearn.interop.river.encoding import Encoder

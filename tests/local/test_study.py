@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hamlearn.bench import local as bench
+from benchmarks import local as bench
 from hamlearn.experiments import locality
 from hamlearn.experiments._classification import mnist_data
 

@@ -3,7 +3,7 @@ import json
 import pytest
 import torch
 
-from hamlearn.bench import _resident, memory
+from benchmarks import _resident, memory
 
 
 def test_the_memory_benchmark_writes_a_dated_report_and_a_figure(tmp_path):

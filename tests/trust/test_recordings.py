@@ -81,6 +81,14 @@ READS = {
         lambda m, on: SETTINGS.update(gain=3.0 if on else 1.0),
     ),
     "a closure": set_cell(),
+    "a list, by a comprehension": (
+        lambda m: max([gain for gain in m.kept["gain"]]),  # noqa: C416 (a frame of its own is what is tested)
+        lambda m, on: m.kept["gain"].__setitem__(0, 2.0),
+    ),
+    "a list, by a generator": (
+        lambda m: sum(gain for gain in m.kept["gain"]),
+        lambda m, on: m.kept["gain"].__setitem__(0, 2.0),
+    ),
 }
 
 

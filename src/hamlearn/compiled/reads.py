@@ -147,8 +147,9 @@ class Reads(Noted):
             self.seen[id(code)] = code
             self._globals(code, scope)
         for name, value in list(frame.f_locals.items()):
-            # Containers among the arguments are made anew for each step, or are reached from elsewhere.
-            if not isinstance(value, (Tensor, tuple, list, dict, set)):
+            # Containers among the arguments are made anew for each step, or are reached from elsewhere; so is what
+            # a comprehension runs over, which Python calls ".0".
+            if name != ".0" and not isinstance(value, (Tensor, tuple, list, dict, set)):
                 self.follow(f"{name!r} in {code.co_name}()", value)
 
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
@@ -219,6 +220,8 @@ class Reads(Noted):
 
     def _object(self, label: str, value: Any) -> Parts:
         kind = type(value)
+        if hasattr(value, "__next__"):
+            raise UnsupportedError(f"{label} is a {kind.__name__}, which changes when it is read")
         if isinstance(value, nn.Module):
             for name in _HOOKS:
                 if getattr(value, name, None) or getattr(nn.modules.module, f"_global{name}", None):
@@ -227,8 +230,6 @@ class Reads(Noted):
             raise UnsupportedError(f"{label} is a {kind.__name__}, whose state a recorded step cannot follow")
         elif kind.__module__.split(".")[0] == "hamlearn":
             return []
-        if hasattr(value, "__next__"):
-            raise UnsupportedError(f"{label} is a {kind.__name__}, which changes when it is read")
         if not hasattr(value, "__dict__") and not slot_names(kind):
             raise UnsupportedError(f"{label} is a {kind.__module__}.{kind.__name__}, which cannot be compared")
         return [*self._fields(label, value), (kind.__name__, kind)]

@@ -1,0 +1,149 @@
+"""Time of a tick in which all layers compute and learn at once, against BackPropagation of the same net.
+
+A chain of equal layers with tanh, batch 1, mean squared error, float32, with one thread and with PyTorch's own
+number of threads. Medians of interleaved rounds:
+
+- BackPropagation: `zero_grad`, forward, backward and `torch.optim.SGD.step`, eager;
+- unaligned and aligned: `LocalLearner.step` with the layers stacked, and without the check that all is finite,
+  which BackPropagation does not make either;
+- aligned, one node at a time: the same without stacking.
+
+A tick of the local learner passes a sample one layer on, a step of BackPropagation takes it through all of them;
+both move every weight once and take in one new sample. Time is taken on the wall, and as time of this process,
+which other processes on the machine disturb less: on a shared machine that is the one to go by.
+
+With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import nn
+
+from benchmarks import _local_cuda, _report
+from hamlearn.hyper import Hyper
+from hamlearn.local import LocalLearner
+from hamlearn.state import Sample
+
+LR = 1e-3
+_STEPS = 20
+
+
+def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, Any]:
+    """Measure, print a table, and write a dated report into `out`.
+
+    Args:
+        out: Folder for the report; made if it is not there.
+        quick: Few rounds of a shallow net, to see that all works.
+        device: "cpu" or "cuda"; `None`: the CPU.
+    """
+    if device == "cuda":
+        return _run_cuda(out, quick)
+    depths, rounds = ((8,), 3) if quick else ((16, 64, 256), 15)
+    usual = torch.get_num_threads()
+    rows = []
+    try:
+        for threads in sorted({1, usual}):
+            torch.set_num_threads(threads)
+            rows += [{"threads": threads, **_measure(depth, 64, rounds)} for depth in depths]
+    finally:
+        torch.set_num_threads(usual)
+    _print(rows)
+    found = {"reach": 10, "at": "64 layers of 64, unaligned", "rows": rows}
+    _report.write(out, "local", found)
+    return found
+
+
+def _run_cuda(out: Path, quick: bool) -> dict[str, Any]:
+    found = _local_cuda.measure(quick)
+    _report.write(out, "local-cuda", found, rerun="hamlearn bench local --device cuda")
+    names = dict.fromkeys(name for row in found["rows"] for name in row["microseconds"])
+    table = Table(title=f"µs a tick; a copy moves {found['copy bytes a second'] / 1e12:.2f} TB/s")
+    for heading in ("layers", "batch", *names, "share of copy"):
+        table.add_column(heading, justify="right")
+    for row in found["rows"]:
+        layers = f"{row['depth']} of {row['width']}{', residual' if row['residual'] else ''}"
+        cells = [str(row["microseconds"].get(name, "–")) for name in names]
+        shares = " / ".join(f"{share:.2f}" for share in row["share of copy bandwidth"].values())
+        table.add_row(layers, str(row["batch"]), *cells, shares)
+    Console(width=220).print(table)
+    return found
+
+
+def _measure(depth: int, width: int, rounds: int) -> dict[str, Any]:
+    torch.manual_seed(0)
+    u, target = torch.randn(1, width), torch.randn(1, width)
+    ways = {
+        "BackPropagation": _backprop(_layers(depth, width), u, target),
+        "unaligned": _local(_layers(depth, width), u, target),
+        "aligned": _local(_layers(depth, width), u, target, align=True),
+        "aligned, one node at a time": _local(_layers(depth, width), u, target, align=True, stacked=False),
+    }
+    for step in ways.values():
+        for _ in range(2 * depth + 3):
+            step()
+    clocks = {"wall": time.perf_counter, "process": time.process_time}
+    times: dict[str, dict[str, list[float]]] = {clock: {name: [] for name in ways} for clock in clocks}
+    for _ in range(rounds):
+        for name, step in ways.items():
+            start = {clock: read() for clock, read in clocks.items()}
+            for _ in range(_STEPS):
+                step()
+            for clock, read in clocks.items():
+                times[clock][name].append((read() - start[clock]) / _STEPS)
+    row: dict[str, Any] = {"depth": depth, "width": width}
+    for clock, found in times.items():
+        micro = {name: round(1e6 * statistics.median(values), 1) for name, values in found.items()}
+        faster = {name: round(micro["BackPropagation"] / value, 2) for name, value in micro.items()}
+        row[clock] = {"microseconds": micro, "times faster": faster}
+    return row
+
+
+def _layers(depth: int, width: int) -> list[nn.Module]:
+    return [layer for _ in range(depth) for layer in (nn.Linear(width, width), nn.Tanh())]
+
+
+def _backprop(layers: list[nn.Module], u: torch.Tensor, target: torch.Tensor) -> Callable[[], None]:
+    module = nn.Sequential(*layers)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        nn.functional.mse_loss(module(u), target).backward()
+        optimizer.step()
+
+    return step
+
+
+def _local(layers: list[nn.Module], u: torch.Tensor, target: torch.Tensor, **setting: Any) -> Callable[[], None]:
+    learner = LocalLearner(
+        nn.Sequential(*layers),
+        nn.functional.mse_loss,
+        Hyper.from_sgd(LR),
+        groups=len(layers) // 2,
+        on_nonfinite="ignore",
+        **setting,
+    )
+    sample = Sample(u, target)
+    return lambda: (learner.step(sample), None)[1]
+
+
+def _print(rows: list[dict[str, Any]]) -> None:
+    table = Table(title="µs a tick (times faster than BackPropagation)")
+    table.add_column("layers")
+    for heading in ("threads", "clock", *rows[0]["wall"]["microseconds"]):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        for clock in ("wall", "process"):
+            faster = row[clock]["times faster"]
+            cells = [f"{micro:.0f} ({faster[n]:.1f}×)" for n, micro in row[clock]["microseconds"].items()]
+            table.add_row(f"{row['depth']} of {row['width']}", str(row["threads"]), clock, *cells)
+    Console().print(table)

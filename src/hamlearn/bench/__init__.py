@@ -1,1 +1,0 @@
-"""Benchmarks: frozen, seeded workloads whose dated reports are kept."""
