@@ -42,7 +42,7 @@ _PARTS: dict[str, dict[str, Key]] = {
     "loss": SECTIONS["loss"],
     "hyper": SECTIONS["hyper"],
     "learner": {**SECTIONS["learner"], "engine": one_of("eager", "compiled", default="compiled")},
-    "records": {"every": whole(1000)},
+    "records": {"every": whole(1000, most=1_000_000)},
     "serve": SERVE,
 }
 _ELSEWHERE = {

@@ -1,0 +1,272 @@
+"""One served learner: takes rounds of requests, tells its state, and saves itself."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hamlearn import _tree
+from hamlearn.errors import HamlearnError
+from hamlearn.learner import Learner
+from hamlearn.serve.building import built
+from hamlearn.serve.inbox import Inbox, Stretch
+from hamlearn.serve.journal import Journal
+from hamlearn.serve.settings import Settings
+from hamlearn.serve.work import Work
+from hamlearn.state import Id, StepReport
+
+CHECKPOINT = "checkpoint.safetensors"
+
+log = logging.getLogger("hamlearn.serve")
+
+
+class Agent:
+    """A learner, its inbox and its journal, in a folder of its own.
+
+    All methods belong to one thread.
+
+    Args:
+        settings: What it is built from.
+        folder: Where its checkpoint and its records go; a checkpoint that is there is taken up.
+        engine: `"compiled"` or `"eager"`.
+    """
+
+    def __init__(self, settings: Settings, folder: Path, engine: str) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._engine: Any = engine
+        self._chunk = settings.config["learner"]["chunk"]
+        self._path = folder / CHECKPOINT
+        self.journal = Journal(folder, settings.serve["ids"], settings.config["records"]["every"])
+        self.inbox = Inbox(settings.spec, self.journal.state_dict, self.journal.load_state_dict)
+        self.learner: Learner = built(settings, self.inbox)
+        self.dropped = 0
+        self.saved: dict[str, Any] | None = None
+        self._saved_at = time.monotonic()
+        self._labels = self.learner.labels
+        self._last: StepReport | None = None
+        self._changes = 0
+        if self._path.exists():
+            self.learner.load(self._path)
+            self._open(resume=True)
+            written = datetime.fromtimestamp(self._path.stat().st_mtime, UTC)
+            self._note_saved(written)
+            self._labels = self.learner.labels
+
+    def take(self, works: Iterable[Work]) -> None:
+        """Take samples and labels in their order; what became of each is in the answers of its request."""
+        rest: list[tuple[Work, int]] = []
+        for work in works:
+            work.answers = [None] * work.count
+            rest.append((work, 0))
+        before = self.journal.samples
+        while rest:
+            plan, rest = self._plan(rest)
+            self._run([stretch for stretch in plan if not stretch.seen])
+            for stretch in plan:
+                if stretch.seen:
+                    self._answer_again(stretch.work, stretch.start)
+        if self._last is not None and self.journal.due(before):
+            self.journal.look(self._last, self.norms(), self.dropped)
+        self._labels = self.learner.labels
+        # It holds on to the whole block that it is part of.
+        self._last = None
+
+    def state(self) -> dict[str, Any]:
+        """Where the learner stands."""
+        journal, learner = self.journal, self.learner
+        return {
+            "position": journal.samples,
+            "learned": journal.learned,
+            "t": learner.state.t,
+            "norms": self.norms(),
+            "labels": learner.labels._asdict(),
+            "late": learner.labels.late,
+            "dropped": self.dropped,
+            "bad": journal.bad,
+            "seen": journal.seen,
+            "last_id": journal.last,
+            "diverging": journal.diverging,
+            "resumed_at": journal.began,
+            "checkpoint": self.saved,
+            "order": learner.order,
+            "engine": self._engine,
+        }
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """What became of samples and labels so far; may be read by any thread."""
+        journal = self.journal
+        return {
+            "samples": journal.samples,
+            "learned": journal.learned,
+            "bad": journal.bad,
+            "seen": journal.seen,
+            "dropped": self.dropped,
+            "late": self._labels.late,
+            "labels": self._labels.learned,
+        }
+
+    def norms(self) -> dict[str, float | None]:
+        """Euclidean norms of h, z, ω and θ; `None` where there is none."""
+        state, theta = self.learner.state, list(self.learner.network.parameters())
+        parts = {"h": state.h, "z": state.z, "omega": state.omega, "theta": theta}
+        return {name: None if tree is None else _norm(tree) for name, tree in parts.items()}
+
+    def save(self) -> dict[str, Any]:
+        """Write a checkpoint, and answer up to which sample it reaches."""
+        self.inbox.saving = True
+        try:
+            self.learner.save(self._path)
+        finally:
+            self.inbox.saving = False
+        return self._note_saved(datetime.now(UTC))
+
+    def due(self, interval: float) -> bool:
+        """Whether anything has changed since the last checkpoint, and so many seconds have gone by."""
+        return self._changes > 0 and time.monotonic() - self._saved_at >= interval
+
+    def postpone(self) -> None:
+        """Try the next checkpoint only after another interval."""
+        self._saved_at = time.monotonic()
+
+    def close(self) -> None:
+        """Save what is not saved yet, and close the records."""
+        try:
+            if self._changes:
+                self.save()
+        finally:
+            self.journal.close()
+
+    def _note_saved(self, when: datetime) -> dict[str, Any]:
+        self.saved = {
+            "position": self.journal.samples,
+            "last_id": self.journal.last,
+            "labels": self.learner.labels.learned,
+            "time": when.isoformat(timespec="seconds"),
+        }
+        self._changes, self._saved_at = 0, time.monotonic()
+        return self.saved
+
+    def _plan(self, rest: list[tuple[Work, int]]) -> tuple[list[Stretch], list[tuple[Work, int]]]:
+        """What can be taken now, and what has to wait until it is known whether an id before was taken."""
+        plan: list[Stretch] = []
+        pending: set[tuple[bool, Id]] = set()
+        for place, (work, first) in enumerate(rest):
+            if work.ids is None:
+                plan.append(Stretch(work, first, work.count))
+                continue
+            known = self.journal.label_ids if work.labels else self.journal.ids
+            start = first
+            for index in range(first, work.count):
+                id = work.ids[index]
+                if id is None:
+                    continue
+                again = (work.labels, id) in pending
+                seen = not again and id in known
+                by_itself = seen or work.labels or not work.has_target(index)
+                if (again or by_itself) and start < index:
+                    plan.append(Stretch(work, start, index))
+                if again:
+                    return plan, [(work, index), *rest[place + 1 :]]
+                if by_itself:
+                    plan.append(Stretch(work, index, index + 1, alone=not seen, seen=seen))
+                    start = index + 1
+                if not seen:
+                    pending.add((work.labels, id))
+            if start < work.count:
+                plan.append(Stretch(work, start, work.count))
+        return plan, []
+
+    def _run(self, plan: list[Stretch]) -> None:
+        while plan:
+            left = self.inbox.put(plan)
+            items = _items(plan)
+            taken = 0
+            try:
+                for report in self.learner.run(self.inbox, left, self._engine, self._chunk):
+                    taken += 1
+                    self._note(*next(items), report)
+                return
+            except HamlearnError as error:
+                self.journal.bad += 1
+                work, index = next(items)
+                work.answers[index] = {"error": str(error)}
+                plan = _without(plan, taken + 1)
+                self.inbox.put([])
+                # What the learner has read ahead of the failed sample is read anew.
+                self._open(resume=False)
+
+    def _open(self, resume: bool) -> None:
+        for _ in self.learner.run(self.inbox, 0, self._engine, self._chunk, resume=resume):
+            raise AssertionError("a run of no steps has no reports")
+
+    def _note(self, work: Work, index: int, report: StepReport) -> None:
+        self._changes += 1
+        id = None if work.ids is None else work.ids[index]
+        if work.labels:
+            assert id is not None
+            work.answers[index] = self._label_answer(id, report)
+            return
+        self._last = report
+        number, loss = self.journal.sample(report, id)
+        answer = {
+            "y": report.y.tolist(),
+            "loss": loss,
+            "t": report.t,
+            "sample": number,
+            "learned": loss is not None,
+        }
+        if report.skipped:
+            answer["skipped"] = True
+        work.answers[index] = answer
+
+    def _label_answer(self, id: Id, report: StepReport) -> dict[str, Any]:
+        late = report.sample is None
+        if not late:
+            self.journal.label_ids.add(id)
+        learned = not late and not report.skipped
+        loss = float(report.loss) if learned and report.loss is not None else None
+        return {"id": id, "loss": loss, "learned": learned, "late": late}
+
+    def _answer_again(self, work: Work, index: int) -> None:
+        """Nothing is learned from what was seen before; a sample gets the answer of the present weights."""
+        self.journal.seen += 1
+        self._changes += 1
+        if work.labels:
+            assert work.ids is not None
+            work.answers[index] = {"id": work.ids[index], "loss": None, "learned": False, "seen": True}
+            return
+        assert work.u is not None
+        tau = None if work.tau is None else work.tau[index]
+        y = self.learner.predict(torch.tensor(work.u[index]), tau)
+        answer = {"y": y.tolist(), "loss": None, "t": self.learner.state.t, "sample": None, "learned": False}
+        work.answers[index] = {**answer, "seen": True}
+
+
+def _items(plan: list[Stretch]) -> Iterator[tuple[Work, int]]:
+    for work, start, stop, *_ in plan:
+        for index in range(start, stop):
+            yield work, index
+
+
+def _without(plan: list[Stretch], count: int) -> list[Stretch]:
+    """The plan without its first so many samples."""
+    rest: list[Stretch] = []
+    for stretch in plan:
+        gone = min(count, stretch.stop - stretch.start)
+        count -= gone
+        if stretch.start + gone < stretch.stop:
+            rest.append(stretch._replace(start=stretch.start + gone))
+    return rest
+
+
+def _norm(tree: Any) -> float:
+    leaves, _ = _tree.flatten(tree)
+    return math.hypot(*(float(torch.linalg.vector_norm(leaf.detach())) for leaf in leaves))

@@ -1,0 +1,111 @@
+"""Connections that cannot hold a server up: bounds on what uvicorn leaves to proxies."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from hamlearn.serve.answers import send_refused
+from hamlearn.serve.refusals import BUSY, Refused
+
+HEAD = 65_536
+"""Bytes of the longest request line with all its headers."""
+
+
+class _Reader:
+    """Gives up on a client that does not read its answers.
+
+    Where more is to be sent than the system and the transport hold, the client has so many seconds to read some.
+    """
+
+    seconds: float
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    _unread: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()  # type: ignore[misc]
+        self._unread = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()  # type: ignore[misc]
+        self._read()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)  # type: ignore[misc]
+        self._read()
+
+    def _read(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+
+class Socket(_Reader, WebSocketsSansIOProtocol):
+    """A WebSocket, with a bound on the time that its client may leave answers unread."""
+
+
+class Connection(_Reader, HttpToolsProtocol):
+    """A connection over HTTP, with bounds on the time and the size of headers, and on the number of connections.
+
+    Attributes:
+        most: How many connections are served; those beyond get a 503, and beyond twice as many they are closed.
+    """
+
+    most: int
+    _head: asyncio.TimerHandle | None = None
+    _size = 0
+
+    def connection_made(self, transport: Any) -> None:
+        """Serve the connection, if there are not too many."""
+        super().connection_made(transport)
+        if len(self.connections) > 2 * self.most:
+            transport.abort()
+            return
+        if len(self.connections) > self.most:
+            self.app = self._full
+        self._await_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Read on, if this is not more than headers may be."""
+        if self._head is None and self.cycle is not None and self.cycle.response_complete:
+            # The first bytes of the next request.
+            self._await_head()
+        super().data_received(data)
+        if self._head is not None:
+            self._size += len(data)
+            if self._size > HEAD:
+                self._end_head()
+                self.send_400_response(f"The headers have more than {HEAD} bytes.")
+
+    def on_headers_complete(self) -> None:
+        """Go on to the body, which has bounds of its own."""
+        self._end_head()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the timers."""
+        self._end_head()
+        super().connection_lost(exc)
+
+    def _await_head(self) -> None:
+        self._size = 0
+        self._head = self.loop.call_later(self.seconds, self.transport.abort)
+
+    def _end_head(self) -> None:
+        if self._head is not None:
+            self._head.cancel()
+            self._head = None
+
+    async def _full(self, scope: Any, receive: Any, send: Any) -> None:
+        reason = f"there are more than {self.most} connections (serve.connections). Close some, or try again later."
+        await send_refused(send, Refused(503, reason, retry=BUSY, close=True), "json")
+
+
+def bounded(seconds: float, connections: int) -> tuple[type[Connection], type[Socket]]:
+    """The two kinds of connections with these bounds."""
+    http = type("BoundedConnection", (Connection,), {"seconds": seconds, "most": connections})
+    return http, type("BoundedSocket", (Socket,), {"seconds": seconds})
