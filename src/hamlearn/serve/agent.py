@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from hamlearn import _tree
 from hamlearn.errors import HamlearnError
 from hamlearn.learner import Learner
+from hamlearn.learner._blocks import Row
 from hamlearn.serve.building import built
 from hamlearn.serve.inbox import Inbox, Stretch
 from hamlearn.serve.journal import Journal
@@ -63,7 +64,7 @@ class Agent:
         """Take samples and labels in their order; what became of each is in the answers of its request."""
         rest: list[tuple[Work, int]] = []
         for work in works:
-            work.answers = [None] * work.count
+            work.begin()
             rest.append((work, 0))
         before = self.journal.samples
         while rest:
@@ -186,46 +187,72 @@ class Agent:
 
     def _run(self, plan: list[Stretch]) -> None:
         while plan:
-            left = self.inbox.put(plan)
-            items = _items(plan)
-            taken = 0
+            left, taken = self.inbox.put(plan), 0
             try:
                 for report in self.learner.run(self.inbox, left, self._engine, self._chunk):
-                    taken += 1
-                    self._note(*next(items), report)
-                return
+                    if isinstance(report, Row):
+                        count = self._note_all(_without(plan, taken), report)
+                    else:
+                        first = _without(plan, taken)[0]
+                        count = self._note(first.work, first.start, report)
+                    taken += count
+                plan = []
             except HamlearnError as error:
                 self.journal.bad += 1
-                work, index = next(items)
-                work.answers[index] = {"error": str(error)}
+                first = _without(plan, taken)[0]
+                first.work.note(first.start, error=str(error), learned=False)
                 plan = _without(plan, taken + 1)
-                self.inbox.put([])
                 # What the learner has read ahead of the failed sample is read anew.
+                self.inbox.put([])
                 self._open(resume=False)
 
     def _open(self, resume: bool) -> None:
         for _ in self.learner.run(self.inbox, 0, self._engine, self._chunk, resume=resume):
             raise AssertionError("a run of no steps has no reports")
 
-    def _note(self, work: Work, index: int, report: StepReport) -> None:
+    def _note_all(self, plan: list[Stretch], report: Row) -> int:
+        """Note down a report and all that follow it in its block; answers how many."""
+        self._last, stack = report, report.rest()
+        count = len(stack.t)
+        self._changes += count
+        ys, number = stack.y.tolist(), self.journal.samples
+        losses: list[Any] = [None] * count if stack.loss is None else stack.loss.tolist()
+        if stack.known is not None:
+            losses = [loss if known else None for loss, known in zip(losses, stack.known, strict=True)]
+        at = 0
+        for work, start, stop, *_ in plan:
+            if at == count:
+                break
+            stop = min(stop, start + count - at)
+            end, into = at + stop - start, slice(start, stop)
+            answers = work.answers
+            answers["y"][into], answers["loss"][into], answers["t"][into] = (
+                ys[at:end],
+                losses[at:end],
+                stack.t[at:end],
+            )
+            answers["sample"][into] = range(number + at + 1, number + end + 1)
+            answers["learned"][into] = [loss is not None for loss in losses[at:end]]
+            self.journal.samples_taken(losses[at:end], None if work.ids is None else work.ids[into])
+            at = end
+        return count
+
+    def _note(self, work: Work, index: int, report: StepReport) -> int:
+        """Note down a report of a step that was taken by itself."""
         self._changes += 1
         id = None if work.ids is None else work.ids[index]
         if work.labels:
             assert id is not None
-            work.answers[index] = self._label_answer(id, report)
-            return
+            work.note(index, **self._label_answer(id, report))
+            return 1
         self._last = report
-        number, loss = self.journal.sample(report, id)
-        answer = {
-            "y": report.y.tolist(),
-            "loss": loss,
-            "t": report.t,
-            "sample": number,
-            "learned": loss is not None,
-        }
+        loss = None if report.loss is None or report.skipped else float(report.loss)
+        self.journal.samples_taken([loss], None if id is None else [id])
+        answer = {"y": report.y.tolist(), "loss": loss, "t": report.t, "sample": self.journal.samples}
+        work.note(index, **answer, learned=loss is not None)
         if report.skipped:
-            answer["skipped"] = True
-        work.answers[index] = answer
+            work.note(index, skipped=True)
+        return 1
 
     def _label_answer(self, id: Id, report: StepReport) -> dict[str, Any]:
         late = report.sample is None
@@ -241,23 +268,18 @@ class Agent:
         self._changes += 1
         if work.labels:
             assert work.ids is not None
-            work.answers[index] = {"id": work.ids[index], "loss": None, "learned": False, "seen": True}
+            work.note(index, id=work.ids[index], learned=False, late=False, seen=True)
             return
         assert work.u is not None
         tau = None if work.tau is None else work.tau[index]
         y = self.learner.predict(torch.tensor(work.u[index]), tau)
-        answer = {"y": y.tolist(), "loss": None, "t": self.learner.state.t, "sample": None, "learned": False}
-        work.answers[index] = {**answer, "seen": True}
-
-
-def _items(plan: list[Stretch]) -> Iterator[tuple[Work, int]]:
-    for work, start, stop, *_ in plan:
-        for index in range(start, stop):
-            yield work, index
+        work.note(index, y=y.tolist(), t=self.learner.state.t, learned=False, seen=True)
 
 
 def _without(plan: list[Stretch], count: int) -> list[Stretch]:
     """The plan without its first so many samples."""
+    if not count:
+        return plan
     rest: list[Stretch] = []
     for stretch in plan:
         gone = min(count, stretch.stop - stretch.start)

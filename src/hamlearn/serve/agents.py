@@ -59,15 +59,16 @@ class Agents:
             return
         if not _KEY.fullmatch(key):
             raise Refused(
-                422, f"agent={shown(key)} is no key. Give up to 64 letters, digits, '.', '_' and '-', no '.' first."
+                422,
+                f"agent={shown(key)} is no key. Give 1 to 64 letters, digits, '.', '_', '-'; not '.' first.",
             )
         if not make:
             raise Refused(404, f"there is no agent {key!r} yet. Send it a sample first: POST /predict?agent={key}")
         if len(self._known) >= self._most:
             raise Refused(
                 429,
-                f"there are {len(self._known)} agents, and serve.agents = {self._most} allows no more. Use one that "
-                "there is, or raise serve.agents.",
+                f"there are {len(self._known)} agents, and serve.agents = {self._most} allows no more. Use one of "
+                "them, or raise serve.agents.",
                 retry=60,
             )
 
@@ -96,4 +97,3 @@ class Agents:
                 problems.append(error)
         if problems:
             raise problems[0]
-

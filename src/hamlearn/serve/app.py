@@ -46,7 +46,7 @@ def application(service: Service, home: Any = None) -> Any:
         Route("/state", routes.State(service), methods=["GET"]),
         Route("/checkpoint", routes.Checkpoint(service), methods=["POST"]),
         Route("/metrics", routes.Scrape(service), methods=["GET"]),
-        WebSocketRoute("/stream", Socket(service)),  # type: ignore[arg-type]
+        WebSocketRoute("/stream", Socket(service)),
         Route("/openapi.json", described, methods=["GET"]),
         Route("/docs", shown, methods=["GET"]),
         Route("/", shown, methods=["GET"]) if home is None else Mount("/", home),
@@ -75,5 +75,8 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Say no in the same form as everywhere: no such route, or no such method."""
     assert isinstance(error, HTTPException)
     ways = "See /docs for the routes."
-    told = {"error": f"{request.method} {request.url.path[:100]}: {error.detail}. {ways}", "status": error.status_code}
+    told = {
+        "error": f"{request.method} {request.url.path[:100]}: {error.detail}. {ways}",
+        "status": error.status_code,
+    }
     return JSONResponse(told, error.status_code, headers=dict(error.headers or {}))

@@ -30,7 +30,7 @@ def built(settings: Settings, stream: Any) -> Learner:
 def fitting_engine(settings: Settings, learner: Learner) -> tuple[str, str | None]:
     """The engine that runs the learner, and why it is not the one that was asked for, if so.
 
-    A copy of the learner takes one sample, so that what can be compiled is compiled before the first request comes.
+    A copy of the learner takes one sample, so that all is compiled before the first request comes.
     """
     asked = settings.config["learner"]["engine"]
     if asked == "eager":

@@ -78,11 +78,11 @@ def encode(value: Any, form: Form) -> tuple[bytes, str]:
 
 
 def array(value: np.ndarray) -> dict[str, Any]:
-    """An array as MessagePack carries it: type, shape, and the numbers as they lie in memory.
+    r"""An array as MessagePack carries it: type, shape, and the numbers as they lie in memory.
 
     Example:
         >>> array(np.zeros((1, 2), np.float32))
-        {'dtype': '<f4', 'shape': [1, 2], 'data': b'\\x00\\x00\\x00\\x00\\x00\\x00\\x00\\x00'}
+        {'dtype': '<f4', 'shape': [1, 2], 'data': b'\x00\x00\x00\x00\x00\x00\x00\x00'}
     """
     little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
     return {"dtype": little.dtype.str, "shape": list(little.shape), "data": little.tobytes()}

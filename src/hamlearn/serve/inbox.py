@@ -1,4 +1,4 @@
-"""What a learner reads while it is served: the requests of one round, as blocks that an engine takes in one call."""
+"""What a served learner reads: the requests of one round, as blocks that an engine takes in one call."""
 
 from __future__ import annotations
 

@@ -15,16 +15,15 @@ RECORD, SPEED = "record.jsonl", "speed.jsonl"
 
 
 class _Step:
-    """What `record.Divergence` asks of a step."""
+    """What `record.Divergence` asks of a step; one for all steps of a row."""
 
     skipped = False
 
-    def __init__(self, step: int, loss: float, theta: float) -> None:
-        self.step, self.report = step, self
-        self._values = {"loss": loss, "theta": theta}
+    def __init__(self, theta: float) -> None:
+        self.report, self.step, self.loss, self._theta = self, 0, 0.0, theta
 
     def __getitem__(self, name: str) -> float:
-        return self._values[name]
+        return self.loss if name == "loss" else self._theta
 
 
 class Journal:
@@ -60,24 +59,22 @@ class Journal:
         """Since which sample the learner diverges; `None` where it does not."""
         return self._watch.since
 
-    def sample(self, report: StepReport, id: Id | None) -> tuple[int, float | None]:
-        """Count a sample that was taken; answers its number and its loss."""
-        self.samples += 1
-        if id is not None:
-            self.ids.add(id)
-            self.last = id
-        if report.loss is None or report.skipped:
-            return self.samples, None
-        self.learned += 1
-        loss = float(report.loss)
-        self._losses.append(loss)
-        return self.samples, loss
+    def samples_taken(self, losses: list[float | None], ids: list[Id | None] | None) -> None:
+        """Count samples that were taken; a loss is `None` where there was no target."""
+        self.samples += len(losses)
+        known = [loss for loss in losses if loss is not None]
+        self.learned += len(known)
+        self._losses += known
+        for id in ids or ():
+            if id is not None:
+                self.ids.add(id)
+                self.last = id
 
     def look(self, report: StepReport, norms: Mapping[str, float | None], dropped: int) -> None:
         """Judge the losses since the last row, and write the next one; `report` is that of the last step."""
-        losses, theta = self._losses, norms["theta"] or 0.0
-        for index, loss in enumerate(losses):
-            self._watch.take(_Step(self.samples - len(losses) + index + 1, loss, theta))  # type: ignore[arg-type]
+        losses, step = self._losses, _Step(norms["theta"] or 0.0)
+        for step.step, step.loss in enumerate(losses, self.samples - len(losses) + 1):
+            self._watch.take(step)  # type: ignore[arg-type]
         row = {
             "step": self.samples,
             "t": report.t,

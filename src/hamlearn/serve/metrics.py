@@ -48,7 +48,7 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(self)  # type: ignore[arg-type]
+        self._registry.register(self)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""

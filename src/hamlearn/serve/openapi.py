@@ -41,7 +41,9 @@ def document(settings: Settings) -> dict[str, Any]:
         "Sample": _object(sample, ["u"]),
         "Samples": _object({name: _list(schema, serve["batch"]) for name, schema in sample.items()}, ["u"]),
         "Label": _object(label, ["id", "target"]),
-        "Labels": _object({name: _list(schema, serve["batch"]) for name, schema in label.items()}, ["id", "target"]),
+        "Labels": _object(
+            {name: _list(schema, serve["batch"]) for name, schema in label.items()}, ["id", "target"]
+        ),
         "Answer": {"type": "object", "properties": {**answer, "learned": flag, "seen": flag, "skipped": flag}},
         "Refusal": {"type": "object", "properties": {"error": {"type": "string"}, "status": {"type": "integer"}}},
     }
@@ -51,9 +53,13 @@ def document(settings: Settings) -> dict[str, Any]:
         "paths": {
             "/predict": {"post": _taking("Answer to samples, and learn from those that have a target.", "Sample")},
             "/label": {"post": _taking("Learn the targets of earlier samples, by their ids.", "Label")},
-            "/state": {"get": _asking("Position, time, norms, counts, and the sample that the checkpoint reaches.")},
+            "/state": {
+                "get": _asking("Position, time, norms, counts, and the sample that the checkpoint reaches.")
+            },
             "/checkpoint": {"post": _asking("Write a checkpoint now.")},
-            "/metrics": {"get": {"summary": "Counts and times for Prometheus.", "responses": _answers("text/plain")}},
+            "/metrics": {
+                "get": {"summary": "Counts and times for Prometheus.", "responses": _answers("text/plain")}
+            },
         },
         "components": {
             "schemas": schemas,
@@ -98,7 +104,11 @@ def _ref(name: str) -> dict[str, str]:
     return {"$ref": f"#/components/schemas/{name}"}
 
 
-_AGENT = {"name": "agent", "in": "query", "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"}}
+_AGENT = {
+    "name": "agent",
+    "in": "query",
+    "schema": {"type": "string", "pattern": "^[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}$"},
+}
 
 
 def _taking(summary: str, name: str) -> dict[str, Any]:

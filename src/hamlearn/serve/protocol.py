@@ -101,7 +101,9 @@ class Connection(_Reader, HttpToolsProtocol):
             self._head = None
 
     async def _full(self, scope: Any, receive: Any, send: Any) -> None:
-        reason = f"there are more than {self.most} connections (serve.connections). Close some, or try again later."
+        reason = (
+            f"there are more than {self.most} connections (serve.connections). Close some, or try again later."
+        )
         await send_refused(send, Refused(503, reason, retry=BUSY, close=True), "json")
 
 

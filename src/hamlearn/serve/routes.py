@@ -50,12 +50,12 @@ class Route(ABC):
             await send_refused(send, refused, form)
         except HamlearnError as error:
             # What was asked for was fine, and this machine could not do it, as where a disk is full.
-            status, refused = 503, Refused(503, str(error), retry=BUSY)
-            await send_refused(send, refused, form)
+            status = 503
+            await send_refused(send, Refused(503, str(error), retry=BUSY), form)
         except Exception:
             log.exception("%s failed", self.name)
-            refused = Refused(500, "this is a mistake of the server's, which its log tells more about.")
-            await send_refused(send, refused, form)
+            reason = "this is a mistake of the server's, which its log tells more about."
+            await send_refused(send, Refused(500, reason), form)
         finally:
             self.service.metrics.count(self.name, status, time.perf_counter() - began)
 
@@ -174,7 +174,9 @@ def agent_of(scope: Any) -> str:
         raise Refused(400, f"the query cannot be read ({error}). Write ?agent=KEY, or nothing.") from error
     unknown = sorted(set(query) - {"agent"})
     if unknown or len(query.get("agent", [""])) != 1:
-        raise Refused(400, f"the query has {', '.join(unknown)[:100] or 'agent twice'}. Write ?agent=KEY, or nothing.")
+        raise Refused(
+            400, f"the query has {', '.join(unknown)[:100] or 'agent twice'}. Write ?agent=KEY, or nothing."
+        )
     return query.get("agent", [""])[0]
 
 
@@ -192,4 +194,3 @@ def _usual(headers: dict[bytes, bytes]) -> Form:
 
 def _too_long(what: str, most: int) -> Refused:
     return Refused(413, f"{what}, and {most} are allowed (serve.body). Send several requests.", close=True)
-

@@ -69,13 +69,15 @@ def serve(
                 ready(_address(settings, listener), service)
             app = application(service, live_page(settings.folder))
             _Server(_config(settings, app)).run(sockets=[listener])
+            if service.failed is not None:
+                raise service.failed
 
 
 class _Server(uvicorn.Server):
     """Ends in order on a signal, and does not pass the signal on: the process ends with 0."""
 
     @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:  # type: ignore[override]
+    def capture_signals(self) -> Iterator[None]:
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
             yield
@@ -145,6 +147,7 @@ def _require_same(settings: Settings) -> None:
     for key in now:
         if before.get(key) != now[key]:
             raise ConfigError(
-                f"{folder} was served with {key} = {before.get(key)!r}, now it is {now[key]!r}. Put it back to go on, "
-                f"or begin anew in another folder by --out. Free to change are {', '.join(sorted(_FREE))}, serve.*."
+                f"{folder} was served with {key} = {before.get(key)!r}, now it is {now[key]!r}. Put it back to "
+                "go on, or begin anew in another folder by --out. Free to change are "
+                f"{', '.join(sorted(_FREE))} and all of [serve]."
             )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hamlearn.errors import HamlearnError
 from hamlearn.serve.agents import Agents
 from hamlearn.serve.metrics import Metrics
 from hamlearn.serve.refusals import BUSY, Refused
@@ -24,6 +25,9 @@ class Service:
 
     Args:
         settings: What to serve.
+
+    Attributes:
+        failed: Why the last checkpoint could not be written; `None` where it could.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -39,6 +43,7 @@ class Service:
         )
         self.worker = Worker(self.agents, serve["queue"], serve["checkpoint"], self._send)
         self.metrics = Metrics(self.agents, self.worker)
+        self.failed: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -50,7 +55,11 @@ class Service:
         """Take nothing more, finish what waits, and save."""
         # The event loop goes on meanwhile: those who wait are answered.
         await asyncio.to_thread(self.worker.stop)
-        await asyncio.to_thread(self.agents.close)
+        try:
+            await asyncio.to_thread(self.agents.close)
+        except (HamlearnError, OSError) as error:
+            # The server ends all the same, and whoever runs it is told.
+            self.failed = error
 
     async def take(self, work: Work) -> None:
         """Take the samples or labels of a request; what became of each is in its answers then."""
@@ -107,8 +116,12 @@ class Service:
             if future.done():
                 return
             what = "nothing of it was learned" if self.worker.withdraw(item) else "it is being learned right now"
-            reason = f"there was no answer within {self.settings.serve['timeout']:g} seconds (serve.timeout); {what}."
-            _settle(future, None, Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY))
+            reason = (
+                f"there was no answer within {self.settings.serve['timeout']:g} seconds (serve.timeout); {what}."
+            )
+            _settle(
+                future, None, Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY)
+            )
 
         timer = asyncio.get_running_loop().call_later(self.settings.serve["timeout"], give_up)
         future.add_done_callback(lambda _: timer.cancel())
@@ -142,18 +155,16 @@ def answered(work: Work) -> tuple[int, Any]:
     Raises:
         Refused: None of it could be taken.
     """
-    answers = work.answers
-    errors = [answer["error"] for answer in answers if "error" in answer]
-    if len(errors) == len(answers):
+    errors = work.rare.get("error", {})
+    if len(errors) == work.count:
         raise Refused(422, errors[0])
     if work.layout == "one":
-        return 200, answers[0]
+        return 200, work.row(0)
     if work.layout == "rows":
-        return 200, answers
-    names = ["id", "loss", "learned", "late"] if work.labels else ["y", "loss", "t", "sample", "learned"]
-    # What is rare is left out where nothing has it.
-    names += [name for name in ("seen", "skipped", "error") if any(name in answer for answer in answers)]
-    columns: dict[str, Any] = {name: [answer.get(name) for answer in answers] for name in names}
+        return 200, [work.row(index) for index in range(work.count)]
+    columns: dict[str, Any] = dict(work.answers)
+    for name, values in work.rare.items():
+        columns[name] = [values.get(index) for index in range(work.count)]
     if work.packed and not errors:
         columns["y"] = np.array(columns["y"], np.float32 if work.u is None else work.u.dtype)
         columns["loss"] = np.array([np.nan if loss is None else loss for loss in columns["loss"]], np.float64)

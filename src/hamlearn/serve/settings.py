@@ -23,7 +23,7 @@ SERVE: dict[str, Key] = {
     "token_env": text("HAMLEARN_TOKEN"),
     "tls_cert": text(),
     "tls_key": text(),
-    "body": whole(8 << 20, least=1024, most=1 << 30),
+    "body": whole(4 << 20, least=1024, most=1 << 30),
     "batch": whole(4096, most=1_000_000),
     "queue": whole(16_384, most=10_000_000),
     "timeout": number(10.0, above=True, most=3600.0),

@@ -32,8 +32,8 @@ class _Message(NamedTuple):
 class Socket:
     """`/stream`: each message is what `POST /predict` or `POST /label` would take; bytes are MessagePack.
 
-    A message that cannot be taken gets an answer that says why, and the stream goes on. Where too many samples wait,
-    the connection is not read until there is room: the client is slowed down, not refused.
+    A message that cannot be taken gets an answer that says why, and the stream goes on. Where too many samples
+    wait, the connection is not read until there is room: the client is slowed down, not refused.
 
     Args:
         service: What is served.

@@ -39,7 +39,8 @@ class Work:
         tau: τ of each; `None` where no sample has its own.
         boundary: Whether each ends its sequence; `None` where none does.
         ids: Id of each; `None` where no sample has one.
-        answers: What became of each, once it has been taken.
+        answers: What became of each, once it has been taken: names to columns.
+        rare: What only some have, by name and then by number: `"seen"`, `"skipped"`, `"error"`.
         reply: Called when all have been taken, with what went wrong, if anything did.
         done: Whether nobody waits for it any more.
     """
@@ -55,9 +56,32 @@ class Work:
     tau: list[float | None] | None = None
     boundary: list[bool] | None = None
     ids: list[Id | None] | None = None
-    answers: list[Any] = field(default_factory=list)
+    answers: dict[str, list[Any]] = field(default_factory=dict)
+    rare: dict[str, dict[int, Any]] = field(default_factory=dict)
     reply: Callable[[Exception | None], None] | None = None
     done: bool = False
+
+    def begin(self) -> None:
+        """Make room for the answers."""
+        names = ("id", "loss", "learned", "late") if self.labels else ("y", "loss", "t", "sample", "learned")
+        self.answers = {name: [None] * self.count for name in names}
+        self.rare = {}
+
+    def note(self, index: int, **values: Any) -> None:
+        """What became of one."""
+        for name, value in values.items():
+            if name in self.answers:
+                self.answers[name][index] = value
+            else:
+                self.rare.setdefault(name, {})[index] = value
+
+    def row(self, index: int) -> dict[str, Any]:
+        """What became of one, as an object."""
+        row = {name: column[index] for name, column in self.answers.items()}
+        for name, values in self.rare.items():
+            if index in values:
+                row[name] = values[index]
+        return row
 
     def has_target(self, index: int) -> bool:
         """Whether a sample has a target."""
@@ -126,7 +150,9 @@ class Reading:
                 raise _refused(f"number {index} has no {needed}")
             if not row.keys() <= keys:
                 unknown = shown(min(str(key) for key in row.keys() - keys))
-                raise _refused(f"number {index} has the unknown key {unknown} (known are {', '.join(sorted(keys))})")
+                raise _refused(
+                    f"number {index} has the unknown key {unknown} (known are {', '.join(sorted(keys))})"
+                )
         if isinstance(value, dict):
             first = value[needed]
             nested = isinstance(first, list) and (needed == "id" or (first and isinstance(first[0], list)))
@@ -186,9 +212,13 @@ class Reading:
 
     def _targets(self, values: Any) -> tuple[np.ndarray | None, list[bool] | None]:
         if isinstance(values, np.ndarray):
-            return (self._matrix(values, self._outputs, "target"), None) if self._classes is None else (
-                self._indices(values.tolist()),
-                None,
+            return (
+                (self._matrix(values, self._outputs, "target"), None)
+                if self._classes is None
+                else (
+                    self._indices(values.tolist()),
+                    None,
+                )
             )
         known = [value is not None for value in values]
         if not any(known):
@@ -230,7 +260,9 @@ class Reading:
             table = table.astype(self._dtype)
         if not np.isfinite(table).all():
             index = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
-            raise _refused(f"{name} of number {index} has a number that {self._dtype} cannot hold. Send smaller ones")
+            raise _refused(
+                f"{name} of number {index} has a number that {self._dtype} cannot hold. Send smaller ones"
+            )
         return table
 
     def _require_count(self, count: int) -> None:

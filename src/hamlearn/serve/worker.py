@@ -71,7 +71,9 @@ class Worker:
         """Let it wait for its turn; refuse it where too much waits, or nothing is taken any more."""
         with self._change:
             if self._closing:
-                raise Refused(503, "the server is stopping. Send it again to the next one.", retry=BUSY, close=True)
+                raise Refused(
+                    503, "the server is stopping. Send it again to the next one.", retry=BUSY, close=True
+                )
             if not self.has_room(item.count):
                 raise Refused(
                     429,
@@ -172,4 +174,3 @@ class Worker:
 
 def _bound(reply: Callable[[Exception | None], None], problem: Exception | None) -> Callable[[], None]:
     return lambda: reply(problem)
-
