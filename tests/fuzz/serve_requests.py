@@ -21,15 +21,19 @@ from tests.fuzz.spoil import by_bytes, require, run_cases
 from tests.fuzz.wire_messages import PIECES, VALUES
 from tests.serve.asgi import Served
 
-BINARY = [b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc0", b"\xc2", b"\xcb",
-          b"\xca\x7f\xc0\x00\x00", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\x81\xa1u", b"\x91" * 3000, b"\xa1\xff"]  # fmt: skip
-MORE: list[Any] = [[1e39, 0.0], [True, 1.0], [1.0, None], ["1", 2.0], [[0.5, 0.5]], [0.5, 0.5], [[0.5, 0.5], [1.0]],
-                   "x" * 300, -5, 1e19, [1e38, 1e38], {"dtype": "<f4", "shape": [1, 2], "data": "12345678"}]  # fmt: skip
+BINARY = [
+    b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc0", b"\xc2",
+    b"\xcb", b"\xca\x7f\xc0\x00\x00", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\x81\xa1u", b"\x91" * 3000, b"\xa1\xff",
+]  # fmt: skip
+MORE: list[Any] = [
+    [1e39, 0.0], [True, 1.0], [1.0, None], ["1", 2.0], [[0.5, 0.5]], [0.5, 0.5], [[0.5, 0.5], [1.0]], "x" * 300,
+    -5, 1e19, [1e38, 1e38], {"dtype": "<f4", "shape": [1, 2], "data": "12345678"},
+]  # fmt: skip
 HEADERS: list[tuple[str, Any]] = [
     ("content-type", "text/plain"), ("content-type", ""), ("content-type", None), ("content-type", MSGPACK),
     ("content-type", JSON + "; charset=latin-1"), ("accept", "text/html"), ("accept", ";;,,"), ("accept", MSGPACK),
-    ("content-length", "99999999999"), ("content-length", "x"), ("content-encoding", "gzip"), ("host", "evil.example"),
-    ("host", None), ("authorization", "Bearer x"),
+    ("content-length", "99999999999"), ("content-length", "x"), ("content-encoding", "gzip"),
+    ("host", "evil.example"), ("host", None), ("authorization", "Bearer x"),
 ]  # fmt: skip
 QUERIES = ["?agent=a", "?agent=..", "?agent=../../x", "?agent=%ff", "?agent=", "?agent=a&agent=b", "?x=1",
            "?" + "a=1&" * 50, "?agent=" + "k" * 300, "?agent=%00", "?agent=\udcff", "?agent=."]  # fmt: skip
@@ -117,7 +121,9 @@ def _spoiled(draw: random.Random, value: Any) -> Any:
     if draw.random() < 0.15:
         del value[key]
     elif isinstance(value, dict) and draw.random() < 0.15:
-        value[draw.choice(["y", "t", "target", "tau", "boundary", "id", "dtype", "u"])] = draw.choice(VALUES + MORE)
+        value[draw.choice(["y", "t", "target", "tau", "boundary", "id", "dtype", "u"])] = draw.choice(
+            VALUES + MORE
+        )
     elif draw.random() < 0.05 and isinstance(value, list):
         value *= 30
     else:

@@ -99,7 +99,7 @@ class Served:
         method: str | None = None,
         parts: list[bytes] | None = None,
     ) -> Answer:
-        """Ask for a path; a `value` is sent in a form, or `body` as it is, or `parts` one by one and never the last."""
+        """Ask for a path, and send a value in a form, or a body as it is, or parts of one that never ends."""
         sent = {"host": "127.0.0.1", "content-type": JSON if form == "json" else MSGPACK, **(headers or {})}
         if value is not None:
             body = json.dumps(value).encode() if form == "json" else msgpack.packb(value)
@@ -118,14 +118,17 @@ class Served:
             "raw_path": route.encode(),
             "query_string": query.encode("utf-8", "surrogateescape"),
             "root_path": "",
-            "headers": [(name.encode(), text.encode("latin-1")) for name, text in sent.items() if text is not None],
+            "headers": [
+                (name.encode(), text.encode("latin-1")) for name, text in sent.items() if text is not None
+            ],
         }
         got: list[Any] = []
 
         async def receive() -> Any:
-            for piece, more in pieces:
-                return {"type": "http.request", "body": piece, "more_body": more}
-            await asyncio.Event().wait()
+            piece, more = next(pieces, (None, False))
+            if piece is None:
+                await asyncio.Event().wait()
+            return {"type": "http.request", "body": piece, "more_body": more}
 
         async def send(message: Any) -> None:
             got.append(message)

@@ -13,15 +13,24 @@ BAD = {
     "too large for float32": ({**GOOD, "u": [1e39, 0.0]}, "a number that float32 cannot hold"),
     "a target of two": ({**GOOD, "target": [1.0, 2.0]}, "target of number 0 has 2 entries. Send 1 numbers"),
     "no input": ({"target": [1.0]}, "number 0 has no u"),
-    "an unknown key": ({**GOOD, "weight": 2}, "has the unknown key 'weight' (known are boundary, id, target, tau, u)"),
+    "an unknown key": (
+        {**GOOD, "weight": 2},
+        "has the unknown key 'weight' (known are boundary, id, target, tau, u)",
+    ),
     "no time": ({**GOOD, "tau": 0}, "tau of sample 0 is 0. Send a number above 0"),
-    "an id of another kind": ({**GOOD, "id": 1.5}, "id number 0, 1.5, is a float, neither a text nor a whole number"),
+    "an id of another kind": (
+        {**GOOD, "id": 1.5},
+        "id number 0, 1.5, is a float, neither a text nor a whole number",
+    ),
     "half a letter": ({**GOOD, "id": "\ud800"}, "holds half of a letter"),
     "a long id": ({**GOOD, "id": "x" * 201}, "has 201 bytes, and 200 are allowed"),
     "a boundary of another kind": ({**GOOD, "boundary": 1}, "boundary of sample 0 is 1, neither true nor false"),
     "nothing in it": ([], "the list is empty"),
     "no object": (3, "the body is 3, neither an object nor a list of them"),
-    "columns of unequal lengths": ({"u": [[1.0, 2.0]], "target": [[1.0], [2.0]]}, "target has 2 entries for 1 samples"),
+    "columns of unequal lengths": (
+        {"u": [[1.0, 2.0]], "target": [[1.0], [2.0]]},
+        "target has 2 entries for 1 samples",
+    ),
     "the third of a batch": ([GOOD, GOOD, {"u": [1.0]}], "u of number 2 has 1 entries"),
 }
 

@@ -137,7 +137,16 @@ def test_agents_by_key_are_apart_bounded_and_come_back(tmp_path):
 
 def test_where_there_is_a_token_nothing_is_told_without_it(tmp_path, monkeypatch):
     monkeypatch.setenv("HAMLEARN_TOKEN", TOKEN)
-    wrong = ["", "Bearer", "Bearer x", f"Bearer {TOKEN}x", f"Bearer {TOKEN[:-1]}", TOKEN, "Basic ***", "Basic eDp5"]
+    wrong = [
+        "",
+        "Bearer",
+        "Bearer x",
+        f"Bearer {TOKEN}x",
+        f"Bearer {TOKEN[:-1]}",
+        TOKEN,
+        "Basic ***",
+        "Basic eDp5",
+    ]
     basic = "Basic dTowMTIzNDU2Nzg5YWJjZGVmLXRva2Vu"
     with Served(tmp_path, serve={"host": "0.0.0.0"}) as served:
         for path, value in [("/predict", ONE), ("/label", {"id": 1, "target": [1.0]}), ("/state", None),
@@ -148,7 +157,9 @@ def test_where_there_is_a_token_nothing_is_told_without_it(tmp_path, monkeypatch
                 assert answer.status == 401
                 assert TOKEN not in answer.body.decode()
         for header in (f"Bearer {TOKEN}", f"bearer  {TOKEN}", basic):
-            assert served.ask("/predict", ONE, headers={"authorization": header, "host": "box.example"}).status == 200
+            assert (
+                served.ask("/predict", ONE, headers={"authorization": header, "host": "box.example"}).status == 200
+            )
 
 
 def test_on_loopback_a_page_under_another_name_reaches_nothing(tmp_path):

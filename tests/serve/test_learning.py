@@ -16,7 +16,10 @@ NETWORKS = {
     "mlp": ({"kind": "mlp", "inputs": 2, "outputs": 1, "hidden": 3}, {}),
     "state": ({"kind": "mlp", "inputs": 2, "outputs": 1, "hidden": 3, "role": "state"}, {"reset_h": "sample"}),
     "gru": ({"kind": "gru", "inputs": 2, "outputs": 1, "hidden": 3}, {"credit": "forward"}),
-    "parallel": ({"kind": "rnn", "inputs": 2, "outputs": 1, "hidden": 3}, {"order": "parallel", "credit": "forward"}),
+    "parallel": (
+        {"kind": "rnn", "inputs": 2, "outputs": 1, "hidden": 3},
+        {"order": "parallel", "credit": "forward"},
+    ),
     "echo": ({"kind": "rnn", "inputs": 2, "outputs": 1, "hidden": 3}, {"credit": "echo", "every": 4}),
 }
 
@@ -61,7 +64,9 @@ CASES = [(kind, "eager") for kind in NETWORKS] + [(kind, "compiled") for kind in
 
 
 @pytest.mark.parametrize(("kind", "engine"), CASES)
-def test_however_samples_are_put_into_requests_the_learner_becomes_that_of_one_run_over_them(kind, engine, tmp_path):
+def test_however_samples_are_put_into_requests_the_learner_becomes_that_of_one_run_over_them(
+    kind, engine, tmp_path
+):
     network, learner = NETWORKS[kind]
     items = samples(60)
     with Served(tmp_path, network=network, learner={**learner, "engine": engine}) as served:
@@ -77,8 +82,10 @@ def test_however_samples_are_put_into_requests_the_learner_becomes_that_of_one_r
         ys = []
         for answer in answers:
             value = answer.value
-            ys += [row["y"] for row in value] if isinstance(value, list) else (
-                value["y"] if isinstance(value["y"][0], list) else [value["y"]]
+            ys += (
+                [row["y"] for row in value]
+                if isinstance(value, list)
+                else (value["y"] if isinstance(value["y"][0], list) else [value["y"]])
             )
         assert ys == [report.y.tolist() for report in reports]
         assert same(served.learner, twin)
@@ -192,7 +199,10 @@ def test_the_memory_of_ids_is_bounded(tmp_path):
 
 
 def test_a_loss_that_is_not_finite_refuses_its_sample_and_no_other(tmp_path):
-    good, bad = {"u": [1.0, 1.0], "target": [1.0]}, {"u": [1.0, 1.0], "target": [1e30], "boundary": True, "id": "b"}
+    good, bad = (
+        {"u": [1.0, 1.0], "target": [1.0]},
+        {"u": [1.0, 1.0], "target": [1e30], "boundary": True, "id": "b"},
+    )
     for engine in ("eager", "compiled"):
         with Served(tmp_path / engine, learner={"engine": engine}) as served:
             twin = copy.deepcopy(served.learner)

@@ -16,7 +16,7 @@ from hamlearn import _tree
 from hamlearn.errors import HamlearnError
 from hamlearn.learner import Learner
 from hamlearn.learner._blocks import Row
-from hamlearn.serve.building import built
+from hamlearn.serve.building import Engine, built, warmed
 from hamlearn.serve.inbox import Inbox, Stretch
 from hamlearn.serve.journal import Journal
 from hamlearn.serve.settings import Settings
@@ -36,12 +36,14 @@ class Agent:
     Args:
         settings: What it is built from.
         folder: Where its checkpoint and its records go; a checkpoint that is there is taken up.
-        engine: `"compiled"` or `"eager"`.
+
+    Attributes:
+        engine: Which engine runs the learner.
+        reason: Why it is not the one that was asked for; `None` where it is.
     """
 
-    def __init__(self, settings: Settings, folder: Path, engine: str) -> None:
+    def __init__(self, settings: Settings, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._engine: Any = engine
         self._chunk = settings.config["learner"]["chunk"]
         self._path = folder / CHECKPOINT
         self.journal = Journal(folder, settings.serve["ids"], settings.config["records"]["every"])
@@ -53,12 +55,16 @@ class Agent:
         self._labels = self.learner.labels
         self._last: StepReport | None = None
         self._changes = 0
-        if self._path.exists():
-            self.learner.load(self._path)
-            self._open(resume=True)
-            written = datetime.fromtimestamp(self._path.stat().st_mtime, UTC)
-            self._note_saved(written)
-            self._labels = self.learner.labels
+        self.engine: Engine = "eager"
+        if not self._path.exists():
+            self._open(resume=False)
+            self.save()
+        # What warming up changes is put back by loading, bit for bit.
+        self.engine, self.reason = warmed(settings, self.learner)
+        self.learner.load(self._path)
+        self._open(resume=True)
+        self._note_saved(datetime.fromtimestamp(self._path.stat().st_mtime, UTC))
+        self._labels = self.learner.labels
 
     def take(self, works: Iterable[Work]) -> None:
         """Take samples and labels in their order; what became of each is in the answers of its request."""
@@ -97,7 +103,7 @@ class Agent:
             "resumed_at": journal.began,
             "checkpoint": self.saved,
             "order": learner.order,
-            "engine": self._engine,
+            "engine": self.engine,
         }
 
     @property
@@ -189,7 +195,7 @@ class Agent:
         while plan:
             left, taken = self.inbox.put(plan), 0
             try:
-                for report in self.learner.run(self.inbox, left, self._engine, self._chunk):
+                for report in self.learner.run(self.inbox, left, self.engine, self._chunk):
                     if isinstance(report, Row):
                         count = self._note_all(_without(plan, taken), report)
                     else:
@@ -207,7 +213,7 @@ class Agent:
                 self._open(resume=False)
 
     def _open(self, resume: bool) -> None:
-        for _ in self.learner.run(self.inbox, 0, self._engine, self._chunk, resume=resume):
+        for _ in self.learner.run(self.inbox, 0, self.engine, self._chunk, resume=resume):
             raise AssertionError("a run of no steps has no reports")
 
     def _note_all(self, plan: list[Stretch], report: Row) -> int:

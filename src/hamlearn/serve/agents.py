@@ -7,8 +7,6 @@ import re
 
 from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.serve.agent import CHECKPOINT, Agent
-from hamlearn.serve.building import built, fitting_engine
-from hamlearn.serve.inbox import Inbox
 from hamlearn.serve.refusals import Refused
 from hamlearn.serve.settings import Settings
 from hamlearn.streams.values import shown
@@ -32,9 +30,7 @@ class Agents:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._most = settings.serve["agents"]
-        probe = built(settings, Inbox(settings.spec, dict, lambda state: None))
-        self.engine, self.reason = fitting_engine(settings, probe)
-        self._known = {"": Agent(settings, settings.folder, self.engine)}
+        self._known = {"": Agent(settings, settings.folder)}
         saved = sorted(path.parent.name for path in (settings.folder / FOLDER).glob(f"*/{CHECKPOINT}"))
         if len(saved) >= self._most and saved:
             raise ConfigError(
@@ -57,11 +53,7 @@ class Agents:
         """
         if key in self._known:
             return
-        if not _KEY.fullmatch(key):
-            raise Refused(
-                422,
-                f"agent={shown(key)} is no key. Give 1 to 64 letters, digits, '.', '_', '-'; not '.' first.",
-            )
+        self.require_key(key)
         if not make:
             raise Refused(404, f"there is no agent {key!r} yet. Send it a sample first: POST /predict?agent={key}")
         if len(self._known) >= self._most:
@@ -72,10 +64,18 @@ class Agents:
                 retry=60,
             )
 
-    def get(self, key: str) -> Agent:
-        """The agent of a key, which is made if need be."""
+    def require_key(self, key: str) -> None:
+        """Refuse what cannot be the key of an agent."""
+        if key and not _KEY.fullmatch(key):
+            raise Refused(
+                422,
+                f"agent={shown(key)} is no key. Give 1 to 64 letters, digits, '.', '_', '-'; not '.' first.",
+            )
+
+    def get(self, key: str, *, make: bool = False) -> Agent:
+        """The agent of a key, which is made if it may be."""
         if key not in self._known:
-            self.require(key, make=True)
+            self.require(key, make=make)
             self._known[key] = self._made(key)
         return self._known[key]
 
@@ -84,7 +84,7 @@ class Agents:
         self._known.get(key, self._known[""]).dropped += count
 
     def _made(self, key: str) -> Agent:
-        return Agent(self._settings, self._settings.folder / FOLDER / key, self.engine)
+        return Agent(self._settings, self._settings.folder / FOLDER / key)
 
     def close(self) -> None:
         """Save all of them; what cannot be saved is told, and keeps no other from being saved."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -12,6 +11,8 @@ from hamlearn.experiments.run_build import build_learner, build_network
 from hamlearn.learner import Learner
 from hamlearn.serve.settings import Settings
 from hamlearn.state import Sample
+
+Engine = Literal["eager", "compiled"]
 
 
 def built(settings: Settings, stream: Any) -> Learner:
@@ -27,12 +28,13 @@ def built(settings: Settings, stream: Any) -> Learner:
             torch.set_default_dtype(before)
 
 
-def fitting_engine(settings: Settings, learner: Learner) -> tuple[str, str | None]:
+def warmed(settings: Settings, learner: Learner) -> tuple[Engine, str | None]:
     """The engine that runs the learner, and why it is not the one that was asked for, if so.
 
-    A copy of the learner takes one sample, so that all is compiled before the first request comes.
+    The learner takes two samples, so that what has to be compiled is compiled before the first request comes;
+    whoever calls this puts it back.
     """
-    asked = settings.config["learner"]["engine"]
+    asked: Engine = settings.config["learner"]["engine"]
     if asked == "eager":
         return "eager", None
     network = settings.config["network"]
@@ -42,7 +44,8 @@ def fitting_engine(settings: Settings, learner: Learner) -> tuple[str, str | Non
         target = torch.tensor(0)
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
-        for _ in copy.deepcopy(learner).run([Sample(u, target, boundary=True)], engine="compiled"):
+        for _ in learner.run([Sample(u, target)] * 2, 2, "compiled"):
             pass
-    reasons = [str(warning.message) for warning in told if str(warning.message).startswith("engine='compiled'")]
+    texts = [str(warning.message) for warning in told]
+    reasons = [text for text in texts if text.startswith("engine='compiled'")]
     return ("eager", reasons[0]) if reasons else ("compiled", None)

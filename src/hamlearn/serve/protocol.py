@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+import struct
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -18,30 +21,57 @@ HEAD = 65_536
 class _Reader:
     """Gives up on a client that does not read its answers.
 
-    Where more is to be sent than the system and the transport hold, the client has so many seconds to read some.
+    Where more is to be sent than the system and the transport hold, the client has so many seconds to read some. A
+    connection that is being closed has as long to be read out: the transport itself would wait for ever.
     """
 
     seconds: float
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     _unread: asyncio.TimerHandle | None = None
+    _looking: asyncio.TimerHandle | None = None
+    _closing = False
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)  # type: ignore[misc]
+        self._looking = self.loop.call_later(self.seconds, self._look)
 
     def pause_writing(self) -> None:
         super().pause_writing()  # type: ignore[misc]
-        self._unread = self.loop.call_later(self.seconds, self.transport.abort)
+        self._unread = self.loop.call_later(self.seconds, self.give_up)
 
     def resume_writing(self) -> None:
         super().resume_writing()  # type: ignore[misc]
-        self._read()
+        _stop(self._unread)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.forget()
         super().connection_lost(exc)  # type: ignore[misc]
-        self._read()
 
-    def _read(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
+    def forget(self) -> None:
+        """Stop all timers."""
+        _stop(self._unread, self._looking)
+
+    def give_up(self) -> None:
+        """End the connection now, and have the system forget what it still holds of it."""
+        link = self.transport.get_extra_info("socket")
+        # A socket that is closed already, or that is none of the system's, has nothing left to forget.
+        with contextlib.suppress(OSError, AttributeError):
+            link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.transport.abort()
+
+    def _look(self) -> None:
+        if self._closing:
+            self.give_up()
+            return
+        self._closing = self.transport.is_closing()
+        self._looking = self.loop.call_later(self.seconds, self._look)
+
+
+def _stop(*timers: asyncio.TimerHandle | None) -> None:
+    for timer in timers:
+        if timer is not None:
+            timer.cancel()
 
 
 class Socket(_Reader, WebSocketsSansIOProtocol):
@@ -86,19 +116,23 @@ class Connection(_Reader, HttpToolsProtocol):
         self._end_head()
         super().on_headers_complete()
 
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the timers."""
+    def handle_websocket_upgrade(self) -> None:
+        """Leave the connection to the protocol of WebSockets, which has timers of its own."""
+        self.forget()
+        super().handle_websocket_upgrade()
+
+    def forget(self) -> None:
+        """Stop all timers."""
         self._end_head()
-        super().connection_lost(exc)
+        super().forget()
 
     def _await_head(self) -> None:
         self._size = 0
-        self._head = self.loop.call_later(self.seconds, self.transport.abort)
+        self._head = self.loop.call_later(self.seconds, self.give_up)
 
     def _end_head(self) -> None:
-        if self._head is not None:
-            self._head.cancel()
-            self._head = None
+        _stop(self._head)
+        self._head = None
 
     async def _full(self, scope: Any, receive: Any, send: Any) -> None:
         reason = (

@@ -63,8 +63,9 @@ def serve(
         with contextlib.closing(listener):
             service = Service(settings)
             write_text(settings.folder / KEPT, json.dumps(_fixed(settings), indent=1) + "\n")
-            if service.agents.reason is not None:
-                log.warning("%s", service.agents.reason)
+            reason = service.agents.get("").reason
+            if reason is not None:
+                log.warning("%s", reason)
             if ready is not None:
                 ready(_address(settings, listener), service)
             app = application(service, live_page(settings.folder))
@@ -96,6 +97,8 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
         ws_max_size=serve["body"],
         # A small message that unpacks into a large one would pass by the bound.
         ws_per_message_deflate=False,
+        # What the bounds are tested with; another loop might treat a connection that is broken off another way.
+        loop="asyncio",
         lifespan="on",
         log_level="warning",
         access_log=False,

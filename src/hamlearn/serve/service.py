@@ -71,7 +71,11 @@ class Service:
         Raises:
             Refused: There is no room, or no such agent.
         """
-        self.agents.require(work.agent, make=not work.labels)
+        if work.labels:
+            # Their agent may be about to be made for samples that wait before them.
+            self.agents.require_key(work.agent)
+        else:
+            self.agents.require(work.agent, make=True)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
 

@@ -145,7 +145,8 @@ class Worker:
         for key, works in groups.items():
             problem: Exception | None = None
             try:
-                self._agents.get(key).take(works)
+                make = not all(work.labels for work in works)
+                self._agents.get(key, make=make).take(works)
             except Exception as error:
                 # The learner is whole, whatever happened; whoever asked is told.
                 if not isinstance(error, Refused):
