@@ -121,8 +121,12 @@ def test_rows_columns_and_arrays_in_either_form_are_answered_alike(tmp_path):
 def test_the_client_chooses_the_form_of_the_answer(tmp_path):
     one = {"u": [1.0, 2.0]}
     with Served(tmp_path) as served:
-        for accept, form in [("application/msgpack", "msgpack"), ("text/html, application/json;q=0.5", "json"),
-                             ("*/*", "json"), ("application/json;q=0, application/x-msgpack", "msgpack")]:  # fmt: skip
+        for accept, form in [
+            ("application/msgpack", "msgpack"),
+            ("text/html, application/json;q=0.5", "json"),
+            ("*/*", "json"),
+            ("application/json;q=0, application/x-msgpack", "msgpack"),
+        ]:
             got = served.ask("/predict", one, headers={"accept": accept}).headers["content-type"]
             assert got == f"application/{form}"
         assert served.ask("/predict", one, headers={"accept": "text/html"}).status == 406

@@ -79,9 +79,9 @@ class Agent:
             for stretch in plan:
                 if stretch.seen:
                     self._answer_again(stretch.work, stretch.start)
-        if self._last is not None and self.journal.due(before):
-            self.journal.look(self._last, self.norms(), self.dropped)
         self._labels = self.learner.labels
+        if self._last is not None and self.journal.due(before):
+            self.journal.look(self._last, self.norms(), self.counts)
         # It holds on to the whole block that it is part of.
         self._last = None
 

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 from starlette.applications import Starlette
@@ -62,13 +59,6 @@ def application(service: Service, home: Any = None) -> Any:
 
     app = Starlette(routes=table, lifespan=lifespan, exception_handlers={HTTPException: _refused})
     return Guard(app, service.settings.token)
-
-
-def live_page(folder: Path) -> Any:
-    """The live page of a folder's records, as an ASGI application; `None` where this version has none."""
-    if importlib.util.find_spec("hamlearn.watch") is None:
-        return None
-    return importlib.import_module("hamlearn.watch").application(folder)
 
 
 async def _refused(request: Request, error: Exception) -> Response:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,7 @@ from hamlearn import record
 from hamlearn.serve.ids import Ids
 from hamlearn.state import Id, StepReport
 
-RECORD, SPEED = "record.jsonl", "speed.jsonl"
+RECORD, SPEED, RESUMED = "record.jsonl", "speed.jsonl", "resumed.jsonl"
 
 
 class _Step:
@@ -44,7 +45,7 @@ class Journal:
     """
 
     def __init__(self, folder: Path, ids: int, every: int) -> None:
-        self._most, self._every = ids, every
+        self._folder, self._most, self._every = folder, ids, every
         self.ids, self.label_ids = Ids(ids), Ids(ids)
         self.samples = self.learned = self.bad = self.seen = self.began = 0
         self.last: Id | None = None
@@ -70,7 +71,7 @@ class Journal:
                 self.ids.add(id)
                 self.last = id
 
-    def look(self, report: StepReport, norms: Mapping[str, float | None], dropped: int) -> None:
+    def look(self, report: StepReport, norms: Mapping[str, float | None], counts: Mapping[str, int]) -> None:
         """Judge the losses since the last row, and write the next one; `report` is that of the last step."""
         losses, step = self._losses, _Step(norms["theta"] or 0.0)
         for step.step, step.loss in enumerate(losses, self.samples - len(losses) + 1):
@@ -85,7 +86,8 @@ class Journal:
         }
         self._rows.put(row, None)
         seconds = self._seconds + time.monotonic() - self._since
-        self._speed.put({"step": self.samples, "seconds": seconds, "dropped": dropped}, None)
+        lost = {name: counts[name] for name in ("dropped", "late", "bad")}
+        self._speed.put({"step": self.samples, "seconds": seconds, **lost}, None)
         self._losses = []
 
     def due(self, before: int) -> bool:
@@ -116,6 +118,9 @@ class Journal:
         self._watch.load_state_dict(state["watch"])
         self._rows.load_state_dict(state["rows"])
         self._speed.load_state_dict(state["speed"])
+        if self.samples:
+            with (self._folder / RESUMED).open("a") as lives:
+                lives.write(json.dumps({"step": self.samples}) + "\n")
 
     def close(self) -> None:
         """Force the records to the disk."""

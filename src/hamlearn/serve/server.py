@@ -18,7 +18,8 @@ from hamlearn.errors import ConfigError
 from hamlearn.experiments.folder import alone_in
 from hamlearn.record._whole import write_text
 from hamlearn.serve.agent import CHECKPOINT
-from hamlearn.serve.app import application, live_page
+from hamlearn.serve.app import application
+from hamlearn.serve.home import live_page
 from hamlearn.serve.protocol import bounded
 from hamlearn.serve.service import Service
 from hamlearn.serve.settings import Settings, load
@@ -68,8 +69,9 @@ def serve(
                 log.warning("%s", reason)
             if ready is not None:
                 ready(_address(settings, listener), service)
-            app = application(service, live_page(settings.folder))
-            _Server(_config(settings, app)).run(sockets=[listener])
+            home = live_page(settings.folder, settings.config["run"]["title"], lambda: server.should_exit)
+            server = _Server(_config(settings, application(service, home)))
+            server.run(sockets=[listener])
             if service.failed is not None:
                 raise service.failed
 
