@@ -57,6 +57,7 @@ class Benchmark(StrEnum):
     local = "local"
     memory = "memory"
     overhead = "overhead"
+    serve = "serve"
     river = "river"
     defaults = "defaults"
 
@@ -222,7 +223,7 @@ def run(
 
 @app.command()
 def serve(
-    config: Annotated[Path, typer.Argument(help="A TOML file: network, loss, hyper, learner, and [serve].")],
+    config: Annotated[Path, typer.Argument(help="A TOML file: network, loss, hyper, learner, serve.")],
     host: Annotated[str | None, typer.Option(help="Address to listen at, instead of serve.host.")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port, instead of serve.port; 0: any that is free.")
@@ -233,9 +234,8 @@ def serve(
 
     A file of this form is enough:
 
-        [network]
-        inputs = 4
-        outputs = 1
+        network.inputs = 4
+        network.outputs = 1
 
     Then, from anywhere on this machine:
 

@@ -172,7 +172,7 @@ def test_without_a_live_page_the_root_describes_the_routes(tmp_path, monkeypatch
 
 def test_the_help_teaches_how_to_ask_for_a_prediction():
     told = CliRunner().invoke(app, ["serve", "--help"]).output
-    for word in ("[network]", "curl", "/predict", "HAMLEARN_TOKEN", "SIGTERM", "/docs"):
+    for word in ("network.inputs = 4", "curl", "/predict", "HAMLEARN_TOKEN", "SIGTERM", "/docs"):
         assert word in told
 
 

@@ -17,6 +17,9 @@ from hamlearn.serve.refusals import BUSY, Refused
 HEAD = 65_536
 """Bytes of the longest request line with all its headers."""
 
+PIPELINED = 16
+"""Requests of one connection that wait behind one that is being answered."""
+
 
 class _Reader:
     """Gives up on a client that does not read its answers.
@@ -112,8 +115,11 @@ class Connection(_Reader, HttpToolsProtocol):
                 self.send_400_response(f"The headers have more than {HEAD} bytes.")
 
     def on_headers_complete(self) -> None:
-        """Go on to the body, which has bounds of its own."""
+        """Go on to the body, which has bounds of its own, if not too many requests wait for earlier answers."""
         self._end_head()
+        if len(self.pipeline) >= PIPELINED:
+            # The parser takes what is raised here for a bad request, which is answered; the connection is closed.
+            raise ValueError(f"more than {PIPELINED} requests wait for the answers to earlier ones")
         super().on_headers_complete()
 
     def handle_websocket_upgrade(self) -> None:
