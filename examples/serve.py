@@ -69,9 +69,8 @@ def main() -> None:
         saved = ask(link, "/state")["checkpoint"]
         print(f"killed; the checkpoint reaches sample {saved['position']}, id {saved['last_id']!r}")
         again = [ask(link, "/predict", sample(k)) for k in range(300)]
-        print(
-            f"all sent again: {sum('seen' in answer for answer in again)} had been seen, and were not learned twice"
-        )
+        seen = sum("seen" in answer for answer in again)
+        print(f"all sent again: {seen} had been seen, and were not learned twice")
         state = ask(link, "/state")
         print(f"samples {state['position']}, time {state['t']}")
 
