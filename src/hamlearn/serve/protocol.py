@@ -89,7 +89,7 @@ class Connection(_Reader, HttpToolsProtocol):
     """
 
     most: int
-    _head: asyncio.TimerHandle | None = None
+    _head: float | None = None
     _size = 0
 
     def connection_made(self, transport: Any) -> None:
@@ -111,12 +111,12 @@ class Connection(_Reader, HttpToolsProtocol):
         if self._head is not None:
             self._size += len(data)
             if self._size > HEAD:
-                self._end_head()
+                self._head = None
                 self.send_400_response(f"The headers have more than {HEAD} bytes.")
 
     def on_headers_complete(self) -> None:
         """Go on to the body, which has bounds of its own, if not too many requests wait for earlier answers."""
-        self._end_head()
+        self._head = None
         if len(self.pipeline) >= PIPELINED:
             # The parser takes what is raised here for a bad request, which is answered; the connection is closed.
             raise ValueError(f"more than {PIPELINED} requests wait for the answers to earlier ones")
@@ -127,18 +127,15 @@ class Connection(_Reader, HttpToolsProtocol):
         self.forget()
         super().handle_websocket_upgrade()
 
-    def forget(self) -> None:
-        """Stop all timers."""
-        self._end_head()
-        super().forget()
-
     def _await_head(self) -> None:
-        self._size = 0
-        self._head = self.loop.call_later(self.seconds, self.give_up)
+        self._size, self._head = 0, self.loop.time()
 
-    def _end_head(self) -> None:
-        _stop(self._head)
-        self._head = None
+    def _look(self) -> None:
+        # Now and then, since a timer for every request would take longer than the request's other timers.
+        if self._head is not None and self.loop.time() - self._head >= 0.9 * self.seconds:
+            self.give_up()
+        else:
+            super()._look()
 
     async def _full(self, scope: Any, receive: Any, send: Any) -> None:
         reason = (

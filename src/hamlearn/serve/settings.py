@@ -7,6 +7,7 @@ import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -128,6 +129,7 @@ def check(raw: Mapping[str, Any], out: Path | None = None) -> Settings:
     return Settings(config, Path(config["run"]["out"] if out is None else out), _token(serve))
 
 
+@lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine alone.
 

@@ -102,6 +102,7 @@ class Reading:
     def __init__(self, inputs: int, outputs: int, classes: int | None, dtype: Any, batch: int) -> None:
         self._inputs, self._outputs, self._classes = inputs, outputs, classes
         self._dtype, self._batch = np.dtype(dtype), batch
+        self._largest = float(np.finfo(self._dtype).max)
 
     def samples(self, value: Any, agent: str) -> Work:
         """One sample, a list of them, or an object of lists."""
@@ -256,14 +257,13 @@ class Reading:
                 table = np.array(listed, np.float64)
             except OverflowError as error:
                 raise _refused(f"{name} has a whole number that is too large") from error
-        with np.errstate(over="ignore"):
-            table = table.astype(self._dtype)
-        if not np.isfinite(table).all():
-            index = int(np.flatnonzero(~np.isfinite(table).all(axis=1))[0])
+        if not (-self._largest <= table.min() and table.max() <= self._largest):
+            # Neither is true of what is no number.
+            index = int(np.flatnonzero(~(np.abs(table) <= self._largest).all(axis=1))[0])
             raise _refused(
                 f"{name} of number {index} has a number that {self._dtype} cannot hold. Send smaller ones"
             )
-        return table
+        return table.astype(self._dtype, copy=False)
 
     def _require_count(self, count: int) -> None:
         if count == 0:
