@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import logging
 import signal
@@ -71,6 +72,9 @@ def serve(
                 ready(_address(settings, listener), service)
             home = live_page(settings.folder, settings.config["run"]["title"], lambda: server.should_exit)
             server = _Server(_config(settings, application(service, home)))
+            # What is there by now stays: nobody has to wait while it is searched for garbage again and again.
+            gc.collect()
+            gc.freeze()
             server.run(sockets=[listener])
             if service.failed is not None:
                 raise service.failed
