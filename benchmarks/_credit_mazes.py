@@ -81,10 +81,10 @@ def _row(walker: Walker, length: int, steps: int, seeds: int, rates: tuple[float
         seconds = time.process_time() - begin
         return found
 
-    first = {rate: walked(rate, 0) for rate in rates}
-    grid = {rate: _last(found) for rate, found in first.items()}
+    walks = {rate: [walked(rate, seed) for seed in range(seeds)] for rate in rates}
+    grid = {rate: _last(found[0]) for rate, found in walks.items()}
     rate = best(grid, higher=True)
-    runs = [first[rate], *(walked(rate, seed) for seed in range(1, seeds))]
+    runs = walks[rate]
     cell = CELLS[walker.cell](OBSERVED, UNITS, length)
     k = len(slots(cell.initial_state(torch.zeros(1, OBSERVED))))
     kept = LANES * k * sum(weight.numel() for weight in cell.parameters()) if walker.rule.keep else 0
@@ -97,10 +97,15 @@ def _row(walker: Walker, length: int, steps: int, seeds: int, rates: tuple[float
         "scores": [_last(found) for found in runs],
         "score": statistics.fmean(_last(found) for found in runs),
         "steps until 0.95": [reached(found) for found in runs],
+        "by rate": {f"{rate:g}": _summary(found) for rate, found in walks.items()},
         "curve": _mean_curve(runs, steps),
         "kept for credit": kept,
         "microseconds": seconds / steps * 1e6,
     }
+
+
+def _summary(runs: list[list[tuple[int, float]]]) -> dict[str, Any]:
+    return {"scores": [_last(run) for run in runs], "steps until 0.95": [reached(run) for run in runs]}
 
 
 def _last(found: list[tuple[int, float]]) -> float:

@@ -1,9 +1,9 @@
-"""What the defaults are worth: River's classifiers as they come, against the best of a grid of learning rates.
+"""What the defaults are worth: River's classifiers and learners as they come, against the best of a grid of rates.
 
 Test-then-train accuracy over whole data sets, by `HLClassifier()`, which is told nothing, and by
 `HLClassifier(lr=…)`. The best rate is chosen by the very score that is compared, so that the grid has all the
 advantage there is. The share to reach is 0.95. A plain network of PyTorch with the same neurons and rates, on the
-same standardized features, is there to say what can be had.
+same standardized features, is there to say what can be had. Signals of numbers come after them, by `hl.Hyper()`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from rich.table import Table
 from river import datasets, evaluate, metrics
 from torch import nn
 
-from benchmarks import _report
+from benchmarks import _defaults_signals, _report
 from hamlearn.interop.river import HLClassifier
 from hamlearn.interop.river.encoding import Encoder
 
@@ -71,19 +71,22 @@ def plain_score(rows: list[tuple[Any, Any]], rate: float, hidden: int = 16) -> f
 
 
 def run(out: Path, quick: bool = False) -> list[dict[str, Any]]:
-    """Compare on all data sets (`quick`: 300 samples of one, two rates), print a table, write a dated report."""
+    """Compare on all data (`quick`: a little of two, two rates), print a table, write a dated report."""
     found = [compare("Bananas", 300, RATES[2:4])] if quick else [compare(name) for name in DATA]
-    title = "Accuracy, test-then-train"
+    found += _defaults_signals.compare_all(quick)
+    title = "Test-then-train: accuracy, and the share of variance explained"
     table = Table("data", "defaults", "best rate", "plain torch", "share of the best", title=title)
     for row in found:
         best = max(row["grid"], key=row["grid"].__getitem__)
+        plain = max(row["plain torch"].values()) if "plain torch" in row else None
         table.add_row(
             row["data"],
             f"{row['default']:.4f}",
             f"{row['grid'][best]:.4f} at {best}",
-            f"{max(row['plain torch'].values()):.4f}",
+            "" if plain is None else f"{plain:.4f}",
             f"{row['share of the best']:.3f}",
         )
     Console().print(table)
-    _report.write(out, "defaults", {"methods": __doc__, "share to reach": SHARE, "data": found})
+    methods = f"{__doc__}\n{_defaults_signals.__doc__}"
+    _report.write(out, "defaults", {"methods": methods, "share to reach": SHARE, "data": found})
     return found

@@ -74,7 +74,8 @@ class Slots:
         watched += [(m._modules, key, child) for m in modules for key, child in m._modules.items()]
         self._watched: list[tuple[Any, ...]] = list(zip(*watched, strict=True)) or [(), (), ()]
         self._weights = list(self.parameters.values())
-        self._kinds = [_kind(weight) for weight in self._weights]
+        # Its memory too, which `weight.data = ...` exchanges: answers that are views of it are told by address.
+        self._kinds = [(w.requires_grad, w.dtype, w.data_ptr(), w.shape) for w in self._weights]
         self._tables = [table for m in modules for table in (m._parameters, m._buffers, m._modules)]
         self._size = sum(map(len, self._tables))
         self._buffer_places = [Place(m._buffers, key) for m in modules for key in m._buffers]
@@ -85,7 +86,7 @@ class Slots:
         containers, keys, values = self._watched
         return (
             all(map(is_, map(dict.get, containers, keys), values))
-            and [_kind(weight) for weight in self._weights] == self._kinds
+            and [(w.requires_grad, w.dtype, w.data_ptr(), w.shape) for w in self._weights] == self._kinds
             and sum(map(len, self._tables)) == self._size
         )
 
@@ -156,11 +157,15 @@ class Slots:
 
     def values(self) -> list[Tensor]:
         """The working copies, as the step left them."""
+        if not self._lent:
+            return []
         found = [place.container.get(place.key) for place, _ in self._lent]
         return [tensor for tensor in found if tensor is not None]
 
     def changes(self) -> list[tuple[Place, Tensor | None, Tensor | None]]:
         """For each place of a buffer: what it held before, and what the step left there."""
+        if not self._lent:
+            return []
         return [(place, before, place.container.get(place.key)) for place, before in self._lent]
 
     def settle(self) -> None:
@@ -223,11 +228,6 @@ def _items(holder: Any) -> list[tuple[Any, Tensor]]:
 
 def _fixed(place: Place, value: Any) -> bool:
     return isinstance(value, nn.Parameter) and isinstance(place.container, dict)
-
-
-def _kind(weight: Tensor) -> tuple[Any, ...]:
-    # Its memory too, which `weight.data = ...` exchanges: answers that are views of it are told by their address.
-    return weight.requires_grad, weight.dtype, weight.data_ptr(), weight.shape
 
 
 def _form(weight: Tensor) -> str:

@@ -80,9 +80,11 @@ class Layer:
 
     def local(self, u: Any, h: list[Tensor], theta: list[Tensor]) -> Local:
         """The layer at (u, h), with its derivatives: in closed form where the cell has one, else by PyTorch."""
-        if hasattr(self.cell, "local"):
+        if _tells_derivatives(self.cell):
             with torch.no_grad():
                 result, J, F = self.network.state_part(self.cell.local, u, list(h))
+            # A weight that the closed form does not know stands behind one that it does, as in a parametrization.
+            if all(name in F for name in self.names):
                 _require_like(result, h)
                 return Local(list(result), J, [F[name] for name in self.names])
         weights = [theta[index] for index in self.weights]
@@ -186,6 +188,26 @@ def layers_of(
 def cells_of(net: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
     """The cells of a state net, each with the function from its state to what the next one reads."""
     return list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
+
+
+def _tells_derivatives(cell: Any) -> bool:
+    """Whether the cell has `local`, and it speaks of what calling the cell would do.
+
+    A subclass that has another `forward`, one that was put on the cell itself, and hooks would go unheard.
+    """
+    if not hasattr(cell, "local"):
+        return False
+    if not isinstance(cell, nn.Module):
+        return True
+    for place in (vars(cell), *map(vars, type(cell).__mro__)):
+        if "local" in place:
+            break
+        if "forward" in place:
+            return False
+    every = nn.modules.module
+    if every._global_forward_hooks or every._global_forward_pre_hooks:
+        return False
+    return not any(part._forward_hooks or part._forward_pre_hooks for part in cell.modules())
 
 
 def _nothing(state: Any) -> Any:

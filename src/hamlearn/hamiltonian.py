@@ -96,7 +96,7 @@ def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
 def _differentiate(
     live: list[tuple[Tensor, Tensor | None]], inputs: Sequence[Tensor], keep: bool
 ) -> Sequence[Tensor | None]:
-    roots = tuple([root for root, _ in live])
+    roots = (live[0][0],) if len(live) == 1 else tuple([root for root, _ in live])
     # torch.autograd.grad spends about 30 µs in Python per call, a fifth of a step of a small network, on argument
     # checks and on handing its context to device threads. On the CPU the engine runs in this thread and the
     # arguments are ours, so it is called directly; anything else goes through the front door.

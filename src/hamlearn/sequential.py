@@ -67,7 +67,10 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         z, dL = [torch.zeros_like(leaf) for leaf in h_next], None
     else:
         grads = vjp([L], [None], [*h_next, *system.theta])
-        z, dL = scaled(grads[: len(h_next)], gain), grads[len(h_next) :]
+        z, dL = grads[: len(h_next)], grads[len(h_next) :]
+        # One gradient may serve z and ω alike: ω is made anew only where something of it is left.
+        if forgets(decay) or isinstance(gain, Tensor) or gain != 1.0:
+            z = scaled(z, gain)
     h = [leaf.detach() for leaf in h_next]
     outcome = Outcome(h, z, [], _tree.detach(y), _detached(L), None, spec, learned=L is not None)
     _integrate(system, carry, dL, decay, gain, rates.phi, outcome)

@@ -106,6 +106,34 @@ def test_a_step_that_would_overflow_leaves_large_weights_as_they_were(on_nonfini
         assert_equal(everything(subject), before)
 
 
+def test_what_is_said_of_a_large_weight_without_a_look_is_never_less_than_the_truth():
+    subject = learner(dtype=torch.float32, on_nonfinite="skip")
+    weight = next(iter(subject.network.parameters()))
+    far = hl.Sample(torch.ones(2, SIZE), torch.full((2, 3), float("inf")))
+    for count, sample in enumerate(samples(24, torch.float32)):
+        subject.step(far if count % 5 == 4 else sample)
+        if count % 7 == 6:
+            with torch.no_grad():
+                weight.mul_(3.0)
+        (norms,) = subject._moves._norms.values()
+        theta, omega = norms.of(weight, subject._carry.omega[0])
+        assert theta >= float(weight.detach().norm()) * (1 - 1e-5)
+        assert omega >= float(subject._carry.omega[0].norm()) * (1 - 1e-5)
+
+
+def test_a_large_weight_that_somebody_else_makes_larger_is_looked_at_again():
+    subject = learner(dtype=torch.float32)
+    weight = next(iter(subject.network.parameters()))
+    subject.step(samples(1, torch.float32)[0])
+    with torch.no_grad():
+        weight[0, 0] = torch.finfo(torch.float32).max
+        subject._carry.omega[0][0, 0] = -torch.finfo(torch.float32).max
+    before = everything(subject)
+    with pytest.raises(hl.errors.NonFiniteError):
+        subject.step(hl.Sample(torch.zeros(2, SIZE)))
+    assert_equal(everything(subject), before)
+
+
 def test_weights_near_the_largest_number_move_as_the_others_do():
     subject = learner(dtype=torch.float32)
     with torch.no_grad():

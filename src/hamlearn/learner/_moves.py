@@ -13,16 +13,56 @@ from hamlearn._scale import add_
 from hamlearn.system import Instant, Outcome, Pending, System
 
 
+class Norms:
+    """How large a weight and its costate can be by now, without having been looked at again.
+
+    By the triangle inequality, step by step: ‖ω⁺‖ ≤ |decay|‖ω‖ + |gain|‖∂H/∂θ‖ and ‖θ⁺‖ ≤ ‖θ‖ + |by|‖ω⁺‖. This
+    holds while nobody else writes to them, as their versions tell.
+    """
+
+    __slots__ = ("_bounds", "_costate", "_theta", "_versions")
+
+    def __init__(self) -> None:
+        self._bounds = (0.0, 0.0)
+        self._theta: Tensor | None = None
+        self._costate: Tensor | None = None
+        self._versions = (-1, -1)
+
+    def of(self, theta: Tensor, costate: Tensor) -> tuple[float, float]:
+        """The norms of both, or what they are at most; looked at where that is not known, or nears overflow."""
+        known = self._theta is theta and self._costate is costate
+        fresh = known and self._versions == (theta._version, costate._version)
+        if not fresh or max(self._bounds) > _root_of_largest(theta):
+            self.put(theta, costate, (norm_of(theta.detach()), norm_of(costate)))
+        return self._bounds
+
+    def put(self, theta: Tensor, costate: Tensor, bounds: tuple[float, float]) -> None:
+        """Say how large these are, at most, as they are now."""
+        self._theta, self._costate, self._versions = None, costate, (theta._version, costate._version)
+        self._bounds = bounds
+        # Last: an interrupt before it leaves nothing known.
+        self._theta = theta
+
+
 class Late:
     """A large weight, and perhaps its costate, that move once the step is accepted.
 
     Each tensor's version tells how far that has come, so that an interrupt leaves nothing to guess.
     """
 
-    __slots__ = ("by", "omega", "pending", "versions", "weight")
+    __slots__ = ("bounds", "by", "norms", "omega", "pending", "versions", "weight")
 
-    def __init__(self, weight: Tensor, omega: Tensor, pending: Pending | None, by: float) -> None:
+    def __init__(
+        self,
+        weight: Tensor,
+        omega: Tensor,
+        pending: Pending | None,
+        by: float,
+        norms: Norms,
+        bounds: tuple[float, float],
+    ) -> None:
         self.weight, self.omega, self.pending, self.by = weight, omega, pending, by
+        self.norms, self.bounds = norms, bounds
         self.versions = weight._version, omega._version
 
     def __call__(self) -> None:
@@ -36,6 +76,7 @@ class Late:
                 self.omega.add_(grad, alpha=gain)
         if self.weight._version == theta and self.by:
             self.weight.add_(self.omega, alpha=self.by)
+        self.norms.put(self.weight, self.omega, self.bounds)
 
 
 class Written:
@@ -88,10 +129,13 @@ class Moves:
         self.system = system
         self._weights = [system.theta[index] for index in system.small]
         self._copies = [torch.empty_like(weight, requires_grad=False) for weight in self._weights]
+        self._norms = {index: Norms() for index in system.large}
 
     def late(self, now: Instant, outcome: Outcome, *, allowed: bool) -> dict[int, Late]:
         """The large weights that can wait, by their index; whatever else was pending is done."""
         late: dict[int, Late] = {}
+        if not self.system.large:
+            return late
         waits = outcome.moves and outcome.dtheta is None and self.system.velocity.adaptive is None
         large = self.system.large if waits else []
         betas = self.system.velocity.values(now.t) if large else []
@@ -100,8 +144,12 @@ class Moves:
             pending = outcome.pending.get(index)
             if allowed and isinstance(beta, float | int):
                 by = -(now.rates.stride * beta)
-                if abs(by) <= 1.0 and not self._lent(pending) and _far_from_overflow(weight, omega, pending):
-                    late[index] = Late(weight, omega, pending, by)
+                norms = self._norms[index]
+                bounds = None
+                if abs(by) <= 1.0 and not self._lent(pending):
+                    bounds = _far_from_overflow(weight, omega, pending, by, norms)
+                if bounds is not None:
+                    late[index] = Late(weight, omega, pending, by, norms, bounds)
                     continue
             if pending is not None:
                 outcome.omega[index] = pending.after(omega)
@@ -142,14 +190,32 @@ class Moves:
         velocity.move(self.system.theta, outcome.omega, t, now.rates.stride, (), outcome.v, k, dissipate=False)
 
 
-def _far_from_overflow(weight: Tensor, omega: Tensor, pending: Pending | None) -> bool:
-    """Whether no entry exceeds the root of the largest number: then sums of squares are finite."""
+def _far_from_overflow(
+    weight: Tensor, omega: Tensor, pending: Pending | None, by: float, norms: Norms
+) -> tuple[float, float] | None:
+    """How large both can be after the step, if no entry exceeds the root of the largest number; else `None`."""
     if weight.dtype not in (torch.float32, torch.float64):
-        return False
-    norms = torch.linalg.vector_norm(weight.detach()) + torch.linalg.vector_norm(omega)
+        return None
+    decay, gain, slope = 1.0, 0.0, 0.0
     if pending is not None:
-        if abs(pending.decay) > 1.0 or abs(pending.gain) > 1e6:
-            return False
-        if pending.grad is not None:
-            norms = norms + torch.linalg.vector_norm(pending.grad)
-    return math.isfinite(norms.item())
+        decay, gain = abs(pending.decay), abs(pending.gain)
+        slope = 0.0 if pending.grad is None else norm_of(pending.grad)
+        if decay > 1.0 or gain > 1e6:
+            return None
+    theta, costate = norms.of(weight, omega)
+    if not all(norm <= _root_of_largest(weight) for norm in (theta, costate, slope)):
+        return None
+    costate = decay * costate + gain * slope
+    return theta + abs(by) * costate, costate
+
+
+def norm_of(tensor: Tensor) -> float:
+    """The Euclidean norm, at the speed of memory; infinite where a square is."""
+    if tensor.is_contiguous() and tensor.is_cpu:
+        flat = tensor.view(-1)
+        return math.sqrt(torch.dot(flat, flat).item())
+    return torch.linalg.vector_norm(tensor).item()
+
+
+def _root_of_largest(like: Tensor) -> float:
+    return math.sqrt(torch.finfo(like.dtype).max)

@@ -14,7 +14,15 @@ from hamlearn._slots import Slots
 from hamlearn.credit import Echo, Sensitivity
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.hyper import Hyper
-from hamlearn.learner._commit import Commit, Withdrawal, keep_apart, keeps_mode, nonfinite, nonfinite_message
+from hamlearn.learner._commit import (
+    Commit,
+    Ungraded,
+    Withdrawal,
+    keep_apart,
+    keeps_mode,
+    nonfinite,
+    nonfinite_message,
+)
 from hamlearn.learner._labels import Waited, Waiting, require_id
 from hamlearn.learner._moves import Moved, Moves
 from hamlearn.learner._running import Reader
@@ -60,7 +68,7 @@ class Stepping:
                 self._require_label_later(sample)
             met = self._carry_for(now)
             outcome = self._order.propose(met, now)
-            with torch.no_grad():
+            with Ungraded():
                 keep_apart(outcome, sample, slots)
                 moved = self._move(now, outcome, undo)
                 finite = self._finite(now, outcome, moved)
@@ -176,7 +184,10 @@ class Stepping:
         return self._fresh or self._choices.reset_h == "sample"
 
     def _generators(self) -> list[Tensor]:
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self._devices)]
+        return [
+            torch.default_generator.get_state(),
+            *(torch.cuda.get_rng_state(device) for device in self._devices),
+        ]
 
     def _check_network(self) -> None:
         if torch.is_inference_mode_enabled():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,6 +48,11 @@ class Arrival:
 
 LABELS = 10_000
 """How many labels wait at most where samples are dropped: a learner that falls behind must not fill the memory."""
+
+
+NAP, LINGER = 0.0005, 0.004
+"""Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
+what has come. To wake for every sample would cost more than to learn it."""
 
 
 class Buffer:
@@ -104,12 +110,15 @@ class Buffer:
     def take(self, most: int) -> None:
         """Move what waits into `handed`, at most so many; what is not there yet is waited for only if nothing is.
 
-        Nothing is moved at the end. Raises what ended the source, once all is read.
+        Where many may be taken, and nothing is dropped, a source that is giving may go on for a moment. At the end
+        nothing is moved. Raises what ended the source, once all is read.
         """
         with self._change:
             while not (self._items or self._ended or self.closed):
                 self._sleep()
-            if not self._block:
+            if self._block:
+                self._linger(min(most, self._n))
+            else:
                 self._make_room()
             if self._items and not self.closed:
                 if most == 1:
@@ -148,6 +157,15 @@ class Buffer:
             self._change.wait()
         finally:
             self._asleep -= 1
+
+    def _linger(self, most: int) -> None:
+        """Let the source go on while it gives, until there are so many, or for as long as that may take."""
+        until = time.monotonic() + LINGER
+        before = 0
+        while before < len(self._items) < most and not (self._ended or self.closed) and time.monotonic() < until:
+            before = len(self._items)
+            # Without being counted among those asleep: what is put meanwhile wakes nobody.
+            self._change.wait(NAP)
 
     def _make_room(self) -> None:
         """Drop the oldest until no more wait than may."""
