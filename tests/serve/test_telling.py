@@ -79,6 +79,16 @@ def test_records_go_on_where_the_checkpoint_was_and_say_where_that_is(tmp_path):
     assert record.read(tmp_path / "resumed.jsonl") == [{"step": 35}]
 
 
+def test_a_record_that_cannot_be_written_keeps_no_answer_back(tmp_path, monkeypatch):
+    def full(row, slot):
+        raise OSError(28, "No space left on device")
+
+    with Served(tmp_path, records={"every": 2}) as served:
+        monkeypatch.setattr(served.agent.journal._rows, "put", full)
+        assert [served.ask("/predict", ONE).status for _ in range(5)] == [200] * 5
+        assert served.ask("/state").value["position"] == 5
+
+
 def test_metrics_are_those_that_prometheus_reads(tmp_path):
     with Served(tmp_path, serve={"agents": 2}) as served:
         served.ask("/predict", [ONE] * 4)

@@ -81,7 +81,11 @@ class Agent:
                     self._answer_again(stretch.work, stretch.start)
         self._labels = self.learner.labels
         if self._last is not None and self.journal.due(before):
-            self.journal.look(self._last, self.norms(), self.counts)
+            try:
+                self.journal.look(self._last, self.norms(), self.counts)
+            except OSError:
+                # What was learned was learned: whoever asked gets the answer, and the log says what is missing.
+                log.exception("a row of the record could not be written; learning goes on")
         # It holds on to the whole block that it is part of.
         self._last = None
 
