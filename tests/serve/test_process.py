@@ -44,11 +44,11 @@ def test_after_kills_the_rest_is_sent_again_and_each_sample_is_learned_once(tmp_
     items = [{**sample, "id": f"s{k}"} for k, sample in enumerate(samples(400, seed=5)) if "target" in sample]
     ids = [item["id"] for item in items]
     quick = "checkpoint = 0.05\n"
-    with Process(tmp_path, quick, eager=False) as server:
+    with Process(tmp_path, quick) as server:
         assert server.began == 0
         answers = send(server, items, killed_after=120)
         assert [answer["sample"] for answer in answers] == list(range(1, 121))
-    with Process(tmp_path, quick, eager=False) as server, server.client() as client:
+    with Process(tmp_path, quick) as server, server.client() as client:
         state = client.ask("/state")[1]
         saved = state["checkpoint"]
         assert server.began == state["resumed_at"] == saved["position"] == state["position"]
@@ -57,7 +57,7 @@ def test_after_kills_the_rest_is_sent_again_and_each_sample_is_learned_once(tmp_
         # This client knows where to go on.
         answers = send(server, items[saved["position"] :], killed_after=100)
         assert not any(answer.get("seen") for answer in answers)
-    with Process(tmp_path, quick, eager=False) as server, server.client() as client:
+    with Process(tmp_path, quick) as server, server.client() as client:
         # That one sends everything again.
         answers = send(server, items)
         assert [bool(answer.get("seen")) for answer in answers] == [k < server.began for k in range(len(items))]
@@ -76,7 +76,7 @@ def test_after_kills_the_rest_is_sent_again_and_each_sample_is_learned_once(tmp_
         assert served.ask("/state").value["checkpoint"]["position"] == len(items) + sum(counts)
         with Served(tmp_path / "new", network={"inputs": 2, "outputs": 1, "hidden": 3}) as new:
             everything = [as_sample(item) for item in items] + [as_sample(ONE)] * sum(counts)
-            list(new.learner.run(everything, len(everything), "compiled"))
+            list(new.learner.run(everything, len(everything)))
             assert same(served.learner, new.learner)
 
 
@@ -258,7 +258,7 @@ def test_beyond_loopback_nobody_reads_or_writes_anything_without_the_token(serve
         subprocess.run([*command, *names], check=True, capture_output=True)
         more = f'tls_cert = "{cert}"\ntls_key = "{key}"\n'
         tls = ssl.create_default_context(cafile=str(cert))
-    with Process(tmp_path, more, TOKEN, host="0.0.0.0") as open_server:
+    with Process(tmp_path, more, TOKEN, host="0.0.0.0", eager=False) as open_server:
         routes = [("/predict", ONE), ("/label", {"id": 1, "target": [1.0]}), ("/state", None), ("/metrics", None),
                   ("/docs", None), ("/openapi.json", None), ("/", None)]  # fmt: skip
         for token in ("", TOKEN[:-1], TOKEN + "x"):
@@ -272,4 +272,5 @@ def test_beyond_loopback_nobody_reads_or_writes_anything_without_the_token(serve
         with open_server.client(address, token=TOKEN, tls=tls) as client:
             assert client.ask("/state")[1]["position"] == 0
             assert client.ask("/predict", ONE)[1]["sample"] == 1
+            assert client.ask("/state")[1]["engine"] == "compiled"
         assert open_server.stop() == (0, "")
