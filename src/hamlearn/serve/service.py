@@ -11,9 +11,10 @@ import numpy as np
 from hamlearn.errors import HamlearnError
 from hamlearn.serve.agents import Agents
 from hamlearn.serve.metrics import Metrics
+from hamlearn.serve.reading import Reading
 from hamlearn.serve.refusals import BUSY, Refused
 from hamlearn.serve.settings import Settings
-from hamlearn.serve.work import Reading, Work
+from hamlearn.serve.work import Work
 from hamlearn.serve.worker import Errand, Worker
 
 _OFTEN = 0.005
