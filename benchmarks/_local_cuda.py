@@ -68,7 +68,7 @@ def _row(
     found: dict[str, float] = {}
     module = _net(depth, width, residual)
     found["BackPropagation, eager"] = _on_host(_backprop(module, u[0], target[0]))
-    found["BackPropagation, CUDA graph"] = _on_gpu(_graphed(_backprop(module, u[0], target[0])))
+    found["BackPropagation, CUDA graph"] = _on_gpu(graphed(_backprop(module, u[0], target[0])))
     if compiles:
         compiled: Any = torch.compile(module)
         found["BackPropagation, compiled"] = _on_host(_backprop(compiled, u[0], target[0]))
@@ -113,7 +113,8 @@ def _backprop(module: Any, u: Tensor, target: Tensor) -> Callable[[], object]:
     return step
 
 
-def _graphed(step: Callable[[], object]) -> Callable[[], object]:
+def graphed(step: Callable[[], object]) -> Callable[[], object]:
+    """A step as one CUDA graph, recorded after three that were taken."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):

@@ -24,7 +24,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
-@pytest.mark.parametrize("name", ["step", "endless", "echo", "credit", "overhead", "river", "defaults"])
+@pytest.mark.parametrize("name", ["step", "endless", "echo", "credit", "overhead", "river", "defaults", "agents"])
 def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name):
     result = runner.invoke(app, ["bench", name, "--quick", "--out", str(tmp_path)])
     assert result.exit_code == 0, result.output

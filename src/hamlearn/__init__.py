@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from hamlearn.evaluate import evaluate
     from hamlearn.hyper import Hyper
     from hamlearn.integrators import RK4, Euler, Heun
-    from hamlearn.learner import Learner, Population, PopulationReport
+    from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
     from hamlearn.networks import Network
     from hamlearn.state import Label, Sample, State, StepReport
 
 __all__ = [
     "RK4",
     "Adaptive",
+    "AgentsReport",
     "Cleared",
     "Echo",
     "Euler",
@@ -54,6 +55,7 @@ __all__ = [
 _HOMES = {
     "RK4": "integrators",
     "Adaptive": "adaptive",
+    "AgentsReport": "learner",
     "Cleared": "credit",
     "Echo": "credit",
     "Euler": "integrators",

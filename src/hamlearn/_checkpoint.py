@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 from safetensors.torch import load
 from torch import Tensor
 
 from hamlearn import _files
-from hamlearn._claims import Tensors, generator_state, shown
+from hamlearn._claims import shown
 from hamlearn.errors import CheckpointError
 
 FORMAT = "hamlearn-checkpoint-3"
+STATE = "the state"
+"""What is told of as the source where there is no file."""
 _SLICE = 1 << 20
 _NAMES = {
     torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
@@ -30,25 +33,56 @@ _NAMES = {
 Described = tuple[torch.dtype, list[int]]
 
 
+def value(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> dict[str, Any]:
+    """Tensors and header as one value that shares no memory with anything."""
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    return {"tensors": copies, "about": {"format": FORMAT, **copy.deepcopy(dict(header))}}
+
+
+def parts(state: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and header of what `value` made, for somebody to take copies of; refuses anything else."""
+    fits = isinstance(state, dict) and set(state) == {"tensors", "about"}
+    tensors, about = (state["tensors"], state["about"]) if fits else (None, None)
+    if not isinstance(tensors, dict) or not isinstance(about, dict):
+        found = sorted(map(str, state)) if isinstance(state, dict) else shown(state)
+        raise CheckpointError(f"{found} is no state: give what learner.state_dict() returned")
+    for name, tensor in tensors.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor):
+            raise CheckpointError(f"{shown(name)} of the state is a {type(tensor).__name__}: tensors belong there")
+    if about.get("format") != FORMAT:
+        raise CheckpointError(f"the state has format {shown(about.get('format'))}; this version takes {FORMAT!r}")
+    return {name: tensor.detach() for name, tensor in tensors.items()}, copy.deepcopy(about)
+
+
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and header, and a digest over all of them; a crash leaves the old file or the new one."""
     path = Path(path)
+    pieces = _pieces(f"cannot save {path}", tensors, {"format": FORMAT, **header})
+    _files.replace(path, lambda file: file.writelines(pieces))
+
+
+def to_bytes(state: Any) -> bytes:
+    """A state as a file would hold it."""
+    return b"".join(_pieces("cannot write the state down", *parts(state)))
+
+
+def from_bytes(data: bytes) -> dict[str, Any]:
+    """The state that `to_bytes` wrote down."""
+    tensors, about = _parsed("what was written down", data)
+    return {"tensors": {name: tensor.clone() for name, tensor in tensors.items()}, "about": about}
+
+
+def _pieces(failed: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> list[Any]:
+    """The bytes of a file, part by part."""
     try:
-        text = json.dumps({"format": FORMAT, **header})
+        text = json.dumps(header)
         contents = {name: _content(name, tensor) for name, tensor in tensors.items()}
         described = {name: _described(tensor) for name, tensor in tensors.items()}
-        head = _head(text, described, contents)
+        return [_head(text, described, contents), *(contents[name] for name in _placed(described))]
     except (TypeError, ValueError, RuntimeError, RecursionError) as error:
         raise CheckpointError(
-            f"cannot save {path}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
+            f"{failed}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
         ) from error
-
-    def put(file: BinaryIO) -> None:
-        file.write(head)
-        for name in _placed(described):
-            file.write(contents[name])
-
-    _files.replace(path, put)
 
 
 def _head(text: str, described: Mapping[str, Described], contents: Mapping[str, memoryview]) -> bytes:
@@ -81,6 +115,13 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
         raise CheckpointError(f"{path} is not a file: give the path that learner.save() wrote")
     try:
         data = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read ({error}): see to its permissions, or start anew") from error
+    return _parsed(path, data)
+
+
+def _parsed(path: object, data: bytes) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    try:
         tensors = load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
         text = metadata.get("hamlearn", "")
@@ -111,52 +152,21 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 @contextlib.contextmanager
-def reading(path: object) -> Iterator[None]:
-    """Within, whatever is wrong with the content of a file is a `CheckpointError`."""
+def reading(source: object) -> Iterator[None]:
+    """Within, whatever is wrong with the content of a file, or of a state, is a `CheckpointError`."""
     try:
         yield
     except CheckpointError:
         raise
     except Exception as error:
+        if source is STATE:
+            made, remedy = "learner.state_dict() returns", "Take it from a learner of the same kind"
+        else:
+            made, remedy = "learner.save() writes", "Restore the file from a copy"
         raise CheckpointError(
-            f"{path} does not hold what learner.save() writes for this learner: {error}. Nothing was loaded. "
-            "Restore the file from a copy, or start anew"
+            f"{source} does not hold what {made} for this learner: {error}. Nothing was loaded. {remedy}, or "
+            "start anew"
         ) from error
-
-
-class Restoring:
-    """Within, all is done or nothing: whatever ends it early puts everything back, to the bit.
-
-    Args:
-        tensors: What is written to in place.
-        owners: Objects whose attributes are replaced.
-        graphs: Whether somebody holds graphs that lead to the tensors, which must stay valid if all is put back.
-    """
-
-    def __init__(self, tensors: Iterable[Tensor], owners: Iterable[object], *, graphs: bool) -> None:
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        self._owners = [(owner, dict(vars(owner))) for owner in owners]
-        self._random = random_state()
-        self._graphs = graphs
-
-    @torch.no_grad()
-    def set(self, tensor: Tensor, value: Tensor) -> None:
-        """Write to a tensor."""
-        # Through `.data` no graph notices; where there are none to spare, those of others shall.
-        (tensor.data if self._graphs else tensor).copy_(value)
-
-    def __enter__(self) -> Restoring:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            return
-        for tensor, value in self._tensors:
-            tensor.data.copy_(value)
-        for owner, attributes in self._owners:
-            vars(owner).clear()
-            vars(owner).update(attributes)
-        restore_random_state(self._random)
 
 
 def _content(name: str, tensor: Tensor) -> memoryview:
@@ -209,29 +219,3 @@ def require_equal(path: object, what: str, saved: Any, current: Any, remedy: str
 def layout(tensors: Mapping[str, Tensor]) -> dict[str, str]:
     """Name, shape and dtype of each tensor, to tell one model from another."""
     return {name: f"{tensor.dtype}{list(tensor.shape)}" for name, tensor in tensors.items()}
-
-
-def random_state() -> dict[str, Tensor]:
-    """State of PyTorch's random number generators."""
-    states = {"rng/cpu": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        states |= {f"rng/cuda/{i}": s for i, s in enumerate(torch.cuda.get_rng_state_all())}
-    return states
-
-
-def checked_random_state(tensors: Tensors) -> dict[str, Tensor]:
-    """The states that `random_state` told, taken out of a file."""
-    states = {"rng/cpu": generator_state(tensors.take("rng/cpu"), "the tensor 'rng/cpu'", "cpu")}
-    for index, name in enumerate(tensors.counted("rng/cuda/")):
-        there = torch.cuda.is_available() and index < torch.cuda.device_count()
-        device = f"cuda:{index}" if there else None
-        states[name] = generator_state(tensors.take(name), f"the tensor {name!r}", device)
-    return states
-
-
-def restore_random_state(tensors: Mapping[str, Tensor]) -> None:
-    """Put PyTorch's random number generators back."""
-    torch.set_rng_state(tensors["rng/cpu"])
-    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        if f"rng/cuda/{index}" in tensors:
-            torch.cuda.set_rng_state(tensors[f"rng/cuda/{index}"], index)

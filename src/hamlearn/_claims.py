@@ -51,7 +51,7 @@ def flag(value: Any, what: str) -> bool:
 
 
 def generator_state(state: Tensor, what: str, device: str | None) -> Tensor:
-    """A state that PyTorch's generator on this device takes; `None` for a device that is not here."""
+    """A copy of a state that PyTorch's generator on this device takes; `None` for a device that is not here."""
     try:
         if device is not None:
             torch.Generator(device).set_state(state)
@@ -59,7 +59,7 @@ def generator_state(state: Tensor, what: str, device: str | None) -> Tensor:
             raise TypeError("it is not a row of bytes")
     except (RuntimeError, TypeError) as error:
         raise ValueError(f"{what} is no state of a random number generator ({error})") from error
-    return state
+    return state.clone()
 
 
 def shown(value: Any) -> str:

@@ -6,14 +6,11 @@ Each function raises `CheckFailedError`, with what was expected and what was fou
 from __future__ import annotations
 
 import copy
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hamlearn import _tree, reference
@@ -24,6 +21,9 @@ from hamlearn.integrators import Integrator
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.state import Sample, StepReport
+
+Contents = dict[str, Any]
+"""Tensors and other values of a state, by name."""
 
 
 class CheckFailedError(AssertionError):
@@ -42,11 +42,11 @@ class AnyLearner(Protocol):
     def predict(self, u: Any) -> Any:
         """Answer, and move nothing."""
 
-    def save(self, path: Path) -> None:
-        """Write everything to a file."""
+    def state_dict(self) -> dict[str, Any]:
+        """All that it is between two samples, as a value."""
 
-    def load(self, path: Path) -> None:
-        """Read it back."""
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Become that again."""
 
 
 def check_learner(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
@@ -130,7 +130,7 @@ def check_integrator(integrator: Integrator) -> float:
     return order
 
 
-def _check_predict(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: dict[str, Tensor]) -> None:
+def _check_predict(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: Contents) -> None:
     torch.manual_seed(0)
     learner = make()
     for sample in samples:
@@ -144,20 +144,21 @@ def _check_predict(make: Callable[[], AnyLearner], samples: Sequence[Sample], wh
     _compare(whole, _contents(learner), "runs with and without predict() before each step")
 
 
-def _check_resume(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: dict[str, Tensor]) -> None:
+def _check_resume(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: Contents) -> None:
     for cut in (1, len(samples) // 2, len(samples) - 1):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "checkpoint"
-            torch.manual_seed(0)
-            learner = make()
-            for sample in samples[:cut]:
-                learner.step(sample)
-            learner.save(path)
-            resumed = make()
-            resumed.load(path)
-            for sample in samples[cut:]:
-                resumed.step(sample)
-            _compare(whole, _contents(resumed), f"a run that was saved and loaded after {cut} samples")
+        torch.manual_seed(0)
+        learner = make()
+        for sample in samples[:cut]:
+            learner.step(sample)
+        state = learner.state_dict()
+        told = _flat(state)
+        resumed = make()
+        resumed.load_state_dict(state)
+        for sample in samples[cut:]:
+            resumed.step(sample)
+        _compare(whole, _contents(resumed), f"a run that was saved and loaded after {cut} samples")
+        learner.step(samples[cut])
+        _compare(told, _flat(state), "a state before and after the steps that followed: it shares memory and")
 
 
 def _check_bad_tau(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
@@ -182,7 +183,7 @@ def _check_reports(make: Callable[[], AnyLearner], samples: Sequence[Sample]) ->
                 raise CheckFailedError("a report holds a graph: detach y and loss, or memory grows without bound")
 
 
-def _contents_after(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> dict[str, Tensor]:
+def _contents_after(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> Contents:
     torch.manual_seed(0)
     learner = make()
     for sample in samples:
@@ -190,18 +191,29 @@ def _contents_after(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -
     return _contents(learner)
 
 
-def _contents(learner: AnyLearner) -> dict[str, Tensor]:
-    """All that the learner would save: its whole state, whatever it is made of."""
-    with tempfile.TemporaryDirectory() as folder:
-        learner.save(Path(folder) / "checkpoint")
-        return load_file(Path(folder) / "checkpoint")
+def _contents(learner: AnyLearner) -> Contents:
+    """All that the learner is, whatever it is made of."""
+    return _flat(learner.state_dict())
 
 
-def _compare(one: dict[str, Tensor], other: dict[str, Tensor], what: str) -> None:
+def _flat(value: Any, name: str = "") -> Contents:
+    """Tensors, as copies, and numbers of a state by name; words only say what it belongs to."""
+    if isinstance(value, Tensor):
+        return {name: value.detach().clone()}
+    if isinstance(value, dict | list | tuple):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        parts = [_flat(item, f"{name}.{key}".strip(".")) for key, item in items]
+        return {key: entry for part in parts for key, entry in part.items()}
+    return {name: value} if isinstance(value, bool | int | float) else {}
+
+
+def _compare(one: Contents, other: Contents, what: str) -> None:
     if one.keys() != other.keys():
         raise CheckFailedError(f"{what} hold different things: {sorted(one.keys() ^ other.keys())}")
-    for name, tensor in one.items():
-        if not torch.equal(tensor, other[name]):
+    for name, value in one.items():
+        twin = other[name]
+        both = isinstance(value, Tensor) and isinstance(twin, Tensor)
+        if not (torch.equal(value, twin) if both else type(value) is type(twin) and value == twin):
             raise CheckFailedError(f"{what} differ in {name}")
 
 

@@ -51,6 +51,7 @@ class Benchmark(StrEnum):
 
     step = "step"
     stream = "stream"
+    agents = "agents"
     endless = "endless"
     echo = "echo"
     credit = "credit"
@@ -136,7 +137,9 @@ def bench(
     names: Annotated[list[Benchmark] | None, typer.Argument(help="Which; all of them if none is named.")] = None,
     out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
     quick: Annotated[bool, typer.Option(help="Small sizes: whether it works, not how fast.")] = False,
-    device: Annotated[str | None, typer.Option(help="'cpu' or 'cuda', for stream, local and memory.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="'cpu' or 'cuda', for stream, agents, local and memory.")
+    ] = None,
     task: Annotated[
         list[str] | None, typer.Option(help="For credit: which task, such as recall-40; may be repeated.")
     ] = None,
@@ -184,9 +187,9 @@ def _require_device(names: list[Benchmark], device: str | None) -> None:
         return
     if device not in ("cpu", "cuda"):
         raise ConfigError(f"--device {device!r} is not known: give 'cpu' or 'cuda'")
-    others = [name.value for name in names if name.value not in ("stream", "local", "memory")]
+    others = [name.value for name in names if name.value not in ("stream", "agents", "local", "memory")]
     if others:
-        raise ConfigError(f"--device is for stream, local and memory; {others[0]!r} runs on the CPU alone")
+        raise ConfigError(f"--device is for stream, agents, local and memory; {others[0]!r} runs on the CPU alone")
 
 
 @app.command()

@@ -124,7 +124,8 @@ def test_a_load_that_is_interrupted_at_any_line_ends_before_or_after(tmp_path):
     learner.save(home)
     after, watch = parse(path.read_bytes()), Watch(learner)
     before = watch.look(), torch.get_rng_state()
-    files = tuple(f"{os.sep}{name}.py" for name in ("_snapshot", "_checkpoint", "_running", "echo", "tokens"))
+    names = ("_snapshot", "_saving", "_checkpoint", "_restoring", "_running", "echo", "tokens")
+    files = tuple(f"{os.sep}{name}.py" for name in names)
     ended = collections.Counter()
     line = 0
     while True:

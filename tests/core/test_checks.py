@@ -96,8 +96,8 @@ class MovesOnPredict(hl.Learner):
 
 
 class ForgetsOmega(hl.Learner):
-    def load(self, path, *, new_hyper=False):
-        super().load(path, new_hyper=new_hyper)
+    def load_state_dict(self, state, *, new_hyper=False):
+        super().load_state_dict(state, new_hyper=new_hyper)
         self._carry.omega = [torch.zeros_like(o) for o in self._carry.omega]
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from tests.fuzz import chains, learners, optimizers, populations, references, sgd, shrink
+from tests.fuzz import agents, chains, learners, optimizers, populations, references, sgd, shrink
 
 KINDS: dict[str, ModuleType] = {
     "learner": learners,
@@ -27,9 +27,10 @@ KINDS: dict[str, ModuleType] = {
     "reference": references,
     "local": chains,
     "population": populations,
+    "agents": agents,
     "optimizer": optimizers,
 }
-SHARE = {"learner": 12, "sgd": 2, "reference": 2, "local": 3, "population": 2, "optimizer": 1}
+SHARE = {"learner": 12, "sgd": 2, "reference": 2, "local": 3, "population": 2, "agents": 2, "optimizer": 1}
 LONGEST = 400
 SHRINKS = 25
 

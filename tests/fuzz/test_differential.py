@@ -15,7 +15,7 @@ import hamlearn as hl
 from tests.fuzz import cases, differential
 from tests.fuzz.session import Diverged, Session
 
-QUICK = {"learner": 16, "sgd": 4, "reference": 5, "local": 12, "population": 3, "optimizer": 10}
+QUICK = {"learner": 16, "sgd": 4, "reference": 5, "local": 12, "population": 3, "agents": 3, "optimizer": 10}
 VARIANTS = 8
 DELICATE = (
     *("tied", "tied rate", "split", "gain", "gain rnn", "hook", "one-hot", "dropout rnn", "counter rnn"),

@@ -2,7 +2,22 @@
 
 from hamlearn.compiled.echo_engine import EchoEngine, Passed, Stretch
 from hamlearn.compiled.engine import Engine, Pace, Ran, named
+from hamlearn.compiled.guard import LEFT, SKIPPED, TAKEN, Guard
 from hamlearn.compiled.trace import Watch
 from hamlearn.loops import UnsupportedError
 
-__all__ = ["EchoEngine", "Engine", "Pace", "Passed", "Ran", "Stretch", "UnsupportedError", "Watch", "named"]
+__all__ = [
+    "LEFT",
+    "SKIPPED",
+    "TAKEN",
+    "EchoEngine",
+    "Engine",
+    "Guard",
+    "Pace",
+    "Passed",
+    "Ran",
+    "Stretch",
+    "UnsupportedError",
+    "Watch",
+    "named",
+]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.compiled.backends import make_loop
 from hamlearn.compiled.bring import Bring
+from hamlearn.compiled.guard import Guard
 from hamlearn.compiled.reads import Reads
 from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
 from hamlearn.loops import Kind, UnsupportedError
@@ -49,6 +50,8 @@ class Ran:
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
         reads: What the steps depend on beyond their inputs.
+        verdict: Where a guard was given, what became of each step, as `hamlearn.compiled.guard` says.
+        guard: What the guard has carried along.
     """
 
     carry: Carry
@@ -58,6 +61,8 @@ class Ran:
     coupling: Tensor | None
     mark: Tensor | None
     reads: Reads
+    verdict: Tensor | None = None
+    guard: list[Tensor] = field(default_factory=list)
 
 
 class Engine:
@@ -69,13 +74,14 @@ class Engine:
         carries: Whether z lives on from step to step.
         lanes: Number of members in a group of a population; their tensors have groups as their first axis and the
             members of a group as their last one. 1 for a single learner, without such axes.
+        own: Whether each member has samples of its own, which then lie as all else does.
     """
 
-    def __init__(self, order: Order, reset_each: bool, carries: bool, lanes: int = 1) -> None:
+    def __init__(self, order: Order, reset_each: bool, carries: bool, lanes: int = 1, own: bool = False) -> None:
         self.order = order
         self.reset_each = reset_each
         self.carries = carries
-        self.lanes = lanes
+        self.lanes, self.own = lanes, own
         network = order.system.network
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
@@ -93,6 +99,7 @@ class Engine:
         block: Block,
         watch: Watch,
         check: Callable[[], None],
+        guard: Guard | None = None,
     ) -> Ran:
         """Take all samples of `block`; `theta` and `buffers` change in place.
 
@@ -107,6 +114,7 @@ class Engine:
             watch: What is looked at for values that are not finite, step by step.
             check: Raises where the eager engine would refuse the first sample; called before a step for samples of
                 its kind is recorded, since a recording may take what the eager engine does not.
+            guard: Has members rest, and sees to steps that go wrong, each member for itself.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
@@ -115,16 +123,20 @@ class Engine:
         own = (carry.h, carry.z, carry.omega, carry.v, carry.E)
         h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in own)
         flags = [fresh] if h else []
-        parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags]
+        given = [] if guard is None else [guard.active]
+        parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags, given]
         device = theta[0].device
-        rates, betas, drive, u, target, flags = self._bring(parts, device)
-        samples = [*rates, *(betas if pace.varying else []), *drive, *u, *target, *flags]
+        rates, betas, drive, u, target, flags, active = self._bring(parts, device)
+        samples = [*rates, *(betas if pace.varying else []), *drive, *u, *target, *flags, *active]
+        # Whether a member has left, and whether it begins its sequence anew because it skipped the first sample.
+        kept = [torch.zeros_like(rows[0]) for rows in active for _ in range(2)]
         constants = [*(tensor.contiguous() for tensor in frozen), *([] if pace.varying else betas)]
 
         def first() -> Inputs:
             rows = (rates, betas if pace.varying else [], drive, u, target, flags)
             heads = [[row[0] for row in part] for part in rows]
-            return Inputs(theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
+            first = (theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
+            return replace(Inputs(*first), guard=kept, active=[rows[0] for rows in active])
 
         shapes = (
             tuple((t.shape[1:], t.dtype) for t in (*u, *target)),
@@ -132,13 +144,14 @@ class Engine:
             tuple(t.shape for t in betas),
         )
         specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
-        key = (shapes, specs, len(target), pace.varying, len(drive), watch)
+        variant = Variant(bool(target), bool(flags), watch, None if guard is None else guard.on_trouble)
+        key = (shapes, specs, len(target), pace.varying, len(drive), variant)
 
         def make() -> Made:
-            return self._make(first(), block, carry.spec, pace.varying, watch, check)
+            return self._make(first(), block, carry.spec, pace.varying, variant, check)
 
         made = self._steps.get(key, make)
-        carried = [*theta, *omega, *h, *z, *v, *E, *buffers]
+        carried = [*theta, *omega, *h, *z, *v, *E, *buffers, *kept]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
         results = made.loop(block.count, work, samples, constants)
         with torch.no_grad():
@@ -146,7 +159,7 @@ class Engine:
                 if moved is not tensor:
                     tensor.copy_(moved)
         torch.autograd.graph.increment_version([*theta, *buffers])
-        return _read(results, made, Carry(h, z, omega, carry.spec, v=v, E=E))
+        return _read(results, made, Carry(h, z, omega, carry.spec, v=v, E=E), kept)
 
     def _make(
         self,
@@ -154,28 +167,29 @@ class Engine:
         block: Block,
         h_spec: _tree.Spec,
         varying: bool,
-        watch: Watch,
+        variant: Variant,
         check: Callable[[], None],
     ) -> Made:
         def recording() -> Recorded:
             return record(
                 self.order,
                 self._member(first),
-                Variant(bool(block.target), bool(first.fresh), watch),
+                variant,
                 (h_spec, block.u_spec, block.target_spec),
                 (self.buffer_names, self.frozen_names),
                 self.reset_each,
                 self.carries,
             )
 
-        read = {"rates", "drive", "u", "target", "fresh", *(["betas"] if varying else [])}
-        kinds, laned = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers"}, read), first.laned()
+        read = {"rates", "drive", "u", "target", "fresh", "active", *(["betas"] if varying else [])}
+        kinds = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers", "guard"}, read)
+        laned = first.laned(self.own)
         return make_step(self.order, check, recording, kinds, laned, self.lanes, first.theta[0].device)
 
     def _member(self, inputs: Inputs) -> Inputs:
         if self.lanes == 1:
             return inputs
-        flat = zip(inputs.flat(), inputs.laned(), strict=True)
+        flat = zip(inputs.flat(), inputs.laned(self.own), strict=True)
         return inputs.like([tensor[0, ..., 0] if laned else tensor for tensor, laned in flat])
 
 
@@ -247,10 +261,11 @@ def named(order: Order, names: Sequence[str]) -> list[Tensor]:
     return [found[name].detach() for name in names]
 
 
-def _read(results: list[Tensor], made: Made, carry: Carry) -> Ran:
+def _read(results: list[Tensor], made: Made, carry: Carry, guard: list[Tensor]) -> Ran:
     recorded, rest = made.recorded, iter(results)
     y = [next(rest) for _ in range(recorded.y_count)]
     loss = next(rest) if recorded.loss else None
     coupling = next(rest) if recorded.coupling else None
     mark = next(rest) if recorded.mark else None
-    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.reads)
+    verdict = next(rest) if recorded.verdict else None
+    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.reads, verdict, guard)

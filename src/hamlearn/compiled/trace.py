@@ -18,6 +18,7 @@ from hamlearn import _tree
 from hamlearn._scale import plus
 from hamlearn.compiled.faults import counted
 from hamlearn.compiled.graphs import pure_graph
+from hamlearn.compiled.guard import OnTrouble, guarded
 from hamlearn.drive import Drive
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.rates import Rates
@@ -38,11 +39,14 @@ class Variant:
         targets: Some have a target; those without one enter with φ = 0.
         fresh: A flag says whether a sample begins a sequence.
         watch: What each step counts the entries of that are not finite.
+        on_trouble: What a member does at a step that goes wrong, where the loop itself sees to it; `None`: whoever
+            reads the marks has to.
     """
 
     targets: bool
     fresh: bool
     watch: Watch
+    on_trouble: OnTrouble | None = None
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Inputs:
     target: list[Tensor]
     fresh: list[Tensor]
     flow: list[Tensor] = field(default_factory=list)
+    guard: list[Tensor] = field(default_factory=list)
+    active: list[Tensor] = field(default_factory=list)
 
     def flat(self) -> list[Tensor]:
         """One list."""
@@ -77,9 +83,9 @@ class Inputs:
             kinds += [kind] * len(group)
         return kinds
 
-    def laned(self) -> list[bool]:
-        """Which tensors each member of a population has for itself."""
-        shared = {"u", "target", "fresh"}
+    def laned(self, own: bool) -> list[bool]:
+        """Which tensors each member of a population has for itself; `own`: samples too."""
+        shared = set() if own else {"u", "target", "fresh"}
         return [name not in shared for name, group in vars(self).items() for _ in group]
 
     def like(self, flat: Sequence[Tensor]) -> Inputs:
@@ -99,6 +105,7 @@ class Recorded:
         loss: Whether the loss is among the results.
         coupling: Whether ⟨z, f_h⟩ is.
         mark: Whether a count of what is wrong is: entries that are not finite, indices out of range.
+        verdict: Whether what became of the step is, as in `guard`.
     """
 
     graph: fx.GraphModule
@@ -107,6 +114,7 @@ class Recorded:
     loss: bool
     coupling: bool
     mark: bool
+    verdict: bool = False
 
 
 class GivenRates:
@@ -193,7 +201,7 @@ def record(
                 if reset_each:
                     h, z, E = start, z if carries else again, first
                 if variant.fresh:
-                    new = given.fresh[0]
+                    new = given.fresh[0] | given.guard[1] if given.guard else given.fresh[0]
                     h, z, E = (
                         [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
                         for begun, kept in ((start, h), (again, z), (first, E))
@@ -218,8 +226,18 @@ def record(
             [] if variant.watch == "nothing" else [*outcome.h, *outcome.z, *outcome.E, *floating(stage.buffers)]
         )
         watched += [*outcome.omega, *theta, *outcome.v] if variant.watch == "all" else []
-        described["mark"] = bool(watched or faults)
-        if watched or faults:
+        described["verdict"] = variant.on_trouble is not None
+        described["mark"] = bool(watched or faults) and variant.on_trouble is None
+        if variant.on_trouble is not None:
+            wrong = [mark(watched, [])] if watched else []
+            seen = [outcome.loss] if outcome.loss is not None and variant.watch != "nothing" else []
+            begins = given.fresh[0] | given.guard[1] if variant.fresh else given.guard[1]
+            trouble = (wrong, seen, faults, given.rates[4], variant.on_trouble)
+            carried, verdict = guarded(
+                carried, flat[: len(carried)], given.guard, given.active[0], begins, *trouble
+            )
+            results.append(verdict)
+        elif watched or faults:
             results.append(mark(watched, faults))
         return [tensor.detach() for tensor in (*carried, *results)]
 

@@ -19,11 +19,12 @@ class Layout:
     Args:
         members: Number of members.
         dtype: Type of their weights.
+        width: Members of a group; `None`: what the CPU's vectors hold.
     """
 
-    def __init__(self, members: int, dtype: torch.dtype) -> None:
+    def __init__(self, members: int, dtype: torch.dtype, width: int | None = None) -> None:
         self.members = members
-        self.width = max(2, min(members, 16 if dtype == torch.float32 else 8))
+        self.width = width or max(2, min(members, 16 if dtype == torch.float32 else 8))
         self.groups = -(-members // self.width)
 
     def pack(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
@@ -31,6 +32,14 @@ class Layout:
         filled = [*tensors, *[tensors[-1]] * (self.groups * self.width - self.members)]
         packed = torch.stack([tensor.detach() for tensor in filled], -1)
         return packed.unflatten(-1, (self.groups, self.width)).movedim(-2, dim).contiguous()
+
+    def fold(self, rows: Tensor, dim: int = 0) -> Tensor:
+        """The same for members that lie along axis `dim` of one tensor."""
+        missing = self.groups * self.width - self.members
+        if missing:
+            last = rows.narrow(dim, self.members - 1, 1)
+            rows = torch.cat([rows, *[last] * missing], dim)
+        return rows.unflatten(dim, (self.groups, self.width)).movedim(dim + 1, -1).contiguous()
 
     def pick(self, packed: Tensor, member: int) -> Tensor:
         """What is one member's."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
@@ -14,7 +13,6 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
-from hamlearn.learner import _snapshot
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import Withdrawal, keeps_mode
 from hamlearn.learner._echo_blocks import EchoRunner
@@ -23,6 +21,7 @@ from hamlearn.learner._labels import Labels, Waiting
 from hamlearn.learner._moves import Moves
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, make_order
+from hamlearn.learner._snapshot import Snapshot
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.learner._stepping import Stepping
 from hamlearn.networks import Network
@@ -32,7 +31,7 @@ from hamlearn.system import Carry, System
 from hamlearn.transition import next_state
 
 
-class Learner(Stepping):
+class Learner(Snapshot):
     """Hamiltonian Learning of one network from one stream, forward only.
 
     As it comes, a learner follows the gradient of each sample's loss. Algorithm 1 of the paper (alg:hlz) is
@@ -101,11 +100,15 @@ class Learner(Stepping):
         self._repair: Callable[[], None] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        self._settle(hand_over=True)
-        return _snapshot.copied(self)
+        state = self.state_dict()
+        made = {"network": self._network, "loss": self._system.loss, "hyper": self._hyper, "late": self.late}
+        own = {name: value for name, value in vars(self).items() if name not in _MADE}
+        return {"made": made | self._choices._asdict(), "own": own, "state": state}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        _snapshot.revive(self, state)
+    def __setstate__(self, copied: dict[str, Any]) -> None:
+        Learner.__init__(self, **copied["made"])
+        vars(self).update(copied["own"])
+        self._copied(copied["state"])
 
     def __copy__(self) -> Learner:
         raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
@@ -267,24 +270,6 @@ class Learner(Stepping):
         self._repair = self._anew()
         self._make_whole()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file: θ, buffers, h, z, ω, time, random state, the stream's position.
-
-        The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
-        """
-        self._settle(hand_over=True)
-        _snapshot.save(path, self)
-
-    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
-        """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
-
-        Args:
-            path: The checkpoint.
-            new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
-        """
-        self._settle()
-        _snapshot.load(path, self, new_hyper=new_hyper)
-
     def _settle(self, *, hand_over: bool = False, reads: bool = False) -> None:
         """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead.
 
@@ -314,3 +299,5 @@ class Learner(Stepping):
 
 _UNDER_WAY = {method.__code__ for method in (Learner._take, Learner._learn, Learner._answer, Learner._try)}
 """What calls functions of the user's while the learner is not whole."""
+_MADE = {*Stepping.__annotations__, "_blocks"} - {"_overshoot"}
+"""Attributes that a copy has by being made, and by its state; it is told what it has warned of already."""

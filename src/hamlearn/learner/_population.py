@@ -1,4 +1,4 @@
-"""Many copies of a learner on one stream, all in one compiled loop."""
+"""Many copies of a learner, on one stream or on one each, all in one compiled loop."""
 
 from __future__ import annotations
 
@@ -11,28 +11,36 @@ from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.hyper import Hyper
+from hamlearn.learner._agent_reports import AgentsReport
+from hamlearn.learner._agents import Agents
 from hamlearn.learner._blocks import Undo
 from hamlearn.learner._commit import Withdrawal
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
 from hamlearn.learner._population_reports import PopulationReport
+from hamlearn.learner._population_saving import PopulationSaving
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import check_chunk
 from hamlearn.state import Label, Sample
 
 
-class Population:
-    """Learners that differ in their hyper-parameters or their first weights, run together on one stream.
+class Population(PopulationSaving):
+    """Learners that differ in their hyper-parameters or their first weights, run together.
 
     There is a member for every pair of a hyper-parameter setting and a seed, those of the first setting first.
     Members do not touch each other; each ends where it would have ended alone. On the CPU the innermost loop of
-    every operation runs over the members.
+    every operation runs over the members; on a GPU each member has a block of threads.
+
+    All members learn from one stream, which `run` is given; or, with `streams`, each from its own: with its own
+    inputs, boundaries, missing targets and time steps. Such members are agents. One whose stream has ended rests
+    while the others go on, and one that goes wrong is set aside.
 
     Args:
         learner_factory: Makes a learner from a `Hyper`; called once per member, right after
             `torch.manual_seed(seed)`. All learners must have the same shapes, order, credit and loss.
         hyper: Hyper-parameter settings.
         seeds: Seeds of the first weights.
+        streams: One stream for each member, in their order; `None`: `run` is given one for all.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -46,10 +54,22 @@ class Population:
         ...     losses = report.loss
         >>> losses.shape, len(population.members)
         (torch.Size([6]), 6)
+
+        Agents, each with a feed of its own:
+
+        >>> feeds = [stream[:30], stream[30:]]
+        >>> agents = hl.Population(make, hyper=[hl.Hyper()], seeds=[0, 1], streams=feeds)
+        >>> reports = list(agents.run())
+        >>> len(reports), reports[25].took, agents.positions
+        (30, [True, False], [30, 20])
     """
 
     def __init__(
-        self, learner_factory: Callable[[Hyper], Learner], hyper: Sequence[Hyper], seeds: Sequence[int] = (0,)
+        self,
+        learner_factory: Callable[[Hyper], Learner],
+        hyper: Sequence[Hyper],
+        seeds: Sequence[int] = (0,),
+        streams: Sequence[Iterable[Sample]] | None = None,
     ) -> None:
         if not hyper or not seeds:
             raise ConfigError(
@@ -64,13 +84,16 @@ class Population:
         self._members: list[Learner] = members
         self._reader = Reader()
         self._blocks = PopulationRunner(members, self._reader, self.step)
+        self._agents = None if streams is None else Agents(members, _checked(streams, len(members)))
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_members": self.members, "_blocks": None}
+        streams = None if self._agents is None else self._agents.streams
+        return vars(self) | {"_members": self.members, "_blocks": None, "_agents": streams}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._blocks = PopulationRunner(self._members, self._reader, self.step)
+        self._agents = None if state["_agents"] is None else Agents(self._members, state["_agents"])
 
     def __copy__(self) -> Population:
         raise ConfigError("copy.copy() would give two populations the same members: use copy.deepcopy()")
@@ -80,16 +103,44 @@ class Population:
         """The learners, each as it is after the last report; a change to one is taken up by the next run."""
         self._blocks.settle()
         self._blocks.spread()
+        if self._agents is not None:
+            self._agents.settle()
+            self._agents.spread()
         return self._members
+
+    def member(self, number: int) -> Learner:
+        """One of the learners, as it is after the last report: to be looked at, changed, saved or loaded.
+
+        With streams of their own, its checkpoint holds its place in its stream, and a learner that is alone can
+        load it and go on.
+        """
+        if self._agents is None:
+            return self.members[number]
+        self._agents.settle()
+        self._agents.spread(range(len(self._members))[number])
+        return self._members[number]
 
     def __len__(self) -> int:
         return len(self._members)
 
     @property
     def position(self) -> int:
-        """How many samples of the present stream have been taken."""
+        """How many samples of the present stream have been taken; of all streams, by whom most have been."""
+        return max(self.positions)
+
+    @property
+    def positions(self) -> list[int]:
+        """How many samples each member has taken of its present stream."""
+        if self._agents is not None:
+            self._agents.count()
+            return [member._reader.position for member in self._members]
         self._blocks.count()
-        return self._reader.position
+        return [self._reader.position] * len(self._members)
+
+    @property
+    def aside(self) -> dict[int, Exception]:
+        """Members that the last run has set aside, and why; each is as it was before the sample it failed at."""
+        return {} if self._agents is None else dict(self._agents.aside)
 
     def step(self, sample: Sample) -> PopulationReport:
         """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
@@ -116,26 +167,70 @@ class Population:
 
     def run(
         self,
-        stream: Iterable[Sample],
+        stream: Iterable[Sample] | None = None,
         max_steps: int | None = None,
         engine: Literal["compiled", "eager"] = "compiled",
         chunk: int | None = None,
-    ) -> Iterator[PopulationReport]:
-        """Take samples from `stream` and yield a report of all members for each.
+        *,
+        resume: bool = False,
+    ) -> Iterator[Any]:
+        """Take samples from `stream`, or from each member's own, and yield a report of all members for each step.
+
+        With streams of their own, each step takes the next sample of every stream that has one, and the run ends
+        with the last of them. A member that cannot take a sample, or whose stream fails or ends within a sequence,
+        is set aside: it stays as it was before, a warning names it, `aside` tells why, and the others go on. The
+        reports are `PopulationReport`s for one stream, and `AgentsReport`s for several.
 
         Args:
-            stream: Any iterable of samples, endless or not.
-            max_steps: How many samples to take at most.
+            stream: Any iterable of samples, endless or not; `None` where members have streams of their own.
+            max_steps: How many samples to take at most, of each stream.
             engine: `"compiled"`: all members in one loop. `"eager"`: one after the other.
-            chunk: How many samples are taken at a time, at most; `None`: 256, and 1024 on a GPU.
+            chunk: How many steps are taken at a time, at most; `None`: 256, and 1024 on a GPU, and fewer where
+                that many samples of all streams would take more than 128 MB.
+            resume: Go on where the last run stopped, or where the loaded checkpoint was saved.
         """
-        if engine == "eager":
-            return self._reader.reports(self.step, stream, max_steps, False, lambda: 0)
-        if engine != "compiled":
+        if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
-        size = check_chunk(chunk, bool(self.members[0]._devices))
+        size = check_chunk(chunk, bool(self._members[0]._devices))
+        self._check_source(stream)
+        if self._agents is not None:
+            if engine == "eager":
+                return self._agents.eager(max_steps, resume)
+            return self._agents.compiled(max_steps, resume, chunk, size)
+        assert stream is not None
+        if engine == "eager":
+            return self._reader.reports(self.step, stream, max_steps, resume, lambda: 0)
         self._blocks.settle()
-        return self._blocks.reports(stream, max_steps, False, size)
+        return self._blocks.reports(stream, max_steps, resume, size)
+
+    def _check_source(self, stream: object) -> None:
+        if stream is None and self._agents is None:
+            raise ConfigError(
+                "there is nothing to learn from: give run(stream), or Population(..., streams=[...]) with one "
+                "stream for each member"
+            )
+        if stream is not None and self._agents is not None:
+            raise ConfigError(
+                "each member of this population has a stream of its own: call run() without a stream, or make the "
+                "population without streams="
+            )
+
+
+def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable[Sample]]:
+    found = list(streams)
+    if len(found) != members:
+        raise ConfigError(
+            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(found)} streams: "
+            "give one stream for each member"
+        )
+    # A list may be read by many at once, since each has an iterator of its own.
+    moving = [id(stream) for stream in found if hasattr(stream, "state_dict") or iter(stream) is stream]
+    if len(set(moving)) < len(moving):
+        raise ConfigError(
+            "one stream is given to two members, which would each take samples from the other: make a stream for "
+            "each, or leave out streams= and give run() the one that all are to see"
+        )
+    return found
 
 
 def _check_alike(members: list[Learner]) -> None:
@@ -165,4 +260,4 @@ def _check_alike(members: list[Learner]) -> None:
             )
 
 
-__all__ = ["Population", "PopulationReport"]
+__all__ = ["AgentsReport", "Population", "PopulationReport"]

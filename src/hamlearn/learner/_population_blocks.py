@@ -217,7 +217,7 @@ class PopulationPlan:
                 table = table.expand(self.count, -1, -1)
             rows = [pack(part.unbind(1), dim=1) for part in table.unbind(2)]
             given = self.betas if self.scheduled else self.betas[:1]
-            steps = [[pack(_alike(column)) for column in zip(*betas, strict=True)] for betas in given]
+            steps = [[pack(alike_betas(column)) for column in zip(*betas, strict=True)] for betas in given]
             betas = [torch.stack(column) for column in zip(*steps, strict=True)] if self.scheduled else steps[0]
             if self.steady:
                 self.kept["key"], self.kept["pace"] = key, (rows, betas)
@@ -247,7 +247,7 @@ def _clock(times: np.ndarray, taus: np.ndarray, count: int) -> np.ndarray:
     return np.broadcast_to(clock, (count + 1, len(times)))
 
 
-def _alike(betas: Sequence[float | Tensor]) -> Sequence[Tensor]:
+def alike_betas(betas: Sequence[float | Tensor]) -> Sequence[Tensor]:
     """β of one weight for all members; a number among tensors takes their shape."""
     return torch.broadcast_tensors(*(torch.as_tensor(beta, dtype=torch.float64) for beta in betas))
 

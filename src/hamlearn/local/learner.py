@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
@@ -13,14 +12,14 @@ from torch import nn
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._running import Reader
-from hamlearn.local import checkpoints
 from hamlearn.local.aligned import Aligned
+from hamlearn.local.checkpoints import Snapshot
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
 from hamlearn.local.fused import FusedRunner, fit, unavailable
 from hamlearn.local.kept import evaluating
 from hamlearn.local.progress import Progress
-from hamlearn.local.setting import Settings, check_setting
+from hamlearn.local.setting import check_setting
 from hamlearn.local.stacked import Stack
 from hamlearn.local.system import Losses, Order, System
 from hamlearn.local.unaligned import Unaligned
@@ -29,7 +28,7 @@ from hamlearn.loops import UnsupportedError
 from hamlearn.state import Sample, State, StepReport
 
 
-class LocalLearner(Settings):
+class LocalLearner(Snapshot):
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
 
     ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +
@@ -282,18 +281,3 @@ class LocalLearner(Settings):
         """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
         self._settle(hand_over=True)
         self._engine.reset()
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write everything to one file, samples in flight and the stream's position too."""
-        self._settle(hand_over=True)
-        checkpoints.save(self, path)
-
-    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
-        """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
-
-        Args:
-            path: The checkpoint.
-            new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
-        """
-        self._settle(hand_over=True)
-        checkpoints.load(self, path, new_hyper=new_hyper)

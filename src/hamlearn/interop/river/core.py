@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from hamlearn import _checkpoint
 from hamlearn.credit import Cleared, Credit
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper, Schedule
@@ -107,19 +106,15 @@ class Core:
         return u[: self.inputs] + [0.0] * (self.inputs - len(u))
 
     def __getstate__(self) -> dict[str, Any]:
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "learner"
-            self.learner.save(path)
-            saved = path.read_bytes()
-        return {"plan": self.plan, "inputs": self.inputs, "last": self._last, "learner": saved}
+        # As bytes, which are the same for the same state: two pickles tell whether a model has changed.
+        state = _checkpoint.to_bytes(self.learner.state_dict())
+        return {"plan": self.plan, "inputs": self.inputs, "last": self._last, "learner": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["plan"], state["inputs"])  # type: ignore[misc]
         self._last = state["last"]
-        with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-            path = Path(folder) / "learner"
-            path.write_bytes(state["learner"])
-            self.learner.load(path)
+        with torch.random.fork_rng(devices=[]):
+            self.learner.load_state_dict(_checkpoint.from_bytes(state["learner"]))
 
 
 @dataclass(frozen=True)

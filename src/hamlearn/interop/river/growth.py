@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 
-from hamlearn import _checkpoint, _tree
+from hamlearn import _tree
 from hamlearn.errors import ConfigError
 from hamlearn.learner import Learner
 
@@ -41,20 +37,14 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
                 f"with more features the state of the network became {_tree.describe(fresh)}, and was "
                 f"{_tree.describe(begun)}. Let its size not depend on the number of features."
             )
-    with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
-        path = Path(folder) / "learner"
-        new.save(path)
-        begin, about_new = _checkpoint.read(path)
-        old.save(path)
-        kept, about = _checkpoint.read(path)
-        tensors = {name: _placed(tensor, begin.get(name)) for name, tensor in kept.items()}
-        _checkpoint.write(path, tensors, _without_format(about) | {"model": about_new["model"]})
-        new.load(path)
+    begin, kept = new.state_dict(), old.state_dict()
+    kept["tensors"] = {
+        name: _placed(tensor, begin["tensors"].get(name)) for name, tensor in kept["tensors"].items()
+    }
+    kept["about"]["model"] = begin["about"]["model"]
+    with torch.random.fork_rng(devices=[]):
+        new.load_state_dict(kept)
     return new
-
-
-def _without_format(header: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in header.items() if name != "format"}
 
 
 def _placed(small: Tensor, large: Tensor | None) -> Tensor:

@@ -1,0 +1,499 @@
+"""Running members that each have a stream of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hamlearn import _tree
+from hamlearn.compiled import LEFT, TAKEN, Engine, Guard, Ran, UnsupportedError, Watch
+from hamlearn.errors import HamlearnError, StreamError
+from hamlearn.integrators import Euler
+from hamlearn.learner._agent_lanes import AgentLanes
+from hamlearn.learner._agent_plan import AgentPlan, Settings
+from hamlearn.learner._agent_reports import AgentsReport, Passed
+from hamlearn.learner._agent_sheet import Sheet, fits, form_of
+from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._lanes import Layout
+from hamlearn.learner._learner import Learner
+from hamlearn.learner._population_blocks import how_members_differ
+from hamlearn.learner._running import END, Progress
+from hamlearn.state import Sample, StepReport
+from hamlearn.streams.blocks import Block
+
+SHORT = 8
+"""A block that is cut before this part of what was asked for holds nobody up: its member goes on by itself."""
+BYTES = 1 << 27
+"""Bytes of samples and rates that a block of steps may have, unless a chunk is given."""
+
+
+class Round:
+    """Some steps of all members: those that go on as lanes have taken theirs, the others take them one by one.
+
+    Attributes:
+        count: Number of steps.
+        passed: What the lanes have taken; `None` where there are none.
+        before: How far each lane's reading had come.
+        alone: Members that go on by themselves.
+        delivered: Number of reports handed out.
+        asked: Whether somebody looked at the members meanwhile.
+        settled: Whether they were brought back before all reports were handed out.
+    """
+
+    def __init__(self, count: int, alone: set[int]) -> None:
+        self.count, self.alone = count, alone
+        self.passed: Passed | None = None
+        self.before: list[Progress] = []
+        self.undo: Any = None
+        self.delivered = 0
+        self.asked = self.settled = False
+
+
+class Agents:
+    """Takes samples from as many streams as there are members.
+
+    Attributes:
+        aside: Why members were set aside in the last run, by their numbers.
+    """
+
+    def __init__(self, members: list[Learner], streams: Sequence[Iterable[Sample]]) -> None:
+        first = members[0]
+        self.members, self.streams = members, list(streams)
+        self.aside: dict[int, Exception] = {}
+        self.dtype = first._system.theta[0].dtype
+        # On a GPU each member has a block of threads, and narrow groups keep its numbers close together.
+        self.width = 2 if first._devices else Layout(len(members), self.dtype).width
+        reset, carries = first.reset_h == "sample", first.credit.carries
+        self.engine = Engine(first._order, reset, carries, self.width, own=True)
+        timed = any(not member._constant or member._system.velocity.scheduled for member in members)
+        self.still = timed and not isinstance(first.integrator, Euler)
+        self.lanes: AgentLanes | None = None
+        self.settings: Settings | None = None
+        self.alike: set[int] = set()
+        self.resting: set[int] = set()
+        self.round: Round | None = None
+        self.repair: Any = None
+        self.cautious = False
+        self.turn = 0
+
+    def eager(self, max_steps: int | None, resume: bool) -> Iterator[AgentsReport]:
+        """Each member runs as if it were alone, one sample at a time."""
+        self._begin()
+        self._give()
+        runs: dict[int, Iterator[StepReport]] = {}
+        for number, member in enumerate(self.members):
+            with _Aside(self, number):
+                runs[number] = iter(member.run(self.streams[number], max_steps, resume=resume))
+        while True:
+            found = {}
+            for number, run in list(runs.items()):
+                report = END
+                with _Aside(self, number):
+                    report = next(run, END)
+                if report is END:
+                    del runs[number]
+                else:
+                    found[number] = report
+            if not found:
+                return
+            yield AgentsReport(len(self.members), None, 0, found)
+
+    def compiled(
+        self, max_steps: int | None, resume: bool, chunk: int | None, most: int
+    ) -> Iterator[AgentsReport]:
+        """Members whose samples are alike are lanes of one loop; the others go on by themselves."""
+        turn, turns = self._begin(), {}
+        for number, member in enumerate(self.members):
+            with _Aside(self, number):
+                turns[number] = member._reader.open_blocks(self.streams[number], resume)
+        if chunk is None:
+            most = min(most, self._affordable(most))
+        done, since, size, compiles = 0, 0, chunk or most, True
+        most = size
+        try:
+            while max_steps is None or done < max_steps:
+                self._check_turn(turn)
+                now, reason = None, None
+                try:
+                    now = self._next(size if max_steps is None else min(size, max_steps - done), compiles)
+                except UnsupportedError as error:
+                    self.make_whole()
+                    reason = error
+                if reason is not None:
+                    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
+                    compiles = False
+                    continue
+                if now is None:
+                    return
+                self.round, self.repair = now, None
+                try:
+                    for index in range(now.count):
+                        report = self._report(now, index)
+                        if report is None:
+                            break
+                        now.delivered = index + 1
+                        yield report
+                        if now.settled:
+                            break
+                finally:
+                    self._back()
+                if now.passed is not None and not now.settled:
+                    self._tell_changes(now.passed.ran)
+                done += now.delivered
+                since += now.delivered
+                if now.asked:
+                    size, since = min(since, most), 0
+                else:
+                    size = min(2 * size, most)
+        finally:
+            for number, opened in turns.items():
+                self.members[number]._reader.close(opened)
+
+    def settle(self) -> None:
+        """Bring all members to the last report that was handed out, since somebody asks for them."""
+        self.make_whole()
+        if self.round is not None:
+            self.round.asked = True
+            self._back()
+
+    def spread(self, number: int | None = None) -> None:
+        """Give each member, or one, what is its own; it may be changed from then on."""
+        if number is None:
+            self._give()
+            self.alike.clear()
+            return
+        if self.lanes is not None and number in self.lanes.lane:
+            self.lanes.give(self.lanes.lane[number])
+        self.alike.discard(number)
+
+    def count(self) -> None:
+        """Tell each reader how many samples have been taken, as far as reports have been handed out."""
+        now = self.round
+        if now is not None and now.passed is not None:
+            for lane, number in enumerate(now.passed.who):
+                if number not in now.alone and now.passed.sheet.blocks[lane] is not None:
+                    self._count(now, lane, min(now.delivered, int(now.passed.counts[lane])))
+
+    def make_whole(self) -> None:
+        """Undo a block that was interrupted before it was done."""
+        repair = self.repair
+        if repair is not None:
+            repair()
+            self.repair = None
+
+    def _begin(self) -> int:
+        self.settle()
+        self.aside, self.resting = {}, set()
+        self.turn += 1
+        return self.turn
+
+    def _give(self, numbers: Iterable[int] | None = None) -> None:
+        """Let these members, or all, go on by themselves."""
+        lanes = self.lanes
+        if lanes is not None:
+            for number in lanes.who if numbers is None else numbers:
+                if number in lanes.lane:
+                    lanes.give(lanes.lane[number])
+
+    def _check_turn(self, turn: int) -> None:
+        if turn != self.turn:
+            raise StreamError(
+                "this run was overtaken by a newer one of the same population, and samples that it has read ahead "
+                "are lost: finish one run before the next, or use engine='eager'"
+            )
+
+    def _affordable(self, most: int) -> int:
+        """How many steps of all members fit into memory comfortably."""
+        for number, member in enumerate(self.members):
+            block: Block | None = None
+            with _Aside(self, number):
+                block = member._reader.peek(1)
+            if block is not None and block.u is not None:
+                each = sum(leaf[0].nbytes for leaf in (*block.u, *block.target)) + 40
+                return max(1, BYTES // (each * len(self.members)))
+        return most
+
+    def _next(self, size: int, compiles: bool) -> Round | None:
+        """Read what comes, and let the lanes take it; `None` where nobody has anything."""
+        blocks: dict[int, Block] = {}
+        for number, member in enumerate(self.members):
+            if number in self.resting:
+                continue
+            with _Aside(self, number):
+                block = member._reader.peek(size)
+                if block is None:
+                    self._end(number)
+                else:
+                    blocks[number] = block
+        if not blocks:
+            return None
+        joined = self._joined(blocks, size) if compiles else []
+        count = min([size, *(blocks[n].count for n in joined if blocks[n].more or _waits(self.streams[n]))])
+        if joined:
+            count = min(count, max(blocks[n].count for n in joined))
+        now = Round(count, set(blocks) - set(joined))
+        self._give(now.alone)
+        if joined:
+            self._fill(joined, blocks)
+            assert self.lanes is not None
+            rows = [blocks[n] if n in blocks and n not in now.alone else None for n in self.lanes.who]
+            sheet = Sheet.of(rows, count, self.lanes.layout)
+            now.before = [self.members[n]._reader.progress for n in self.lanes.who]
+            ran = None
+            # Where the sample that was tried is wrong, the others go on when its member has been set aside.
+            with contextlib.suppress(HamlearnError):
+                ran = self._run(sheet)
+            if ran is None:
+                self.make_whole()
+                self._give(blocks)
+                return Round(1, set(blocks))
+            now.passed, now.undo = ran
+        return now
+
+    def _end(self, number: int) -> None:
+        self.resting.add(number)
+        self.members[number]._reader.end(0)
+
+    def _joined(self, blocks: dict[int, Block], size: int) -> list[int]:
+        """The members whose samples stand side by side."""
+        if self.still:
+            raise UnsupportedError(f"a schedule would stand still within {self.members[0].integrator!r}'s stages")
+        able = {n: b for n, b in blocks.items() if b.u is not None and not (b.more and b.count * SHORT < size)}
+        if not able:
+            able = {n: b for n, b in blocks.items() if b.u is not None}
+        told = {n: b for n, b in able.items() if b.target} or able
+        if not told:
+            return []
+        example = next(iter(told.values()))
+        joined = [n for n, block in able.items() if fits(block, example)]
+        if 2 * len(joined) < len(able):
+            most = Counter(map(form_of, told.values())).most_common(1)[0][0]
+            example = next(b for b in told.values() if form_of(b) == most)
+            joined = [n for n, block in able.items() if fits(block, example)]
+        shapes: Any = None
+        found = []
+        for number in joined:
+            member = self.members[number]
+            if number not in self.alike:
+                member._check_network()
+                differs = how_members_differ(self.members[0], member)
+                if differs is not None:
+                    raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
+                self.alike.add(number)
+            # In the middle of a sequence a state has the batch size of its own samples.
+            mine = None if self._in_lane(number) else _shapes(member)
+            if mine is not None and self.lanes is not None and self.lanes.carry.h and not shapes:
+                shapes = [leaf.shape[1:-1] for leaf in self.lanes.carry.h]
+            if mine is not None and shapes is not None and mine != shapes:
+                continue
+            shapes = shapes or mine
+            found.append(number)
+        return found
+
+    def _in_lane(self, number: int) -> bool:
+        lanes = self.lanes
+        return lanes is not None and number in lanes.lane and lanes.lane[number] not in lanes.left
+
+    def _fill(self, joined: list[int], blocks: dict[int, Block]) -> None:
+        """Have each of them in a lane."""
+        lanes = self.lanes
+        missing = [n for n in joined if not self._in_lane(n)]
+        fits_in = lanes is not None and all(n in lanes.lane for n in joined)
+        if lanes is not None and fits_in and 2 * len(missing) <= len(lanes.who) <= 2 * len(joined):
+            for number in missing:
+                lanes.take(lanes.lane[number], blocks[number].sample(0).u)
+            return
+        self._give()
+        layout = Layout(len(joined), self.dtype, self.width)
+        inputs = [blocks[n].sample(0).u for n in joined]
+        self.lanes = AgentLanes(self.members, joined, inputs, self.engine, layout)
+        self.settings = Settings([self.members[n] for n in joined])
+
+    @keeps_mode
+    def _run(self, sheet: Sheet) -> tuple[Passed, Any] | None:
+        """Let the lanes take a sheet, each as far as it goes well; `None` where none can."""
+        lanes, settings = self.lanes, self.settings
+        assert lanes is not None
+        assert settings is not None
+        members = [self.members[n] for n in lanes.who]
+        plan = AgentPlan(members, lanes, sheet, settings)
+        if not plan.counts.any():
+            return None
+        plan.warn()
+        self.repair = undo = lanes.undo()
+        policy, pace = members[0].on_nonfinite, plan.pace()
+        fresh, whole = sheet.begins(lanes.fresh, lanes.layout), bool((plan.counts == sheet.count).all())
+        tried = int(np.argmax(plan.counts > 0))
+
+        def check() -> None:
+            members[tried]._try(sheet.sample(0, tried))
+
+        def run(watch: Watch, guard: Guard | None) -> Ran:
+            weights = (lanes.theta, lanes.buffers, lanes.frozen)
+            return self.engine.run(*weights, lanes.carry, fresh, pace, sheet.together, watch, check, guard)
+
+        def sound(ran: Ran) -> bool:
+            return _tree.all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in lanes.theta)])
+
+        ran, watch = None, plan.watch(policy)
+        if whole and not self.cautious:
+            ran = run(watch, None)
+            if not _clean(ran, watch, sheet, lanes.layout) or (watch == "state" and not sound(ran)):
+                undo()
+                ran = None
+        verdicts = None
+        if ran is None:
+            trouble = "skip" if policy == "skip" and plan.alone else "leave"
+            active = torch.from_numpy(np.arange(sheet.count)[:, None] < plan.counts)
+            guard = Guard(lanes.layout.fold(active, 1), trouble)  # type: ignore[arg-type]
+            ran = run(watch, guard)
+            if watch == "state" and not sound(ran):
+                undo()
+                ran = run("all", guard)
+            assert ran.verdict is not None
+            verdicts = _columns(ran.verdict, lanes.layout).cpu().numpy()
+            self.cautious = bool((verdicts > TAKEN).any())
+        return self._noted(sheet, plan, ran, verdicts), undo
+
+    def _noted(self, sheet: Sheet, plan: AgentPlan, ran: Ran, verdicts: np.ndarray | None) -> Passed:
+        """Write down where the lanes are after a block."""
+        lanes = self.lanes
+        assert lanes is not None
+        counts, taken = plan.counts, None
+        if verdicts is not None:
+            left, taken = verdicts == LEFT, verdicts == TAKEN
+            counts = np.where(left.any(0), left.argmax(0), counts)
+        times = plan.clock(taken)
+        passed = Passed(lanes.who, sheet, plan, ran, counts, verdicts, times, lanes.layout)
+        lanes.carry, lanes.times, lanes.updates = ran.carry, times[-1].copy(), lanes.updates + sheet.learned(taken)
+        there = counts > 0
+        fresh = lanes.fresh & ~there
+        if sheet.boundary is not None:
+            fresh |= there & sheet.boundary[np.maximum(counts - 1, 0), np.arange(len(counts))]
+        if verdicts is not None:
+            fresh |= there & _columns(ran.guard[1][None], lanes.layout)[0].cpu().numpy()
+        lanes.fresh = fresh
+        lanes.moved |= set(np.flatnonzero(there).tolist())
+        for lane in np.flatnonzero(fresh & there).tolist():
+            if sheet.boundary is None or not sheet.boundary[: counts[lane], lane].any():
+                continue
+            last = int(np.flatnonzero(sheet.boundary[: counts[lane], lane])[-1])
+            lanes.ended(lane, None if passed.skipped(last, lane) else sheet.sample(last, lane).u)
+        return passed
+
+    def _report(self, now: Round, index: int) -> AgentsReport | None:
+        """The next step of all members; `None` where nobody is left."""
+        passed, lanes = now.passed, self.lanes
+        found: dict[int, StepReport] = {}
+        if passed is not None and index in passed.leaving:
+            assert lanes is not None
+            for lane in passed.leaving[index]:
+                # Its next sample is taken as any other, and says itself what is wrong.
+                self._count(now, lane, index)
+                lanes.give(lane)
+                now.alone.add(passed.who[lane])
+        if now.alone:
+            for number in sorted(now.alone - self.resting):
+                report = self._alone(number)
+                if report is not None:
+                    found[number] = report
+        if not found and (passed is None or index >= passed.last):
+            return None
+        return AgentsReport(len(self.members), passed, index, found)
+
+    def _alone(self, number: int) -> StepReport | None:
+        member = self.members[number]
+        with _Aside(self, number):
+            block = member._reader.peek(1)
+            if block is None:
+                self._end(number)
+                return None
+            return member._reader.counted(member.step, block.sample(0))
+        return None
+
+    def _back(self) -> None:
+        """Be where the last report says."""
+        self.count()
+        now = self.round
+        if now is not None and now.passed is not None and now.delivered < now.count:
+            # Interrupted within, it begins anew the next time.
+            now.settled = True
+            now.undo()
+            if now.delivered:
+                self._run(now.passed.sheet.head(now.delivered))
+                self.repair = None
+        self.round = None
+
+    def _count(self, now: Round, lane: int, taken: int) -> None:
+        assert now.passed is not None
+        block = now.passed.sheet.blocks[lane]
+        assert block is not None
+        ends = None if block.boundary is None else block.boundary[:taken]
+        self.members[now.passed.who[lane]]._reader.progress = now.before[lane].after(taken, ends)
+
+    def _tell_changes(self, ran: Ran) -> None:
+        changed = ran.reads.changed()
+        if changed is not None:
+            warnings.warn(
+                f"{changed} changed while the reports of a block were read: with engine='compiled' the change "
+                "holds from the next block on. Read population.members before you change it, or use "
+                "engine='eager', to have it hold from the next sample on",
+                RuntimeWarning,
+                stacklevel=3,
+            )
+
+
+class _Aside:
+    """Within, whatever goes wrong concerns one member: it is set aside, and the others go on."""
+
+    def __init__(self, agents: Agents, number: int) -> None:
+        self.agents, self.number = agents, number
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, _: Any) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        agents, number = self.agents, self.number
+        agents.aside[number] = error
+        agents.resting.add(number)
+        warnings.warn(
+            f"member {number} of {len(agents.members)} is set aside, and the others go on: {error}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return True
+
+
+def _waits(stream: Any) -> bool:
+    """Whether a short block of the stream may be followed by others."""
+    return not getattr(stream, "reads_ahead", True)
+
+
+def _shapes(member: Learner) -> list[torch.Size] | None:
+    """Sizes of a state in the middle of a sequence."""
+    return None if member._fresh or not member._carry.h else [leaf.shape for leaf in member._carry.h]
+
+
+def _columns(packed: torch.Tensor, layout: Layout) -> torch.Tensor:
+    """One number per step and lane, as rows of lanes."""
+    return packed.flatten(1)[:, : layout.members]
+
+
+def _clean(ran: Ran, watch: Watch, sheet: Sheet, layout: Layout) -> bool:
+    """Whether every step of every lane went well, as far as it was looked at."""
+    if ran.mark is not None and bool(ran.mark.any()):
+        return False
+    if watch == "nothing" or ran.loss is None:
+        return True
+    wrong = ~ran.loss.isfinite()
+    if sheet.known is not None and bool(wrong.any()):
+        wrong &= layout.fold(torch.from_numpy(sheet.known), 1).to(wrong.device)
+    return not bool(wrong.any())

@@ -1,0 +1,180 @@
+"""All that a learner is, as a value: told, taken up, written to a file and read from one."""
+
+from __future__ import annotations
+
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor, nn
+
+from hamlearn import _checkpoint, _restoring
+from hamlearn._claims import Tensors, record
+from hamlearn._identity import identity
+from hamlearn._restoring import Loading
+from hamlearn.errors import CheckpointError
+from hamlearn.hyper import Hyper
+from hamlearn.learner._running import Reader, checked_place
+
+
+class Change(NamedTuple):
+    """What a state would replace in a learner, once it has been looked at.
+
+    Attributes:
+        owners: Objects whose attributes are replaced.
+        put: Replaces them.
+        graphs: Whether somebody holds graphs that lead to the weights.
+    """
+
+    owners: Sequence[object]
+    put: Callable[[], None]
+    graphs: bool = False
+
+
+class Saving:
+    """A learner's state as a value; what it is made of is up to the learner."""
+
+    _reader: Reader
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the learner is between two samples, as a value that shares no memory with it.
+
+        `"tensors"` holds copies by name: `theta/…`, `buffer/…`, `omega/…`, states and costates, what waits for an
+        echo or for a label, and `rng/…`, PyTorch's random numbers. `"about"` holds the rest as JSON: the time, the
+        number of updates, the place in the stream, and what tells this model and setting from others.
+
+        Raises:
+            CheckpointError: If something that waits is of a kind that cannot be written down.
+
+        Example:
+            >>> import torch, hamlearn as hl
+            >>> def make():
+            ...     return hl.Learner(hl.Network.feedforward(torch.nn.Linear(2, 1)), torch.nn.functional.mse_loss)
+            >>> learner, twin = make(), make()
+            >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
+            >>> state = learner.state_dict()
+            >>> state["about"]["t"], sorted(state["tensors"])[:2]
+            (1.0, ['omega/output.bias', 'omega/output.weight'])
+            >>> twin.load_state_dict(state)
+            >>> torch.equal(twin.network.output.weight, learner.network.output.weight)
+            True
+        """
+        return _checkpoint.value(*self._tell("cannot take the state"))
+
+    def load_state_dict(self, state: dict[str, Any], *, new_hyper: bool = False) -> None:
+        """Become what `state_dict` told; the learner goes on bit for bit. Refuses the state of another model.
+
+        All of the state is looked at before anything moves. What is refused, or interrupted, changes nothing.
+
+        Args:
+            state: What `state_dict` of such a learner returned.
+            new_hyper: Accept a state that was told with other hyper-parameters than this learner's.
+        """
+        with _checkpoint.reading(_checkpoint.STATE):
+            _restoring.take_up([self._loading(_checkpoint.STATE, *_checkpoint.parts(state), new_hyper=new_hyper)])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.
+
+        The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
+        """
+        _checkpoint.write(path, *self._tell(f"cannot save {path}"))
+
+    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
+        """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
+
+        Args:
+            path: The checkpoint.
+            new_hyper: Accept a checkpoint that was saved with other hyper-parameters than this learner's.
+        """
+        tensors, header = _checkpoint.read(path)
+        with _checkpoint.reading(path):
+            _restoring.take_up([self._loading(path, tensors, header, new_hyper=new_hyper)])
+
+    def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors, the learner's own and not copies, and the rest as JSON."""
+        self._settle(hand_over=True)
+        try:
+            own, header = self._own_state()
+        except ValueError as error:
+            raise CheckpointError(f"{failed}: {error}") from error
+        module = self._root()
+        tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
+        tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
+        tensors |= own | _restoring.random_state()
+        return tensors, header | {"reader": self._reader.state_dict()} | self._kind()
+
+    def _loading(
+        self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+    ) -> Loading:
+        """What a state would change, all of it looked at.
+
+        Raises:
+            CheckpointError: If it was told by another model, or with other settings.
+            ValueError: If no learner can have told it.
+        """
+        self._settle(hand_over=True)
+        kind, equal = self._kind(), _checkpoint.require_equal
+        record(header, "the header", *self._header_keys, "reader", *kind, "format")
+        equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
+        equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
+        if not new_hyper:
+            remedy = "use the same Hyper, or pass new_hyper=True"
+            equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
+        left, module = Tensors(tensors), self._root()
+        values: list[tuple[Tensor, Tensor]]
+        values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
+        values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
+        place = checked_place(header["reader"])
+        random = _restoring.checked_random_state(left)
+        change = self._own_change(left, header)
+        left.done()
+
+        def put() -> None:
+            self._reader.load_state_dict(place)
+            change.put()
+
+        return Loading(values, [*change.owners, self._reader], change.graphs, put, random)
+
+    def _kind(self) -> dict[str, Any]:
+        """What tells this model and setting from others."""
+        module = self._root()
+        model = _checkpoint.layout(dict(module.named_parameters()) | dict(module.named_buffers()))
+        return {"model": model, "setting": self._setting(), "hyper": identity(vars(self.hyper))}
+
+    _header_keys: tuple[str, ...]
+    """Entries of the header that `_own_state` tells."""
+
+    @property
+    @abstractmethod
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s."""
+
+    @abstractmethod
+    def _settle(self, *, hand_over: bool = False) -> None:
+        """Be where the last report says, with all that an engine holds."""
+
+    @abstractmethod
+    def _root(self) -> nn.Module:
+        """The module whose weights and buffers are learned."""
+
+    @abstractmethod
+    def _setting(self) -> dict[str, Any]:
+        """What a learner of the same kind must have been made with."""
+
+    @abstractmethod
+    def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Everything but weights, buffers, random numbers and the place in the stream, as tensors and JSON.
+
+        Raises:
+            ValueError: If something cannot be written down.
+        """
+
+    @abstractmethod
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
+        """What `_own_state` told, looked at before anything moves.
+
+        Raises:
+            ValueError: If it cannot have told this.
+        """

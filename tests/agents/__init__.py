@@ -1,0 +1,1 @@
+"""Members of a population that each have a stream of their own."""

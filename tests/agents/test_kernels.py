@@ -1,0 +1,42 @@
+"""Agents by the kernels that a GPU takes, run where there is none: the same steps, the same skipping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import hamlearn as hl
+from hamlearn.compiled import backends
+from hamlearn.loops import translate_to_cuda
+from tests.agents.feeds import alone, assert_as_alone, feed, maker
+from tests.agents.test_trouble import HYPER, SEEDS, poisoned
+from tests.loops.emulated import Emulated
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lanes in pairs, as on a GPU, and a block of threads for each member."""
+
+    class InThreads(backends.InC):
+        def __init__(self, graph: Any, kinds: Any, laned: Any, lanes: int) -> None:
+            self.lanes, self.loop = lanes, Emulated(translate_to_cuda(graph, kinds, laned, lanes, 64), 3)
+
+    monkeypatch.setattr(backends, "InC", InThreads)
+
+
+def test_agents_with_even_and_uneven_streams_take_the_steps_of_single_runs() -> None:
+    make, feeds = maker(credit=hl.Forward()), [feed(number, 12 + 3 * number) for number in range(4)]
+    population = hl.Population(make, HYPER, SEEDS, streams=feeds)
+    population._agents.width = population._agents.engine.lanes = 2
+    reports = list(population.run(chunk=10))
+    assert_as_alone(population, reports, alone(make, HYPER, SEEDS, feeds))
+
+
+def test_a_kernel_skips_for_one_member_and_goes_on_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = maker(on_nonfinite="skip")
+    feeds = [feed(0, 12), poisoned(1, 15, 5, 11, 12), poisoned(2, 18, 0, 12, 13), feed(3, 21)]
+    singles = alone(make, HYPER, SEEDS, feeds)
+    population = hl.Population(make, HYPER, SEEDS, streams=feeds)
+    monkeypatch.setattr(hl.Learner, "step", None)
+    assert_as_alone(population, list(population.run(chunk=64)), singles)
