@@ -58,6 +58,7 @@ class Benchmark(StrEnum):
     local = "local"
     memory = "memory"
     overhead = "overhead"
+    serve = "serve"
     river = "river"
     defaults = "defaults"
     kills = "kills"
@@ -226,6 +227,51 @@ def run(
 
 
 @app.command()
+def serve(
+    config: Annotated[Path, typer.Argument(help="A TOML file: network, loss, hyper, learner, serve.")],
+    host: Annotated[str | None, typer.Option(help="Address to listen at, instead of serve.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port, instead of serve.port; 0: any that is free.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for checkpoints, instead of run.out.")] = None,
+) -> None:
+    """Serve a learner over HTTP: predictions at once, learning from targets, also from those that come later.
+
+    A file of this form is enough:
+
+        network.inputs = 4
+        network.outputs = 1
+
+    Then, from anywhere on this machine:
+
+        curl 127.0.0.1:8000/predict -H 'content-type: application/json'
+             -d '{"u": [0.1, 0.2, 0.3, 0.4], "target": [1.0], "id": "a-1"}'
+
+    POST /predict answers one sample or a batch, and learns where a target is
+    there; POST /label brings targets later, by id; GET /state, GET /metrics,
+    POST /checkpoint; a WebSocket at /stream; all of it described at /docs.
+
+    Only this machine can connect. For others, set HAMLEARN_TOKEN and give
+    --host; they send 'Authorization: Bearer TOKEN'. Use TLS then
+    (serve.tls_cert, serve.tls_key), or a proxy that does.
+
+    SIGTERM or Ctrl-C: nothing more is taken, what waits is finished, a
+    checkpoint is written, and the exit code is 0. Started again, it goes on
+    from the last checkpoint; GET /state says which sample that was, and
+    samples that are sent again under their ids are learned once.
+
+    Exits with 2, and a message, for a mistake in the file, a port or a folder
+    in use, or a disk that cannot be written to.
+    """
+
+    def ready(address: str, service: Any) -> None:
+        first = service.agents.get("")
+        typer.echo(f"Serving at {address}, from sample {first.journal.samples}. Stop with Ctrl-C.")
+
+    importlib.import_module("hamlearn.serve.server").serve(config, host, port, out, ready)
+
+
+@app.command()
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that `hamlearn run` wrote.")],
 ) -> None:
@@ -310,6 +356,11 @@ _EXTRAS = {
     "paho": "mqtt",
     "redis": "redis",
     "websockets": "websocket",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "httptools": "serve",
+    "msgpack": "serve",
+    "prometheus_client": "serve",
 }
 """What brings a library that hamlearn can do without: `pip install 'hamlearn[…]'`."""
 

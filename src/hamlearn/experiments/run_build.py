@@ -193,8 +193,8 @@ def _require_weights(kind: str, sizes: list[int]) -> None:
         )
 
 
-def build_learner(config: Config, network: Network) -> Learner:
-    """The learner."""
+def build_learner(config: Config, network: Network, late: int = 1000) -> Learner:
+    """The learner; `late` samples may wait for their labels."""
     section, hyper = config["learner"], config["hyper"]
     credit: Credit = Forward()
     if section["credit"] == "cleared":
@@ -211,4 +211,5 @@ def build_learner(config: Config, network: Network) -> Learner:
         credit=credit,
         reset_h=section["reset_h"],
         on_nonfinite=section["on_nonfinite"],
+        late=late,
     )

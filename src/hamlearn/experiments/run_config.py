@@ -115,12 +115,17 @@ def load(path: Path) -> Config:
     Raises:
         ConfigError: Naming the key, its value, and what is allowed.
     """
+    return check(read(path))
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What a TOML file says, not yet checked."""
     try:
         data = path.read_bytes()
         if len(data) > LONGEST:
             raise ConfigError(f"{path} has {len(data):,} bytes. Allowed are {LONGEST:,}: give a TOML file.")
         # Some editors begin a file with a mark that TOML does not know.
-        raw = tomllib.loads(data.decode("utf-8-sig"))
+        return tomllib.loads(data.decode("utf-8-sig"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}. Give the path of a TOML file.") from error
     except UnicodeDecodeError as error:
@@ -131,7 +136,6 @@ def load(path: Path) -> Config:
         raise
     except ValueError as error:
         raise ConfigError(f"{path} is not TOML: {error}.") from error
-    return check(raw)
 
 
 def check(raw: Mapping[str, Any]) -> Config:
@@ -141,18 +145,30 @@ def check(raw: Mapping[str, Any]) -> Config:
         >>> check({"stream": {"kind": "signals.henon"}, "hyper": {"eta": 0.5}})["hyper"]["tau"]
         1.0
     """
-    names = ["stream", *SECTIONS]
+    require_sections(raw, ["stream", *SECTIONS])
+    stream = dict(raw.get("stream", {}))
+    if not isinstance(stream.get("kind"), str):
+        raise ConfigError('stream.kind is missing. Give the stream, for example kind = "signals.mackey_glass".')
+    check_stream(stream)
+    config: Config = {"stream": stream, **filled(raw, SECTIONS)}
+    if config["records"]["metric_window"] and not config["records"]["metrics"]:
+        raise ConfigError("records.metric_window is given but records.metrics is empty. Name a metric.")
+    return config
+
+
+def require_sections(raw: Mapping[str, Any], names: list[str]) -> None:
+    """Refuse sections of other names, and what is no section."""
     for section, keys in raw.items():
         if section not in names:
             raise ConfigError(unknown(f"section [{section}]", section, names))
         if not isinstance(keys, dict):
             raise ConfigError(f"{section} = {shown(keys)} is no section. Write [{section}] and its keys below it.")
-    stream = dict(raw.get("stream", {}))
-    if not isinstance(stream.get("kind"), str):
-        raise ConfigError('stream.kind is missing. Give the stream, for example kind = "signals.mackey_glass".')
-    check_stream(stream)
-    config: Config = {"stream": stream}
-    for section, keys in SECTIONS.items():
+
+
+def filled(raw: Mapping[str, Any], sections: Mapping[str, Mapping[str, Key]]) -> Config:
+    """The sections with defaults filled in; refuses unknown keys, and values that are not allowed."""
+    config: Config = {}
+    for section, keys in sections.items():
         given = raw.get(section, {})
         if section == "hyper":
             given = _rates(given)
@@ -230,5 +246,3 @@ def _check_together(config: Config) -> None:
                 )
     if type(config["hyper"]["s"]) is not int:
         raise ConfigError(f"hyper.s = {config['hyper']['s']!r} is not allowed. Allowed is -1 or 1.")
-    if config["records"]["metric_window"] and not config["records"]["metrics"]:
-        raise ConfigError("records.metric_window is given but records.metrics is empty. Name a metric.")

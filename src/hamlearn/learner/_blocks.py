@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -95,9 +95,9 @@ class BlockRunner(ABC):
                 self.repair = None
                 row = self.row
                 try:
-                    for index in range(ahead.count):
-                        ahead.delivered = index + 1
-                        yield row(ahead, index)
+                    while ahead.delivered < ahead.count:
+                        ahead.delivered += 1
+                        yield row(ahead, ahead.delivered - 1)
                         if ahead.settled:
                             break
                 finally:
@@ -280,6 +280,22 @@ class Ahead:
         return () if self.ran.loss is None else self.ran.loss.unbind()
 
 
+class Stack(NamedTuple):
+    """Reports of consecutive steps, stacked along time.
+
+    Attributes:
+        t: Time at which each sample was taken.
+        y: The outputs, each leaf with time as its first axis.
+        loss: The losses, any number where a sample has no target; `None` where none has.
+        known: Whether each sample has a target; `None` where all have one, or none has.
+    """
+
+    t: list[float]
+    y: Any
+    loss: Tensor | None
+    known: list[bool] | None
+
+
 class Row(StepReport):
     """The report of one step of a block; what it tells is looked up when it is asked for."""
 
@@ -288,6 +304,19 @@ class Row(StepReport):
     def __init__(self, block: Ahead, index: int) -> None:
         self._block = block
         self._index = index
+
+    def rest(self) -> Stack:
+        """This report and those that follow it in its block, at once; they count as handed out.
+
+        For whoever takes all reports as they come: one by one they cost more than small networks do.
+        """
+        ahead, start = self._block, self._index
+        ahead.delivered = ahead.count
+        ran, block = ahead.ran, ahead.block
+        y = _tree.unflatten([leaf[start:] for leaf in ran.y], ran.y_spec)
+        loss = None if ran.loss is None or not block.target else ran.loss[start:]
+        known = None if block.known is None else block.known[start:]
+        return Stack(ahead.plan.times[start : ahead.count], y, loss, known)
 
     @property
     def t(self) -> float:  # type: ignore[override]

@@ -1,0 +1,12 @@
+"""A learner behind HTTP: `hamlearn serve CONFIG.toml` (extra `serve`).
+
+`serve` runs a server until it is told to stop. `Service` and `application` are its parts, for those who put the
+application into a server of their own.
+"""
+
+from hamlearn.serve.app import application
+from hamlearn.serve.server import serve
+from hamlearn.serve.service import Service
+from hamlearn.serve.settings import Settings, check, load
+
+__all__ = ["Service", "Settings", "application", "check", "load", "serve"]

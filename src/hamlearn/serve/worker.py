@@ -1,0 +1,177 @@
+"""The one thread that learns: takes what waits in order of arrival, as one round, and saves now and then."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from hamlearn.errors import HamlearnError
+from hamlearn.serve.agents import Agents
+from hamlearn.serve.refusals import BUSY, Refused
+from hamlearn.serve.work import Work
+
+log = logging.getLogger("hamlearn.serve")
+
+ROUND = 1024
+"""Samples of a round, beyond which what waits is left to the next: a bound on how long a round takes."""
+
+
+class Errand:
+    """Something else than samples to be done with the learners, in its turn.
+
+    Args:
+        do: What; it is given the agents.
+        reply: Called with what it answered, or with the error that it raised.
+    """
+
+    count = 1
+
+    def __init__(self, do: Callable[[Agents], Any], reply: Callable[[Any, Exception | None], None]) -> None:
+        self.do, self.answer = do, reply
+        self.done = False
+
+
+class Worker:
+    """Owns the learners: nobody else touches them while it runs.
+
+    Args:
+        agents: The learners.
+        queue: How many samples may wait.
+        interval: Seconds between checkpoints.
+        sent: Called after each round with what is to be called in turn, from the worker's thread.
+
+    Attributes:
+        waiting: How many samples wait.
+        rounds: How many rounds were taken.
+        failures: How many checkpoints could not be written.
+    """
+
+    def __init__(
+        self, agents: Agents, queue: int, interval: float, sent: Callable[[list[Callable[[], None]]], None]
+    ) -> None:
+        self._agents, self._most, self._interval, self._sent = agents, queue, interval, sent
+        self._queue: deque[Work | Errand] = deque()
+        self._change = threading.Condition()
+        self._closing = False
+        self.waiting = self.rounds = self.failures = 0
+        self._thread = threading.Thread(target=self._run, name="hamlearn-learner", daemon=True)
+
+    def start(self) -> None:
+        """Begin to learn."""
+        self._thread.start()
+
+    def has_room(self, count: int) -> bool:
+        """Whether so many samples more may wait."""
+        return self.waiting + count <= self._most
+
+    def submit(self, item: Work | Errand) -> None:
+        """Let it wait for its turn; refuse it where too much waits, or nothing is taken any more."""
+        with self._change:
+            if self._closing:
+                raise Refused(
+                    503, "the server is stopping. Send it again to the next one.", retry=BUSY, close=True
+                )
+            if not self.has_room(item.count):
+                raise Refused(
+                    429,
+                    f"{self.waiting} samples wait, and {self._most} may (serve.queue). Send this again later.",
+                    retry=BUSY,
+                )
+            self._queue.append(item)
+            self.waiting += item.count
+            if len(self._queue) == 1:
+                self._change.notify()
+
+    def withdraw(self, item: Work | Errand) -> bool:
+        """Take back what waits; whether it still did."""
+        with self._change:
+            if item.done:
+                return False
+            item.done = True
+            self._queue.remove(item)
+            self.waiting -= item.count
+            return True
+
+    def stop(self) -> None:
+        """Take nothing more, finish what waits, save, and return."""
+        with self._change:
+            self._closing = True
+            self._change.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            items = self._next()
+            if items is None:
+                break
+            replies: list[Callable[[], None]] = []
+            self._take(items, replies)
+            self.rounds += 1
+            self._sent(replies)
+            self._save_due()
+
+    def _next(self) -> list[Work | Errand] | None:
+        """What waits, as far as one round may go; `None` at the end. Wakes up where a checkpoint is due."""
+        with self._change:
+            if not self._queue and not self._closing:
+                self._change.wait(self._interval)
+            items: list[Work | Errand] = []
+            count = 0
+            while self._queue and (not items or count + self._queue[0].count <= ROUND):
+                item = self._queue.popleft()
+                item.done = True
+                count += item.count
+                items.append(item)
+            self.waiting -= count
+            return None if not items and self._closing else items
+
+    def _take(self, items: list[Work | Errand], replies: list[Callable[[], None]]) -> None:
+        """All that was taken out of the queue; samples of one agent that wait behind each other at once."""
+        groups: dict[str, list[Work]] = {}
+        for item in items:
+            if isinstance(item, Work):
+                groups.setdefault(item.agent, []).append(item)
+                continue
+            # An errand comes after all that arrived before it.
+            self._take_groups(groups, replies)
+            groups = {}
+            self._do(item, replies)
+        self._take_groups(groups, replies)
+
+    def _take_groups(self, groups: dict[str, list[Work]], replies: list[Callable[[], None]]) -> None:
+        for key, works in groups.items():
+            problem: Exception | None = None
+            try:
+                make = not all(work.labels for work in works)
+                self._agents.get(key, make=make).take(works)
+            except Exception as error:
+                # The learner is whole, whatever happened; whoever asked is told.
+                if not isinstance(error, Refused):
+                    log.exception("a round of %d requests failed", len(works))
+                problem = error
+            replies += [_bound(work.reply, problem) for work in works if work.reply is not None]
+
+    def _do(self, errand: Errand, replies: list[Callable[[], None]]) -> None:
+        answer, problem = None, None
+        try:
+            answer = errand.do(self._agents)
+        except Exception as error:
+            problem = error
+        replies.append(lambda: errand.answer(answer, problem))
+
+    def _save_due(self) -> None:
+        for key, agent in self._agents.items():
+            if agent.due(self._interval):
+                try:
+                    agent.save()
+                except (HamlearnError, OSError):
+                    self.failures += 1
+                    agent.postpone()
+                    log.exception("the checkpoint of agent %r could not be written; learning goes on", key)
+
+
+def _bound(reply: Callable[[Exception | None], None], problem: Exception | None) -> Callable[[], None]:
+    return lambda: reply(problem)

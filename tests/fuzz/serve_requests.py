@@ -1,0 +1,147 @@
+"""Spoiled requests to a served learner: an answer, or a clear 4xx and a learner that is exactly as it was.
+
+`python -m tests.fuzz.serve_requests 10000` plays so many.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import numpy as np
+
+from hamlearn.serve.forms import JSON, MSGPACK, array
+from tests.fuzz.spoil import by_bytes, require, run_cases
+from tests.fuzz.wire_messages import PIECES, VALUES
+from tests.serve.asgi import Served
+
+BINARY = [
+    b"\xc1", b"\xdf\xff\xff\xff\xff", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xc0", b"\xc2",
+    b"\xcb", b"\xca\x7f\xc0\x00\x00", b"\xd4\x01\x00", b"\xc7\xff\x05", b"\x81\xa1u", b"\x91" * 3000, b"\xa1\xff",
+]  # fmt: skip
+MORE: list[Any] = [
+    [1e39, 0.0], [True, 1.0], [1.0, None], ["1", 2.0], [[0.5, 0.5]], [0.5, 0.5], [[0.5, 0.5], [1.0]], "x" * 300,
+    -5, 1e19, [1e38, 1e38], {"dtype": "<f4", "shape": [1, 2], "data": "12345678"},
+]  # fmt: skip
+HEADERS: list[tuple[str, Any]] = [
+    ("content-type", "text/plain"), ("content-type", ""), ("content-type", None), ("content-type", MSGPACK),
+    ("content-type", JSON + "; charset=latin-1"), ("accept", "text/html"), ("accept", ";;,,"), ("accept", MSGPACK),
+    ("content-length", "99999999999"), ("content-length", "x"), ("content-encoding", "gzip"),
+    ("host", "evil.example"), ("host", None), ("authorization", "Bearer x"),
+]  # fmt: skip
+QUERIES = ["?agent=a", "?agent=..", "?agent=../../x", "?agent=%ff", "?agent=", "?agent=a&agent=b", "?x=1",
+           "?" + "a=1&" * 50, "?agent=" + "k" * 300, "?agent=%00", "?agent=\udcff", "?agent=."]  # fmt: skip
+
+
+def run(
+    seconds: float = math.inf, seed: int = 0, cases: int | None = None, only: int | None = None
+) -> dict[str, int]:
+    """Spoil and send until the time, or the number of cases, is over.
+
+    There is one server for all cases: what one request leaves behind, the next one meets.
+    """
+    network = {"kind": "gru", "inputs": 2, "outputs": 1, "hidden": 2}
+    serve = {"body": 300_000, "batch": 20, "agents": 3, "ids": 500, "late": 20}
+    with tempfile.TemporaryDirectory() as folder, Served(Path(folder), network=network, serve=serve) as it:
+        return run_cases("serve_requests", lambda draw: case(draw, it), seconds, seed, cases, only)
+
+
+def case(draw: random.Random, it: Served) -> str:
+    """One request, most of the time a bad one."""
+    route, form = draw.choice(["/predict", "/predict", "/label"]), draw.choice(["json", "msgpack"])
+    value = _spoiled(draw, _value(draw, route, form))
+    try:
+        body = json.dumps(value).encode() if form == "json" else msgpack.packb(value)
+    except (ValueError, OverflowError, TypeError):
+        # Whole numbers that MessagePack does not have, and half letters.
+        form, body = "json", json.dumps(value, default=repr).encode()
+    if draw.random() < 0.4:
+        body = by_bytes(draw, body, PIECES if form == "json" else BINARY)
+    headers = dict([draw.choice(HEADERS)]) if draw.random() < 0.1 else {}
+    path = route + (draw.choice(QUERIES) if draw.random() < 0.1 else "")
+    if draw.random() < 0.02:
+        path = draw.choice(["/", "/nowhere", "/predict/", "//", "/state", "/docs", "/openapi.json", "/metrics"])
+    method = draw.choice(["GET", "PUT", "DELETE", "HEAD"]) if draw.random() < 0.03 else "POST"
+    before = _all_that_it_is(it)
+    answer = it.ask(path, form=form, body=body, headers=headers, method=method)
+    shown = f"{method} {path} {headers} {body[:2000]!r}\n{answer.status} {answer.body[:500]!r}"
+    require(answer.status < 500, lambda: f"a mistake of the server's: {shown}")
+    if answer.status >= 400:
+        told = answer.value
+        require(isinstance(told["error"], str) and 10 < len(told["error"]) < 3000, lambda: f"no reason: {shown}")
+        require(_all_that_it_is(it) == before, lambda: f"refused, and yet something changed: {shown}")
+        return "refused"
+    return "taken"
+
+
+def _value(draw: random.Random, route: str, form: str) -> Any:
+    rows = [_row(draw, route) for _ in range(draw.randrange(1, 5))]
+    layout = draw.choice(["one", "rows", "columns"])
+    if layout == "one":
+        return rows[0]
+    if layout == "rows":
+        return rows
+    table = {name: [row.get(name) for row in rows] for name in {name for row in rows for name in row}}
+    if form == "msgpack" and "u" in table and draw.random() < 0.5:
+        table["u"] = array(np.array(table["u"], np.float32))
+    return table
+
+
+def _row(draw: random.Random, route: str) -> dict[str, Any]:
+    id, target = draw.choice([draw.randrange(300), f"s{draw.randrange(300)}"]), [draw.uniform(-1, 1)]
+    if route == "/label":
+        return {"id": id, "target": target}
+    row: dict[str, Any] = {"u": [draw.uniform(-1, 1), draw.uniform(-1, 1)]}
+    if draw.random() < 0.7:
+        row["target"] = target
+    if draw.random() < 0.5:
+        row["id"] = id
+    if draw.random() < 0.3:
+        row["tau"] = draw.uniform(0.1, 2.0)
+    if draw.random() < 0.2:
+        row["boundary"] = True
+    return row
+
+
+def _spoiled(draw: random.Random, value: Any) -> Any:
+    """A value with something else at a random place."""
+    if draw.random() < 0.25:
+        return value
+    if draw.random() < 0.15 or not isinstance(value, dict | list) or not value:
+        return draw.choice(VALUES + MORE)
+    value = value.copy()
+    keys = list(value) if isinstance(value, dict) else list(range(len(value)))
+    key = draw.choice(keys)
+    if draw.random() < 0.15:
+        del value[key]
+    elif isinstance(value, dict) and draw.random() < 0.15:
+        value[draw.choice(["y", "t", "target", "tau", "boundary", "id", "dtype", "u"])] = draw.choice(
+            VALUES + MORE
+        )
+    elif draw.random() < 0.05 and isinstance(value, list):
+        value *= 30
+    else:
+        value[key] = _spoiled(draw, value[key])
+    return value
+
+
+def _all_that_it_is(it: Served) -> list[Any]:
+    """Everything that a request could change in any learner."""
+    told: list[Any] = []
+    for key, agent in it.service.agents.items():
+        learner, state = agent.learner, agent.learner.state
+        tensors = [*learner.network.parameters(), *state.omega.values()]
+        tensors += [tensor for tensor in (state.h, state.z) if tensor is not None]
+        told += [key, state.t, learner.labels, agent.journal.samples, list(agent.journal.ids)]
+        told += [tensor.detach().numpy().tobytes() for tensor in tensors]
+    return told
+
+
+if __name__ == "__main__":
+    print(run(cases=int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))
