@@ -1,11 +1,9 @@
 """What a server tells of itself: state, checkpoints, records, metrics, its routes, and the live page."""
 
 import asyncio
+import itertools
 import json
-import sys
-import types
 
-import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
@@ -127,57 +125,23 @@ def test_the_description_has_every_route_and_every_refusal_and_no_scripts(tmp_pa
         assert served.ask("/").body == page.body
 
 
-class Answer:
-    status, body, kind, headers = (
-        200,
-        b"<h1>live</h1>",
-        "text/html",
-        {"Content-Security-Policy": "default-src 'none'"},
-    )
-
-
-@pytest.fixture
-def watch(monkeypatch):
-    """A live page as the package `watch` has it."""
-
-    class RunView:
-        def __init__(self, folder):
-            self.folder, self.looks = folder, 0
-
-        def look(self):
-            self.looks += 1
-            return self.looks // 2, json.dumps({"looks": self.looks})
-
-    class Site:
-        def __init__(self, view):
-            self.view = view
-
-        def get(self, path):
-            return Answer
-
-    module = types.ModuleType("hamlearn.watch")
-    module.RunView, module.Site = RunView, Site
-    monkeypatch.setitem(sys.modules, "hamlearn.watch", module)
+def test_the_live_page_is_at_the_root_and_its_events_end_with_the_server(tmp_path, monkeypatch):
     monkeypatch.setattr("hamlearn.serve.home.PAUSE", 0.001)
-
-
-def test_the_live_page_is_at_the_root_and_its_events_end_with_the_server(watch, tmp_path):
     with Served(tmp_path) as served:
-        ends = iter([False, False, False, False, True])
-        served.app = application(served.service, live_page(tmp_path, "A title", lambda: next(ends)))
+        looks = itertools.count(1)
+        served.app = application(served.service, live_page(tmp_path, "A title", lambda: next(looks) % 5 == 0))
         page = served.ask("/")
-        assert (page.status, page.body) == (200, b"<h1>live</h1>")
-        assert page.headers["content-security-policy"] == "default-src 'none'"
+        assert page.status == 200
+        assert b"A title" in page.body
+        assert "default-src 'none'" in page.headers["content-security-policy"]
+        assert served.ask("/watch.js").status == served.ask("/watch.css").status == 200
         assert served.ask("/state").value["position"] == 0
         events = served.ask("/events")
         assert events.headers["content-type"].startswith("text/event-stream")
-        assert events.body.count(b"event: view\n") == 3
+        assert events.body.count(b"event: view\n") == 1
+        again = served.ask("/events", headers={"last-event-id": "1"})
+        assert again.body.count(b"event: view\n") == 0
         assert served.ask("/", headers={"host": "evil.example"}).status == 403
-
-
-def test_without_a_live_page_the_root_describes_the_routes(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "hamlearn.watch", None)
-    assert live_page(tmp_path, "A title", lambda: False) is None
 
 
 def test_the_help_teaches_how_to_ask_for_a_prediction():

@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from hamlearn.serve.answers import send_body
+from hamlearn.watch import RunView, Site
 
 PAUSE, STILL_HERE = 0.5, 15.0
 """Seconds between two looks for something new, and between two signs of life where there is nothing new."""
 
 
-def live_page(folder: Path, title: str, ending: Callable[[], bool]) -> Any:
-    """The page of a folder's records, as an ASGI application; `None` where this installation has no live page.
+def live_page(folder: Path, title: str, ending: Callable[[], bool]) -> Home:
+    """The page of a folder's records, as an ASGI application.
 
     Args:
         folder: Where the records are.
         title: Of the page.
         ending: Whether the server is about to stop, so that nobody may look on.
     """
-    try:
-        watch = importlib.import_module("hamlearn.watch")
-    except ModuleNotFoundError as error:
-        if error.name != "hamlearn.watch":
-            raise
-        return None
-    view = watch.RunView(folder)
+    view = RunView(folder)
     view.title = title
-    return Home(watch.Site(view), view, ending)
+    return Home(Site(view), view, ending)
 
 
 class Home:
@@ -43,7 +37,7 @@ class Home:
         ending: Whether the server is about to stop.
     """
 
-    def __init__(self, site: Any, view: Any, ending: Callable[[], bool]) -> None:
+    def __init__(self, site: Site, view: RunView, ending: Callable[[], bool]) -> None:
         self._site, self._view, self._ending = site, view, ending
         # Files are read and charts drawn by one thread for all who look, so that requests are not held up.
         self._thread = ThreadPoolExecutor(1, "hamlearn-page")
@@ -55,6 +49,7 @@ class Home:
             await self._events(scope, send)
             return
         answer = await loop.run_in_executor(self._thread, self._site.get, scope["path"])
+        assert isinstance(answer.body, bytes)
         headers = tuple((name.lower(), text) for name, text in answer.headers.items())
         rest = tuple(pair for pair in headers if pair[0] not in ("cache-control", "x-content-type-options"))
         await send_body(send, answer.status, answer.body, answer.kind, rest)
