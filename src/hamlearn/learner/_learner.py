@@ -233,7 +233,7 @@ class Learner(Snapshot):
     ) -> Trace:
         """Take whole tensors, one sample a step, in one call; time is the first axis of each.
 
-        The steps are those of `run(engine="compiled")`, to the bit, with no Python between them. Where the step
+        The steps are those of `run(engine="compiled")`, with no Python between them. Where the step
         cannot be compiled, they are made eagerly, and a warning says why. All of them are made or, if a sample is
         refused, none: the error says which, and the learner is as it was. The place in a stream does not move.
 
