@@ -277,8 +277,8 @@ class Session(Moves, Refused, Interrupts):
     def do_scan(self, count: int) -> None:
         """Whole tensors at once: the judge's steps, and those of a compiled run of another learner in its state.
 
-        Nearly the same: for a transformer encoder the last bit of two equal learners differs in some runs and not in
-        others, and why has not been found out.
+        Nearly the same: with a transformer encoder the last bit of two equal learners differs in some runs and not
+        in others, and why has not been found out.
         """
         samples = [self.sample(self.k + place) for place in range(count)]
         tau = self.subject.hyper.tau
