@@ -55,7 +55,7 @@ def coverage() -> list[Row]:
 
     Example:
         >>> rows = {row.name: row for row in coverage()}
-        >>> rows["tanh"].dtypes, rows["mm"].backends
+        >>> rows["mean"].dtypes, rows["mm"].backends
         ((torch.float32, torch.float64), ('C', 'CUDA'))
     """
     return [
