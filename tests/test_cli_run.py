@@ -281,7 +281,7 @@ def test_every_extra_that_is_named_exists():
     for library, extra in cli._EXTRAS.items():
         section = re.search(rf"^{extra} = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
         assert section is not None
-        assert library.replace("sklearn", "scikit-learn") in section[1]
+        assert library.replace("sklearn", "scikit-learn").replace("_", "-") in section[1]
 
 
 def test_the_report_of_a_run_names_versions_and_date(tmp_path, config):

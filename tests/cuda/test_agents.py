@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import hamlearn as hl
-from hamlearn.compiled import backends
+from hamlearn.loops import backends
 from tests.agents.feeds import Make, alone, assert_member, feed, maker
 from tests.agents.test_as_alone import CASES, SEEDS
 from tests.agents.test_trouble import HYPER, poisoned

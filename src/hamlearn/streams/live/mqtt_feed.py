@@ -118,7 +118,8 @@ class MqttSource(Source):
     def acknowledge(self, tokens: Iterable[str]) -> None:
         """Tell the broker."""
         with self._change:
-            told = [token for token in tokens if token in self._open]
+            # Whoever names one twice means it once.
+            told = [token for token in dict.fromkeys(tokens) if token in self._open]
             for token in told:
                 self._client.ack(self._open.pop(token), 1)
             self._sent += told
@@ -229,13 +230,15 @@ class MqttSource(Source):
             if message.qos:
                 digest = hashlib.blake2b(message.payload, digest_size=8).hexdigest()
                 letter.token = token = f"{message.mid}-{digest}"
+                if token in self._open:
+                    # No identifier is used again before it is acknowledged: this is the same message, though a
+                    # broker that was restarted may not say so.
+                    return
                 if not message.dup:
                     # What is sent again comes before all that is new.
                     self._known.clear()
                 elif token in self._known:
                     client.ack(message.mid, 1)
-                    return
-                elif token in self._open:
                     return
                 self._open[token] = message.mid
             elif len(self._inbox) >= UNSURE:
