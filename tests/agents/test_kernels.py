@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 import hamlearn as hl
-from hamlearn.loops import backends
-from hamlearn.loops import translate_to_cuda
+from hamlearn.loops import backends, translate_to_cuda
 from tests.agents.feeds import alone, assert_as_alone, feed, maker
 from tests.agents.test_trouble import HYPER, SEEDS, poisoned
 from tests.loops.emulated import Emulated

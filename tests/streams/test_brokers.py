@@ -22,6 +22,7 @@ from hamlearn.experiments.run_config import check
 from hamlearn.streams.live import backoff
 
 PATIENCE = 30.0
+NAMES = ("hamlearn", "paho")
 NEEDED = {"mqtt": "mosquitto", "redis": "redis-server"}
 
 
@@ -34,9 +35,10 @@ def until(condition):
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left_behind():
+    before = set(threading.enumerate())
     yield
     gc.collect()
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith(("hamlearn", "paho"))])
+    until(lambda: not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith(NAMES)])
 
 
 def need(kind):

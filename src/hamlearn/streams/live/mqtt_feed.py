@@ -20,6 +20,7 @@ BARRIER = "hamlearn/barrier"
 """A topic that nobody subscribes to: the answer to leaving it says that all acknowledgements before it arrived."""
 UNSURE = 1024
 """Messages of quality of service 0 that wait at most: the broker does not wait for anybody with those."""
+CALLBACKS = ("on_connect", "on_connect_fail", "on_disconnect", "on_subscribe", "on_unsubscribe", "on_message")
 TAKEN_OVER = 0x8E
 FOR_NOW = (0x80, 0x88, 0x89, 0x97, 0x9C, 0x9D, 0x9F)
 """Refusals that may be over in a moment: busy, unavailable, over a quota or a rate, another server."""
@@ -114,6 +115,9 @@ class MqttSource(Source):
             # What is still to be acknowledged goes out first.
             self._client.disconnect()
             self._client.loop_stop()
+            # Without callbacks it is part of no cycle, and closes its sockets as soon as nobody holds it.
+            for name in CALLBACKS:
+                setattr(self._client, name, None)
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
         """Tell the broker."""
