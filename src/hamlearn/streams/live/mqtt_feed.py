@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -112,12 +113,19 @@ class MqttSource(Source):
                     letter = self._inbox.popleft()
                 yield letter
         finally:
-            # What is still to be acknowledged goes out first.
+            self._await_confirmation()
             self._client.disconnect()
             self._client.loop_stop()
             # Without callbacks it is part of no cycle, and closes its sockets as soon as nobody holds it.
             for name in CALLBACKS:
                 setattr(self._client, name, None)
+
+    def _await_confirmation(self) -> None:
+        """Let the broker hear all acknowledgements: a connection that is cut may lose what was sent last."""
+        end = time.monotonic() + self._timeout
+        with self._change:
+            while (self._sent or self._barrier) and self._client.is_connected() and time.monotonic() < end:
+                self._change.wait(0.05)
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
         """Tell the broker."""
@@ -263,6 +271,7 @@ class MqttSource(Source):
             if self._barrier is not None and self._barrier[0] == mid:
                 self._barrier = None
                 self._ask()
+                self._change.notify_all()
 
     def _fail(self, problem: str) -> None:
         with self._change:
