@@ -85,8 +85,11 @@ def vjp(
     live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not live or not inputs:
         return [torch.zeros_like(x) for x in inputs]
-    grads = _differentiate(live, inputs, keep)
-    return [_dense(g, x) if g is None or g.is_sparse else g for g, x in zip(grads, inputs, strict=True)]
+    grads: list[Any] = list(_differentiate(live, inputs, keep))
+    for place, gradient in enumerate(grads):
+        if gradient is None or gradient.is_sparse:
+            grads[place] = _dense(gradient, inputs[place])
+    return grads
 
 
 def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:

@@ -94,7 +94,8 @@ class Commit:
         learner = self.learner
         for move in self.moves:
             move()
-        write_back(self.buffers)
+        if self.buffers:
+            write_back(self.buffers)
         learner._system.slots.settle()
         learner._carry = self.carry
         learner._t = self.t

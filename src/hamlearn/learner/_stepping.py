@@ -184,10 +184,10 @@ class Stepping:
         return self._fresh or self._choices.reset_h == "sample"
 
     def _generators(self) -> list[Tensor]:
-        return [
-            torch.default_generator.get_state(),
-            *(torch.cuda.get_rng_state(device) for device in self._devices),
-        ]
+        states = [torch.default_generator.get_state()]
+        if self._devices:
+            states += [torch.cuda.get_rng_state(device) for device in self._devices]
+        return states
 
     def _check_network(self) -> None:
         if torch.is_inference_mode_enabled():
