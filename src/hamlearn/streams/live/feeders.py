@@ -77,7 +77,7 @@ class Feeder:
                 arrival = self._arrival(item)
                 if arrival is not None and not self._buffer.put(arrival):
                     return
-                if isinstance(source, Source) and self._buffer.freed:
+                if self._buffer.freed and isinstance(source, Source):
                     # At once, though the learner is busy: a broker that waits would send old news.
                     source.acknowledge(self._buffer.free())
         finally:
@@ -109,7 +109,7 @@ class Feeder:
         self._read += 1
         token = item.token if type(item) is Letter else None
         try:
-            if isinstance(item, Line | Letter):
+            if type(item) in (Line, Letter):
                 place, item = item.place, item.message()
                 arrival = of_message(item, place, self._clock())
                 arrival.token = token
