@@ -71,7 +71,7 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
         if kind == "save":
             population = saved(population, build, rest[0])
         else:
-            run(population, alone, feeds, *rest, counts)
+            advance(population, alone, feeds, *rest, counts)
         check(population, alone, f"after {kind} {rest}")
     return counts
 
@@ -96,7 +96,7 @@ def feed(spec: Spec, parts: Any, member: int, fault: str, at: int, length: int) 
     return samples
 
 
-def run(
+def advance(
     population: hl.Population,
     alone: list[hl.Learner],
     feeds: list[list[hl.Sample]],

@@ -134,6 +134,7 @@ def test_the_client_chooses_the_form_of_the_answer(tmp_path):
         assert served.ask("/predict", one, headers={"content-encoding": "gzip"}).status == 415
         assert served.ask("/predict", method="GET").status == 405
         assert served.ask("/nowhere").status == 404
+        assert served.ask("/nowhere?x=\udcff").status == 404
 
 
 def test_classes_are_targets_by_number(tmp_path):

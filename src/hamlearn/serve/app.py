@@ -74,7 +74,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     ways = "See /docs for the routes."
     told = {
-        "error": f"{request.method} {request.url.path[:100]}: {error.detail}. {ways}",
+        "error": f"{request.method} {request.scope['path'][:100]}: {error.detail}. {ways}",
         "status": error.status_code,
     }
     return JSONResponse(told, error.status_code, headers=dict(error.headers or {}))
