@@ -16,7 +16,6 @@ import hamlearn as hl
 from tests.fuzz import cases, modules, populations, trees
 from tests.fuzz.cases import Op, Spec
 from tests.fuzz.looks import Mismatch, assert_close, look
-from tests.fuzz.populations import Scaled
 
 FAULTS = ("none", "none", "nan", "nan", "tau", "shape", "infinite")
 ORDER = [(scale, seed) for scale in (1.0, 0.5) for seed in (3, 5)]
@@ -40,30 +39,17 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
     counts: Counter[str] = Counter()
     modules.GLOBAL["gain"] = 1.0
     parts = cases.parts_of(spec)
-
-    def single(scale: float, seed: int) -> hl.Learner:
-        made, _ = cases.learner_of(spec, seed=seed)
-        hyper = hl.Hyper(**{**vars(made.hyper), "phi": Scaled(made.hyper.phi, scale)})
-        return hl.Learner(
-            made.network,
-            cases.loss_of(spec, parts),
-            hyper,
-            order=spec.order,
-            credit=cases.credit_of(spec),
-            reset_h=spec.reset_h,
-            integrator=getattr(hl, spec.integrator)(),
-            on_nonfinite=spec.on_nonfinite,
-        )
-
     try:
-        alone = [single(*one) for one in ORDER]
+        alone = [populations.member(spec, parts, *one) for one in ORDER]
     except hl.errors.ConfigError as error:
         return Counter({f"not allowed: {error}"[:90]: 1})
     feeds = [feed(spec, parts, member, *fault) for member, fault in enumerate(ops[0][1:])]
 
     def build() -> hl.Population:
         given = iter(ORDER)
-        return hl.Population(lambda _: single(*next(given)), [hl.Hyper()] * 2, (3, 5), streams=feeds)
+        return hl.Population(
+            lambda _: populations.member(spec, parts, *next(given)), [hl.Hyper()] * 2, (3, 5), streams=feeds
+        )
 
     population = build()
     for kind, *rest in ops[1:]:

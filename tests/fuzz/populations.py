@@ -36,25 +36,27 @@ def draw(seed: int, variants: int = 60) -> tuple[Spec, list[Op]]:
     return spec, ops
 
 
+def member(spec: Spec, parts: Any, scale: float, seed: int) -> hl.Learner:
+    """A learner of the case whose φ is scaled."""
+    made, _ = cases.learner_of(spec, seed=seed)
+    hyper = hl.Hyper(**{**vars(made.hyper), "phi": Scaled(made.hyper.phi, scale)})
+    return hl.Learner(
+        made.network,
+        cases.loss_of(spec, parts),
+        hyper,
+        order=spec.order,
+        credit=cases.credit_of(spec),
+        reset_h=spec.reset_h,
+        integrator=getattr(hl, spec.integrator)(),
+        on_nonfinite=spec.on_nonfinite,
+    )
+
+
 def play(spec: Spec, ops: list[Op]) -> Counter[str]:
     counts: Counter[str] = Counter()
     modules.GLOBAL["gain"] = 1.0
     seeds = (3, 5)
     rates = [1.0, 0.5]
-
-    def single(seed: int, scale: float) -> hl.Learner:
-        made, _ = cases.learner_of(spec, seed=seed)
-        hyper = hl.Hyper(**{**vars(made.hyper), "phi": Scaled(made.hyper.phi, scale)})
-        return hl.Learner(
-            made.network,
-            cases.loss_of(spec, parts),
-            hyper,
-            order=spec.order,
-            credit=cases.credit_of(spec),
-            reset_h=spec.reset_h,
-            integrator=getattr(hl, spec.integrator)(),
-            on_nonfinite=spec.on_nonfinite,
-        )
 
     parts = cases.parts_of(spec)
     order = [(scale, seed) for scale in rates for seed in seeds]
@@ -62,10 +64,10 @@ def play(spec: Spec, ops: list[Op]) -> Counter[str]:
 
     def make(hyper: hl.Hyper) -> hl.Learner:
         scale, seed = next(given)
-        return single(seed, scale)
+        return member(spec, parts, scale, seed)
 
     try:
-        alone = [single(seed, scale) for scale, seed in order]
+        alone = [member(spec, parts, scale, seed) for scale, seed in order]
     except hl.errors.ConfigError as error:
         return Counter({f"not allowed: {error}"[:90]: 1})
     population = hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()], seeds=seeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor
@@ -24,9 +25,9 @@ class PopulationSaving:
     _reader: Reader
 
     @property
+    @abstractmethod
     def members(self) -> list[Learner]:
         """The learners."""
-        raise NotImplementedError
 
     def state_dict(self) -> dict[str, Any]:
         """All that the members are between two steps, as a value that shares no memory with them.
