@@ -7,11 +7,12 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hamlearn.compiled import Ran, UnsupportedError
+from hamlearn.compiled import UnsupportedError
 from hamlearn.errors import HamlearnError, StreamError
 from hamlearn.learner._agent_reports import AgentsReport, Passed
 from hamlearn.learner._agent_runs import SideBySide
 from hamlearn.learner._agent_sheet import Sheet
+from hamlearn.learner._blocks import tell_changes
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._running import END, Progress
 from hamlearn.state import Sample, StepReport
@@ -120,7 +121,7 @@ class Agents(SideBySide):
                 finally:
                     self._back()
                 if now.passed is not None and not now.settled:
-                    self._tell_changes(now.passed.ran)
+                    tell_changes(now.passed.ran, "population.members")
                 done += now.delivered
                 since += now.delivered
                 if now.asked:
@@ -277,17 +278,6 @@ class Agents(SideBySide):
         assert block is not None
         ends = None if block.boundary is None else block.boundary[:taken]
         self.members[now.passed.who[lane]]._reader.progress = now.before[lane].after(taken, ends)
-
-    def _tell_changes(self, ran: Ran) -> None:
-        changed = ran.reads.changed()
-        if changed is not None:
-            warnings.warn(
-                f"{changed} changed while the reports of a block were read: with engine='compiled' the change "
-                "holds from the next block on. Read population.members before you change it, or use "
-                "engine='eager', to have it hold from the next sample on",
-                RuntimeWarning,
-                stacklevel=3,
-            )
 
 
 class _Aside:

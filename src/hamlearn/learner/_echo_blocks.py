@@ -16,8 +16,9 @@ from hamlearn._scale import scaled
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
 from hamlearn.errors import HamlearnError
-from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
+from hamlearn.learner._blocks import BlockRunner, Undo
 from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._rows import Ahead
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, stacked

@@ -14,12 +14,13 @@ from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
 from hamlearn.errors import HamlearnError
 from hamlearn.integrators import Euler
 from hamlearn.learner._alike import difference
-from hamlearn.learner._blocks import Ahead, BlockRunner
+from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Lanes, Layout
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._population_reports import Rows
+from hamlearn.learner._rows import Ahead
 from hamlearn.learner._running import Reader
 from hamlearn.learner._step_blocks import first_watch, run_watched
 from hamlearn.rates import Rates

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.learner._blocks import Ahead
+from hamlearn.learner._rows import Ahead
 from hamlearn.state import Sample, StepReport
 
 

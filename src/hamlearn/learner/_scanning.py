@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.errors import SampleError
-from hamlearn.learner._blocks import Ahead
+from hamlearn.learner._rows import Ahead
 from hamlearn.rates import Rates
 from hamlearn.state import StepReport, Trace
 from hamlearn.streams.blocks import Block

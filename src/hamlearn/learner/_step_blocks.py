@@ -17,9 +17,10 @@ from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
 from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
-from hamlearn.learner._blocks import Ahead, BlockRunner, Undo
+from hamlearn.learner._blocks import BlockRunner, Undo
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._driven import drive_rows
+from hamlearn.learner._rows import Ahead
 from hamlearn.rates import Rates
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry

@@ -15,7 +15,7 @@ import torch
 from hamlearn import _tree
 from hamlearn.errors import HamlearnError
 from hamlearn.learner import Learner
-from hamlearn.learner._blocks import Row
+from hamlearn.learner._rows import Row
 from hamlearn.serve.building import Engine, built, warmed
 from hamlearn.serve.inbox import Inbox, Stretch
 from hamlearn.serve.journal import Journal

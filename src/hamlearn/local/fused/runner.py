@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from hamlearn.learner._blocks import Ahead, BlockRunner
+from hamlearn.learner._blocks import BlockRunner
+from hamlearn.learner._rows import Ahead
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.fused import exchange
 from hamlearn.local.fused.fit import Group, check_batch, fit
