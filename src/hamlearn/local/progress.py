@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.errors import NonFiniteError
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
@@ -183,6 +184,6 @@ class Progress:
             set_random_state(self._devices, random)
         self.engine.restore(engine)
         if theta is not None:
-            torch._foreach_copy_(self.system.theta, theta)
+            foreach_copy_(self.system.theta, theta)
         if reset:
             self.engine.reset()

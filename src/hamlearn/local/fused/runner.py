@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._rows import Ahead
 from hamlearn.local.aligned import Aligned
@@ -219,7 +220,7 @@ class Undo:
         """Copy everything back."""
         runner, progress = self.runner, self.runner._progress
         runner._number, runner._flights, runner._fresh, progress.t, progress.updates, progress.shown = self.numbers
-        torch._foreach_copy_(self.tensors, self.copies)
+        foreach_copy_(self.tensors, self.copies)
         torch.autograd.graph.increment_version(progress.system.theta)
 
 
