@@ -46,6 +46,10 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
     Euler's rule forgets by the factor 1 − τη, which overshoots where τη is above 1, and moves the weights in
     proportion to τ: one long gap can undo much.
 
+    Args:
+        stream: The samples.
+        longest: The longest time step that is let through; longer ones become this.
+
     Example:
         >>> [sample.tau for sample in clip_tau([Sample(torch.zeros(1), tau=t) for t in (0.5, 9.0)], 1.0)]
         [0.5, 1.0]
