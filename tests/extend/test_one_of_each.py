@@ -5,9 +5,8 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -233,26 +232,16 @@ def test_an_operation_that_is_wrong_is_found_out(monkeypatch):
 class Triangle(streams.Stream):
     """A triangle wave; the target is its next value."""
 
+    _k = 0
+    _moves, _fixed = ("_k",), ("_period",)
+
     def __init__(self, period: int) -> None:
         self._period = period
-        self._rewind()
 
     @property
     def spec(self) -> streams.Spec:
         one = streams.TensorSpec((1,), torch.float32)
         return streams.Spec(one, one, math.inf)
-
-    def _config(self) -> dict[str, Any]:
-        return {"period": self._period}
-
-    def _rewind(self) -> None:
-        self._k = 0
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"k": self._k}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._k = int(cursor["k"])
 
     def _samples(self) -> Iterator[hl.Sample]:
         while True:
