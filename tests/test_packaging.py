@@ -52,7 +52,7 @@ def test_the_package_installs_into_an_empty_environment_and_runs_the_readme(buil
     home = tmp_path / "empty"
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
-    assert run(python, "-c", "import importlib.util as u; print(u.find_spec('hamlearn'))") == "None\n"
+    assert run(python, "-I", "-c", "import importlib.util as u; print(u.find_spec('hamlearn'))") == "None\n"
     # The build backend of a source distribution is taken from here, so that no network is needed.
     shown = os.environ | {"PYTHONPATH": LIBRARIES}
     install = ["install", "--quiet", "--no-deps", "--no-index", "--no-build-isolation", "--ignore-installed"]

@@ -122,12 +122,13 @@ class DataError(HamlearnError, ValueError):
     What to do: put the file that the message names into its place, or fetch it again.
 
     Example:
+        >>> import tempfile
         >>> from hamlearn.experiments.data import load
         >>> try:
-        ...     load("MNIST", "nowhere")
+        ...     load("MNIST", tempfile.mkdtemp())
         ... except DataError:
-        ...     print("no such folder")
-        no such folder
+        ...     print("the folder does not hold MNIST")
+        the folder does not hold MNIST
     """
 
 
