@@ -27,11 +27,30 @@ Contents = dict[str, Any]
 
 
 class CheckFailedError(AssertionError):
-    """The object under test does not keep a promise that users rely on."""
+    """The object under test does not keep a promise that users rely on.
+
+    What to do: the message says what was expected and what was found; mend the object under test.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> class Optimist(hl.Euler):
+        ...     order = 3
+        >>> hl.checks.check_integrator(Optimist())  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        hamlearn.checks.CheckFailedError: Optimist() says order 3 but its error falls with order 1...
+    """
 
 
 class AnyLearner(Protocol):
-    """What a learner must offer to be checked."""
+    """What a learner must offer to be checked.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> methods = ("step", "run", "predict", "state_dict", "load_state_dict")
+        >>> all(hasattr(hl.Learner, name) and hasattr(hl.local.LocalLearner, name) for name in methods)
+        True
+    """
 
     def step(self, sample: Sample) -> StepReport:
         """Learn one sample."""

@@ -19,6 +19,10 @@ class Credit:
 
     Attributes:
         carries: Whether z enters a step with something of what the previous step left in it.
+
+    Example:
+        >>> issubclass(Forward, Credit), Forward.carries, Cleared.carries
+        (True, True, False)
     """
 
     carries: ClassVar[bool]

@@ -24,6 +24,14 @@ class Integrator(ABC):
 
     Attributes:
         order: Order of convergence.
+
+    Example:
+        >>> class Explicit(Integrator):
+        ...     order = 1
+        ...     def slope(self, derivative, t, x0, tau):
+        ...         return derivative(t, x0)
+        >>> Explicit()
+        Explicit()
     """
 
     order: ClassVar[int]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -16,9 +15,8 @@ from hamlearn.loops import UnsupportedError, coverage, scan, translate_to_cuda
 from hamlearn.loops.coverage import markdown
 from hamlearn.loops.recording import pure_graph
 from hamlearn.loops.values import C_TYPES
+from tests.docs.pages import DOCS, hook
 from tests.loops.running import quickly_compiled
-
-PAGE = Path(__file__).parents[2] / "docs" / "loops.md"
 
 
 def by_steps(step: Any, carry: Any, xs: Any) -> tuple[Any, Any]:
@@ -77,7 +75,8 @@ def test_every_row_of_the_table_has_a_kernel_too(dtype: torch.dtype) -> None:
 
 
 def test_the_page_has_the_table_that_the_code_gives() -> None:
-    assert markdown() in PAGE.read_text()
+    page = (DOCS / "reference" / "operations.md").read_text()
+    assert markdown() in hook("generated").filled(page)
 
 
 class Pair(NamedTuple):

@@ -54,6 +54,12 @@ def serve(
         ConfigError: For a mistake in the file, an address beyond loopback without a token, a folder that another
             process uses or that holds a learner of another configuration, or a port that is taken.
         CheckpointError: The checkpoint in the folder cannot be read, or the last one cannot be written.
+
+    Example:
+        >>> serve("nowhere.toml")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        hamlearn.errors.ConfigError: cannot read nowhere.toml: No such file or directory. Give the path of a...
     """
     settings = load(Path(path), host, port, None if out is None else Path(out))
     with alone_in(settings.folder):

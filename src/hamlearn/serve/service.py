@@ -29,6 +29,14 @@ class Service:
 
     Attributes:
         failed: Why the last checkpoint could not be written; `None` where it could.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hamlearn.serve import check
+        >>> service = Service(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp())))
+        >>> service.failed is None
+        True
     """
 
     def __init__(self, settings: Settings) -> None:

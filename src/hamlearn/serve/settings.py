@@ -82,6 +82,11 @@ class Settings:
         config: All sections, defaults filled in.
         folder: Where checkpoints and records go.
         token: What requests have to show; `None` where nothing is asked for.
+
+    Example:
+        >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
+        >>> print(settings.spec)
+        u: float32[2], target: float32[1], length: ∞
     """
 
     config: Config
@@ -115,7 +120,15 @@ class Settings:
 
 
 def load(path: Path, host: str | None = None, port: int | None = None, out: Path | None = None) -> Settings:
-    """Read and check a configuration file; what is given beside it counts instead of what the file says."""
+    """Read and check a configuration file; what is given beside it counts instead of what the file says.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "agent.toml"
+        >>> _ = path.write_text("network = {inputs = 2, outputs = 1}")
+        >>> load(path, port=9000).serve["port"]
+        9000
+    """
     raw = read(path)
     given: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     if isinstance(raw.get("serve", {}), dict):
