@@ -1,7 +1,7 @@
 """Who learns: takes what waits in order of arrival, as one round, and saves now and then.
 
 A separate thread does it, so that a long round keeps nobody from being answered. But two threads that are busy at
-once slow each other down in Python, so rounds that are known to be short run in the thread that reads the requests.
+once slow each other down in Python, so rounds known to be short run in the thread that reads the requests.
 """
 
 from __future__ import annotations
@@ -149,8 +149,9 @@ class Worker:
     def _run(self) -> None:
         while self._wait():
             with self._turn:
-                self._sent(self._round(self._waiting()))
-                self._save_due()
+                replies = self._round(self._waiting())
+            self._sent(replies)
+            self._save_due()
 
     def _wait(self) -> bool:
         """Wait until there is something to do, or a checkpoint may be due; whether there will be more."""
@@ -220,7 +221,8 @@ class Worker:
         for key, agent in self._agents.items():
             if agent.due(self._interval):
                 try:
-                    agent.save()
+                    with self._turn:
+                        agent.save()
                 except (HamlearnError, OSError):
                     self.failures += 1
                     agent.postpone()
