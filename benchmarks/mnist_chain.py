@@ -3,8 +3,8 @@
 Batch 1, cross-entropy, no momentum, each way at every rate of a small grid: accuracy while learning (an answer is
 given before it is learned from), that of the last 10,000 images, accuracy on the test images, and samples per
 second. With `--half N` a rate falls as 1/(1 + t/N), with `--warm N` it rises over the first N images. On a GPU,
-BackPropagation is one CUDA graph per step with fused SGD, and local layers tick in fused kernels; elsewhere both run
-eagerly.
+BackPropagation is one CUDA graph per step with fused SGD, and local layers tick in fused kernels; elsewhere both
+run eagerly.
 
 `python -m benchmarks.mnist_chain --data DIR --depth 32 --residual --device cuda`
 """
