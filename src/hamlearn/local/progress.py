@@ -60,7 +60,9 @@ class Progress:
         self.engine: Any = engine
         self.aligned = isinstance(engine, Aligned)
         self.on_nonfinite = on_nonfinite
-        self.omega: list[Omega] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
+        self.omega: list[Omega] = [
+            torch.zeros_like(w, dtype=system.wide, requires_grad=False) for w in system.theta
+        ]
         self.t = 0.0
         self.updates = 0
         self.shown = 0
