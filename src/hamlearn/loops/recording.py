@@ -15,8 +15,9 @@ from torch.func import functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hamlearn._torch_private import aten as private_aten
-from hamlearn._torch_private import decompositions, schema, traced
+from hamlearn._torch_private import decompositions, traced
 from hamlearn.loops.operations import known
+from hamlearn.loops.purifying import purified, writes
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
@@ -68,9 +69,9 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             # Attention in plain operations: its fused kernels have no loops.
             with sdpa_kernel(SDPBackend.MATH):
                 graph = traced(function, inputs)
-            pure = traced(functionalize(graph), inputs, _apart())
+            pure = purified(graph, _apart()) or traced(functionalize(graph), inputs, _apart())
             # Some operations, batch normalization among them, are taken apart into ones that write in place.
-            if any(_writes(node) for node in pure.graph.nodes):
+            if any(writes(node) for node in pure.graph.nodes):
                 pure = traced(functionalize(pure), inputs)
     except UnsupportedError:
         raise
@@ -86,11 +87,6 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             raise UnsupportedError(f"it draws random numbers ({node.target})")
     _simplify(pure)
     return pure
-
-
-def _writes(node: fx.Node) -> bool:
-    told = schema(node.target)
-    return told is not None and told.is_mutable
 
 
 def _simplify(graph: fx.GraphModule) -> None:

@@ -1,0 +1,193 @@
+"""A recorded graph made pure: what is written in place becomes new values, large operations are taken apart.
+
+PyTorch does both by running the graph once more, which takes as long as recording it. Most graphs need little of
+that: a value that nothing else looks into is written to, a few operations have no loops. Those are changed node
+by node here; where that is not plainly right, `purified` returns `None`, and the graph is run once more.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from hamlearn._torch_private import schema, traced
+
+Table = dict[Any, Callable[..., Any]]
+"""Operations, and how they are taken apart."""
+_KEPT = 1000
+"""How many operations that were taken apart are kept, by what they are given."""
+_apart: dict[Any, fx.GraphModule] = {}
+_SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
+_LAID_OUT = (torch.ops.aten.as_strided.default, torch.ops.aten.set_.source_Tensor)
+_PARTED = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_chunk.default)
+
+
+class _Shared(Exception):  # noqa: N818 (nothing went wrong here)
+    """It would take more than this file does."""
+
+
+def writes(node: fx.Node) -> bool:
+    """Whether an operation changes one of the tensors it is given."""
+    told = schema(node.target)
+    return told is not None and told.is_mutable
+
+
+def purified(graph: fx.GraphModule, table: Table) -> fx.GraphModule | None:
+    """The same operations with nothing changed in place, and those of `table` taken apart.
+
+    Args:
+        graph: As it was recorded; each node knows its value's shape, type and memory.
+        table: As for PyTorch's own tracing.
+
+    Returns:
+        `None` where a tensor is written that others share memory with, or that is an input.
+    """
+    try:
+        return _Purifier(graph, table).run()
+    except _Shared:
+        return None
+
+
+class _Purifier:
+    def __init__(self, graph: fx.GraphModule, table: Table) -> None:
+        self._old, self._table = graph, table
+        self._new = fx.Graph(graph)
+        self._now: dict[fx.Node, Any] = {}
+        """What stands for each node of the old graph at this place."""
+        self._memory: dict[Any, list[fx.Node]] = {}
+        """Which nodes look into the same memory."""
+        self._place = {node: number for number, node in enumerate(graph.graph.nodes)}
+
+    def run(self) -> fx.GraphModule:
+        nodes = list(self._old.graph.nodes)
+        if any(node.target in _LAID_OUT for node in nodes):
+            raise _Shared
+        for node in nodes:
+            for storage in _storages(node.meta.get("val")):
+                self._memory.setdefault(storage, []).append(node)
+        for node in nodes:
+            if writes(node):
+                self._write(node)
+            elif node.target in self._table:
+                self._take_apart(node)
+            else:
+                self._copy(node)
+        return fx.GraphModule(self._old, self._new)
+
+    def _copy(self, node: fx.Node) -> None:
+        if node.target is operator.getitem and isinstance(self._now[node.args[0]], list | tuple):
+            # One of several results of what was taken apart.
+            self._now[node] = self._now[node.args[0]][node.args[1]]
+        else:
+            self._now[node] = self._new.node_copy(node, self._now.__getitem__)
+
+    def _write(self, node: fx.Node) -> None:
+        """A new value in the place of the one that is written, for all that comes after."""
+        written, result = node.args[0] if node.args else None, node.meta.get("val")
+        pure = _out_of_place(node.target)
+        if pure is None or not isinstance(written, fx.Node) or not isinstance(result, Tensor):
+            raise _Shared
+        [storage] = _storages(result)
+        root = _root(node)
+        same = [other for other in self._memory[storage] if _root(other) is root]
+        if root.op != "call_function" or any(
+            self._is_read(other, node, root) for other in self._memory[storage] if _root(other) is not root
+        ):
+            raise _Shared
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: _like(each.meta["val"]))
+        value = pure(*args, **kwargs)
+        if value.dtype != result.dtype or value.shape != result.shape:
+            raise _Shared
+        if pure in self._table:
+            made = self._inlined(pure, node)
+        else:
+            made = self._new.call_function(pure, *fx.map_arg((node.args, node.kwargs), self._now.__getitem__))
+            made.meta = {**node.meta, "val": value}
+        for other in same:
+            if other in self._now or other is node:
+                self._now[other] = made
+
+    def _is_read(self, other: fx.Node, write: fx.Node, root: fx.Node) -> bool:
+        """Whether what `write` does to the memory of `root` may be seen in another node's value."""
+        later = self._place[other] > self._place[write]
+        if later or (_parted(root) is not None and _parted(_root(other)) is _parted(root)):
+            return False
+        return any(self._place[user] > self._place[write] for user in other.users)
+
+    def _take_apart(self, node: fx.Node) -> None:
+        self._now[node] = self._inlined(node.target, node)
+
+    def _inlined(self, target: Any, old: fx.Node) -> Any:
+        given: list[fx.Node] = []
+        fx.map_arg((old.args, old.kwargs), given.append)
+        part = self._part(target, old, given)
+        if any(writes(node) for node in part.graph.nodes):
+            raise _Shared
+        places = dict(zip(part.graph.find_nodes(op="placeholder"), given, strict=True))
+        inside: dict[fx.Node, Any] = {place: self._now[node] for place, node in places.items()}
+        for node in part.graph.nodes:
+            if node.op == "get_attr":
+                raise _Shared
+            if node.op == "call_function":
+                inside[node] = self._new.node_copy(node, inside.__getitem__)
+            if node.op == "output":
+                return fx.map_arg(node.args[0], inside.__getitem__)
+        raise AssertionError("a graph without an output")
+
+    def _part(self, target: Any, old: fx.Node, given: list[fx.Node]) -> fx.GraphModule:
+        """The operation taken apart, by what it is given; the same for all graphs."""
+        values = [_like(node.meta["val"], "cpu") for node in given]
+        shapes = tuple((value.dtype, value.shape, value.stride()) for value in values)
+        names = {node: f"<{number}>" for number, node in enumerate(given)}
+        told = repr(fx.map_arg((old.args, old.kwargs), lambda node: names[node]))
+        key = (target, told, shapes)
+        if key not in _apart:
+            if len(_apart) >= _KEPT:
+                _apart.clear()
+
+            def call(*tensors: Tensor) -> Any:
+                taken = dict(zip(given, tensors, strict=True))
+                args, kwargs = fx.map_arg((old.args, old.kwargs), taken.__getitem__)
+                return target(*args, **kwargs)
+
+            _apart[key] = traced(call, values, self._table)
+        return _apart[key]
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The value that this is another name of: what a write returns is the tensor that was written."""
+    while (writes(node) or node.target in _SAME) and node.args and isinstance(node.args[0], fx.Node):
+        node = node.args[0]
+    return node
+
+
+def _parted(node: fx.Node) -> fx.Node | None:
+    """What this is a part of, where the parts have no memory in common."""
+    if node.target is operator.getitem and isinstance(node.args[0], fx.Node) and node.args[0].target in _PARTED:
+        return node.args[0]
+    return None
+
+
+def _out_of_place(target: Any) -> Any:
+    """The operation that computes what this one writes; `None` where there is none."""
+    packet, overload = str(target).removeprefix("aten.").rpartition(".")[::2]
+    if not packet.endswith("_") or packet.endswith("__"):
+        return None
+    return getattr(getattr(torch.ops.aten, packet[:-1], None), overload, None)
+
+
+def _storages(value: Any) -> Iterator[Any]:
+    for each in value if isinstance(value, list | tuple) else [value]:
+        if isinstance(each, Tensor):
+            yield each.untyped_storage()
+
+
+def _like(value: Any, device: str = "meta") -> Tensor:
+    """A tensor of the same shape and type, with no values that matter."""
+    if not isinstance(value, Tensor):
+        raise _Shared
+    return torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=device)
