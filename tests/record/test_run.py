@@ -296,7 +296,7 @@ HENON = "[stream]\nkind = 'signals.henon'\n"
         (HENON + "[hyper]\neat = 1", "key hyper.eat is not known. Did you mean 'eta'"),
         (
             HENON + "[hyper]\ntau = 0",
-            "hyper.tau = 0 is not allowed. Allowed is a number above 0",
+            "hyper.tau = 0 is not allowed: tau=0 is not a time step: it must be a finite number above 0",
         ),
         (
             HENON + "[hyper]\neta = 'x'",
