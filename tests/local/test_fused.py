@@ -301,6 +301,16 @@ def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said(
     assert_equal(eager, fused)
 
 
+def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that_is_said(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("hamlearn.local.fused.tick"), "PLACES", 64)
+    eager, fused = pair("plain", {}, CALM)
+    samples = stream(12)
+    with pytest.warns(RuntimeWarning, match="4 layers of 4 by 4 in batches of 2 would send more than 64 numbers"):
+        ours = list(fused.run(samples, engine="compiled"))
+    assert_same_reports(eager.run(samples), ours)
+    assert_equal(eager, fused)
+
+
 def test_without_a_gpu_the_eager_engine_goes_on_and_says_so(monkeypatch):
     monkeypatch.undo()
     learner = LocalLearner(chain("plain"), mse, CALM)
