@@ -127,6 +127,14 @@ def test_batches_of_any_form_are_taken(batch, setting):
     assert_equal(eager, fused)
 
 
+def test_batches_of_32_are_taken_by_wide_layers_too():
+    module = nn.Sequential(layer(600, 4), nn.Linear(4, 2))
+    eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM) for _ in range(2))
+    samples = [hl.Sample(torch.randn(32, 600), torch.randn(32, 2)) for _ in range(5)]
+    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+    assert fused._blocks._ticks.batch == 32
+
+
 @pytest.mark.parametrize("function", [nn.ReLU, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity])
 def test_every_function_is_known_by_its_name(function):
     module = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), function()) for _ in range(3)))
