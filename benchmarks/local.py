@@ -95,7 +95,7 @@ def draw_depths(found: dict[str, Any], path: Path) -> None:
     from matplotlib.figure import Figure
 
     rows = [r for r in found["rows"] if r["batch"] == 1 and r["weights"] == "float32" and not r["residual"]]
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure = Figure(figsize=(9, 4), layout="constrained")
     axes = figure.add_subplot()
     for width, color in zip(sorted({row["width"] for row in rows}), ("#0072b2", "#d55e00"), strict=False):
         mine = sorted((row for row in rows if row["width"] == width), key=lambda row: row["depth"])
@@ -105,7 +105,7 @@ def draw_depths(found: dict[str, Any], path: Path) -> None:
                 axes.plot(*zip(*points, strict=True), style, color=color, label=f"{name}, {width} wide")
     axes.set(xscale="log", yscale="log", xlabel="layers", ylabel="µs per sample")
     axes.set_title("A sample per tick, batch 1, float32")
-    axes.legend(frameon=False, fontsize="small")
+    figure.legend(loc="outside right upper", frameon=False, fontsize="small")
     figure.savefig(path, dpi=150)
 
 

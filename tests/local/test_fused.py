@@ -127,6 +127,14 @@ def test_batches_of_any_form_are_taken(batch, setting):
     assert_equal(eager, fused)
 
 
+def test_batches_of_32_are_taken_by_wide_layers_too():
+    module = nn.Sequential(layer(600, 4), nn.Linear(4, 2))
+    eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM) for _ in range(2))
+    samples = [hl.Sample(torch.randn(32, 600), torch.randn(32, 2)) for _ in range(5)]
+    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+    assert fused._blocks._ticks.batch == 32
+
+
 @pytest.mark.parametrize("function", [nn.ReLU, nn.Sigmoid, nn.SiLU, nn.LeakyReLU, nn.Identity])
 def test_every_function_is_known_by_its_name(function):
     module = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), function()) for _ in range(3)))
@@ -296,6 +304,16 @@ def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said(
     eager, fused = pair("plain", {}, CALM)
     samples = stream(12, batch=(33,))
     with pytest.warns(RuntimeWarning, match="a batch of 33 samples.*at most 32"):
+        ours = list(fused.run(samples, engine="compiled"))
+    assert_same_reports(eager.run(samples), ours)
+    assert_equal(eager, fused)
+
+
+def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that_is_said(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("hamlearn.local.fused.tick"), "PLACES", 64)
+    eager, fused = pair("plain", {}, CALM)
+    samples = stream(12)
+    with pytest.warns(RuntimeWarning, match="4 layers of 4 by 4 in batches of 2 would send more than 64 numbers"):
         ours = list(fused.run(samples, engine="compiled"))
     assert_same_reports(eager.run(samples), ours)
     assert_equal(eager, fused)

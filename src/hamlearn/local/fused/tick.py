@@ -11,11 +11,15 @@ from torch import Tensor
 
 from hamlearn.local.fused.fit import Group
 from hamlearn.local.losses import without_graph
+from hamlearn.loops import UnsupportedError
 
 AT_ONCE = 32
 """Ticks in the longest graph; shorter stretches take graphs of 16, 8, 4, 2 and 1."""
 RATES = 5
 """Columns of the rates before the scales of the slots: κ_h, κ_m, κ_z, κ_d and the decay of ω."""
+
+PLACES = 2**31
+"""Numbers that the messages of one group may have, since kernels count their places by integers of 32 bits."""
 
 Launch = Callable[["Ticks", "Held", int], None]
 
@@ -68,6 +72,9 @@ class Ticks:
         delays: Aligned: by group and layer, ticks from computing to learning.
         launch: Makes one tick of a group.
         tile_rows: Rows of a layer that one program takes, from rows, columns and samples.
+
+    Raises:
+        UnsupportedError: Where the messages of a group are too many for the kernels.
     """
 
     def __init__(
@@ -102,6 +109,11 @@ class Ticks:
             layers, rows, columns = group.weight.shape
             tile = tile_rows(rows, columns, batch)
             tiles = -(-rows // tile)
+            if layers * tiles * batch * columns >= PLACES:
+                raise UnsupportedError(
+                    f"{layers} layers of {rows} by {columns} in batches of {batch} would send more than {PLACES:,}"
+                    " numbers in a tick"
+                )
             ages = None if delays is None else delays[index]
             held = Held(
                 group,
