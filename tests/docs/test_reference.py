@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import hamlearn as hl
 from hamlearn.cli import app
-from tests.docs.pages import DOCS, documented, hook, links, pages
+from tests.docs.pages import DOCS, ROOT, documented, hook, links, pages
 
 SPACES = [
     "hamlearn",
@@ -87,14 +87,12 @@ def test_the_command_reference_has_every_command_argument_and_option_that_help_s
         section = section.partition("\n## ")[0]
         assert found, name
         helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "400"}).output
-        options = {"--" + word for word in re.findall(r" --([a-z-]+)", helped.partition("Options")[2])} - {
-            "--help"
-        }
-        assert options <= set(re.findall(r"`(--[a-z-]+)`", section)), name
-        for parameter in hook("commands").parameters(hook("commands").commands()[name]):
-            assert (
-                f"| {parameter.names} | {parameter.takes} | {parameter.default} | {parameter.meaning} |" in section
-            )
+        options = set(re.findall(r"^│ +\*? *(--[a-z-]+)(?:[ ,]+(--no-[a-z-]+))?", helped, re.MULTILINE))
+        shown_options = {word for pair in options for word in pair if word} - {"--help"}
+        taken = hook("commands").parameters(hook("commands").commands()[name])
+        assert {word for one in taken for word in re.findall(r"--[a-z-]+", one.names)} == shown_options, name
+        for one in taken:
+            assert f"| {one.names} | {one.takes} | {one.default} | {one.meaning} |" in section
 
 
 def test_the_configuration_reference_has_every_key_with_what_it_takes_and_its_default():
@@ -151,3 +149,15 @@ def test_every_formula_becomes_mathml_without_leftovers_of_latex():
         made = hook("mathematics").formula(formula, "math", "formula", {}, None)
         assert made.startswith('<div class="formula"><math')
         assert "\\" not in made, formula
+
+
+def test_every_source_file_that_a_page_names_exists():
+    named = {
+        name
+        for text in pages("", "api", "reference", "how-to", "explanation").values()
+        for name in re.findall(
+            r"`((?:src/hamlearn|tests|benchmarks|examples|docs)/[\w/.-]+\.(?:py|toml|md))`", text
+        )
+    }
+    assert "src/hamlearn/sequential.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
