@@ -161,3 +161,15 @@ def test_every_source_file_that_a_page_names_exists():
     }
     assert "src/hamlearn/sequential.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_every_equation_of_the_reference_is_derived_on_a_page_that_links_to_it_and_back():
+    derived = "\n".join(pages("explanation").values())
+    index = (DOCS / "api" / "reference.md").read_text().partition("::: ")[0]
+    functions = [name for name in hl.reference.__all__ if inspect.isfunction(getattr(hl.reference, name))]
+    labelled = [name for name in functions if name not in ("run", "start")]
+    assert len(labelled) == 7
+    for name in labelled:
+        assert f"](../api/reference.md#hamlearn.reference.{name})" in derived, name
+        (row,) = [line for line in index.splitlines() if f"`{name}`" in line]
+        assert "](../explanation/" in row, name
