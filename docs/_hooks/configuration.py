@@ -1,14 +1,13 @@
 """The reference of configuration files, read from what `hamlearn run` and `hamlearn serve` accept."""
 
-import inspect
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hamlearn import credit, hyper, streams
-from hamlearn.experiments import run_config, run_streams
-from hamlearn.learner import Learner
+from hamlearn.experiments.run_derived import Key, arguments
+from hamlearn.experiments.run_keys import accepted
 from hamlearn.serve import settings
+
+__all__ = ["arguments", "markdown", "parts"]
 
 
 class Row(NamedTuple):
@@ -28,42 +27,14 @@ class Part(NamedTuple):
     rows: list[Row]
 
 
-SECTIONS = {
-    "run": ("The run as a whole.", ()),
-    "network": ("The network; without `inputs` and `outputs` it has the sizes that the stream yields.", ()),
-    "loss": ("What is minimised.", ()),
-    "hyper": (
-        "The rates: either in the symbols of the equations, as here, or in the words of an optimizer.",
-        (hyper.Hyper,),
-    ),
-    "learner": (
-        "How it learns, and which engine runs it.",
-        (Learner, credit.Echo, credit.Sensitivity, Learner.run),
-    ),
-    "records": ("What is kept of the run.", ()),
-    "checkpoint": ("When the run is saved.", ()),
-}
-
-
 def parts() -> list[Part]:
-    """Every key that a file may have. The one place that knows where the tables of keys are."""
+    """Every key that a file may have."""
     found = [
-        Part(f"`[{name}]`", about, _rows(run_config.SECTIONS[name], owners))
-        for name, (about, owners) in SECTIONS.items()
+        Part(f"`[{table.name}]`" + (f" with `{table.when}`" if table.when else ""), table.about, _rows(table.keys))
+        for table in accepted()
     ]
-    for rule, (make, keys) in run_config.RULES.items():
-        about = f'With `rule = "{rule}"`, beside `lr` and `weight_decay` and in place of `eta`, `beta` and `phi`.'
-        found.append(Part(f'`[hyper]` with `rule = "{rule}"`', about, _rows(keys, (make,))))
-    wrappers = (streams.finite, streams.autoregress, streams.standardize, streams.hold)
-    about = "For any kind of stream; they are applied in this order."
-    found.append(Part("`[stream]`", about, _rows(run_streams.WRAPPERS, wrappers)))
-    for kind, keys in run_streams.KINDS.items():
-        needed = run_streams.REQUIRED.get(kind, ())
-        rows = _rows(keys, _owners(kind), needed)
-        found.append(Part(f'`[stream]` with `kind = "{kind}"`', "Beside the keys of every stream.", rows))
     about = "For `hamlearn serve` alone: where it listens, and the bounds on what a client may ask for."
-    found.append(Part("`[serve]`", about, _rows(settings.SERVE, ())))
-    return found
+    return [*found, Part("`[serve]`", about, _rows(settings.SERVE))]
 
 
 def markdown() -> str:
@@ -76,44 +47,20 @@ def markdown() -> str:
     return "\n\n".join(blocks)
 
 
-def arguments(owner: Callable[..., Any]) -> dict[str, str]:
-    """What the docstring of a function or a class says about each of its arguments."""
-    text = inspect.getdoc(owner) or ""
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", text, re.MULTILINE | re.DOTALL)
-    found: dict[str, str] = {}
-    for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
-        name, colon, meaning = entry.strip().partition(": ")
-        if colon:
-            found[name] = " ".join(meaning.split())
-    return found
-
-
-def _rows(
-    keys: Mapping[str, Any], owners: tuple[Callable[..., Any], ...], needed: tuple[str, ...] = ()
-) -> list[Row]:
-    meanings: dict[str, str] = {}
-    for owner in owners:
-        meanings = arguments(owner) | meanings
-    rows = []
-    for name, key in keys.items():
-        default = "required" if name in needed else _default(key.default)
-        rows.append(Row(name, _cell(key.allowed), default, _cell(meanings.get(name, ""))))
-    return rows
-
-
-def _owners(kind: str) -> tuple[Callable[..., Any], ...]:
-    if kind.startswith("signals."):
-        return (getattr(streams.signals, kind.removeprefix("signals.")),)
-    return (getattr(streams, kind), *(() if kind in ("csv", "live") else (streams.live,)))
+def _rows(keys: Mapping[str, Key]) -> list[Row]:
+    return [
+        Row(name, _cell(key.allowed), "required" if key.required else _default(key.default), _cell(key.meaning))
+        for name, key in keys.items()
+    ]
 
 
 def _default(value: Any) -> str:
-    """As TOML writes it."""
     if value is None:
         return ""
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"
+    text = (
+        str(value).lower() if isinstance(value, bool) else f'"{value}"' if isinstance(value, str) else str(value)
+    )
+    return f"`{text}`"
 
 
 def _cell(text: str) -> str:

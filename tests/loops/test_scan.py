@@ -38,6 +38,7 @@ def drawn(dtype: torch.dtype, steps: int = 3) -> tuple[Tensor, Tensor, Tensor]:
     return x, y, torch.stack([torch.randperm(4, generator=generator) for _ in range(steps)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", C_TYPES, ids=str)
 def test_every_row_of_the_table_is_run_and_gives_what_pytorch_gives(dtype: torch.dtype) -> None:
     rows = [row for row in coverage() if dtype in row.dtypes]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 
 from hamlearn._slots import put
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import Ran, UnsupportedError
 from hamlearn.errors import HamlearnError
 from hamlearn.learner._rows import Ahead, Row
@@ -241,4 +242,4 @@ class Undo:
         # A step that was taken by itself may have put other tensors there.
         put(self.buffers)
         with torch.no_grad():
-            torch._foreach_copy_(self.tensors, self.copies)
+            foreach_copy_(self.tensors, self.copies)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn._slots import Place, Slots, write_back
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.learner._labels import Waiting
 from hamlearn.learner._moves import Moved
 from hamlearn.learner._running import Progress
@@ -131,7 +132,7 @@ class Withdrawal:
         for module in self.training:
             module.training = True
         if self.weights is not None and self.weights[0]:
-            torch._foreach_copy_(*self.weights)
+            foreach_copy_(*self.weights)
         self.learner._system.slots.put_back()
         torch.set_rng_state(self.random[0])
         for device, state in zip(self.learner._devices, self.random[1:], strict=True):

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._scale import scaled
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
 from hamlearn.errors import HamlearnError
@@ -96,7 +97,7 @@ class EchoRunner(BlockRunner):
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
                     if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *v, *moved]):
                         return _rows(passed, learner._carry), stop - 1
-                    torch._foreach_copy_(system.theta, theta)
+                    foreach_copy_(system.theta, theta)
                 learner._carry = replace(learner._carry, omega=omega, own=False, v=v)
                 self._after_echo(part)
             start = stop

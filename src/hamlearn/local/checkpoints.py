@@ -42,9 +42,10 @@ class Snapshot(Settings, Saving):
         return tensors, {"t": self._progress.t, "updates": self._progress.updates, "engine": engine}
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
-        progress, engine, theta = self._progress, self._engine, self._system.theta
+        progress, engine = self._progress, self._engine
+        held = [dense(omega) for omega in progress.omega]
         moved = {
-            "omega": [left.keep(f"omega/{i}", weight.device, weight) for i, weight in enumerate(theta)],
+            "omega": [left.keep(f"omega/{i}", omega.device, omega) for i, omega in enumerate(held)],
             "t": number(header["t"], "t"),
             "updates": whole(header["updates"], "updates"),
         }

@@ -52,6 +52,9 @@ class LocalLearner(Snapshot):
             `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
             where aligned, and elsewhere states and costates where these are the cause and not the sample.
             `"ignore"` saves the check.
+        compute_dtype: Type of states, costates and all that is computed, where weights are stored in fewer bits,
+            as in bfloat16: a weight is widened where it is used, and rounded once where it moves. `None`: the type
+            of the weights.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -77,6 +80,7 @@ class LocalLearner(Snapshot):
         order: Order = "parallel",
         stacked: bool = True,
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        compute_dtype: torch.dtype | None = None,
     ) -> None:
         check_setting(hyper, hold, align, delay_free, order, on_nonfinite)
         wiring = wire(module, groups)
@@ -84,7 +88,7 @@ class LocalLearner(Snapshot):
         if cycle:
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
         self._hold = hold
-        self._system = System(wiring, loss, hyper, order, stacked and not delay_free)
+        self._system = System(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
         self._align, self._delay_free = align, delay_free
         engine = Aligned if align else DelayFree if delay_free else Unaligned
         self._engine: Any = engine(self._system)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.errors import NonFiniteError
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
@@ -59,7 +60,9 @@ class Progress:
         self.engine: Any = engine
         self.aligned = isinstance(engine, Aligned)
         self.on_nonfinite = on_nonfinite
-        self.omega: list[Omega] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
+        self.omega: list[Omega] = [
+            torch.zeros_like(w, dtype=system.wide, requires_grad=False) for w in system.theta
+        ]
         self.t = 0.0
         self.updates = 0
         self.shown = 0
@@ -183,6 +186,6 @@ class Progress:
             set_random_state(self._devices, random)
         self.engine.restore(engine)
         if theta is not None:
-            torch._foreach_copy_(self.system.theta, theta)
+            foreach_copy_(self.system.theta, theta)
         if reset:
             self.engine.reset()

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from hamlearn._torch_private import tree_map
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.reference._equations import (

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from hamlearn._slots import Slots
+from hamlearn._torch_private import tree_leaves, tree_map
 from hamlearn.adaptive import Adaptive
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
-from torch.utils._pytree import tree_map
 
+from hamlearn._torch_private import tree_map
 from hamlearn.credit import Cleared, Credit, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
@@ -62,8 +62,7 @@ def run(
         if fresh or reset_h == "sample":
             h0 = h0_for(network, state.theta, sample.u)
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0) if fresh else state.z)
-        if not credit.carries:
-            state = replace(state, z=tree_map(torch.zeros_like, state.h))
+        state = replace(state, z=tree_map(credit.enter, state.z))
         if isinstance(credit, Sensitivity):
             if fresh:
                 state = replace(state, E=first_sensitivity(network, state.theta, sample.u))

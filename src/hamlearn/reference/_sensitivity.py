@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from hamlearn._slots import Slots
+from hamlearn._torch_private import tree_flatten, tree_leaves, tree_unflatten
 from hamlearn.credit import Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
