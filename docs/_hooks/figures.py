@@ -1,11 +1,12 @@
 """Makes the figures of the site while it is built.
 
 A page whose Python blocks call `savefig` is run, each page in a process of its own, and what it saved is placed
-beside it: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in the text. The scripts in `docs/_gallery`
-draw the figures of the examples, which go to `gallery/`. Every figure exists in two inks, for light and dark pages.
+beside it: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in the text. The scripts in
+`docs/_gallery` draw the figures of the examples, which go to `gallery/`. Every figure exists in two inks, for
+light and dark pages.
 
 What a run has made is kept in `.cache/figures`, under a name that stands for everything it depends on: the page,
-the library, the examples, this folder, and the versions of what computes and draws.
+the library, the examples, how it is run, and the versions of what computes and draws.
 """
 
 import hashlib
@@ -22,6 +23,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from posixpath import dirname, join, normpath
+from textwrap import indent
 from typing import Any
 
 from mkdocs.exceptions import PluginError
@@ -34,6 +36,7 @@ INKS = {"#20242e": "#e4e7ef", "#c8ccd8": "#454b5c"}
 """Colours of text and grid in matplotlibrc, and what takes their place on dark pages."""
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
 SECONDS = re.compile(r"\{seconds of (\w+)\}")
+CODE = re.compile(r"^\{code of ([\w/.]+)\}$", re.MULTILINE)
 _made: dict[str, float] = {}
 
 
@@ -73,7 +76,8 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Show a figure in the ink of the page, and write the seconds that an example took."""
+    """Show a figure in the ink of the page, and write an example's code and the seconds that it took."""
+    root = Path(config.config_file_path).parent
 
     def both(match: re.Match[str]) -> str:
         name = normpath(join(dirname(page.file.src_uri), match[2]))
@@ -87,12 +91,17 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
             raise PluginError(f"{page.file.src_uri}: nothing in docs/_gallery saves {match[1]}.svg")
         return f"{max(1, round(_made[name]))} s"
 
-    return SECONDS.sub(seconds, IMAGE.sub(both, markdown))
+    def code(match: re.Match[str]) -> str:
+        block = f"```python\n{(root / match[1]).read_text()}```\n"
+        return f'??? example "{match[1]}"\n\n{indent(block, "    ")}'
+
+    return CODE.sub(code, SECONDS.sub(seconds, IMAGE.sub(both, markdown)))
 
 
 def _jobs(files: Files, root: Path, docs: Path) -> Iterator[Job]:
     versions = " ".join([sys.version, *(f"{name} {version(name)}" for name in ("torch", "numpy", "matplotlib"))])
-    common = _digest(root, "src") + _digest(HERE) + versions
+    manner = [(HERE / name).read_text() for name in ("play.py", "matplotlibrc")]
+    common = "".join([_digest(root, "src"), versions, *manner])
     for file in files.documentation_pages():
         text = file.content_string
         if "savefig(" in text:

@@ -35,7 +35,7 @@ def test_an_example_is_in_the_gallery_with_its_figure_its_code_and_its_time(path
     name, text = path.stem, (DOCS / "gallery" / "index.md").read_text()
     (entry,) = [part for part in text.split("\n### ") if f"]({name}.svg)" in part]
     assert f"{{ #{name.replace('_', '-')} }}" in entry
-    assert f'--8<-- "{path.relative_to(ROOT)}"' in entry
+    assert f"\n{{code of {path.relative_to(ROOT)}}}\n" in entry
     assert f"{{seconds of {name}}}" in entry or "until you stop it" in entry
     assert f'savefig("{name}.svg")' in (DOCS / "_gallery" / f"{name}.py").read_text()
 
