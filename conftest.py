@@ -3,6 +3,8 @@
 The blocks of a page share one namespace and run in order, in a folder of their own that is gone afterwards.
 """
 
+import os
+import sys
 from contextlib import ExitStack, chdir
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +21,7 @@ ROOT = Path(__file__).parent
 collect_ignore = [] if find_spec("triton") else ["src/hamlearn/local/fused/kernel.py"]
 collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
 _open_page = ExitStack()
+os.environ["MPLBACKEND"] = "agg"  # pages draw, and no window should open
 
 
 def _enter_page(namespace: dict[str, object]) -> None:
@@ -30,6 +33,8 @@ def _enter_page(namespace: dict[str, object]) -> None:
 
 
 def _leave_page(namespace: dict[str, object]) -> None:
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
     _open_page.close()
 
 

@@ -14,19 +14,21 @@ def stream(n=2000, seed=0):
         yield hl.Sample(u, truth.float())
 
 
-def accuracy(by):
+def answers(by):
+    """Which answers were right, in the order in which their labels came."""
     torch.manual_seed(0)
     net = hl.Network.feedforward(torch.nn.Linear(2, 1))
     loss = torch.nn.functional.binary_cross_entropy_with_logits
     learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.5), late=500)
-    right, labels = 0, 0
+    right = []
     for report in learner.run(hl.streams.delayed(list(stream()), by)):
         if report.loss is not None:  # a label: y is what was answered before anybody knew
-            right += bool((report.y > 0) == (report.sample.target > 0.5))
-            labels += 1
-    return right / labels, learner.labels
+            right.append(bool((report.y > 0) == (report.sample.target > 0.5)))
+    return right, learner.labels.learned
 
 
-for by in (0, 10, 100, 400):
-    share, labels = accuracy(by)
-    print(f"labels {by:3d} samples late: {share:.1%} of the answers were right ({labels.learned} labels learned)")
+if __name__ == "__main__":
+    for by in (0, 10, 100, 400):
+        right, learned = answers(by)
+        share = sum(right) / len(right)
+        print(f"labels {by:3d} samples late: {share:.1%} of the answers were right ({learned} labels learned)")

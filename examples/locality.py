@@ -19,7 +19,8 @@ def layer(inputs: int, outputs: int) -> nn.Linear:
     return linear
 
 
-def main() -> None:
+def main() -> dict[str, list[bool]]:
+    """Which digits were told right while learning, by each way."""
     torch.set_num_threads(1)
     digits = load_digits()
     u = torch.tensor(digits.data, dtype=torch.float32)
@@ -28,6 +29,7 @@ def main() -> None:
     order = torch.randperm(len(u), generator=torch.Generator().manual_seed(0))
     train, test = order[:1400], order[1400:]
     stream = [hl.Sample(u[i : i + 1], target[i : i + 1]) for i in train.tolist()]
+    answers = {}
     for name, setting in {
         "BackPropagation": {"groups": 1, "order": "sequential"},
         "4 nodes, aligned": {"align": True},
@@ -37,9 +39,11 @@ def main() -> None:
         hidden = [nn.Sequential(layer(64, 64), nn.Tanh()) for _ in range(3)]
         net = nn.Sequential(*hidden, layer(64, 10))
         learner = LocalLearner(net, nn.functional.cross_entropy, hl.Hyper.from_sgd(lr=0.01), **setting)
-        right = sum(int(report.y.argmax() == report.sample.target) for report in learner.run(stream))
+        answers[name] = [bool(report.y.argmax() == report.sample.target) for report in learner.run(stream)]
+        right = sum(answers[name])
         known = (learner.predict(u[test]).argmax(-1) == target[test]).double().mean()
         print(f"{name:20} while learning {right / len(stream):5.1%}, on new digits {known:5.1%}")
+    return answers
 
 
 if __name__ == "__main__":

@@ -31,19 +31,20 @@ def recall(steps: int, seed: int = 0) -> Iterator[hl.Sample]:
         yield hl.Sample(u, target=cue if asked else None)
 
 
-def accuracy(credit: object, steps: int) -> float:
-    """Of the last fifth of the answers, each given before it was learned from."""
+def answers(credit: object, steps: int = 4_000) -> torch.Tensor:
+    """Share of right answers at the end of each episode, given before they were learned from."""
     torch.manual_seed(0)
     network = hl.Network.recurrent(hl.cells.ColumnarGRU(CUES + 1, 32, t_max=DELAY), nn.Linear(32, CUES))
     learner = hl.Learner(network, nn.functional.cross_entropy, hl.Hyper.from_sgd(lr=0.3), credit=credit)
     reports = learner.run(recall(steps), engine="compiled")
     right = [(r.y.argmax(-1) == r.sample.target).float().mean() for r in reports if r.sample.target is not None]
-    return torch.stack(right[-len(right) // 5 :]).mean().item()
+    return torch.stack(right)
 
 
 def main(steps: int = 4_000) -> None:
     for credit in (hl.Cleared(), hl.Forward(), hl.Echo(every=DELAY + 2), hl.Sensitivity()):
-        print(f"{type(credit).__name__:12} {accuracy(credit, steps):.2f}")
+        right = answers(credit, steps)
+        print(f"{type(credit).__name__:12} {right[-len(right) // 5 :].mean():.2f}")
     print(f"chance       {1 / CUES:.2f}")
 
 

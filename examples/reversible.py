@@ -39,13 +39,15 @@ def peak_mib(model: nn.Module, x: Tensor, label: Tensor) -> float:
     return peak / 2**20
 
 
-def main() -> None:
+def main() -> tuple[nn.Module, dict[str, float]]:
+    """The trained network, and the memory that a training step took by either way."""
     torch.manual_seed(1)
     x, label = spirals(400)
-    gradients = {}
+    gradients, mib = {}, {}
     for memory in ("stored", "reversible"):
         model = build(memory)
-        print(f"{LAYERS} layers, {memory:>10}: {peak_mib(model, x, label):7.2f} MiB for a training step")
+        mib[memory] = peak_mib(model, x, label)
+        print(f"{LAYERS} layers, {memory:>10}: {mib[memory]:7.2f} MiB for a training step")
         gradients[memory] = torch.cat([p.grad.flatten() for p in model.parameters() if p.grad is not None])
     off = (gradients["stored"] - gradients["reversible"]).norm() / gradients["stored"].norm()
     print(f"gradients differ by {off:.0e} of their size (float32)")
@@ -60,6 +62,7 @@ def main() -> None:
         if step % 8 == 0:
             right = (y.argmax(1) == label).float().mean()
             print(f"step {step:2}: loss {loss:.3f}, {right:.0%} right")
+    return model, mib
 
 
 if __name__ == "__main__":

@@ -53,7 +53,8 @@ def sample(k: int) -> dict:
     return {"u": u, "target": [u[0] * u[1]], "id": k}
 
 
-def main() -> None:
+def main() -> list[float]:
+    """The losses of the first 300 requests."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         server, link = start(folder)
@@ -78,6 +79,7 @@ def main() -> None:
         server.terminate()
         server.communicate()
         print(f"told to stop; exit code {server.returncode}")
+    return losses
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def learner() -> hl.Learner:
     return hl.Learner(network, torch.nn.functional.mse_loss, hyper, credit=hl.Forward())
 
 
-def main(folder: Path) -> None:
+def main(folder: Path) -> list[dict]:
+    """Mean losses along the second half, as recorded."""
     path = folder / "tide.csv"
     write_table(path)
     first = learner()
@@ -55,6 +56,7 @@ def main(folder: Path) -> None:
     for row in memory.rows:
         print(f"t = {row['t']:6.1f} h   mean loss {row['loss']:.4f}")
     print(f"report: {record.html(memory.rows, folder / 'tide.html', title='Tide, one hour ahead')}")
+    return memory.rows
 
 
 if __name__ == "__main__":

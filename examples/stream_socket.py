@@ -32,7 +32,8 @@ def send(server: socket.socket, lines: int) -> None:
             link.sendall(json.dumps(line).encode() + b"\n")
 
 
-def main(lines: int = 20_000) -> None:
+def main(lines: int = 20_000) -> list[dict]:
+    """Time steps and mean losses along the feed, as recorded."""
     server = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=send, args=(server, lines))
     thread.start()
@@ -55,6 +56,7 @@ def main(lines: int = 20_000) -> None:
             f"step {row['step']:6}  tau {row['tau']:5.1f}  mean loss {row['loss']:.4f}  dropped {row['dropped']}"
         )
     print(f"sent {lines}, learned from {feed.taken}, dropped {feed.dropped}, time {learner.state.t:.0f}")
+    return memory.rows
 
 
 if __name__ == "__main__":

@@ -47,10 +47,15 @@ def markdown() -> str:
         parts.append(_table("hamlearn", parameters(callback.callback)))
     for name, command in commands().items():
         taken = parameters(command)
-        words = [f"hamlearn {name}", *(one.names.strip("`") for one in taken if one.argument), "[OPTIONS]"]
+        words = [f"hamlearn {name}", *(_word(one) for one in taken if one.argument), "[OPTIONS]"]
         parts += [f"## hamlearn {name}", inspect.getdoc(command) or "", f"```sh\n{' '.join(words)}\n```"]
         parts.append(_table(f"hamlearn {name}", taken))
     return "\n\n".join(parts)
+
+
+def _word(argument: Parameter) -> str:
+    word = argument.names.strip("`")
+    return word if argument.default == "required" else f"[{word} ...]"
 
 
 def _table(name: str, taken: list[Parameter]) -> str:
@@ -67,7 +72,9 @@ def _parameter(name: str, hint: Any, given: inspect.Parameter) -> Parameter:
         names = [name.upper()]
     else:
         said = f"--{name.replace('_', '-')}"
-        names = list(info.param_decls or ([said, f"--no-{said[2:]}"] if kind is bool else [said]))
+        # Within `Annotated`, typer keeps the first name that is given in the place of the default.
+        given_names = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
+        names = given_names or ([said, f"--no-{said[2:]}"] if kind is bool else [said])
     if kind is bool:
         takes = "no value"
     elif issubclass(kind, enum.Enum):

@@ -33,7 +33,7 @@ def parts(error: type[Exception]) -> tuple[str, str]:
     remedies = [part.removeprefix("What to do: ") for part in paragraphs if part.startswith("What to do: ")]
     if len(remedies) != 1:
         raise ValueError(f"the docstring of {error.__name__} says {len(remedies)} times what to do: say it once")
-    return paragraphs[0], remedies[0]
+    return paragraphs[0], remedies[0][0].upper() + remedies[0][1:]
 
 
 def _home(error: type[Exception]) -> str:

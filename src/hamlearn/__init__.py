@@ -1,6 +1,6 @@
 """Hamiltonian Learning for PyTorch: networks that compute and learn over time, forward only.
 
-The four equations are in `hamlearn.reference`, one a line. `Learner` integrates them.
+The four equations are in `hamlearn.reference`, one per line. `Learner` integrates them.
 """
 
 import importlib

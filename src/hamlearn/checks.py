@@ -29,7 +29,7 @@ Contents = dict[str, Any]
 class CheckFailedError(AssertionError):
     """The object under test does not keep a promise that users rely on.
 
-    What to do: the message says what was expected and what was found; mend the object under test.
+    What to do: the message says what was expected and what was found; fix the object under test.
 
     Example:
         >>> import hamlearn as hl

@@ -32,7 +32,7 @@ def _version(asked: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Say which version this is.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     pass
@@ -70,15 +70,15 @@ def reproduce(
     data: Annotated[
         str,
         typer.Option(
-            help="embedded: what the package brings; official: downloaded once; or a folder that holds "
+            help="embedded: data that need no download; official: downloaded once; or a folder that holds "
             "mnist/, imdb/ and glove/."
         ),
     ] = "embedded",
     models: Annotated[
-        str, typer.Option(help="Which models, with commas between.")
+        str, typer.Option(help="Which models, separated by commas.")
     ] = "Linear,MLP,ResNet,ViT,RNN,LSTM",
     scenarios: Annotated[
-        str, typer.Option(help="Which settings of SGD, with commas between.")
+        str, typer.Option(help="Which settings of SGD, separated by commas.")
     ] = "GD-a,GD-b,Mom-a,Mom-b",
     epochs: Annotated[
         int | None,
@@ -97,7 +97,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for results; finished runs in it are not repeated.")] = Path(
         "out/reproduce"
     ),
-    seed: Annotated[int, typer.Option(help="Of starts, orders of samples and drawn settings.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of initial weights, orders of samples and drawn settings.")] = 0,
     extension: Annotated[
         bool, typer.Option(help="Go beyond the paper: settings drawn at random, sequences token by token.")
     ] = True,
@@ -106,8 +106,8 @@ def reproduce(
 
     Six models in four settings of torch.optim.SGD, each as output net, as
     state net, and where it is recurrent also split over both. Tables, loss
-    and accuracy figures, raw curves and an HTML report go into OUT. Stopped
-    at any moment, the same command goes on where it was.
+    and accuracy figures, raw curves and an HTML report go into OUT. If it is
+    stopped at any moment, the same command continues where it was.
 
     Exits with 1 if a cell misses its bound, and says which: |Δθ| must be
     exactly 0 for output nets in float32, at most 1e-10 for the others in
@@ -136,9 +136,11 @@ def reproduce(
 
 @app.command()
 def bench(
-    names: Annotated[list[Benchmark] | None, typer.Argument(help="Which; all of them if none is named.")] = None,
+    names: Annotated[
+        list[Benchmark] | None, typer.Argument(help="Which benchmarks; all of them if none is named.")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
-    quick: Annotated[bool, typer.Option(help="Small sizes: whether it works, not how fast.")] = False,
+    quick: Annotated[bool, typer.Option(help="Small sizes: checks that it works, not how fast.")] = False,
     device: Annotated[
         str | None, typer.Option(help="'cpu' or 'cuda', for stream, agents, local and memory.")
     ] = None,
@@ -149,7 +151,8 @@ def bench(
         list[str] | None, typer.Option(help="For credit: which rule, such as sensitivity; may be repeated.")
     ] = None,
     braintrace: Annotated[
-        Path | None, typer.Option(help="For credit: an interpreter that has braintrace, to be compared with.")
+        Path | None,
+        typer.Option(help="For credit: a Python interpreter with braintrace installed, to compare with."),
     ] = None,
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports.
@@ -197,18 +200,18 @@ def _require_device(names: list[Benchmark], device: str | None) -> None:
 @app.command()
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file: stream, network, learner, records, checkpoints.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last checkpoint.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Put this run in the place of one that the folder has.")
+        bool, typer.Option("--overwrite", help="Replace the run that the folder contains.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
     progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
 ) -> None:
-    """Run a stream, a network and a learner from one file; stopped at any moment, it resumes to the bit.
+    """Run a stream, a network and a learner from one file; a run that was stopped resumes to the bit.
 
     Exits with 2, and a message, for a mistake in the file, data that cannot be
-    read, a folder that another run is using, or a disk that is full or may not
-    be written to; with 130 if it was interrupted.
+    read, a folder that another run is using, or a disk that is full or not
+    writable; with 130 if it was interrupted.
     """
     try:
         result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress, overwrite)
@@ -235,9 +238,9 @@ def serve(
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for checkpoints, instead of run.out.")] = None,
 ) -> None:
-    """Serve a learner over HTTP: predictions at once, learning from targets, also from those that come later.
+    """Serve a learner over HTTP: predictions at once, learning from targets, including those that arrive later.
 
-    A file of this form is enough:
+    A file like this is enough:
 
         network.inputs = 4
         network.outputs = 1
@@ -247,18 +250,19 @@ def serve(
         curl 127.0.0.1:8000/predict -H 'content-type: application/json'
              -d '{"u": [0.1, 0.2, 0.3, 0.4], "target": [1.0], "id": "a-1"}'
 
-    POST /predict answers one sample or a batch, and learns where a target is
-    there; POST /label brings targets later, by id; GET /state, GET /metrics,
-    POST /checkpoint; a WebSocket at /stream; all of it described at /docs.
+    POST /predict takes one sample or a batch, returns predictions, and learns
+    where there is a target; POST /label delivers targets later, by id; GET
+    /state, GET /metrics, POST /checkpoint; a WebSocket at /stream; /docs
+    describes all of them.
 
     Only this machine can connect. For others, set HAMLEARN_TOKEN and give
     --host; they send 'Authorization: Bearer TOKEN'. Use TLS then
     (serve.tls_cert, serve.tls_key), or a proxy that does.
 
-    SIGTERM or Ctrl-C: nothing more is taken, what waits is finished, a
-    checkpoint is written, and the exit code is 0. Started again, it goes on
-    from the last checkpoint; GET /state says which sample that was, and
-    samples that are sent again under their ids are learned once.
+    On SIGTERM or Ctrl-C it accepts nothing more, finishes what is waiting,
+    writes a checkpoint, and exits with 0. Started again, it continues from
+    the last checkpoint; GET /state says which sample that was, and samples
+    that are sent again under their ids are learned once.
 
     Exits with 2, and a message, for a mistake in the file, a port or a folder
     in use, or a disk that cannot be written to.
@@ -275,7 +279,7 @@ def serve(
 def report(
     folder: Annotated[Path, typer.Argument(help="A folder that `hamlearn run` wrote.")],
 ) -> None:
-    """Write the HTML report of a run's records anew."""
+    """Write the HTML report of a run's records again."""
     typer.echo(importlib.import_module("hamlearn.experiments.run").report(folder))
 
 
@@ -285,7 +289,7 @@ def watch(
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 8765,
     host: Annotated[str, typer.Option(help="An address of this machine that others cannot reach.")] = "127.0.0.1",
 ) -> None:
-    """Show a run as a page that goes on while the run does: loss, norms, speed, what a feed had to leave out."""
+    """Show a run as a page that updates while it runs: loss, norms, speed, samples that a feed left out."""
     with importlib.import_module("hamlearn.watch").watch(folder, host, port) as server:
         typer.echo(f"Watching {folder} at {server.address}, until Ctrl-C.")
         try:
@@ -301,11 +305,11 @@ def locality(
         Path | None, typer.Option(help="Folder that holds mnist/*.gz; without it, digits only.")
     ] = None,
     one_pass: Annotated[
-        int | None, typer.Option(help="Instead: one pass over MNIST by a chain of so many layers.")
+        int | None, typer.Option(help="Instead: one pass over MNIST by a chain of this many layers.")
     ] = None,
-    quick: Annotated[bool, typer.Option(help="A few hundred samples: whether it works.")] = False,
+    quick: Annotated[bool, typer.Option(help="A few hundred samples: checks that it works.")] = False,
 ) -> None:
-    """Accuracy against groups, hold and alignment: what locality costs, and what it buys."""
+    """Measure accuracy against groups, hold and alignment: what locality costs, and what it gains."""
     from rich.console import Console
     from rich.table import Table
 

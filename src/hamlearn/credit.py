@@ -61,7 +61,7 @@ class Cleared(Credit):
 
 @dataclass(frozen=True)
 class Echo(Credit):
-    """Tokens run forward with frozen weights; then they echo in reverse, and the costates follow the echo.
+    """Tokens run forward with frozen weights, then echo in reverse, and the costates follow the echo.
 
     For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
     ωy ← ωy + τφ ∂L_k/∂θy; θ moves once, at the end (eq:hescbptt, eq:hesdbptt). With φ = 1/τ and η = 0 this is
@@ -109,9 +109,9 @@ class Echo(Credit):
 class Sensitivity(Credit):
     """Exact credit forward in time, where the units of the state do not see each other's past.
 
-    E = ∂h/∂θh goes along with the state, unit by unit, in as much memory as the weights:
+    E = ∂h/∂θh is carried along with the state, unit by unit, in as much memory as the weights:
     E⁺ = κ (∂h⁺/∂h) E + ∂h⁺/∂θh, E(0) = 0. In sequential order z⁺ = τφ ∂L/∂h⁺ and ωh⁺ = (1 − τη) ωh + z⁺·E⁺; in
-    parallel order ω̇h = φ ∂L/∂h·E − η ωh with h and E of time t. With φ = 1/τ and η = 0, weights at rest, ω sums up
+    parallel order ω̇h = φ ∂L/∂h·E − η ωh with h and E of time t. With φ = 1/τ, η = 0 and weights at rest, ω adds up
     to the gradient that BackPropagation Through Time finds by going back. The state net says how many `units` it
     has, as the cells of `hl.cells` do.
 

@@ -54,7 +54,7 @@ class SampleError(HamlearnError, ValueError):
 class StreamError(HamlearnError, RuntimeError):
     """A stream broke its promise, for example by ending in the middle of a sequence.
 
-    What to do: mend the source; everything it had sent before was learned from. A live feed that failed is resumed
+    What to do: fix the source; everything it had sent before was learned from. A live feed that failed is resumed
     from the last checkpoint.
 
     Example:
@@ -90,7 +90,7 @@ class CheckpointError(HamlearnError, ValueError):
     """A checkpoint is truncated, foreign, or belongs to another model; or it cannot be written.
 
     What to do: load it into a learner that is built as it was when it was saved; `new_hyper=True` accepts other
-    rates. A damaged file cannot be mended: go back to an older one.
+    rates. A damaged file cannot be repaired: go back to an older one.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -104,7 +104,7 @@ class CheckpointError(HamlearnError, ValueError):
 
 
 class RankError(HamlearnError, RuntimeError):
-    """Another rank died, hangs, cannot be reached or is out of step: the ranks cannot go on together.
+    """Another rank died, hangs, cannot be reached or is out of step: the ranks cannot continue together.
 
     What to do: let torchrun start all ranks again (`--max-restarts`), and `resume` from the last complete
     checkpoint; the message names the rank that failed first.

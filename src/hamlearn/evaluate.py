@@ -46,7 +46,7 @@ class Evaluation:
         sample: The sample, with its target if that ever came.
         y: The prediction, made before the target came.
         report: What `learner.step` returned.
-        scores: Each metric over all predictions whose target has come so far; empty before the first.
+        scores: Each metric over all predictions whose target has arrived so far; empty before the first.
         window: The same over the last `window` of them.
 
     Example:
@@ -89,8 +89,8 @@ def evaluate(
         metrics: A metric of torchmetrics or of River, a list of them, or a mapping from names to them.
             River's are made for one sample at a time and much the faster here.
         window: Also score the last so many predictions.
-        delay: How long after its input a target comes: a number, or a function of the sample's number and
-            the sample that returns one, or `None` where it never comes.
+        delay: How long after its input a target arrives: a number, or a function of the sample's number and
+            the sample that returns one, or `None` where it never arrives.
         unit: What `delay` counts: `"steps"`, or `"time"`, the sum of the samples' `tau`.
         prepare: Turns (y, target) into the (prediction, truth) that the metrics see. By default torchmetrics
             see tensors as they are; River's see numbers for regression, and for classification the class
@@ -98,19 +98,19 @@ def evaluate(
         engine: `"eager"`, or `"compiled"` for a `Learner` whose targets are never late. Compiled, the prediction
             that is scored is the output of the step itself, made before its target moves anything; a network with
             dropout is then scored as it learns, and not in evaluation mode.
-        resume: Go on where the checkpoint that the learner has loaded was saved, or from the start if it has
-            loaded none: the stream goes on from its place, and the metrics from what they had counted. A metric
-            that would not go on exactly is refused before anything is run. For a `Learner` whose targets are never
+        resume: Continue where the checkpoint that the learner has loaded was saved, or from the start if it has
+            loaded none: the stream continues from its position, and the metrics from their state. A metric that
+            could not continue exactly is refused before anything runs. For a `Learner` whose targets are never
             late.
         chunk: How many samples the compiled engine takes at a time, at most; `None`: as many as is usual.
 
-    A `Label` in the stream is scored when it comes, by the answer that its sample was given then.
+    A `Label` in the stream is scored when it arrives, by the prediction that was made for its sample.
 
     While a `Learner` is evaluated without delay, `learner.save` writes the place in the stream and the metrics
     too.
 
-    The prediction for a sample is made when its input comes, by a learner that has learned whatever was due
-    by then and nothing else. With a delay, a sample waits, to be scored and learned when its target has come:
+    The prediction for a sample is made when its input arrives, by a learner that has learned whatever was due
+    by then and nothing else. With a delay, a sample waits to be scored and learned until its target arrives:
     the learner's state is then that far behind the stream. What still waits at the end is learned last.
 
     Example:

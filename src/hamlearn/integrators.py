@@ -1,4 +1,4 @@
-"""Explicit integrators. Each sees a derivative function only, and answers with the slope of one step.
+"""Explicit integrators. Each sees only a derivative function, and returns the slope of one step.
 
 x(t + τ) = x(t) + τ·slope (eq:eulera for Euler). The learner adds it, in place where it can.
 """

@@ -1,6 +1,6 @@
 """Every public name is explained by an example, stands in the reference, and can be found from a how-to page."""
 
-import importlib
+import importlib.util
 import inspect
 import re
 import sys
@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 import hamlearn as hl
 from hamlearn.cli import app
-from tests.docs.pages import DOCS, documented, hook, links, pages
+from tests.docs.pages import DOCS, ROOT, documented, hook, links, pages
 
 SPACES = [
     "hamlearn",
@@ -61,14 +61,13 @@ def test_every_public_name_stands_in_the_reference(space):
     assert missing == []
 
 
-def test_every_name_in_the_reference_exists():
-    for name in sorted(documented()):
+def test_every_name_in_the_reference_exists_and_is_not_taken_for_a_module_of_the_same_name():
+    for name in sorted(documented() - {"hamlearn.errors", "hamlearn.reference"}):
         space, _, last = name.rpartition(".")
-        try:
-            importlib.import_module(name)
-        except ModuleNotFoundError:
-            importlib.import_module(space)
-            assert hasattr(sys.modules[space], last), name
+        importlib.import_module(space)
+        assert hasattr(sys.modules[space], last), name
+        if hasattr(sys.modules[space], "__path__"):
+            assert importlib.util.find_spec(name) is None, name
 
 
 def test_every_reference_page_is_linked_from_a_how_to_or_a_tutorial():
@@ -87,14 +86,12 @@ def test_the_command_reference_has_every_command_argument_and_option_that_help_s
         section = section.partition("\n## ")[0]
         assert found, name
         helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "400"}).output
-        options = {"--" + word for word in re.findall(r" --([a-z-]+)", helped.partition("Options")[2])} - {
-            "--help"
-        }
-        assert options <= set(re.findall(r"`(--[a-z-]+)`", section)), name
-        for parameter in hook("commands").parameters(hook("commands").commands()[name]):
-            assert (
-                f"| {parameter.names} | {parameter.takes} | {parameter.default} | {parameter.meaning} |" in section
-            )
+        options = set(re.findall(r"^│ +\*? *(--[a-z-]+)(?:[ ,]+(--no-[a-z-]+))?", helped, re.MULTILINE))
+        shown_options = {word for pair in options for word in pair if word} - {"--help"}
+        taken = hook("commands").parameters(hook("commands").commands()[name])
+        assert {word for one in taken for word in re.findall(r"--[a-z-]+", one.names)} == shown_options, name
+        for one in taken:
+            assert f"| {one.names} | {one.takes} | {one.default} | {one.meaning} |" in section
 
 
 def test_the_configuration_reference_has_every_key_with_what_it_takes_and_its_default():
@@ -150,4 +147,28 @@ def test_every_formula_becomes_mathml_without_leftovers_of_latex():
     for formula in formulas:
         made = hook("mathematics").formula(formula, "math", "formula", {}, None)
         assert made.startswith('<div class="formula"><math')
-        assert "\\" not in made, formula
+        assert not re.search(r"\\|&amp;|&#x00026;|>&<", made), formula
+
+
+def test_every_source_file_that_a_page_names_exists():
+    named = {
+        name
+        for text in pages("", "api", "reference", "how-to", "explanation").values()
+        for name in re.findall(
+            r"`((?:src/hamlearn|tests|benchmarks|examples|docs)/[\w/.-]+\.(?:py|toml|md))`", text
+        )
+    }
+    assert "src/hamlearn/sequential.py" in named
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_every_equation_of_the_reference_is_derived_on_a_page_that_links_to_it_and_back():
+    derived = "\n".join(pages("explanation").values())
+    index = (DOCS / "api" / "reference.md").read_text().partition("::: ")[0]
+    functions = [name for name in hl.reference.__all__ if inspect.isfunction(getattr(hl.reference, name))]
+    labelled = [name for name in functions if name not in ("run", "start")]
+    assert len(labelled) == 7
+    for name in labelled:
+        assert f"](../api/reference.md#hamlearn.reference.{name})" in derived, name
+        (row,) = [line for line in index.splitlines() if f"`{name}`" in line]
+        assert "](../explanation/" in row, name

@@ -311,7 +311,7 @@ def test_help_teaches_what_is_checked_and_how_to_look_quickly():
     text = " ".join(plain(runner.invoke(app, ["reproduce", "--help"], env={"COLUMNS": "200"}).output).split())
     for words in (
         "exactly 0 for output nets in float32",
-        "goes on where it was",
+        "continues where it was",
         "--models Linear,MLP --epochs 5",
         f"[default: {','.join(MODELS)}]",
         f"[default: {','.join(SCENARIOS)}]",

@@ -1,4 +1,4 @@
-"""Whether a run does worse than before it began to learn, told while it runs."""
+"""Whether a run does worse than before it began to learn, noticed while it runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Divergence(Sink):
 
     - three blocks in a row had a mean loss of more than 4 times that of the first ten samples, or one block of
       more than 1000 times, and
-    - the weights have come to more than 4 times their norm at the start (a norm below 1 counts as 1).
+    - the weights have grown to more than 4 times their norm at the start (a norm below 1 counts as 1).
 
     So a network must do clearly worse than before it had learned, and for a while, and by its own weights: neither
     noise, nor a signal that jumps, nor weights that have to be large, are taken for it. It is over when the mean

@@ -17,7 +17,7 @@ from hamlearn.record.sinks import Sink
 
 
 class JsonLines(Sink):
-    r"""Rows as one JSON object a line, appended to a file.
+    r"""Rows as one JSON object per line, appended to a file.
 
     Each row is handed to the system in one piece as soon as it is kept, so that a process which is killed
     loses none. `state_dict` waits until the disk has them, and remembers where the file ends;
@@ -29,7 +29,7 @@ class JsonLines(Sink):
         path: The file; its folder must exist.
         policy: What is written; `None` is every fiftieth moment.
         fields: What is measured. Leave out `seconds` for a record that is the same in every run.
-        append: Whether to go on with a file that has rows already; a last line that a crash cut short is
+        append: Whether to continue a file that has rows already; a last line that a crash truncated is
             removed. Otherwise such a file is refused.
 
     Example:

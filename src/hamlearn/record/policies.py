@@ -30,7 +30,7 @@ class Policy(ABC):
 
     @abstractmethod
     def offer(self, moment: Moment, fields: tuple[str, ...]) -> Kept | None:
-        """What to keep now that this moment has come, if anything."""
+        """What to keep of this moment, if anything."""
 
     def state_dict(self) -> dict[str, Any]:
         """What to go on from, JSON-able."""

@@ -1,4 +1,4 @@
-"""A progress bar: loss, samples a second, dropped samples."""
+"""A progress bar: loss, samples per second, dropped samples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOOK = 16
 
 
 class Progress(Sink):
-    """A bar on the terminal with the smoothed loss, samples a second, and what a live feed has dropped.
+    """A bar on the terminal with the smoothed loss, samples per second, and what a live feed has dropped.
 
     It draws itself twice a second from within the loop, without a thread of its own.
 
@@ -26,7 +26,7 @@ class Progress(Sink):
         every: Seconds between two drawings.
         smooth: Weight of the newest loss in the running mean.
         console: Where to draw; `None` is the standard error.
-        watch: Whose alarm is shown; it stands before the bar among the sinks.
+        watch: Whose alarm is shown; put it before the bar among the sinks.
 
     Example:
         >>> from hamlearn.record import Divergence, Progress

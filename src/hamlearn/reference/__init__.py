@@ -1,4 +1,4 @@
-"""The equations, one a line with the paper's label. Slow and plain: the judge of every faster path.
+"""The equations, one per line with the paper's label. Slow and plain: the judge of every faster path.
 
 Nothing is updated in place and nothing is shared with the fast paths but the network itself. Weights, costates
 and state are passed in and out; trees of tensors are walked leaf by leaf.

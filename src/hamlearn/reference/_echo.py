@@ -43,7 +43,7 @@ def echo_sequence(
     """Run tokens forward with frozen weights, let the last `truncate` of them echo, move the weights once.
 
     For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
-    ωy ← ωy + τφ ∂L_k/∂θy. Each net is evaluated anew wherever a derivative of it is needed. On the clock of events
+    ωy ← ωy + τφ ∂L_k/∂θy. Each net is evaluated again where a derivative of it is needed. On the clock of events
     the transitions are those of the true τ, τ0φ takes the place of τφ, and −τη_z z becomes what z loses over the
     gap, ((1 − τ0η_z)^(τ/τ0) − 1) z; a sequence is one event, for `dissipate="sequence"`, for v and for θ. The
     penalty of the weights enters once, with the last token's gain, and v follows what enters per unit of it.

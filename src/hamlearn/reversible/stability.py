@@ -47,7 +47,7 @@ def stability(
     the roots meet and growth is linear, so stay below). Real parts of either sign make one root grow.
 
     Eigenvalues are Ritz values of the Arnoldi process with products by the transposed Jacobian: all of them
-    if the state has at most `krylov` entries, the outer ones otherwise. The answer is local, for this h and u.
+    if the state has at most `krylov` entries, the outer ones otherwise. The result is local, for this h and u.
 
     Args:
         field: f, called as `field(u, h)`.

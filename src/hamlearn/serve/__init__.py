@@ -1,6 +1,6 @@
 """A learner behind HTTP: `hamlearn serve CONFIG.toml` (extra `serve`).
 
-`serve` runs a server until it is told to stop. `Service` and `application` are its parts, for those who put the
+`serve` runs a server until it is stopped. `Service` and `application` are its parts, for those who put the
 application into a server of their own.
 """
 

@@ -46,7 +46,7 @@ def from_any(source: Any, **settings: Any) -> Stream:
     - a pandas or polars data frame, a mapping of columns, a structured NumPy array, rows as mappings
       (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays is an
       input by itself, with `u` and `target` to name them.
-    - a NumPy array or tensor of inputs, or a pair of inputs and targets, one a row; a torch dataset:
+    - a NumPy array or tensor of inputs, or a pair of inputs and targets, one per row; a torch dataset:
       `from_dataset`, here with `batch_size=None`. NumPy's fractions take torch's default type, or
       `dtype`; a number becomes a vector of one, a whole number as a target is a class.
     - a `DataLoader`: its batches, (u, target) or by the names `u` and `target`

@@ -29,7 +29,7 @@ def from_iterable(
         length: Samples in one pass (`math.inf`: endless) where `len(iterable)` cannot say.
 
     Resuming skips what had been taken: at once for sequences, one by one otherwise. An iterator (which
-    can be gone through once only) just goes on in a second pass.
+    can be iterated over only once) simply continues in a second pass.
 
     Example:
         >>> stream = from_iterable([([0.0, 1.0], 1), ([1.0, 0.0], None)])

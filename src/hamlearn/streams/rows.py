@@ -54,7 +54,7 @@ def from_rows(
             then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
             which takes no time.
 
-    An iterator, which can be gone through once only, just goes on in a second pass.
+    An iterator, which can be iterated over only once, simply continues in a second pass.
 
     Example:
         >>> rows = [{"price": 2.0, "shop": "north", "sold": "yes"}, {"price": None, "shop": "west", "sold": "no"}]

@@ -1,4 +1,4 @@
-"""A run's report as a page that goes on while the run does."""
+"""A run's report as a page that updates while the run continues."""
 
 from hamlearn.watch.run_view import RunView
 from hamlearn.watch.server import Server, watch

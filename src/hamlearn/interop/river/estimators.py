@@ -34,9 +34,10 @@ class _SeenClasses:
 class HLClassifier(base.Classifier):
     """A network that learns classes by Hamiltonian Learning, as a River classifier.
 
-    Numbers are standardized as they come, texts become features of their own, features may appear and vanish,
+    Numbers are standardized on the way, texts become features of their own, features may appear and vanish,
     classes may appear. The network has an input for each feature that was learned from so far: when one appears,
-    its weights are drawn as suits so many features, and all that was learned stays. `predict_one` moves no state.
+    its weights are drawn to suit that many features, and everything learned before is kept. `predict_one` moves
+    no state.
 
     Args:
         net: `"linear"`, `"mlp"`, `"rnn"` or `"gru"`.
@@ -131,7 +132,7 @@ class HLClassifier(base.Classifier):
 class HLRegressor(base.Regressor):
     """A network that learns numbers by Hamiltonian Learning, as a River regressor.
 
-    The arguments are those of `HLClassifier`; a `module` has one output. Targets are standardized as they come,
+    The arguments are those of `HLClassifier`; a `module` has one output. Targets are standardized on the way,
     too, and learned by the Huber loss, which lets no outlier pull at full weight.
 
     Example:

@@ -24,7 +24,7 @@ _CLIP = 5.0
 
 
 class HLForecaster(Forecaster):
-    """A network that learns how a series goes on by Hamiltonian Learning, as a River forecaster.
+    """A network that learns to forecast a series by Hamiltonian Learning, as a River forecaster.
 
     It sees the last `lags` changes of the series, in units of their mean size, and learns the next change by the
     Huber loss, which lets no jump pull at full weight. Before it has learned, it forecasts that nothing changes.

@@ -1,0 +1,162 @@
+"""Makes the figures of the site while it is built.
+
+A page whose Python blocks call `savefig` is run, each page in a process of its own, and what it saved is placed
+beside it: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in the text. The scripts in
+`docs/_gallery` draw the figures of the examples, which go to `gallery/`. Every figure exists in two inks, for
+light and dark pages.
+
+What a run has made is kept in `.cache/figures`, under a name that stands for everything it depends on: the page,
+the library, the examples, how it is run, and the versions of what computes and draws.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from posixpath import dirname, join, normpath
+from textwrap import indent
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+HERE = Path(__file__).parent
+LIMIT = 180.0
+"""Seconds that a page or an example may take: nobody reads on while waiting longer."""
+INKS = {"#20242e": "#e4e7ef", "#c8ccd8": "#454b5c"}
+"""Colours of text and grid in matplotlibrc, and what takes their place on dark pages."""
+IMAGE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
+SECONDS = re.compile(r"\{seconds of (\w+)\}")
+CODE = re.compile(r"^\{code of ([\w/.]+)\}$", re.MULTILINE)
+_made: dict[str, float] = {}
+
+
+@dataclass(frozen=True)
+class Job:
+    """Something to run, and where its figures go.
+
+    Attributes:
+        source: The page or the drawing.
+        folder: The folder of the site that its figures stand in.
+        kept: Where the cache has them.
+    """
+
+    source: Path
+    folder: str
+    kept: Path
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Run what draws, as far as it has changed, and add the figures to the site."""
+    root = Path(config.config_file_path).parent
+    jobs = list(_jobs(files, root, Path(config.docs_dir)))
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(lambda job: _run(job, root), jobs))
+    _made.clear()
+    for job in jobs:
+        for path in sorted(job.kept.glob("*.svg")):
+            name = join(job.folder, path.stem)
+            if name in _made or files.get_file_from_path(f"{name}.svg"):
+                raise PluginError(f"{job.source} saves {path.name}, which is there already: give it another name")
+            _made[name] = float((job.kept / "seconds").read_text())
+            text = path.read_text()
+            for ending, shown in ((".svg", text), ("-dark.svg", _dark(text))):
+                files.append(File.generated(config, name + ending, content=shown))
+    _forget({job.kept for job in jobs}, root)
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Show a figure in the ink of the page, and write an example's code and the seconds that it took."""
+    root = Path(config.config_file_path).parent
+
+    def both(match: re.Match[str]) -> str:
+        name = normpath(join(dirname(page.file.src_uri), match[2]))
+        if name not in _made:
+            return match[0]
+        return f"![{match[1]}]({match[2]}.svg#only-light)![{match[1]}]({match[2]}-dark.svg#only-dark)"
+
+    def seconds(match: re.Match[str]) -> str:
+        name = join("gallery", match[1])
+        if name not in _made:
+            raise PluginError(f"{page.file.src_uri}: nothing in docs/_gallery saves {match[1]}.svg")
+        return f"{max(1, round(_made[name]))} s"
+
+    def code(match: re.Match[str]) -> str:
+        block = f"```python\n{(root / match[1]).read_text()}```\n"
+        return f'??? example "{match[1]}"\n\n{indent(block, "    ")}'
+
+    return CODE.sub(code, SECONDS.sub(seconds, IMAGE.sub(both, markdown)))
+
+
+def _jobs(files: Files, root: Path, docs: Path) -> Iterator[Job]:
+    versions = " ".join([sys.version, *(f"{name} {version(name)}" for name in ("torch", "numpy", "matplotlib"))])
+    manner = [(HERE / name).read_text() for name in ("play.py", "matplotlibrc")]
+    common = "".join([_digest(root, "src"), versions, *manner])
+    for file in files.documentation_pages():
+        text = file.content_string
+        if "savefig(" in text:
+            yield Job(Path(file.abs_src_path or ""), dirname(file.src_uri), _kept(root, common + text))
+    common += _digest(root, "examples")
+    for drawing in sorted((docs / "_gallery").glob("*.py")):
+        yield Job(drawing, "gallery", _kept(root, common + drawing.read_text()))
+
+
+def _digest(*folder: str | Path) -> str:
+    """One text for all that a folder holds."""
+    found = hashlib.sha256()
+    for path in sorted(Path(*folder).rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            found.update(f"{path}\0".encode() + path.read_bytes())
+    return found.hexdigest()
+
+
+def _kept(root: Path, dependencies: str) -> Path:
+    return root / ".cache" / "figures" / hashlib.sha256(dependencies.encode()).hexdigest()[:20]
+
+
+def _run(job: Job, root: Path) -> None:
+    if job.kept.exists():
+        return
+    job.kept.parent.mkdir(parents=True, exist_ok=True)
+    # SOURCE_DATE_EPOCH: the same figure is the same file, whenever it is drawn.
+    setting = {"MATPLOTLIBRC": str(HERE / "matplotlibrc"), "OMP_NUM_THREADS": "1", "SOURCE_DATE_EPOCH": "0"}
+    with tempfile.TemporaryDirectory() as folder:
+        began = time.perf_counter()
+        command = [sys.executable, str(HERE / "play.py"), str(job.source.resolve())]
+        try:
+            done = subprocess.run(
+                command, cwd=folder, env=os.environ | setting, capture_output=True, text=True, timeout=LIMIT
+            )
+        except subprocess.TimeoutExpired:
+            raise PluginError(f"{job.source}: took more than {LIMIT:g} s; make its problem smaller") from None
+        if done.returncode:
+            raise PluginError(f"{job.source}: cannot be run\n{done.stderr.strip()[-2000:]}")
+        made = Path(tempfile.mkdtemp(dir=job.kept.parent))
+        (made / "seconds").write_text(f"{time.perf_counter() - began:.1f}")
+        for path in Path(folder).glob("*.svg"):
+            shutil.copy(path, made)
+    # At once: a build that is stopped leaves nothing that looks whole.
+    made.rename(job.kept)
+
+
+def _dark(text: str) -> str:
+    for light, dark in INKS.items():
+        text = text.replace(light, dark)
+    return text
+
+
+def _forget(used: set[Path], root: Path) -> None:
+    """Drop what this build did not need, so that the cache does not grow."""
+    for path in (root / ".cache" / "figures").glob("*"):
+        if path not in used:
+            shutil.rmtree(path)

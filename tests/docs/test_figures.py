@@ -1,0 +1,107 @@
+"""The site's figures: made by the code that stands on the page, once, and always by what the library is now."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+from mkdocs.commands.build import build
+from mkdocs.config import load_config
+from mkdocs.exceptions import Abort, PluginError
+
+HOOK = Path(__file__).parents[2] / "docs" / "_hooks" / "figures.py"
+PAGE = """# A page
+
+```python
+from matplotlib import pyplot as plt
+
+figure, ax = plt.subplots()
+ax.plot([0, 1], label="a line")
+```
+
+```python
+figure.savefig("line.svg")
+open({log!r}, "a").write("run\\n")
+```
+
+![A line](line.svg)
+"""
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A folder with a site of one page, and a function that builds it."""
+    (tmp_path / "docs" / "deep").mkdir(parents=True)
+    (tmp_path / "docs" / "index.md").write_text("# Home\n")
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "library.py").write_text("first = 1\n")
+    page = tmp_path / "docs" / "deep" / "page.md"
+    page.write_text(PAGE.format(log=str(tmp_path / "log")))
+    (tmp_path / "mkdocs.yml").write_text(f"site_name: s\nstrict: true\nhooks: [{HOOK}]\n")
+
+    def make():
+        build(load_config(str(tmp_path / "mkdocs.yml")))
+        return tmp_path / "site" / "deep"
+
+    return tmp_path, page, make
+
+
+def hook():
+    spec = importlib.util.spec_from_file_location("figures", HOOK)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_figure_that_a_page_saves_is_shown_on_it_in_an_ink_for_light_and_one_for_dark(site):
+    _, _, make = site
+    folder = make()
+    html = (folder / "page" / "index.html").read_text()
+    assert 'src="../line.svg#only-light"' in html
+    assert 'src="../line-dark.svg#only-dark"' in html
+    light, dark = (folder / "line.svg").read_text(), (folder / "line-dark.svg").read_text()
+    assert "#20242e" in light
+    assert "#20242e" not in dark
+    assert light.replace("#20242e", "#e4e7ef").replace("#c8ccd8", "#454b5c") == dark
+
+
+def test_a_page_is_run_again_when_it_or_the_library_has_changed_and_only_then(site):
+    folder, page, make = site
+    for change, runs in (
+        (None, 1),
+        (None, 1),
+        (page, 2),
+        (folder / "src" / "library.py", 3),
+        (None, 3),
+        (folder / "docs" / "index.md", 3),
+    ):
+        if change is not None:
+            change.write_text(change.read_text() + "\n")
+        make()
+        assert (folder / "log").read_text().count("run") == runs
+    assert len(list((folder / ".cache" / "figures").iterdir())) == 1  # what is not used any more is gone
+
+
+def test_code_that_fails_ends_the_build_with_its_page_and_its_error_and_nothing_is_kept(site):
+    folder, page, make = site
+    page.write_text(PAGE.format(log="log").replace("[0, 1]", "nowhere"))
+    with pytest.raises((PluginError, Abort)) as caught:
+        make()
+    assert "page.md" in str(caught.value)
+    assert "name 'nowhere' is not defined" in str(caught.value)
+    assert not list((folder / ".cache" / "figures").iterdir())
+
+
+def test_a_figure_that_no_code_makes_ends_the_build(site):
+    _, page, make = site
+    page.write_text("# A page\n\n![A line](line.svg)\n")
+    with pytest.raises(Abort):
+        make()
+
+
+def test_a_page_that_takes_too_long_is_named(tmp_path, monkeypatch):
+    figures = hook()
+    monkeypatch.setattr(figures, "LIMIT", 0.05)
+    page = tmp_path / "slow.md"
+    page.write_text("```python\nwhile True:\n    pass\n```\n")
+    with pytest.raises(PluginError, match=r"slow\.md: took more than 0\.05 s; make its problem smaller"):
+        figures._run(figures.Job(page, "", tmp_path / ".cache" / "figures" / "kept"), tmp_path)
