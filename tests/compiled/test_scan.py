@@ -252,7 +252,8 @@ def test_an_interrupted_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(runner, "run", interrupted)
     u[5] = torch.nan
-    learner._choices = learner._choices._replace(on_nonfinite="skip")
+    parts = learner._stepper.parts
+    parts.choices = parts.choices._replace(on_nonfinite="skip")
     with pytest.raises(KeyboardInterrupt):
         learner.scan(u, target)
     assert len(calls) == 2

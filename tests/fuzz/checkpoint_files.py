@@ -156,8 +156,9 @@ class Watch:
                 held += [[vars(flight) for flight in engine.flights.values()]]
                 held += [[pipe.h, pipe.z, pipe.line.slots] for pipe in engine.pipes.values()]
         else:
-            order, carry = learner._order, learner._carry
-            held = [learner._t, learner._updates, learner._fresh, id(carry.spec), carry.h, carry.z, carry.omega]
+            order, now = learner._stepper.parts.order, learner._stepper.state
+            carry = now.carry
+            held = [now.t, now.updates, now.fresh, id(carry.spec), carry.h, carry.z, carry.omega]
             if isinstance(learner.credit, hl.Echo):
                 held += [order.since, *((id(token), token.h, token.h_next, token.loss) for token in order.tokens)]
         for leaf in _pytree.tree_leaves(held):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,12 +14,9 @@ from hamlearn.compiled import Ran, UnsupportedError
 from hamlearn.errors import HamlearnError
 from hamlearn.learner._rows import Ahead, Row
 from hamlearn.learner._running import Reader
+from hamlearn.learner._stepping import Stepper
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, copied
-
-if TYPE_CHECKING:
-    from hamlearn.learner._learner import Learner
-
 
 T = TypeVar("T")
 FEWER = 256
@@ -170,6 +167,14 @@ class BlockRunner(ABC):
             repair()
             self.repair = None
 
+    def shorter(self, block: Block, good: int) -> Ahead | None:
+        """Undo a block that went wrong after `good` of its steps, and take those; the next comes alone."""
+        self.make_whole()
+        ahead = self.run(block.part(0, good)) if good else None
+        if ahead is not None:
+            ahead.stops = True
+        return ahead
+
     @abstractmethod
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once; `None` where its first sample does not.
@@ -227,17 +232,16 @@ def tell_changes(ran: Ran, whole: str) -> None:
 class Undo:
     """Puts a learner back to where it was."""
 
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        learner._carry.own = False
-        self.kept = learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting
-        self.buffers = learner._system.slots.held()
-        self.tensors = [*learner._system.theta, *learner._system.slots.present()]
+    def __init__(self, stepper: Stepper) -> None:
+        self.stepper, self.state = stepper, stepper.state
+        self.state.carry.own = False
+        system = stepper.parts.system
+        self.buffers = system.slots.held()
+        self.tensors = [*system.theta, *system.slots.present()]
         self.copies = [tensor.detach().clone() for tensor in self.tensors]
 
     def __call__(self) -> None:
-        learner = self.learner
-        learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting = self.kept
+        self.stepper.state = self.state
         # A step that was taken by itself may have put other tensors there.
         put(self.buffers)
         with torch.no_grad():

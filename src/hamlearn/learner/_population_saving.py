@@ -12,8 +12,9 @@ from hamlearn import _checkpoint, _restoring
 from hamlearn._claims import Tensors, entries, record
 from hamlearn._restoring import Loading
 from hamlearn.errors import CheckpointError
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._learner import Learner, stepper_of
 from hamlearn.learner._running import Reader, checked_place
+from hamlearn.learner._saving import loading, tell
 
 COMMON = ("model", "setting")
 """What all members have in common, and is written down once."""
@@ -53,7 +54,7 @@ class PopulationSaving:
         _checkpoint.write(path, tensors, header)
         self._reader.saved(header["reader"])
         for member, told in zip(self.members, header["members"], strict=True):
-            member._reader.saved(told["reader"])
+            stepper_of(member).reader.saved(told["reader"])
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
         """Read what `save` wrote; `run(resume=True)` goes on bit for bit. Refuses the file of another population.
@@ -70,7 +71,7 @@ class PopulationSaving:
         tensors: dict[str, Tensor] = dict(_restoring.random_state())
         headers, common = [], {}
         for number, member in enumerate(self.members):
-            own, header = member._tell(f"{failed}, member {number}")
+            own, header = tell(member, f"{failed}, member {number}")
             tensors |= {f"member/{number}/{name}": own[name] for name in own if not name.startswith("rng/")}
             common = {key: header.pop(key) for key in COMMON}
             headers.append(header)
@@ -111,7 +112,7 @@ class PopulationSaving:
                 raise ValueError(f"member {number} is told of by {about!r}")  # noqa: TRY004 (the file is wrong)
             whole = {**about, **common, "format": header["format"]}
             where = f"member {number} of {source}"
-            loadings.append(member._loading(where, own | random, whole, new_hyper=new_hyper))
+            loadings.append(loading(member, where, own | random, whole, new_hyper=new_hyper))
         reader = self._reader
         loadings.append(Loading([], [reader], False, lambda: reader.load_state_dict(place), random))
         _restoring.take_up(loadings)

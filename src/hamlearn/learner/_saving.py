@@ -60,7 +60,7 @@ class Saving:
             >>> torch.equal(twin.network.output.weight, learner.network.output.weight)
             True
         """
-        return _checkpoint.value(*self._tell("cannot take the state"))
+        return _checkpoint.value(*tell(self, "cannot take the state"))
 
     def load_state_dict(self, state: dict[str, Any], *, new_hyper: bool = False) -> None:
         """Become what `state_dict` told; the learner goes on bit for bit. Refuses the state of another model.
@@ -72,14 +72,15 @@ class Saving:
             new_hyper: Accept a state that was told with other hyper-parameters than this learner's.
         """
         with _checkpoint.reading(_checkpoint.STATE):
-            _restoring.take_up([self._loading(_checkpoint.STATE, *_checkpoint.parts(state), new_hyper=new_hyper)])
+            tensors, header = _checkpoint.parts(state)
+            _restoring.take_up([loading(self, _checkpoint.STATE, tensors, header, new_hyper=new_hyper)])
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.
 
         The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
         """
-        tensors, header = self._tell(f"cannot save {path}")
+        tensors, header = tell(self, f"cannot save {path}")
         _checkpoint.write(path, tensors, header)
         self._reader.saved(header["reader"])
 
@@ -92,52 +93,7 @@ class Saving:
         """
         tensors, header = _checkpoint.read(path)
         with _checkpoint.reading(path):
-            _restoring.take_up([self._loading(path, tensors, header, new_hyper=new_hyper)])
-
-    def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors, the learner's own and not copies, and the rest as JSON."""
-        self._settle(hand_over=True)
-        try:
-            own, header = self._own_state()
-        except ValueError as error:
-            raise CheckpointError(f"{failed}: {error}") from error
-        module = self._root()
-        tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
-        tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
-        tensors |= own | _restoring.random_state()
-        return tensors, header | {"reader": self._reader.state_dict()} | self._kind()
-
-    def _loading(
-        self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
-    ) -> Loading:
-        """What a state would change, all of it looked at.
-
-        Raises:
-            CheckpointError: If it was told by another model, or with other settings.
-            ValueError: If no learner can have told it.
-        """
-        self._settle(hand_over=True)
-        kind, equal = self._kind(), _checkpoint.require_equal
-        record(header, "the header", *self._header_keys, "reader", *kind, "format")
-        equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
-        equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
-        if not new_hyper:
-            remedy = "use the same Hyper, or pass new_hyper=True"
-            equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
-        left, module = Tensors(tensors), self._root()
-        values: list[tuple[Tensor, Tensor]]
-        values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
-        values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
-        place = checked_place(header["reader"])
-        random = _restoring.checked_random_state(left)
-        change = self._own_change(left, header)
-        left.done()
-
-        def put() -> None:
-            self._reader.load_state_dict(place)
-            change.put()
-
-        return Loading(values, [*change.owners, self._reader], change.graphs, put, random)
+            _restoring.take_up([loading(self, path, tensors, header, new_hyper=new_hyper)])
 
     def _kind(self) -> dict[str, Any]:
         """What tells this model and setting from others."""
@@ -180,3 +136,55 @@ class Saving:
         Raises:
             ValueError: If it cannot have told this.
         """
+
+
+def tell(learner: Saving, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All that a learner is: tensors, its own and not copies, and the rest as JSON.
+
+    Args:
+        learner: Whose state.
+        failed: What could not be done, where something cannot be written down.
+    """
+    learner._settle(hand_over=True)
+    try:
+        own, header = learner._own_state()
+    except ValueError as error:
+        raise CheckpointError(f"{failed}: {error}") from error
+    module = learner._root()
+    tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
+    tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
+    tensors |= own | _restoring.random_state()
+    return tensors, header | {"reader": learner._reader.state_dict()} | learner._kind()
+
+
+def loading(
+    learner: Saving, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+) -> Loading:
+    """What a state would change in a learner, all of it looked at.
+
+    Raises:
+        CheckpointError: If it was told by another model, or with other settings.
+        ValueError: If no learner can have told it.
+    """
+    learner._settle(hand_over=True)
+    kind, equal = learner._kind(), _checkpoint.require_equal
+    record(header, "the header", *learner._header_keys, "reader", *kind, "format")
+    equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
+    equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
+    if not new_hyper:
+        remedy = "use the same Hyper, or pass new_hyper=True"
+        equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
+    left, module = Tensors(tensors), learner._root()
+    values: list[tuple[Tensor, Tensor]]
+    values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
+    values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
+    place = checked_place(header["reader"])
+    random = _restoring.checked_random_state(left)
+    change, reader = learner._own_change(left, header), learner._reader
+    left.done()
+
+    def put() -> None:
+        reader.load_state_dict(place)
+        change.put()
+
+    return Loading(values, [*change.owners, reader], change.graphs, put, random)

@@ -67,8 +67,9 @@ def check_choices(**choices: str) -> None:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
 
 
-def make_order(system: System, order: str, credit: Credit, integrator: Integrator, reset_h: str) -> Order:
+def make_order(system: System, choices: Choices) -> Order:
     """The order of the updates that these choices ask for."""
+    order, credit, reset_h, integrator, _ = choices
     if isinstance(credit, Sensitivity):
         return _sensitive(system, order, credit, integrator, reset_h)
     if order == "parallel":

@@ -220,7 +220,7 @@ class LocalLearner(Snapshot):
         except UnsupportedError as error:
             reason = reason or str(error)
         if reason is None:
-            self._blocks = FusedRunner(self)
+            self._blocks = FusedRunner(self._progress, self._hold, self._reader, self.step)
         elif not self._told:
             self._told = True
             warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=3)
@@ -281,3 +281,9 @@ class LocalLearner(Snapshot):
         """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
         self._settle(hand_over=True)
         self._engine.reset()
+
+
+def settled(learner: LocalLearner) -> tuple[Progress, Reader]:
+    """All that a local learner holds, its place in the stream included, with nothing left to an engine."""
+    learner._settle(hand_over=True)
+    return learner._progress, learner._reader

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import NonFiniteError
+from hamlearn.learner._usual import UsualRates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, is_sound, nonfinite_message, reach, smallest_risk
@@ -19,7 +20,6 @@ from hamlearn.local.stacked import Stack
 from hamlearn.local.system import System
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.watch import Watch
-from hamlearn.rates import Overshoot, Rates
 from hamlearn.state import Sample, StepReport
 
 
@@ -52,6 +52,8 @@ class Progress:
         t: Time.
         updates: Weight updates that a loss has entered.
         shown: Samples that have been taken or skipped.
+        usual: τ, η, φ and s of a tick.
+        watch: Looks whether the module is the one that the learner was built from.
     """
 
     def __init__(self, system: System, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
@@ -63,11 +65,9 @@ class Progress:
         self.t = 0.0
         self.updates = 0
         self.shown = 0
-        self._constant = system.hyper.constant()
-        self._rates: dict[tuple[float | None, bool], Rates] = {}
-        self._overshoot = Overshoot(system.hyper.clock)
+        self.usual = UsualRates(system.hyper)
         modules = system.wiring.modules()
-        self._watch = Watch(modules, system)
+        self.watch = Watch(modules, system)
         stacked = {m for cell in system.cells if isinstance(cell, Stack) for m in cell.modules}
         self._buffers = Buffers([m for m in modules if m not in stacked])
         self._devices = used_devices(modules)
@@ -81,7 +81,7 @@ class Progress:
         Until the last tick is accepted, whatever ends this puts everything back. From then on, whatever ends this
         finishes it: weights move in place, and what has moved cannot be told from what has not.
         """
-        self._watch.check()
+        self.watch.check()
         before, shown = self._snapshot(ticks), self.shown + (sample is not None)
         accepted, told = None, None
         try:
@@ -113,7 +113,7 @@ class Progress:
     def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
         """What one tick would change, or that it is to be skipped."""
         system, t = self.system, self.t
-        rates = self._rates_at(None if sample is None else sample.tau)
+        rates = self.usual.at(t, None if sample is None else sample.tau, first=self.updates == 0)
         system.velocity.check(t)
         extra = {"given": sample} if self.aligned else {}
         proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
@@ -160,15 +160,6 @@ class Progress:
             if not all_finite(list(theta)):
                 return False
         return True
-
-    def _rates_at(self, tau: float | None) -> Rates:
-        hyper, first = self.system.hyper, self.updates == 0
-        key = tau, first
-        if not self._constant or key not in self._rates:
-            rates = hyper.at(self.t, tau, first=first)
-            self._overshoot.look([rates])
-            self._rates = {key: rates}
-        return self._rates[key]
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
         theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None

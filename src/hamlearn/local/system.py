@@ -72,9 +72,9 @@ class System:
         if self._one_beta:
             beta = self.hyper.beta
         outputs = self.wiring.outputs
-        self._loss_of = dict(self.loss) if isinstance(self.loss, Mapping) else dict.fromkeys(outputs, self.loss)
+        self.loss_of = dict(self.loss) if isinstance(self.loss, Mapping) else dict.fromkeys(outputs, self.loss)
         self._only = outputs[0] if len(outputs) == 1 and self.wiring.read is None else None
-        self._without_graph = without_graph(self._loss_of[self._only]) if self._only is not None else None
+        self._without_graph = without_graph(self.loss_of[self._only]) if self._only is not None else None
         self.velocity = Velocity(beta, slots, self.theta)
         self._device = self.theta[0].device.type
 
@@ -199,7 +199,7 @@ class System:
         """The sum of the losses of the output nodes in `h`."""
         read = self.wiring.read
         losses = [
-            instantaneous_loss(self._loss_of[name], x if read is None else read(x), targets[name])
+            instantaneous_loss(self.loss_of[name], x if read is None else read(x), targets[name])
             for name, x in h.items()
         ]
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])

@@ -98,7 +98,7 @@ class Pace:
         self.told: list[Told | None] = []
         self._rates: dict[Any, tuple[Rates, list[float]]] = {}
         self._progress = progress
-        self._still = progress._constant and not progress.system.velocity.scheduled
+        self._still = progress.usual.constant and not progress.system.velocity.scheduled
         self.count = 0
         for index in range(block.count):
             try:
@@ -151,7 +151,7 @@ class Pace:
             return self._rates[key]
         rates = system.hyper.at(t, tau, first=first)
         betas = system.velocity.values(t)
-        self._progress._overshoot.look([rates])
+        self._progress.usual.overshoot.look([rates])
         found = rates, [-(rates.stride * float(beta)) for beta in betas]
         self._rates = {key: found}
         return found
