@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from hamlearn._replay import evaluating
 from hamlearn.distributed.header import Header, described, template
 from hamlearn.distributed.parts import part_of
 from hamlearn.distributed.place import find_place
@@ -17,7 +18,6 @@ from hamlearn.distributed.rank import config_of
 from hamlearn.distributed.saved_rank import SavedRank
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
-from hamlearn.local.kept import evaluating
 from hamlearn.local.setting import check_setting
 from hamlearn.local.system import Losses, Order
 from hamlearn.local.wiring import Groups, wire
@@ -80,7 +80,7 @@ class PipelineLearner(SavedRank):
     ) -> None:
         self._place = place = find_place(mesh, timeout)
         self._average_every = average_every
-        self._hold, self._align, self._delay_free, self._blocks = hold, align, False, None
+        self._hold, self._align, self._delay_free = hold, align, False
         self._failed: str | None = None
         problem: HamlearnError | None = None
         part, config = None, dict[str, Any]()

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from hamlearn import _checkpoint, _tree
 from hamlearn._identity import identity
@@ -20,6 +21,7 @@ from hamlearn.distributed.storage import Saving
 from hamlearn.errors import ConfigError, RankError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._running import Reader
+from hamlearn.learner._setting import no_sample, require_gradients
 from hamlearn.local.finite import check_input
 from hamlearn.local.outer import dense
 from hamlearn.local.progress import Progress
@@ -86,6 +88,11 @@ class Rank(Settings):
     def ranks(self) -> int:
         """How many ranks the pipeline has."""
         return self._place.ranks
+
+    @property
+    def module(self) -> nn.Module:
+        """What is learned; a rank moves the weights of its own groups."""
+        return self._system.wiring.root
 
     @property
     def hyper(self) -> Hyper:
@@ -157,11 +164,8 @@ class Rank(Settings):
     def _announce(self, sample: Sample | None) -> Header:
         """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that."""
         if not isinstance(sample, Sample):
-            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                "a step was asked for in inference mode, where nothing can be learned: leave it first"
-            )
+            raise no_sample(sample)
+        require_gradients()
         if self._align and self.on_nonfinite != "ignore":
             check_input(sample.u, "raise")
         key, fresh = _tree.describe(sample.u), self._engine.fresh

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.compiled import Engine, named
+from hamlearn.learner._blocks import Undo
 from hamlearn.learner._lanes import Layout, picked, write_lane
 from hamlearn.learner._parts import LearnerState
 from hamlearn.learner._stepping import Stepper
@@ -90,21 +91,16 @@ class AgentLanes:
         """Note that a lane's sequence has ended with the input `u`; `None` where that sample was skipped."""
         self._begin[lane] = u
 
-    def undo(self) -> Callable[[], None]:
+    def undo(self) -> Undo:
         """What brings all lanes back to where they are now."""
-        kept = self.carry, self.times.copy(), self.updates.copy(), self.fresh.copy()
-        sets = set(self.moved), dict(self._begin)
-        written = [*self.theta, *self.buffers]
-        copies = [tensor.clone() for tensor in written]
+        carry, numbers = self.carry, (self.times.copy(), self.updates.copy(), self.fresh.copy())
+        moved, begin = set(self.moved), dict(self._begin)
 
-        def undo() -> None:
-            self.carry = kept[0]
-            self.times, self.updates, self.fresh = (part.copy() for part in kept[1:])
-            self.moved, self._begin = set(sets[0]), dict(sets[1])
-            for tensor, copy in zip(written, copies, strict=True):
-                tensor.copy_(copy)
+        def put_back() -> None:
+            self.carry, (self.times, self.updates, self.fresh) = carry, (part.copy() for part in numbers)
+            self.moved, self._begin = set(moved), dict(begin)
 
-        return undo
+        return Undo([*self.theta, *self.buffers], put_back)
 
     def _carried(self) -> tuple[list[Tensor], ...]:
         carry = self.carry

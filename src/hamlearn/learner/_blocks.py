@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch import Tensor
 
 from hamlearn._slots import put
 from hamlearn.compiled import Ran, UnsupportedError
@@ -230,19 +231,33 @@ def tell_changes(ran: Ran, whole: str) -> None:
 
 
 class Undo:
-    """Puts a learner back to where it was."""
+    """Puts back what a block changes, as often as it is called.
 
-    def __init__(self, stepper: Stepper) -> None:
-        self.stepper, self.state = stepper, stepper.state
-        self.state.carry.own = False
-        system = stepper.parts.system
-        self.buffers = system.slots.held()
-        self.tensors = [*system.theta, *system.slots.present()]
-        self.copies = [tensor.detach().clone() for tensor in self.tensors]
+    Args:
+        tensors: What the block writes to in place.
+        put: Puts back what it replaces.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], put: Callable[[], None]) -> None:
+        self.tensors, self.put = [tensor.detach() for tensor in tensors], put
+        self.copies = [tensor.clone() for tensor in self.tensors]
 
     def __call__(self) -> None:
-        self.stepper.state = self.state
+        self.put()
+        if self.tensors:  # PyTorch refuses empty lists.
+            with torch.no_grad():
+                torch._foreach_copy_(self.tensors, self.copies)
+
+
+def undo_of(stepper: Stepper) -> Undo:
+    """What puts a learner back to where it is."""
+    state, slots = stepper.state, stepper.parts.system.slots
+    state.carry.own = False
+    buffers = slots.held()
+
+    def put_back() -> None:
+        stepper.state = state
         # A step that was taken by itself may have put other tensors there.
-        put(self.buffers)
-        with torch.no_grad():
-            torch._foreach_copy_(self.tensors, self.copies)
+        put(buffers)
+
+    return Undo([*stepper.parts.system.theta, *slots.present()], put_back)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn import _tree
+from hamlearn._replay import set_generators
 from hamlearn._slots import Place, Slots, write_back
 from hamlearn.learner._moves import Moved
 from hamlearn.learner._parts import LearnerState, Parts
@@ -120,7 +121,7 @@ class Withdrawal:
         if self.weights is not None and self.weights[0]:
             torch._foreach_copy_(*self.weights)
         self.parts.system.slots.put_back()
-        self.parts.set_generators(self.random)
+        set_generators(self.parts.devices, self.random)
 
 
 def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:

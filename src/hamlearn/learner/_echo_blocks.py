@@ -17,7 +17,7 @@ from hamlearn._scale import scaled
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
 from hamlearn.errors import HamlearnError
-from hamlearn.learner._blocks import BlockRunner, Undo
+from hamlearn.learner._blocks import BlockRunner, undo_of
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._rows import Ahead
 from hamlearn.learner._stepping import Stepper
@@ -63,7 +63,7 @@ class EchoRunner(BlockRunner):
             return None
         self.parts.usual.overshoot.look(plan.rates)
         block = block.part(0, plan.count)
-        self.repair = undo = EchoUndo(self)
+        self.repair = undo = self._undo()
         try:
             ran, good = self._pass(block, plan)
         except HamlearnError:
@@ -72,6 +72,20 @@ class EchoRunner(BlockRunner):
             return self.shorter(block, good)
         self._become(t=plan.times[-1], updates=plan.updates)
         return Ahead(block, plan, ran, undo, self.reader.progress)
+
+    def _undo(self) -> Callable[[], None]:
+        """What puts back the learner and its waiting tokens."""
+        learner, since = undo_of(self.stepper), self.since
+        waiting = [(stretch, stretch.fresh) for stretch in self.waiting]
+
+        def undo() -> None:
+            learner()
+            self.waiting, self.since = [stretch for stretch, _ in waiting], since
+            for stretch, fresh in waiting:
+                stretch.fresh = fresh
+            self.order.forget()
+
+        return undo
 
     def _become(self, **changed: Any) -> None:
         self.stepper.state = self.stepper.state._replace(**changed)
@@ -256,24 +270,6 @@ class EchoPlan:
         rows = list(torch.tensor([rates[:5] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
         rows[4] = rows[4] * part.mask(stop - start)
         return rows
-
-
-class EchoUndo(Undo):
-    """Puts back the waiting tokens too."""
-
-    def __init__(self, runner: EchoRunner) -> None:
-        super().__init__(runner.stepper)
-        self.runner = runner
-        self.waiting = [(stretch, stretch.fresh) for stretch in runner.waiting]
-        self.since = runner.since
-
-    def __call__(self) -> None:
-        super().__call__()
-        self.runner.waiting = [stretch for stretch, _ in self.waiting]
-        for stretch, fresh in self.waiting:
-            stretch.fresh = fresh
-        self.runner.since = self.since
-        self.runner.order.forget()
 
 
 def _tokens(stretch: Stretch) -> list[Token]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.compiled import Engine, named
+from hamlearn.learner._blocks import Undo
 from hamlearn.learner._stepping import Stepper
 from hamlearn.system import Carry
 
@@ -69,6 +70,15 @@ class Lanes:
         self.times = np.array([state.t for state in states])
         self.updates = np.array([state.updates for state in states])
         self.fresh = states[0].fresh
+
+    def undo(self) -> Undo:
+        """What brings all members back to where they are now."""
+        kept = self.carry, self.times, self.updates, self.fresh
+
+        def put_back() -> None:
+            self.carry, self.times, self.updates, self.fresh = kept
+
+        return Undo([*self.theta, *self.buffers], put_back)
 
     def spread(self, members: list[Stepper], engine: Engine) -> None:
         """Give each member what is its own; fewer members are the first ones."""

@@ -9,7 +9,7 @@ import torch
 
 from hamlearn import _tree
 from hamlearn.credit import Cleared, Credit, Echo
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
@@ -18,9 +18,8 @@ from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._echo_blocks import EchoRunner
 from hamlearn.learner._labels import Labels
 from hamlearn.learner._parts import Parts
-from hamlearn.learner._running import Reader
 from hamlearn.learner._scanning import trace_of, whole_block
-from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts
+from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, no_sample
 from hamlearn.learner._snapshot import Snapshot
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.learner._stepping import Stepper
@@ -75,9 +74,8 @@ class Learner(Snapshot):
         check_parts(network, hyper, credit, integrator)
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
         parts = Parts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
-        self._reader = Reader()
+        super().__init__()
         self._stepper = Stepper(parts, self._reader, check_late(late))
-        self._blocks: BlockRunner | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         state, parts = self.state_dict(), self._stepper.parts
@@ -92,9 +90,6 @@ class Learner(Snapshot):
         vars(self).update(copied["own"])
         self._stepper.parts.usual.overshoot = copied["overshoot"]
         self._copied(copied["state"])
-
-    def __copy__(self) -> Learner:
-        raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
 
     @property
     def hyper(self) -> Hyper:
@@ -157,13 +152,6 @@ class Learner(Snapshot):
         return State(now.t, h, z, omega, now.updates, v)
 
     @property
-    def position(self) -> int:
-        """How many samples of the present stream have been taken."""
-        if self._blocks is not None:
-            self._blocks.count()
-        return self._reader.position
-
-    @property
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
         self._settle(hand_over=True, reads=True)
@@ -177,7 +165,7 @@ class Learner(Snapshot):
         by that much, −τβ⊙(−sτφ ∂L/∂θ), and follows ω from the next sample on.
         """
         if not isinstance(sample, (Sample, Label)):
-            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+            raise no_sample(sample)
         self._settle(hand_over=True)
         stepper = self._stepper
         stepper.parts.check_network()
@@ -204,13 +192,8 @@ class Learner(Snapshot):
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
-        if engine not in ("eager", "compiled"):
-            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
         size = check_chunk(chunk, bool(self._stepper.parts.devices))
-        self._settle()
-        if engine == "compiled":
-            return self._runner().reports(stream, max_steps, resume, size)
-        return self._reader.reports(self.step, stream, max_steps, resume, self._stepper.parts.order.pending)
+        return self._reports(stream, max_steps, engine, size, resume)
 
     def scan(
         self, u: Any, target: Any = None, tau: Any = None, boundary: Any = None, *, known: Any = None
@@ -256,6 +239,9 @@ class Learner(Snapshot):
             self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self._stepper, self.step)
         return self._blocks
 
+    def _waits(self) -> int:
+        return self._stepper.parts.order.pending()
+
     @keeps_mode
     @torch.no_grad()
     def predict(self, u: Any, tau: float | None = None) -> Any:
@@ -298,10 +284,7 @@ class Learner(Snapshot):
                     "first, or use a copy of the learner that was made before"
                 )
         stepper.make_whole()
-        if self._blocks is not None:
-            self._blocks.settle()
-            if hand_over:
-                self._blocks.hand_over()
+        super()._settle(hand_over=hand_over)
 
 
 def stepper_of(learner: Learner) -> Stepper:

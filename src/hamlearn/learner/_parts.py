@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._replay import devices_of
 from hamlearn._slots import Slots
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper
 from hamlearn.learner._labels import Waiting
 from hamlearn.learner._moves import Moves
-from hamlearn.learner._setting import Choices, make_order
+from hamlearn.learner._setting import Choices, make_order, require_gradients
 from hamlearn.learner._usual import UsualRates
 from hamlearn.networks import Network
 from hamlearn.system import Carry, System
@@ -65,7 +65,7 @@ class Parts:
         self.moves = Moves(self.system)
         self.stateful = network.state is not None
         self.usual = UsualRates(hyper)
-        self.devices = sorted({weight.get_device() for weight in network.parameters() if weight.is_cuda})
+        self.devices = devices_of(network.parameters())
 
     @property
     def timed(self) -> bool:
@@ -95,26 +95,9 @@ class Parts:
             start.z = carry.z
         return start
 
-    def generators(self) -> list[Tensor]:
-        """State of the random number generators that a step may draw from."""
-        states = [torch.default_generator.get_state()]
-        if self.devices:
-            states += [torch.cuda.get_rng_state(device) for device in self.devices]
-        return states
-
-    def set_generators(self, states: list[Tensor]) -> None:
-        """Put the generators back."""
-        torch.set_rng_state(states[0])
-        for device, state in zip(self.devices, states[1:], strict=True):
-            torch.cuda.set_rng_state(state, device)
-
     def check_network(self) -> None:
         """Raise where the network is another than the learner was made with, or nothing can be learned."""
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                "within torch.inference_mode() there are no gradients, and a step would learn nothing: leave it "
-                "before the step; learner.predict() works there"
-            )
+        require_gradients()
         slots = self.system.slots
         if slots.same():
             return

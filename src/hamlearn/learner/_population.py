@@ -7,13 +7,14 @@ from typing import Any, Literal
 
 import torch
 
+from hamlearn._replay import generators
 from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._agent_reports import AgentsReport
 from hamlearn.learner._agents import Agents
-from hamlearn.learner._blocks import Undo
+from hamlearn.learner._blocks import undo_of
 from hamlearn.learner._commit import Withdrawal
 from hamlearn.learner._learner import Learner, stepper_of
 from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
@@ -167,8 +168,8 @@ class Population(PopulationSaving):
         if isinstance(sample, Label) or (sample.id is not None and sample.target is None):
             raise SampleError("a population takes samples whose targets come with them: labels cannot come later")
         members, reports = self.members, []
-        undo, first = [Undo(stepper) for stepper in self._steppers], self._steppers[0].parts
-        random = first.generators()
+        undo, first = [undo_of(stepper) for stepper in self._steppers], self._steppers[0].parts
+        random = generators(first.devices)
 
         def put_back() -> None:
             for stepper, back in zip(self._steppers, undo, strict=True):

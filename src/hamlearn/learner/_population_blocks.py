@@ -76,7 +76,7 @@ class PopulationRunner(BlockRunner):
         start = lanes.carry
         if stateful and (lanes.fresh or not start.h):
             start = self._anew(block.sample(0).u, start)
-        self.repair = undo = _undo(lanes)
+        self.repair = undo = lanes.undo()
         pace = plan.pace()
 
         def run(watch: Watch) -> Ran:
@@ -251,15 +251,3 @@ def _clock(times: np.ndarray, taus: np.ndarray, count: int) -> np.ndarray:
 def alike_betas(betas: Sequence[float | Tensor]) -> Sequence[Tensor]:
     """β of one weight for all members; a number among tensors takes their shape."""
     return torch.broadcast_tensors(*(torch.as_tensor(beta, dtype=torch.float64) for beta in betas))
-
-
-def _undo(lanes: Lanes) -> Callable[[], None]:
-    kept = lanes.carry, lanes.times, lanes.updates, lanes.fresh
-    copies = [tensor.clone() for tensor in (*lanes.theta, *lanes.buffers)]
-
-    def undo() -> None:
-        lanes.carry, lanes.times, lanes.updates, lanes.fresh = kept
-        for tensor, copy in zip((*lanes.theta, *lanes.buffers), copies, strict=True):
-            tensor.copy_(copy)
-
-    return undo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,17 +32,16 @@ class Change(NamedTuple):
     graphs: bool = False
 
 
-class Saving:
-    """A learner's state as a value; what it is made of is up to the learner."""
-
-    _reader: Reader
+class Saved(ABC):
+    """A state as a value, told, taken up, written and read; what it is made of is up to the class."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the learner is between two samples, as a value that shares no memory with it.
 
         `"tensors"` holds copies by name: `theta/…`, `buffer/…`, `omega/…`, states and costates, what waits for an
         echo or for a label, and `rng/…`, PyTorch's random numbers. `"about"` holds the rest as JSON: the time, the
-        number of updates, the place in the stream, and what tells this model and setting from others.
+        number of updates, the place in the stream, and what tells this model and setting from others. A population
+        has all of this for each member, the tensors under `member/0/…`, `member/1/…` and so on, and `rng/…` once.
 
         Raises:
             CheckpointError: If something that waits is of a kind that cannot be written down.
@@ -60,7 +59,7 @@ class Saving:
             >>> torch.equal(twin.network.output.weight, learner.network.output.weight)
             True
         """
-        return _checkpoint.value(*tell(self, "cannot take the state"))
+        return _checkpoint.value(*self._tell("cannot take the state"))
 
     def load_state_dict(self, state: dict[str, Any], *, new_hyper: bool = False) -> None:
         """Become what `state_dict` told; the learner goes on bit for bit. Refuses the state of another model.
@@ -73,16 +72,16 @@ class Saving:
         """
         with _checkpoint.reading(_checkpoint.STATE):
             tensors, header = _checkpoint.parts(state)
-            _restoring.take_up([loading(self, _checkpoint.STATE, tensors, header, new_hyper=new_hyper)])
+            _restoring.take_up(self._loadings(_checkpoint.STATE, tensors, header, new_hyper=new_hyper))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.
 
         The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
         """
-        tensors, header = tell(self, f"cannot save {path}")
+        tensors, header = self._tell(f"cannot save {path}")
         _checkpoint.write(path, tensors, header)
-        self._reader.saved(header["reader"])
+        self._note_saved(header)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
         """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
@@ -93,7 +92,38 @@ class Saving:
         """
         tensors, header = _checkpoint.read(path)
         with _checkpoint.reading(path):
-            _restoring.take_up([loading(self, path, tensors, header, new_hyper=new_hyper)])
+            _restoring.take_up(self._loadings(path, tensors, header, new_hyper=new_hyper))
+
+    @abstractmethod
+    def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors, one's own and not copies, and the rest as JSON; `failed` says what could not be done if not."""
+
+    @abstractmethod
+    def _loadings(
+        self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+    ) -> list[Loading]:
+        """What a state would change, all of it looked at."""
+
+    @abstractmethod
+    def _note_saved(self, header: dict[str, Any]) -> None:
+        """Tell the streams that what they would send again is on the disk."""
+
+
+class Saving(Saved):
+    """A learner's state as a value; what it is made of is up to the learner."""
+
+    _reader: Reader
+
+    def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        return tell(self, failed)
+
+    def _loadings(
+        self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+    ) -> list[Loading]:
+        return [loading(self, source, tensors, header, new_hyper=new_hyper)]
+
+    def _note_saved(self, header: dict[str, Any]) -> None:
+        self._reader.saved(header["reader"])
 
     def _kind(self) -> dict[str, Any]:
         """What tells this model and setting from others."""

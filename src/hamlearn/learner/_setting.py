@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
+import torch
+
 from hamlearn.credit import Cleared, Credit, Echo, Sensitivity
 from hamlearn.echo import Echoed
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.networks import Network
@@ -65,6 +67,20 @@ def check_choices(**choices: str) -> None:
     for name, value in choices.items():
         if value not in ALLOWED[name]:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
+
+
+def no_sample(given: object) -> SampleError:
+    """What a step says that was given something else."""
+    return SampleError(f"step() takes an hl.Sample, not {type(given).__name__}: use hl.Sample(u, target)")
+
+
+def require_gradients() -> None:
+    """Raise where nothing could be learned."""
+    if torch.is_inference_mode_enabled():
+        raise ConfigError(
+            "in inference mode, within torch.inference_mode(), there are no gradients, and a step would learn "
+            "nothing: leave it before the step; learner.predict() works there"
+        )
 
 
 def make_order(system: System, choices: Choices) -> Order:

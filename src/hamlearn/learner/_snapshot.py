@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -11,20 +11,17 @@ from hamlearn._claims import Tensors, flag, number, shown, whole
 from hamlearn._described import alike, build_structure, describe_structure, namedtuples
 from hamlearn._restoring import random_state, take_up
 from hamlearn.learner._labels import Waiting, pack, unpack
+from hamlearn.learner._owner import Owner
 from hamlearn.learner._parts import LearnerState
-from hamlearn.learner._saving import Change, Saving, loading
+from hamlearn.learner._saving import Change, loading
 from hamlearn.learner._stepping import Stepper
 from hamlearn.system import Carry
 
-if TYPE_CHECKING:
-    from hamlearn.learner._blocks import BlockRunner
 
-
-class Snapshot(Saving):
+class Snapshot(Owner):
     """A learner's state as a value; `Learner` is what users see of it."""
 
     _stepper: Stepper
-    _blocks: BlockRunner | None
     _header_keys = ("t", "updates", "fresh", "state_tree", "memory", "waiting")
 
     def _root(self) -> nn.Module:

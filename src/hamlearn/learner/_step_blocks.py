@@ -17,7 +17,7 @@ from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
 from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
-from hamlearn.learner._blocks import BlockRunner, Undo
+from hamlearn.learner._blocks import BlockRunner, undo_of
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._parts import LearnerState, Parts
@@ -58,7 +58,7 @@ class StepRunner(BlockRunner):
         parts.usual.overshoot.look(plan.rates)
         block = block.part(0, plan.count)
         start = parts.met(state, block.sample(0).u)
-        self.repair = undo = Undo(self.stepper)
+        self.repair = undo = undo_of(self.stepper)
         engine, order, theta = self.engine, parts.order, parts.system.theta
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
         pace = plan.pace(self._kept)

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn import _tree
+from hamlearn._replay import generators
 from hamlearn._scale import plus
 from hamlearn.credit import Echo, Sensitivity
 from hamlearn.errors import NonFiniteError, SampleError
@@ -55,7 +56,7 @@ class Stepper:
         # do: wherever an interrupt strikes, the learner will be as before the step, or as after it.
         parts, mode = self.parts, torch.is_grad_enabled()
         slots = parts.system.slots
-        undo = self.repair = Withdrawal(parts, parts.generators())
+        undo = self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             slots.lend()
             now = self._instant(sample)
@@ -108,7 +109,7 @@ class Stepper:
     def _learn(self, label: Label, waited: Waited) -> StepReport:
         parts, state, sample = self.parts, self.state, replace(waited.sample, target=label.target)
         system, carry, slots = parts.system, state.carry, parts.system.slots
-        undo = self.repair = Withdrawal(parts, parts.generators())
+        undo = self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             slots.lend()
             rates = parts.hyper.at(waited.t, sample.tau, first=state.updates == 0)
@@ -145,7 +146,7 @@ class Stepper:
         """The output for `u`, with the network in evaluation mode; nothing moves."""
         parts, state = self.parts, self.state
         network, modes = parts.network, [module for module in parts.network.modules() if module.training]
-        self.repair = Withdrawal(parts, parts.generators(), modes)
+        self.repair = Withdrawal(parts, generators(parts.devices), modes)
         try:
             parts.system.slots.lend()
             network.eval()
@@ -165,7 +166,7 @@ class Stepper:
     def rehearse(self, sample: Sample) -> None:
         """Raise what a step with this sample would raise; nothing changes."""
         parts = self.parts
-        self.repair = Withdrawal(parts, parts.generators())
+        self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             parts.system.slots.lend()
             now = self._instant(replace(sample, boundary=False))

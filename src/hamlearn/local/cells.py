@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn._replay import Buffers, devices_of, drawing, generators, tensors_of
 from hamlearn.errors import ConfigError
 from hamlearn.hamiltonian import vjp
-from hamlearn.local.kept import Buffers, random_state, set_random_state, used_devices
 from hamlearn.local.residual import Residual
 from hamlearn.local.wiring import Merged, Node
 
@@ -72,7 +72,7 @@ class Cell:
         self.parents = [node.sources[i] for i in self.from_nodes]
         modules = list(node.module.modules())
         self.buffers = Buffers(modules)
-        self.devices = used_devices(modules)
+        self.devices = devices_of(tensors_of(modules))
         self.inplace = any(getattr(m, "inplace", False) for m in modules)
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
@@ -131,8 +131,7 @@ class Cell:
         if draws is None:
             trace = self.trace(inputs)
         else:
-            with torch.random.fork_rng(self.devices):
-                set_random_state(self.devices, draws)
+            with drawing(self.devices, draws):
                 trace = self.trace(inputs)
         result = trace.both(z)
         self.buffers.put_back(kept)
@@ -144,7 +143,7 @@ class Cell:
 
     def draws(self) -> list[Tensor] | None:
         """State of the random number generators, for `again`; `None` for a node that draws none."""
-        return random_state(self.devices) if self.may_draw() else None
+        return generators(self.devices) if self.may_draw() else None
 
     def _evaluate(self, inputs: list[Any]) -> Tensor:
         if self.inplace:

@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hamlearn._claims import Tensors, number, whole
-from hamlearn.learner._saving import Change, Saving
+from hamlearn.learner._owner import Owner
+from hamlearn.learner._saving import Change
 from hamlearn.local.outer import dense
 from hamlearn.local.setting import Settings
 
 
-class Snapshot(Settings, Saving):
+class Snapshot(Settings, Owner):
     """A local learner's state as a value; `LocalLearner` is what users see of it."""
 
     _engine: Any

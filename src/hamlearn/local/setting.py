@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from hamlearn.adaptive import Adaptive
@@ -12,7 +12,6 @@ from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 
 if TYPE_CHECKING:
-    from hamlearn.local.fused import FusedRunner
     from hamlearn.local.progress import Progress
     from hamlearn.local.system import System
 
@@ -62,20 +61,6 @@ class Settings:
     _hold: int
     _align: bool
     _delay_free: bool
-    _blocks: FusedRunner | None
-
-    def _settle(self, *, hand_over: bool = False) -> None:
-        """Be where the last report says if fused ticks have run ahead, and have all that they hold."""
-        if self._blocks is not None:
-            self._blocks.settle()
-            if hand_over:
-                self._blocks.hand_over()
-
-    @property
-    def module(self) -> nn.Module:
-        """What is learned, with the weights as they are now."""
-        self._settle()
-        return self._system.wiring.root
 
     @property
     def hyper(self) -> Hyper:

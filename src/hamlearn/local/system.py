@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
@@ -50,7 +49,8 @@ class System:
         self._name_of: dict[Tensor, str] = {w: n for n, w in found}
         if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
             raise ConfigError(f"losses for {sorted(self.loss)}, but the outputs are {sorted(self.wiring.outputs)}")
-        Velocity(self.hyper.beta, list(self.names.values()), weights)
+        given = Velocity(self.hyper.beta, list(self.names.values()), weights).resolved
+        self._beta_of = dict(zip(self.names.values(), given, strict=True))
         self.theta = []
         self.slot_names: list[tuple[str, ...]] = []
         self._betas: list[Value] = []
@@ -85,7 +85,7 @@ class System:
                 self._place[weight] = len(self.theta)
                 self.theta.append(weight)
                 self.slot_names.append((self._name_of[weight],))
-                self._betas.append(self._beta(self._name_of[weight]))
+                self._betas.append(self._beta_of[self._name_of[weight]])
         return Cell(node, [self._place[w] for w in weights], weights, nodes)
 
     def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> Stack:
@@ -102,7 +102,7 @@ class System:
         kinds = zip(*(list(node.module.parameters()) for node in run), strict=True)
         betas: list[Value] = []
         for kind in kinds:
-            values = [self._beta(self._name_of[w]) for w in kind]
+            values = [self._beta_of[self._name_of[w]] for w in kind]
             if all(v is values[0] for v in values) and not (isinstance(values[0], Tensor) and values[0].dim()):
                 betas.append(values[0])
             elif all(isinstance(v, float | int) for v in values):
@@ -111,12 +111,6 @@ class System:
             else:
                 return None
         return betas
-
-    def _beta(self, name: str) -> Value:
-        beta: Any = self.hyper.beta
-        if not isinstance(beta, Mapping):
-            return beta
-        return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))
 
     def moves(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> list[Move]:
         """θ ← θ − τβ⊙ω, ready to be made in as few calls as the kinds of β allow."""

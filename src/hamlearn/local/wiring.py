@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn import _tree
+from hamlearn._replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
-from hamlearn.local.kept import evaluating
 from hamlearn.local.neurons import Neurons
 from hamlearn.local.traced import traced
 

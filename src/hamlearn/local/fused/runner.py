@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from hamlearn.learner._blocks import BlockRunner
+from hamlearn.learner._blocks import BlockRunner, Undo
 from hamlearn.learner._rows import Ahead
 from hamlearn.learner._running import Reader
 from hamlearn.local.aligned import Aligned
@@ -74,7 +74,7 @@ class FusedRunner(BlockRunner):
         pace = Pace(progress, block, self._hold, lag, self.number, flights, self.fresh, rows)
         if pace.count < block.count:
             return self.shorter(block, pace.count)
-        self.repair = undo = Undo(self, ticks)
+        self.repair = undo = self._undo(ticks)
         ran = self._run(ticks, pace, u)
         good = block.count
         if progress.on_nonfinite != "ignore":
@@ -121,6 +121,17 @@ class FusedRunner(BlockRunner):
             exchange.give_unaligned(self._ticks, self._engine, self.fresh)
         exchange.give_omega(self._ticks, self.progress)
         self._holds, self.flights = False, {}
+
+    def _undo(self, ticks: Ticks) -> Undo:
+        """What puts the learner back to where it is."""
+        progress, theta = self.progress, self.progress.system.theta
+        numbers = self.number, self.flights, self.fresh, progress.t, progress.updates, progress.shown
+
+        def put_back() -> None:
+            self.number, self.flights, self.fresh, progress.t, progress.updates, progress.shown = numbers
+            torch.autograd.graph.increment_version(theta)
+
+        return Undo([*theta, ticks.clock, *(x for held in ticks.held for x in held.state())], put_back)
 
     def _lag(self) -> int | None:
         """Aligned: ticks from a sample's entry to its loss."""
@@ -201,25 +212,6 @@ class FusedRunner(BlockRunner):
             start += size
         ticks.settle_costates(pace.factors)
         return ran
-
-
-class Undo:
-    """Puts a learner that fused ticks hold back to where it was."""
-
-    def __init__(self, runner: FusedRunner, ticks: Ticks) -> None:
-        self.runner, progress = runner, runner.progress
-        self.numbers = runner.number, runner.flights, runner.fresh, progress.t, progress.updates, progress.shown
-        self.tensors = [tensor.detach() for tensor in progress.system.theta]
-        self.tensors += [ticks.clock, *(x for held in ticks.held for x in held.state())]
-        self.copies = [tensor.clone() for tensor in self.tensors]
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        """Copy everything back."""
-        runner, progress = self.runner, self.runner.progress
-        runner.number, runner.flights, runner.fresh, progress.t, progress.updates, progress.shown = self.numbers
-        torch._foreach_copy_(self.tensors, self.copies)
-        torch.autograd.graph.increment_version(progress.system.theta)
 
 
 class Ran:
