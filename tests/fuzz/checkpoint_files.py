@@ -147,8 +147,8 @@ class Watch:
         seen: list[Any] = [array.tobytes() for array in self.bits]
         seen += [reader.position, id(reader.progress)]
         if isinstance(learner, LocalLearner):
-            engine, progress = learner._engine, learner._progress
-            held = [progress.omega, progress.t, progress.updates]
+            engine, ticker = learner._engine, learner._ticker
+            held = [ticker.omega, ticker.t, ticker.updates]
             held += [
                 value for name, value in vars(engine).items() if name not in ("system", "schedule", "flights")
             ]

@@ -18,10 +18,10 @@ from hamlearn.learner._running import Reader, checked_place
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.flights import Flight
 from hamlearn.local.learner import LocalLearner, settled
-from hamlearn.local.progress import Progress
 from hamlearn.local.proposal import Omega
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
+from hamlearn.local.ticker import Ticker
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.state import Sample
 from hamlearn.tokens import pack_sample, unpack_sample
@@ -30,37 +30,37 @@ if TYPE_CHECKING:
     from hamlearn.distributed.parts import Part
 
 
-class Held(NamedTuple):
+class RankState(NamedTuple):
     """What a checkpoint of a rank is made of, or of a learner that is whole: a rank without neighbours.
 
     Attributes:
-        progress: Time, ω and θ, and the engine that computes the nodes.
+        ticker: Time, ω and θ, and the engine that computes the nodes.
         reader: The place in the stream.
         config: What has to be the same in a checkpoint.
         rank: Which rank it is.
         ranks: How many there are.
     """
 
-    progress: Progress
+    ticker: Ticker
     reader: Reader
     config: dict[str, Any]
     rank: int = 0
     ranks: int = 1
 
 
-def content(held: Held) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that a rank holds, as copies that later ticks do not touch; nothing of it may be under way."""
-    progress = held.progress
-    system, engine = progress.system, progress.engine
+    ticker = held.ticker
+    system, engine = ticker.system, ticker.engine
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
     tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
-    tensors |= {f"omega/{n}": w for n, w in system.by_name(progress.omega).items()}
+    tensors |= {f"omega/{n}": w for n, w in system.by_name(ticker.omega).items()}
     about: dict[str, Any] = {
         "config": held.config,
         "ranks": held.ranks,
-        "t": progress.t,
-        "updates": progress.updates,
-        "shown": progress.shown,
+        "t": ticker.t,
+        "updates": ticker.updates,
+        "shown": ticker.shown,
         "number": engine.number,
         "reader": held.reader.state_dict(),
     }
@@ -102,10 +102,10 @@ def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]
     return tensors, told
 
 
-def restored(held: Held, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
+def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
     """Read what one rank needs of a checkpoint, whoever wrote it; calling the result takes it up."""
     _check_config(saved, held.config, new_hyper=new_hyper)
-    engine = held.progress.engine
+    engine = held.ticker.engine
     blank: Any = type(engine)(engine.part, engine.border)
     same = _same_groups(saved, held.config["nodes"], drop=drop)
     with _checkpoint.reading(saved.path):
@@ -133,8 +133,8 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
         drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
     """
     saved = Saved(path)
-    progress, reader = settled(learner)
-    system, engine = progress.system, progress.engine
+    ticker, reader = settled(learner)
+    system, engine = ticker.system, ticker.engine
     if learner.delay_free:
         raise CheckpointError(f"{saved.path} was saved by a pipeline: build the learner without delay_free")
     config = config_of(
@@ -146,14 +146,14 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     with _checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
             _take_flights(blank, saved, None, same=same)
-            if blank.flights and any(isinstance(cell, Stack) for cell in system.cells):
+            if blank.flights and any(isinstance(cell, LayerStack) for cell in system.cells):
                 raise CheckpointError(
                     f"{saved.path} holds samples in flight, which layers that are stacked cannot take up: build "
                     "the learner with stacked=False, or load with drop=True"
                 )
         else:
             _take_states(blank, saved, same=same)
-        change = _taken(Held(progress, reader, config), saved, saved.ranks[0], blank)
+        change = _taken(RankState(ticker, reader, config), saved, saved.ranks[0], blank)
     change()
 
 
@@ -179,10 +179,10 @@ def _same_groups(saved: Saved, nodes: Any, *, drop: bool) -> bool:
     return False
 
 
-def _taken(held: Held, saved: Saved, about: dict[str, Any], blank: Any) -> Callable[[], None]:
+def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> Callable[[], None]:
     """Weights, costates, time, place in the stream and random numbers, to be taken all or none."""
-    progress, reader, _, rank, _ = held
-    system, engine = progress.system, progress.engine
+    ticker, reader, _, rank, _ = held
+    system, engine = ticker.system, ticker.engine
     wiring = system.wiring
     named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
     named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
@@ -202,20 +202,20 @@ def _taken(held: Held, saved: Saved, about: dict[str, Any], blank: Any) -> Calla
     place = checked_place(about["reader"])
 
     def put() -> None:
-        vars(progress).update(moved)
+        vars(ticker).update(moved)
         vars(engine).update(vars(blank))
         reader.load_state_dict(place)
 
     def take() -> None:
         # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
         drawn = _restoring.random_state() if generators is None else generators
-        owners = (progress, engine, reader)
+        owners = (ticker, engine, reader)
         _restoring.take_up([_restoring.Loading(values, owners, graphs=False, put=put, random=drawn)])
 
     return take
 
 
-def _slots(system: System, omega: dict[str, Tensor]) -> list[Omega]:
+def _slots(system: LocalSystem, omega: dict[str, Tensor]) -> list[Omega]:
     """Costates as the system lays them out: one per weight, or one per stack of weights."""
     slots: list[Omega] = []
     for names, weight in zip(system.slot_names, system.theta, strict=True):

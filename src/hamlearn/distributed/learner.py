@@ -19,7 +19,7 @@ from hamlearn.distributed.saved_rank import SavedRank
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import check_setting
-from hamlearn.local.system import Losses, Order
+from hamlearn.local.system import Losses, OrderName
 from hamlearn.local.wiring import Groups, wire
 from hamlearn.state import Sample, StepReport
 
@@ -71,7 +71,7 @@ class PipelineLearner(SavedRank):
         groups: Groups = None,
         hold: int = 1,
         align: bool = False,
-        order: Order = "parallel",
+        order: OrderName = "parallel",
         on_nonfinite: Literal["raise", "ignore"] = "raise",
         *,
         mesh: DeviceMesh | None = None,
@@ -131,7 +131,7 @@ class PipelineLearner(SavedRank):
         reports = []
         with self._together():
             while self._align and not self._engine.fresh:
-                report = self._progress.show(None, 1)
+                report = self._ticker.show(None, 1)
                 if report is not None:
                     reports.append(report)
         self._settle_sent()

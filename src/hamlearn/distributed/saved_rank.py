@@ -81,8 +81,8 @@ class SavedRank(Rank):
             self.load(Path(folder) / f"tick-{newest:012d}")
         return newest >= 0
 
-    def _held(self) -> checkpoints.Held:
-        return checkpoints.Held(self._progress, self._reader, self.config, self.rank, self.ranks)
+    def _held(self) -> checkpoints.RankState:
+        return checkpoints.RankState(self._ticker, self._reader, self.config, self.rank, self.ranks)
 
     def _own(self, path: str | os.PathLike[str]) -> Path:
         """Where this replica keeps what is kept at `path`: replicas but the first have folders of their own."""

@@ -15,7 +15,7 @@ from hamlearn.learner._agent_lanes import AgentLanes
 from hamlearn.learner._agent_sheet import Sheet
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Layout
-from hamlearn.learner._parts import Parts
+from hamlearn.learner._parts import LearnerParts
 from hamlearn.learner._population_blocks import alike_betas
 from hamlearn.learner._step_blocks import StepPlan, first_watch
 from hamlearn.rates import Rates
@@ -35,7 +35,7 @@ class Settings:
         kept: What has been found for blocks of some length.
     """
 
-    def __init__(self, members: list[Parts]) -> None:
+    def __init__(self, members: list[LearnerParts]) -> None:
         found: dict[int, tuple[Hyper, list[int]]] = {}
         for lane, parts in enumerate(members):
             found.setdefault(id(parts.hyper), (parts.hyper, []))[1].append(lane)
@@ -64,7 +64,7 @@ class AgentPlan:
         alone: Whether a step that is skipped changes nothing for those after it.
     """
 
-    def __init__(self, members: list[Parts], lanes: AgentLanes, sheet: Sheet, settings: Settings) -> None:
+    def __init__(self, members: list[LearnerParts], lanes: AgentLanes, sheet: Sheet, settings: Settings) -> None:
         self.members, self.lanes, self.sheet, self.settings = members, lanes, sheet, settings
         self.counts = sheet.counts
         self.betas: list[list[list[float | Tensor]]] = []

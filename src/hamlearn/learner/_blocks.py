@@ -13,7 +13,7 @@ from torch import Tensor
 from hamlearn._slots import put
 from hamlearn.compiled import Ran, UnsupportedError
 from hamlearn.errors import HamlearnError
-from hamlearn.learner._rows import Ahead, Row
+from hamlearn.learner._rows import Ahead, BlockReport
 from hamlearn.learner._running import Reader
 from hamlearn.learner._stepping import Stepper
 from hamlearn.state import Sample
@@ -189,7 +189,7 @@ class BlockRunner(ABC):
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
-        return Row(ahead, index)
+        return BlockReport(ahead, index)
 
     def hand_over(self) -> None:
         """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""

@@ -14,7 +14,7 @@ from hamlearn import _tree
 from hamlearn._replay import set_generators
 from hamlearn._slots import Place, Slots, write_back
 from hamlearn.learner._moves import Moved
-from hamlearn.learner._parts import LearnerState, Parts
+from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._running import Progress
 from hamlearn.state import Sample
 from hamlearn.system import Outcome, System
@@ -110,7 +110,7 @@ class Withdrawal:
         weights: Weights that may have moved, and copies of what they were.
     """
 
-    parts: Parts
+    parts: LearnerParts
     random: list[Tensor]
     training: list[nn.Module] = field(default_factory=list)
     weights: tuple[list[Tensor], list[Tensor]] | None = None

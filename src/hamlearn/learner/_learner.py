@@ -17,7 +17,7 @@ from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._echo_blocks import EchoRunner
 from hamlearn.learner._labels import Labels
-from hamlearn.learner._parts import Parts
+from hamlearn.learner._parts import LearnerParts
 from hamlearn.learner._scanning import trace_of, whole_block
 from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, no_sample
 from hamlearn.learner._snapshot import Snapshot
@@ -73,7 +73,7 @@ class Learner(Snapshot):
     ) -> None:
         check_parts(network, hyper, credit, integrator)
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
-        parts = Parts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
+        parts = LearnerParts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
         super().__init__()
         self._stepper = Stepper(parts, self._reader, check_late(late))
 

@@ -9,11 +9,11 @@ from typing import Any, NoReturn
 from hamlearn.errors import ConfigError
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._running import Reader
-from hamlearn.learner._saving import Saving
+from hamlearn.learner._saving import SavableLearner
 from hamlearn.state import Sample
 
 
-class Owner(Saving):
+class Owner(SavableLearner):
     """Owns a reader of streams and, once a run was compiled, a runner of blocks; users see what is made of it."""
 
     def __init__(self) -> None:

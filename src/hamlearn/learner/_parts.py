@@ -40,7 +40,7 @@ class LearnerState(NamedTuple):
     waiting: Waiting
 
 
-class Parts:
+class LearnerParts:
     """What a learner is made of, the same from its first sample to its last.
 
     Args:

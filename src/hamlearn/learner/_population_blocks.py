@@ -17,8 +17,8 @@ from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Lanes, Layout
-from hamlearn.learner._parts import Parts
-from hamlearn.learner._population_reports import Rows
+from hamlearn.learner._parts import LearnerParts
+from hamlearn.learner._population_reports import PopulationBlockReport
 from hamlearn.learner._rows import Ahead
 from hamlearn.learner._running import Reader
 from hamlearn.learner._step_blocks import first_watch, require_moving, run_watched
@@ -101,7 +101,7 @@ class PopulationRunner(BlockRunner):
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
-        return Rows(ahead, index, self.layout.flat)
+        return PopulationBlockReport(ahead, index, self.layout.flat)
 
     def _anew(self, u: Any, before: Carry) -> Carry:
         starts = [_tree.flatten(parts.network.initial_state(u)) for parts in self.parts]
@@ -111,7 +111,7 @@ class PopulationRunner(BlockRunner):
         return before.anew(h, starts[0][1], E)
 
 
-def how_members_differ(one: Parts, other: Parts) -> str | None:
+def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
     """What stands in the way of one recorded step for both."""
     found = difference("the network", one.network, other.network)
     return found or difference("the loss", one.system.loss, other.system.loss)
@@ -123,7 +123,7 @@ class PopulationPlan:
     Where nothing depends on time they are found once, and `kept` for the blocks to come.
     """
 
-    def __init__(self, members: list[Parts], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
+    def __init__(self, members: list[LearnerParts], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
         for parts in members:
             parts.check_network()
         self.block, self.layout, self.kept = block, lanes.layout, kept

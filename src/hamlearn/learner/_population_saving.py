@@ -13,13 +13,13 @@ from hamlearn._restoring import Loading
 from hamlearn.errors import CheckpointError
 from hamlearn.learner._learner import Learner, stepper_of
 from hamlearn.learner._running import Reader, checked_place
-from hamlearn.learner._saving import Saved, loading, tell
+from hamlearn.learner._saving import Savable, loading, tell
 
 COMMON = ("model", "setting")
 """What all members have in common, and is written down once."""
 
 
-class PopulationSaving(Saved):
+class PopulationSaving(Savable):
     """A population's state as a value; `Population` is what users see of it."""
 
     _reader: Reader

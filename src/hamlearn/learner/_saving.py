@@ -32,7 +32,7 @@ class Change(NamedTuple):
     graphs: bool = False
 
 
-class Saved(ABC):
+class Savable(ABC):
     """A state as a value, told, taken up, written and read; what it is made of is up to the class."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ class Saved(ABC):
         """Tell the streams that what they would send again is on the disk."""
 
 
-class Saving(Saved):
+class SavableLearner(Savable):
     """A learner's state as a value; what it is made of is up to the learner."""
 
     _reader: Reader
@@ -168,7 +168,7 @@ class Saving(Saved):
         """
 
 
-def tell(learner: Saving, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def tell(learner: SavableLearner, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that a learner is: tensors, its own and not copies, and the rest as JSON.
 
     Args:
@@ -188,7 +188,7 @@ def tell(learner: Saving, failed: str) -> tuple[dict[str, Tensor], dict[str, Any
 
 
 def loading(
-    learner: Saving, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+    learner: SavableLearner, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
 ) -> Loading:
     """What a state would change in a learner, all of it looked at.
 

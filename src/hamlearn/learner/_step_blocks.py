@@ -20,7 +20,7 @@ from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import BlockRunner, undo_of
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._driven import drive_rows
-from hamlearn.learner._parts import LearnerState, Parts
+from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._rows import Ahead
 from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
@@ -84,7 +84,7 @@ class StepRunner(BlockRunner):
 class StepPlan:
     """Time, rates and β of each step of a block, as far as they are valid."""
 
-    def __init__(self, parts: Parts, state: LearnerState, block: Block) -> None:
+    def __init__(self, parts: LearnerParts, state: LearnerState, block: Block) -> None:
         hyper, velocity = parts.hyper, parts.system.velocity
         self.driven = parts.system.drive is not None
         self.hyper, self.order, self.begun = hyper, parts.choices.order, state.updates
@@ -174,7 +174,7 @@ class StepPlan:
         return list(torch.from_numpy(table.T.copy()).unbind())
 
 
-def require_moving(members: Sequence[Parts]) -> None:
+def require_moving(members: Sequence[LearnerParts]) -> None:
     """Refuse a schedule that would have to move within the stages of an integrator."""
     integrator = members[0].choices.integrator
     if not isinstance(integrator, Euler) and any(parts.timed for parts in members):

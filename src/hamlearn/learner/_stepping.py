@@ -25,7 +25,7 @@ from hamlearn.learner._commit import (
 from hamlearn.learner._inside import inside
 from hamlearn.learner._labels import Waited, require_id
 from hamlearn.learner._moves import Moved
-from hamlearn.learner._parts import LearnerState, Parts
+from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._running import Reader
 from hamlearn.state import Label, Sample, StepReport
 from hamlearn.system import Carry, Instant, Outcome
@@ -45,7 +45,7 @@ class Stepper:
         repair: What makes the learner whole where an interrupt has struck; `None` where it is.
     """
 
-    def __init__(self, parts: Parts, reader: Reader, late: int) -> None:
+    def __init__(self, parts: LearnerParts, reader: Reader, late: int) -> None:
         self.parts, self.reader = parts, reader
         self.state = parts.first_state(late)
         self.repair: Callable[[], None] | None = None

@@ -24,7 +24,7 @@ _STEADY = {
 }  # fmt: skip
 
 
-class Trace:
+class CellTrace:
     """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ."""
 
     def __init__(self, out: Tensor, inputs: list[Tensor], theta: list[Tensor]) -> None:
@@ -110,7 +110,7 @@ class Cell:
         """ĥ, to be carried on; ticks run without a graph."""
         return self._evaluate(inputs).clone()
 
-    def trace(self, inputs: list[Tensor]) -> Trace:
+    def trace(self, inputs: list[Tensor]) -> CellTrace:
         """ĥ with a graph from the nodes that were read and from θ."""
         inputs = list(inputs)
         for i in self.from_nodes:
@@ -121,7 +121,7 @@ class Cell:
                 )
             inputs[i] = inputs[i].detach().requires_grad_()
         with torch.enable_grad():
-            return Trace(self._evaluate(inputs), [inputs[i] for i in self.from_nodes], self.theta)
+            return CellTrace(self._evaluate(inputs), [inputs[i] for i in self.from_nodes], self.theta)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor

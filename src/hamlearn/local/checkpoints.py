@@ -14,7 +14,7 @@ from hamlearn.local.outer import dense
 from hamlearn.local.setting import Settings
 
 
-class Snapshot(Settings, Owner):
+class LocalSnapshot(Settings, Owner):
     """A local learner's state as a value; `LocalLearner` is what users see of it."""
 
     _engine: Any
@@ -37,13 +37,13 @@ class Snapshot(Settings, Owner):
         }
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {f"omega/{i}": dense(omega) for i, omega in enumerate(self._progress.omega)}
+        tensors = {f"omega/{i}": dense(omega) for i, omega in enumerate(self._ticker.omega)}
         held, engine = self._engine.saved()
         tensors |= {f"engine/{name}": tensor for name, tensor in held.items()}
-        return tensors, {"t": self._progress.t, "updates": self._progress.updates, "engine": engine}
+        return tensors, {"t": self._ticker.t, "updates": self._ticker.updates, "engine": engine}
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
-        progress, engine, theta = self._progress, self._engine, self._system.theta
+        ticker, engine, theta = self._ticker, self._engine, self._system.theta
         moved = {
             "omega": [left.keep(f"omega/{i}", weight.device, weight) for i, weight in enumerate(theta)],
             "t": number(header["t"], "t"),
@@ -54,7 +54,7 @@ class Snapshot(Settings, Owner):
         loaded.load(left.under("engine/"), header["engine"])
 
         def put() -> None:
-            vars(progress).update(moved)
+            vars(ticker).update(moved)
             vars(engine).update(vars(loaded))
 
-        return Change([progress, engine], put)
+        return Change([ticker, engine], put)

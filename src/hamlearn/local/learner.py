@@ -16,21 +16,21 @@ from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import check_chunk, no_sample, require_gradients
 from hamlearn.local.aligned import Aligned
-from hamlearn.local.checkpoints import Snapshot
+from hamlearn.local.checkpoints import LocalSnapshot
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
 from hamlearn.local.fused import FusedRunner, fit, unavailable
-from hamlearn.local.progress import Progress
 from hamlearn.local.setting import check_setting
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import Losses, Order, System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem, Losses, OrderName
+from hamlearn.local.ticker import Ticker
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.wiring import Groups, wire
 from hamlearn.loops import UnsupportedError
 from hamlearn.state import Sample, State, StepReport
 
 
-class LocalLearner(Snapshot):
+class LocalLearner(LocalSnapshot):
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
 
     ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +
@@ -76,7 +76,7 @@ class LocalLearner(Snapshot):
         hold: int = 1,
         align: bool = False,
         delay_free: bool = False,
-        order: Order = "parallel",
+        order: OrderName = "parallel",
         stacked: bool = True,
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
     ) -> None:
@@ -87,11 +87,11 @@ class LocalLearner(Snapshot):
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
         super().__init__()
         self._hold = hold
-        self._system = System(wiring, loss, hyper, order, stacked and not delay_free)
+        self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free)
         self._align, self._delay_free = align, delay_free
         engine = Aligned if align else DelayFree if delay_free else Unaligned
         self._engine: Any = engine(self._system)
-        self._progress = Progress(self._system, self._engine, on_nonfinite)
+        self._ticker = Ticker(self._system, self._engine, on_nonfinite)
         self._told = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -101,7 +101,7 @@ class LocalLearner(Snapshot):
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         for cell in self._system.cells:
-            if isinstance(cell, Stack):
+            if isinstance(cell, LayerStack):
                 # A copy of a weight is no view of the copied stack any more.
                 cell.own()
 
@@ -116,7 +116,7 @@ class LocalLearner(Snapshot):
         """Time, h and z by node, and ω by parameter name. Aligned, each node's are those of its own sample."""
         self._settle(hand_over=True)
         h, z = self._engine.by_node()
-        now = self._progress
+        now = self._ticker
         return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
 
     @property
@@ -151,16 +151,16 @@ class LocalLearner(Snapshot):
         require_gradients()
         self._settle(hand_over=True)
         if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
-            return self._progress.pass_over(sample, self._reader)
-        report = self._progress.show(sample, self._hold * self._engine.ticks, self._reader)
-        return report if report is not None else StepReport(self._progress.t, None, None, None)
+            return self._ticker.pass_over(sample, self._reader)
+        report = self._ticker.show(sample, self._hold * self._engine.ticks, self._reader)
+        return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
         self._settle(hand_over=True)
         reports = []
         while self._align and self._engine.flights:
-            report = self._progress.show(None, 1)
+            report = self._ticker.show(None, 1)
             if report is not None:
                 reports.append(report)
         return reports
@@ -205,7 +205,7 @@ class LocalLearner(Snapshot):
         except UnsupportedError as error:
             reason = reason or str(error)
         if reason is None:
-            self._blocks = FusedRunner(self._progress, self._hold, self._reader, self.step)
+            self._blocks = FusedRunner(self._ticker, self._hold, self._reader, self.step)
         elif not self._told:
             self._told = True
             warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=4)
@@ -244,7 +244,7 @@ class LocalLearner(Snapshot):
         self._engine.reset()
 
 
-def settled(learner: LocalLearner) -> tuple[Progress, Reader]:
+def settled(learner: LocalLearner) -> tuple[Ticker, Reader]:
     """All that a local learner holds, its place in the stream included, with nothing left to an engine."""
     learner._settle(hand_over=True)
-    return learner._progress, learner._reader
+    return learner._ticker, learner._reader

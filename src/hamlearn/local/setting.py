@@ -12,8 +12,8 @@ from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 
 if TYPE_CHECKING:
-    from hamlearn.local.progress import Progress
-    from hamlearn.local.system import System
+    from hamlearn.local.system import LocalSystem
+    from hamlearn.local.ticker import Ticker
 
 
 def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, order: str, nonfinite: str) -> None:
@@ -56,8 +56,8 @@ def check_tensors(named: list[tuple[str, Tensor]]) -> None:
 class Settings:
     """What a learner was made with; nothing of it can be set anew, which would have no effect."""
 
-    _system: System
-    _progress: Progress
+    _system: LocalSystem
+    _ticker: Ticker
     _hold: int
     _align: bool
     _delay_free: bool
@@ -85,4 +85,4 @@ class Settings:
     @property
     def on_nonfinite(self) -> str:
         """What is done where a value is not finite."""
-        return self._progress.on_nonfinite
+        return self._ticker.on_nonfinite

@@ -63,7 +63,7 @@ class StackTrace:
         return [weight, delta.squeeze(1) if delta.shape[1] == 1 else delta.sum(1)]
 
 
-class Stack:
+class LayerStack:
     """A chain of equal layers σ(W_l x_l + b_l) as one cell: state and costate are (layers, ..., n).
 
     Residual layers add x_l to that. x_0 comes from outside and x_l = h_{l−1}; a message to x_l is one to h_{l−1}.

@@ -19,24 +19,24 @@ from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
 from hamlearn.local.setting import check_tensors
-from hamlearn.local.stacked import Stack
+from hamlearn.local.stacked import LayerStack
 from hamlearn.local.wiring import Node, Wiring
 from hamlearn.velocity import Value, Velocity
 
-Order = Literal["parallel", "sequential"]
+OrderName = Literal["parallel", "sequential"]
 Losses = Loss | Mapping[str, Loss]
 
 
 @dataclass
-class System:
+class LocalSystem:
     """A wiring with its learnable weights laid out in slots: one per weight, or one per stack of weights."""
 
     wiring: Wiring
     loss: Losses
     hyper: Hyper
-    order: Order
+    order: OrderName
     stacked: bool
-    cells: list[Cell | Stack] = field(init=False)
+    cells: list[Cell | LayerStack] = field(init=False)
     theta: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,9 +88,9 @@ class System:
                 self._betas.append(self._beta_of[self._name_of[weight]])
         return Cell(node, [self._place[w] for w in weights], weights, nodes)
 
-    def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> Stack:
+    def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> LayerStack:
         slots = list(range(len(self.theta), len(self.theta) + len(betas)))
-        stack = Stack(run, slots, nodes)
+        stack = LayerStack(run, slots, nodes)
         per_layer = [list(node.module.parameters()) for node in run]
         self.theta += stack.theta
         self.slot_names += [tuple(self._name_of[w] for w in kind) for kind in zip(*per_layer, strict=True)]

@@ -15,9 +15,9 @@ from hamlearn.learner._running import Reader
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.fused import exchange
 from hamlearn.local.fused.fit import Group, check_batch, fit
-from hamlearn.local.fused.pace import Entry, Pace
+from hamlearn.local.fused.pace import Entry, FusedPace
 from hamlearn.local.fused.tick import AT_ONCE, Ticks
-from hamlearn.local.progress import Progress
+from hamlearn.local.ticker import Ticker
 from hamlearn.state import Sample, StepReport
 from hamlearn.streams.blocks import Block
 
@@ -28,18 +28,18 @@ class FusedRunner(BlockRunner):
     While a run goes on, states and ω lie where the kernels have them; `hand_over` gives them back.
 
     Args:
-        progress: Time, ω and θ, and the engine that they go back to.
+        ticker: Time, ω and θ, and the engine that they go back to.
         hold: Ticks that each sample is shown for.
         reader: Reads the stream and keeps count.
         step: Takes one sample eagerly.
     """
 
-    def __init__(self, progress: Progress, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
+    def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
-        self.progress = progress
-        self._engine: Any = progress.engine
+        self.ticker = ticker
+        self._engine: Any = ticker.engine
         self._hold = hold
-        self._loss = progress.system.loss_of[progress.system.wiring.outputs[0]]
+        self._loss = ticker.system.loss_of[ticker.system.wiring.outputs[0]]
         self._ticks: Ticks | None = None
         self._key: Any = None
         self._holds = False
@@ -54,14 +54,14 @@ class FusedRunner(BlockRunner):
     @torch.no_grad()
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once."""
-        progress = self.progress
-        groups = fit(progress.system)
+        ticker = self.ticker
+        groups = fit(ticker.system)
         device = groups[0].weight.device
         fits = _fits(block, groups, self._loss)
         if not fits or torch.is_autocast_enabled(device.type) or torch.is_inference_mode_enabled():
             return None
-        for _ in range(min(block.count, progress.watch.parts)):
-            progress.watch.check()
+        for _ in range(min(block.count, ticker.watch.parts)):
+            ticker.watch.check()
         ticks = self._ready(block, groups)
         if ticks is None:
             return None
@@ -71,13 +71,13 @@ class FusedRunner(BlockRunner):
         rows = list(u.unbind()), [] if target is None else list(target.unbind())
         flights = dict(self.flights)
         lag = self._lag()
-        pace = Pace(progress, block, self._hold, lag, self.number, flights, self.fresh, rows)
+        pace = FusedPace(ticker, block, self._hold, lag, self.number, flights, self.fresh, rows)
         if pace.count < block.count:
             return self.shorter(block, pace.count)
         self.repair = undo = self._undo(ticks)
         ran = self._run(ticks, pace, u)
         good = block.count
-        if progress.on_nonfinite != "ignore":
+        if ticker.on_nonfinite != "ignore":
             bad = ran.wrong(pace)
             if lag is not None:
                 bad[:-1] |= ~u.isfinite().flatten(1).all(1).repeat_interleave(self._hold)
@@ -92,17 +92,17 @@ class FusedRunner(BlockRunner):
         horizon = 0 if lag is None else self._engine.schedule.horizon
         self.flights = {n: entry for n, entry in flights.items() if n > self.number - horizon}
         self.fresh = pace.fresh
-        progress.t, progress.updates = pace.t, pace.updates
-        progress.shown += block.count
-        torch.autograd.graph.increment_version(progress.system.theta)
+        ticker.t, ticker.updates = pace.t, pace.updates
+        ticker.shown += block.count
+        torch.autograd.graph.increment_version(ticker.system.theta)
         return Ahead(block, pace, ran, undo, self.reader.progress)  # type: ignore[arg-type]
 
     def row(self, ahead: Ahead, index: int) -> StepReport:
         """The report of a sample; of none while the first samples are under way."""
-        pace, ran = cast(Pace, ahead.plan), cast(Ran, ahead.ran)
+        pace, ran = cast(FusedPace, ahead.plan), cast(FusedRan, ahead.ran)
         told = pace.told[index]
         if told is None:
-            return StepReport(self.progress.t, None, None, None)
+            return StepReport(self.ticker.t, None, None, None)
         entry, tick = told.entry, told.tick
         y, losses = ran.rows
         loss = None if entry.target is None else losses[tick]
@@ -119,16 +119,16 @@ class FusedRunner(BlockRunner):
             exchange.give_aligned(self._ticks, self._engine, self.number, self.flights)
         else:
             exchange.give_unaligned(self._ticks, self._engine, self.fresh)
-        exchange.give_omega(self._ticks, self.progress)
+        exchange.give_omega(self._ticks, self.ticker)
         self._holds, self.flights = False, {}
 
     def _undo(self, ticks: Ticks) -> Undo:
         """What puts the learner back to where it is."""
-        progress, theta = self.progress, self.progress.system.theta
-        numbers = self.number, self.flights, self.fresh, progress.t, progress.updates, progress.shown
+        ticker, theta = self.ticker, self.ticker.system.theta
+        numbers = self.number, self.flights, self.fresh, ticker.t, ticker.updates, ticker.shown
 
         def put_back() -> None:
-            self.number, self.flights, self.fresh, progress.t, progress.updates, progress.shown = numbers
+            self.number, self.flights, self.fresh, ticker.t, ticker.updates, ticker.shown = numbers
             torch.autograd.graph.increment_version(theta)
 
         return Undo([*theta, ticks.clock, *(x for held in ticks.held for x in held.state())], put_back)
@@ -138,7 +138,7 @@ class FusedRunner(BlockRunner):
         if not isinstance(self._engine, Aligned):
             return None
         schedule = self._engine.schedule
-        return schedule.shown(self.progress.system.cells[-1].name) + schedule.lag
+        return schedule.shown(self.ticker.system.cells[-1].name) + schedule.lag
 
     def _ready(self, block: Block, groups: list[Group]) -> Ticks | None:
         """Ticks for such samples, with the learner's present state in them; `None` where that does not fit."""
@@ -183,11 +183,11 @@ class FusedRunner(BlockRunner):
             if not exchange.fits_unaligned(ticks, engine):
                 return False
             self.fresh = exchange.take_unaligned(ticks, engine)
-        exchange.take_omega(ticks, self.progress)
+        exchange.take_omega(ticks, self.ticker)
         self._holds = True
         return True
 
-    def _run(self, ticks: Ticks, pace: Pace, u: Tensor) -> Ran:
+    def _run(self, ticks: Ticks, pace: FusedPace, u: Tensor) -> FusedRan:
         """All ticks of a block, in stretches as long as there are graphs for."""
         count, hold = len(pace.rows), self._hold
         rates = torch.zeros(count, ticks.rates.shape[1], dtype=torch.float64)
@@ -198,7 +198,7 @@ class FusedRunner(BlockRunner):
         blank = ticks.target.new_zeros(ticks.target_shape)
         known = [x for x in pace.targets if x is not None]
         target = torch.stack([blank if x is None else x for x in pace.targets]) if known else None
-        ran, start = Ran(ticks, count), 0
+        ran, start = FusedRan(ticks, count), 0
         while start < count:
             size = AT_ONCE
             while size > count - start:
@@ -214,7 +214,7 @@ class FusedRunner(BlockRunner):
         return ran
 
 
-class Ran:
+class FusedRan:
     """What the ticks of a block showed, row by row."""
 
     def __init__(self, ticks: Ticks, count: int) -> None:
@@ -232,7 +232,7 @@ class Ran:
         self.coupling[rows] = torch.cat([held.coupling[:size] for held in ticks.held], 1).sum(1)
         self.bad[rows] = ticks.bad[:size, 0] != 0
 
-    def wrong(self, pace: Pace) -> Tensor:
+    def wrong(self, pace: FusedPace) -> Tensor:
         """Ticks in which something was not finite, and a place for the costates that they leave."""
         known = torch.tensor([target is not None for target in pace.targets], device=self.bad.device)
         self.bad[:-1] |= known & ~self.loss.isfinite()

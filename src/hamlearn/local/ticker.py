@@ -19,15 +19,15 @@ from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, is_sound, nonfinite_message, reach, smallest_risk
 from hamlearn.local.move import Move
 from hamlearn.local.proposal import Done, Omega, Proposal, costate
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
 from hamlearn.local.unaligned import Unaligned
-from hamlearn.local.watch import Watch
+from hamlearn.local.watch import ModuleWatch
 from hamlearn.state import Sample, StepReport
 
 
 @dataclass(slots=True)
-class Change:
+class TickChange:
     """All that a tick would change: the weights by `moves`, states by `commit`, and numbers by value."""
 
     moves: list[Move]
@@ -46,7 +46,7 @@ class Skip:
     drop: bool
 
 
-class Progress:
+class Ticker:
     """Time, ω and θ, moved tick by tick with what an engine proposes for the nodes.
 
     Attributes:
@@ -59,7 +59,7 @@ class Progress:
         watch: Looks whether the module is the one that the learner was built from.
     """
 
-    def __init__(self, system: System, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
+    def __init__(self, system: LocalSystem, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
         self.system = system
         self.engine: Any = engine
         self.aligned = isinstance(engine, Aligned)
@@ -70,8 +70,8 @@ class Progress:
         self.shown = 0
         self.usual = UsualRates(system.hyper)
         modules = system.wiring.modules()
-        self.watch = Watch(modules, system)
-        stacked = {m for cell in system.cells if isinstance(cell, Stack) for m in cell.modules}
+        self.watch = ModuleWatch(modules, system)
+        stacked = {m for cell in system.cells if isinstance(cell, LayerStack) for m in cell.modules}
         self._buffers = Buffers([m for m in modules if m not in stacked])
         self._devices = devices_of(tensors_of(modules))
         self._risk = smallest_risk(system.theta)
@@ -138,7 +138,9 @@ class Progress:
 
         return count
 
-    def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
+    def _propose(
+        self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool
+    ) -> TickChange | Skip:
         """What one tick would change, or that it is to be skipped."""
         system, t = self.system, self.t
         rates = self.usual.at(t, None if sample is None else sample.tau, first=self.updates == 0)
@@ -161,9 +163,9 @@ class Progress:
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
         moves = system.moves(system.theta, moving, t, rates.stride)
-        return Change(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+        return TickChange(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
 
-    def _take(self, change: Change, count: Callable[[], None] | None = None) -> None:
+    def _take(self, change: TickChange, count: Callable[[], None] | None = None) -> None:
         """Make a change, and count its sample; where that was interrupted, asking again makes the rest of it."""
         for move in change.moves:
             move.make()
