@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn import _tree
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import vjp
 from hamlearn.networks import Network
 from hamlearn.transition import as_state
 

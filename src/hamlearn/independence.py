@@ -9,8 +9,8 @@ from torch import Tensor
 
 from hamlearn._replay import devices_of
 from hamlearn.columns import Layer
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import vjp
 from hamlearn.system import System
 
 

@@ -13,8 +13,8 @@ from hamlearn import _tree
 from hamlearn._replay import devices_of, drawing, generators
 from hamlearn._scale import Scale, add_, plus, scaled, seed
 from hamlearn.credit import Credit
+from hamlearn.derivatives import coupling, instantaneous_loss, vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 from hamlearn.transition import as_state, rate

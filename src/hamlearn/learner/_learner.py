@@ -9,8 +9,8 @@ import torch
 
 from hamlearn import _tree
 from hamlearn.credit import Cleared, Credit, Echo
+from hamlearn.derivatives import Loss
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner._blocks import BlockRunner

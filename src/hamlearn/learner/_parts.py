@@ -9,8 +9,8 @@ import torch
 from hamlearn import _tree
 from hamlearn._replay import devices_of
 from hamlearn._slots import Slots
+from hamlearn.derivatives import Loss
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import Loss
 from hamlearn.hyper import Hyper
 from hamlearn.learner._labels import Waiting
 from hamlearn.learner._moves import Moves

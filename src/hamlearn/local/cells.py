@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn._replay import Buffers, devices_of, drawing, generators, tensors_of
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import vjp
 from hamlearn.local.residual import Residual
 from hamlearn.local.wiring import Merged, Node
 

@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import vjp
 from hamlearn.local.layers import branch_of, flat, out_of_place
 from hamlearn.local.outer import Outer
 from hamlearn.local.wiring import Node

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from hamlearn.derivatives import Loss, instantaneous_loss, vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
 from hamlearn.local.losses import without_graph
