@@ -12,7 +12,7 @@ from hamlearn.errors import HamlearnError, StreamError
 from hamlearn.learner._agent_reports import AgentsReport, Passed
 from hamlearn.learner._agent_runs import SideBySide
 from hamlearn.learner._agent_sheet import Sheet
-from hamlearn.learner._blocks import tell_changes
+from hamlearn.learner._blocks import tell_changes, tell_eager
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._running import END, Progress
 from hamlearn.learner._stepping import Stepper
@@ -111,7 +111,7 @@ class Agents(SideBySide):
                     self.make_whole()
                     reason = error
                 if reason is not None:
-                    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
+                    tell_eager(reason)
                     compiles = False
                     continue
                 if now is None:

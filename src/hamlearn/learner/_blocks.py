@@ -63,7 +63,7 @@ class BlockRunner(ABC):
                     report = reader.counted(self.step, block.sample(0))
                     done, alone = done + 1, False
                     if reason is not None:
-                        _tell_eager(reason)
+                        tell_eager(reason)
                         compiles = False
                     yield report
                     continue
@@ -117,7 +117,7 @@ class BlockRunner(ABC):
                     except UnsupportedError as error:
                         self.make_whole()
                         compiles = False
-                        _tell_eager(error)
+                        tell_eager(error)
                 if ahead is None:
                     if undo is None and back is None:
                         back = keep()
@@ -207,9 +207,10 @@ class BlockRunner(ABC):
             )
 
 
-def _tell_eager(reason: UnsupportedError) -> None:
-    """Say why steps are made one by one, to whoever asked for them."""
-    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=3)
+def tell_eager(reason: object, frames: int = 1) -> None:
+    """Say why steps are made one by one, to whoever asked for them: `frames` above the caller."""
+    text = f"engine='compiled' falls back to the eager engine: {reason}"
+    warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
 
 
 def tell_changes(ran: Ran, whole: str) -> None:

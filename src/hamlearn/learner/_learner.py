@@ -187,7 +187,8 @@ class Learner(Snapshot):
             max_steps: How many samples to take at most.
             engine: `"eager"`, one sample at a time. `"compiled"`: the step is compiled once, and blocks of
                 samples are taken in one call; whatever the learner is asked between two reports, it answers as
-                of the last one. Where a network cannot be compiled, it goes on eagerly and says why.
+                of the last one. Where a network cannot be compiled, the run falls back to the eager engine
+                and says why.
             chunk: How many samples the compiled engine takes at a time, at most; `None`: 256, and 1024 on a GPU.
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -12,7 +11,7 @@ from torch import nn
 from hamlearn._replay import evaluating
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.learner._blocks import BlockRunner
+from hamlearn.learner._blocks import BlockRunner, tell_eager
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import check_chunk, no_sample, require_gradients
 from hamlearn.local.aligned import Aligned
@@ -185,8 +184,8 @@ class LocalLearner(LocalSnapshot):
             max_steps: How many samples to take at most.
             engine: `"eager"`, one tick at a time. `"compiled"`: on a GPU, chains of linear layers are ticked by
                 kernels that read and write each weight once, many ticks in one call; whatever the learner is
-                asked between two reports, it answers as of the last one. Elsewhere it goes on eagerly, and says
-                why, once.
+                asked between two reports, it answers as of the last one. Elsewhere the run falls back to the
+                eager engine, and says why, once.
             chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
@@ -208,7 +207,7 @@ class LocalLearner(LocalSnapshot):
             self._blocks = FusedRunner(self._ticker, self._hold, self._reader, self.step)
         elif not self._told:
             self._told = True
-            warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=4)
+            tell_eager(reason, frames=3)
         return self._blocks
 
     def _told_of(self, reports: Iterator[StepReport], max_steps: int | None) -> Iterator[StepReport]:
