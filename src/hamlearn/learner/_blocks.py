@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,13 +13,15 @@ from torch import Tensor
 from hamlearn._slots import put
 from hamlearn.compiled import Ran, UnsupportedError
 from hamlearn.errors import HamlearnError
-from hamlearn.learner._rows import Ahead, BlockReport
+from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._rows import Ahead, BlockReport, Plan
 from hamlearn.learner._running import Reader
 from hamlearn.learner._stepping import Stepper
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, copied
 
 T = TypeVar("T")
+P = TypeVar("P", bound=Plan)
 FEWER = 256
 """Samples that are taken at once after one that had to be taken by itself; twice as many after that."""
 
@@ -183,9 +185,9 @@ class BlockRunner(ABC):
         Until the caller has noted down what it answers, `repair` undoes it.
         """
 
-    @abstractmethod
     def pending(self) -> int:
-        """How many tokens wait for the end of their sequence."""
+        """How many tokens wait for the end of their sequence; none where every sample is learned from at once."""
+        return 0
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
@@ -205,6 +207,43 @@ class BlockRunner(ABC):
             self.reader.progress = ahead.before.after(
                 ahead.delivered, None if ends is None else ends[: ahead.delivered]
             )
+
+
+class PlannedRunner(BlockRunner, Generic[P]):
+    """Plans the rates of a block, takes it, and looks how far that went well."""
+
+    @keeps_mode
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well, at once; `None` where its first sample does not."""
+        plan = self.plan(block)
+        if plan is None or plan.count == 0:
+            return None
+        block = block.part(0, plan.count)
+        self.repair = undo = self.undo()
+        try:
+            ran, good = self.take(block, plan, undo)
+        except HamlearnError:
+            good = 0
+        if good < block.count:
+            return self.shorter(block, good)
+        self.accept(block, plan, ran)
+        return Ahead(block, plan, ran, undo, self.reader.progress)
+
+    @abstractmethod
+    def plan(self, block: Block) -> P | None:
+        """Times and rates of its steps; `None` where they cannot be taken at once yet."""
+
+    @abstractmethod
+    def undo(self) -> Callable[[], None]:
+        """What brings everything back to where it is."""
+
+    @abstractmethod
+    def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """Make the steps, and tell how many of them went well from the first one on."""
+
+    @abstractmethod
+    def accept(self, block: Block, plan: P, ran: Ran) -> None:
+        """Note down where these steps have led."""
 
 
 def tell_eager(reason: object, frames: int = 1) -> None:

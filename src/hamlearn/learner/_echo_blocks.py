@@ -16,10 +16,7 @@ from hamlearn import _tree
 from hamlearn._scale import scaled
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
-from hamlearn.errors import HamlearnError
-from hamlearn.learner._blocks import BlockRunner, undo_of
-from hamlearn.learner._commit import keeps_mode
-from hamlearn.learner._rows import Ahead
+from hamlearn.learner._blocks import PlannedRunner, undo_of
 from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
@@ -28,7 +25,7 @@ from hamlearn.system import Carry
 from hamlearn.tokens import Token
 
 
-class EchoRunner(BlockRunner):
+class EchoRunner(PlannedRunner["EchoPlan"]):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
     def __init__(self, stepper: Stepper, step: Callable[[Sample], Any]) -> None:
@@ -49,9 +46,8 @@ class EchoRunner(BlockRunner):
             return 0
         return sum(stretch.count for stretch in self.waiting) + self.order.pending()
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take the tokens of the block, with all echoes that fall due."""
+    def plan(self, block: Block) -> EchoPlan:
+        """Rates of its tokens, and where echoes fall due."""
         if self.credit.memory == "reversible":
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
@@ -59,21 +55,10 @@ class EchoRunner(BlockRunner):
         self.parts.check_network()
         self._take_over()
         plan = EchoPlan(self, block)
-        if plan.count == 0:
-            return None
         self.parts.usual.overshoot.look(plan.rates)
-        block = block.part(0, plan.count)
-        self.repair = undo = self._undo()
-        try:
-            ran, good = self._pass(block, plan)
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            return self.shorter(block, good)
-        self._become(t=plan.times[-1], updates=plan.updates)
-        return Ahead(block, plan, ran, undo, self.reader.progress)
+        return plan
 
-    def _undo(self) -> Callable[[], None]:
+    def undo(self) -> Callable[[], None]:
         """What puts back the learner and its waiting tokens."""
         learner, since = undo_of(self.stepper), self.since
         waiting = [(stretch, stretch.fresh) for stretch in self.waiting]
@@ -90,7 +75,12 @@ class EchoRunner(BlockRunner):
     def _become(self, **changed: Any) -> None:
         self.stepper.state = self.stepper.state._replace(**changed)
 
-    def _pass(self, block: Block, plan: EchoPlan) -> tuple[Ran, int]:
+    def accept(self, block: Block, plan: EchoPlan, ran: Ran) -> None:
+        """Time and number of updates; all else has moved with the tokens."""
+        self._become(t=plan.times[-1], updates=plan.updates)
+
+    def take(self, block: Block, plan: EchoPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """All tokens forward, and back again where an echo falls due."""
         stepper, system, passed, start = self.stepper, self.parts.system, [], 0
         for stop in plan.ends:
             part = block.part(start, stop)

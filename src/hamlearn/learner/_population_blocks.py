@@ -11,10 +11,8 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
-from hamlearn.errors import HamlearnError
 from hamlearn.learner._alike import difference
-from hamlearn.learner._blocks import BlockRunner
-from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._blocks import PlannedRunner, Undo
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Lanes, Layout
 from hamlearn.learner._parts import LearnerParts
@@ -29,7 +27,7 @@ from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
 
 
-class PopulationRunner(BlockRunner):
+class PopulationRunner(PlannedRunner["PopulationPlan"]):
     """Takes blocks of samples by one loop for all members."""
 
     def __init__(self, members: list[Stepper], reader: Reader, step: Callable[[Sample], Any]) -> None:
@@ -43,19 +41,14 @@ class PopulationRunner(BlockRunner):
         self.lanes: Lanes | None = None
         self._kept: dict[str, Any] = {}
 
-    def pending(self) -> int:
-        """None: every sample is learned from at once."""
-        return 0
-
     def spread(self) -> None:
         """Give each member what is its own, and keep nothing."""
         if self.lanes is not None:
             self.lanes.spread(self.members, self.engine)
             self.lanes = None
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well for every member."""
+    def plan(self, block: Block) -> PopulationPlan | None:
+        """Rates and β of all members; `None` where these are not at the same place of a sequence."""
         require_moving(self.parts)
         if self.lanes is None:
             if len({(m.state.fresh, len(m.state.carry.h)) for m in self.members}) > 1:
@@ -66,17 +59,23 @@ class PopulationRunner(BlockRunner):
                 if differs is not None:
                     raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
             self.lanes = Lanes(self.members, self.engine, self.layout)
-        lanes, stateful = self.lanes, self.parts[0].stateful
-        plan = PopulationPlan(self.parts, lanes, block, self._kept)
-        if plan.count == 0:
-            return None
+        plan = PopulationPlan(self.parts, self.lanes, block, self._kept)
         for number, parts in enumerate(self.parts):
             parts.usual.overshoot.look(step[number] for step in plan.rates)
-        block = block.part(0, plan.count)
+        return plan
+
+    def undo(self) -> Undo:
+        """What brings all members back to where they are."""
+        assert self.lanes is not None
+        return self.lanes.undo()
+
+    def take(self, block: Block, plan: PopulationPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """All steps of all members by one loop."""
+        lanes = self.lanes
+        assert lanes is not None
         start = lanes.carry
-        if stateful and (lanes.fresh or not start.h):
+        if self.parts[0].stateful and (lanes.fresh or not start.h):
             start = self._anew(block.sample(0).u, start)
-        self.repair = undo = lanes.undo()
         pace = plan.pace()
 
         def run(watch: Watch) -> Ran:
@@ -86,18 +85,16 @@ class PopulationRunner(BlockRunner):
         def check() -> None:
             self.members[0].rehearse(block.sample(0))
 
-        watch = plan.watch(self.choices.on_nonfinite)
-        try:
-            ran, good = run_watched(run, undo, lanes.theta, block, watch)
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            return self.shorter(block, good)
+        return run_watched(run, undo, lanes.theta, block, plan.watch(self.choices.on_nonfinite))
+
+    def accept(self, block: Block, plan: PopulationPlan, ran: Ran) -> None:
+        """Where the lanes are after the last step."""
+        lanes = self.lanes
+        assert lanes is not None
         lanes.carry, lanes.fresh = ran.carry, block.ends(block.count - 1)
-        if stateful and lanes.fresh:
+        if self.parts[0].stateful and lanes.fresh:
             lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry)
         lanes.times, lanes.updates = plan.all_times[-1], plan.updates
-        return Ahead(block, plan, ran, undo, self.reader.progress)
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""

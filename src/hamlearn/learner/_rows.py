@@ -19,6 +19,9 @@ from hamlearn.streams.blocks import Block
 class Plan(Protocol):
     """Times and rates of the steps of a block."""
 
+    count: int
+    """How many of them are valid."""
+
     @property
     def rates(self) -> list[Any]:
         """Rates of each step; one for all where they do not change."""

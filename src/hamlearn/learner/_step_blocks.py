@@ -14,21 +14,18 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.adaptive import Adaptive
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
-from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
-from hamlearn.learner._blocks import BlockRunner, undo_of
-from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._blocks import PlannedRunner, Undo, undo_of
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._parts import LearnerParts, LearnerState
-from hamlearn.learner._rows import Ahead
 from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
 
 
-class StepRunner(BlockRunner):
+class StepRunner(PlannedRunner["StepPlan"]):
     """Orders in which every sample is a step of its own.
 
     Args:
@@ -38,30 +35,28 @@ class StepRunner(BlockRunner):
 
     def __init__(self, stepper: Stepper, step: Callable[[Sample], Any]) -> None:
         super().__init__(stepper.reader, step)
-        self.stepper, choices = stepper, stepper.parts.choices
-        self.engine = Engine(stepper.parts.order, choices.reset_h == "sample", choices.credit.carries)
+        self.stepper, self.parts = stepper, stepper.parts
+        choices = self.parts.choices
+        self.engine = Engine(self.parts.order, choices.reset_h == "sample", choices.credit.carries)
         self._kept: dict[Any, Any] = {}
 
-    def pending(self) -> int:
-        """None: every sample is learned from at once."""
-        return 0
+    def plan(self, block: Block) -> StepPlan:
+        """Rates and β of its steps."""
+        require_moving([self.parts])
+        self.parts.check_network()
+        plan = StepPlan(self.parts, self.stepper.state, block)
+        self.parts.usual.overshoot.look(plan.rates)
+        return plan
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well, at once."""
-        parts, state = self.stepper.parts, self.stepper.state
-        require_moving([parts])
-        parts.check_network()
-        plan = StepPlan(parts, state, block)
-        if plan.count == 0:
-            return None
-        parts.usual.overshoot.look(plan.rates)
-        block = block.part(0, plan.count)
-        start = parts.met(state, block.sample(0).u)
-        self.repair = undo = undo_of(self.stepper)
-        engine, order, theta = self.engine, parts.order, parts.system.theta
+    def undo(self) -> Undo:
+        """What puts the learner back to where it is."""
+        return undo_of(self.stepper)
+
+    def take(self, block: Block, plan: StepPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """All steps by one loop."""
+        engine, order, theta = self.engine, self.parts.order, self.parts.system.theta
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
-        pace = plan.pace(self._kept)
+        start, pace = self.parts.met(self.stepper.state, block.sample(0).u), plan.pace(self._kept)
 
         def run(watch: Watch) -> Ran:
             return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch, check)
@@ -69,16 +64,13 @@ class StepRunner(BlockRunner):
         def check() -> None:
             self.stepper.rehearse(block.sample(0))
 
-        try:
-            ran, good = run_watched(run, undo, theta, block, plan.watch(parts.choices.on_nonfinite))
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            return self.shorter(block, good)
-        fresh = block.ends(block.count - 1)
-        carry = parts.anew(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
-        self.stepper.state = LearnerState(carry, float(plan.clock[-1]), plan.updates, fresh, state.waiting)
-        return Ahead(block, plan, ran, undo, self.reader.progress)
+        return run_watched(run, undo, theta, block, plan.watch(self.parts.choices.on_nonfinite))
+
+    def accept(self, block: Block, plan: StepPlan, ran: Ran) -> None:
+        """The state after the last step; h0 again, where that ends a sequence."""
+        fresh, waiting = block.ends(block.count - 1), self.stepper.state.waiting
+        carry = self.parts.anew(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
+        self.stepper.state = LearnerState(carry, float(plan.clock[-1]), plan.updates, fresh, waiting)
 
 
 class StepPlan:

@@ -47,10 +47,6 @@ class FusedRunner(BlockRunner):
         self.number = 0
         self.fresh = False
 
-    def pending(self) -> int:
-        """None: every sample is learned from as it passes."""
-        return 0
-
     @torch.no_grad()
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once."""
