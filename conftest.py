@@ -25,6 +25,7 @@ def _enter_page(namespace: dict[str, object]) -> None:
     namespace["ROOT"] = ROOT
     folder = _open_page.enter_context(TemporaryDirectory())
     _open_page.enter_context(chdir(folder))
+    _open_page.callback(torch.set_default_dtype, torch.get_default_dtype())
     torch.manual_seed(0)
 
 

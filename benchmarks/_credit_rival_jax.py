@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-CHUNK = 1_000
+CHUNK = 5_000
 
 
 def main(path: str, units: int, rate: float, cell: str) -> dict[str, Any]:

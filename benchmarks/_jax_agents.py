@@ -28,7 +28,8 @@ def measure(workload: Workload, agents: int, u: Tensor, target: Tensor, chunk: i
         return jax.device_put(tensor.detach().cpu().numpy(), device)
 
     def each(tensor: Any) -> Any:
-        return jnp.stack([tensor] * agents)
+        # As an operation with one operand for each agent, this would take minutes to compile.
+        return jnp.array(jnp.broadcast_to(tensor, (agents, *tensor.shape)))
 
     places = np.array(starts)[:, None] + np.arange(chunk)
     samples = tuple(put(part)[places] for part in (u, target))

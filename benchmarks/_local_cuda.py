@@ -1,6 +1,7 @@
 """Ticks of local layers on a GPU against BackPropagation of the same net.
 
-Chains of equal layers with tanh, mean squared error, float32, momentum 0.9. All on one GPU in one process:
+Chains of equal layers with tanh, mean squared error, momentum 0.9, float32; or local layers with weights in
+bfloat16 and everything else in float32. All on one GPU in one process:
 
 - BackPropagation, eager; as one CUDA graph of forward, backward and fused SGD; and compiled by `torch.compile`;
 - eager local ticks, unaligned and aligned;
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner, Residual
+from hamlearn.local.fused import FusedRunner
 from hamlearn.local.fused.tick import AT_ONCE
 from hamlearn.state import Sample
 
@@ -30,21 +32,27 @@ LR, MOMENTUM = 1e-4, 0.9
 _ROUNDS = 5
 
 
-def measure(quick: bool) -> dict[str, Any]:
-    """All rows, and the copy bandwidth."""
+def measure(quick: bool) -> Iterator[dict[str, Any]]:
+    """The copy bandwidth and all rows so far, after each row: stopped at any moment, it has told what it found."""
+    large, deep = {"depth": 64, "width": 1024}, {"depth": 256, "width": 256}
     cases: list[dict[str, Any]] = [{"depth": 4, "width": 64}]
     if not quick:
+        cases = [large, deep]
+        cases += [{**net, "batch": batch} for batch in (4, 8, 32) for net in (large, deep)]
+        cases += [{**net, "batch": batch, "narrow": True} for batch in (1, 4) for net in (large, deep)]
+        cases += [{"depth": depth, "width": 256} for depth in (16, 64, 1024)]
         # The time that `torch.compile` takes grows with the depth, to minutes: only these have it.
-        cases = [{"depth": depth, "width": 1024, "compiles": True} for depth in (4, 16, 64)]
-        cases += [{"depth": depth, "width": 256} for depth in (16, 64, 256, 1024)]
-        cases += [{"depth": 64, "width": 1024, "batch": 4}, {"depth": 256, "width": 256, "batch": 32}]
-        cases += [{"depth": 64, "width": 1024, "residual": True}]
+        cases += [{"depth": depth, "width": 1024, "compiles": True} for depth in (4, 16)]
+        cases += [{**large, "residual": True}]
     copied = copy_bandwidth()
-    rows = []
+    rows: list[dict[str, Any]] = []
     for case in cases:
         rows.append(_row(**case, copied=copied))
         torch.cuda.empty_cache()
-    return {"copy bytes a second": copied, "rows": rows}
+        order = sorted(
+            rows, key=lambda row: (row["batch"], row["residual"], row["weights"], -row["width"], row["depth"])
+        )
+        yield {"copy bytes a second": copied, "rows": order}
 
 
 def copy_bandwidth() -> float:
@@ -61,36 +69,44 @@ def _row(
     batch: int = 1,
     residual: bool = False,
     compiles: bool = False,
+    narrow: bool = False,
     copied: float = 1.0,
 ) -> dict[str, Any]:
     torch.manual_seed(0)
     u, target = torch.randn(2, 256, batch, width, device="cuda")
     found: dict[str, float] = {}
     module = _net(depth, width, residual)
-    found["BackPropagation, eager"] = _on_host(_backprop(module, u[0], target[0]))
-    found["BackPropagation, CUDA graph"] = _on_gpu(graphed(_backprop(module, u[0], target[0])))
+    if narrow:
+        module = module.to(torch.bfloat16)
+    else:
+        found["BackPropagation, eager"] = _on_host(_backprop(module, u[0], target[0]))
+        found["BackPropagation, CUDA graph"] = _on_gpu(graphed(_backprop(module, u[0], target[0])))
     if compiles:
         compiled: Any = torch.compile(module)
         found["BackPropagation, compiled"] = _on_host(_backprop(compiled, u[0], target[0]))
-    bytes_moved = 4 * 4 * depth * width * width
+    bytes_moved = (2 * 2 + 2 * 4 if narrow else 4 * 4) * depth * width * width
+    wide = torch.float32 if narrow else None
     shares = {}
     for name, align in (("unaligned", False), ("aligned", True)):
-        learner = LocalLearner(module, nn.functional.mse_loss, Hyper.from_sgd(LR, MOMENTUM), align=align)
+        hyper = Hyper.from_sgd(LR, MOMENTUM)
+        learner = LocalLearner(module, nn.functional.mse_loss, hyper, align=align, compute_dtype=wide)
         sample = Sample(u[0], target[0])
         found[f"{name}, eager"] = _on_host(partial(learner.step, sample))
         learner.reset()
         samples = [Sample(*pair) for pair in zip(u, target, strict=True)]
         seconds = _on_host(partial(_all, learner, samples), repeat=1)
         found[f"{name}, engine"] = seconds / len(samples)
-        assert learner._blocks is not None
-        assert learner._blocks._ticks is not None
-        found[f"{name}, kernel"] = _on_gpu(learner._blocks._ticks._graphs[AT_ONCE].replay) / AT_ONCE
+        runner = learner._blocks
+        assert isinstance(runner, FusedRunner)
+        assert runner._ticks is not None
+        found[f"{name}, kernel"] = _on_gpu(runner._ticks._graphs[AT_ONCE].replay) / AT_ONCE
         shares[name] = round(bytes_moved / found[f"{name}, kernel"] / copied, 3)
     return {
         "depth": depth,
         "width": width,
         "batch": batch,
         "residual": residual,
+        "weights": "bfloat16" if narrow else "float32",
         "microseconds": {name: round(1e6 * seconds, 1) for name, seconds in found.items()},
         "bytes": bytes_moved,
         "share of copy bandwidth": shares,

@@ -17,6 +17,7 @@ With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
 
 from __future__ import annotations
 
+import importlib.util
 import statistics
 import time
 from collections.abc import Callable
@@ -34,6 +35,12 @@ from hamlearn.local import LocalLearner
 from hamlearn.state import Sample
 
 LR = 1e-3
+_LINES = {
+    "BackPropagation, CUDA graph": "s--",
+    "aligned, eager": "^:",
+    "aligned, engine": "x-",
+    "aligned, kernel": "o-",
+}
 _STEPS = 20
 
 
@@ -63,19 +70,43 @@ def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, 
 
 
 def _run_cuda(out: Path, quick: bool) -> dict[str, Any]:
-    found = _local_cuda.measure(quick)
-    _report.write(out, "local-cuda", found, rerun="hamlearn bench local --device cuda")
+    found: dict[str, Any] = {}
+    for found in _local_cuda.measure(quick):
+        path = _report.write(out, "local-cuda", found, rerun="hamlearn bench local --device cuda")
+        draw_depths(found, path.with_suffix(".png"))
     names = dict.fromkeys(name for row in found["rows"] for name in row["microseconds"])
     table = Table(title=f"µs a tick; a copy moves {found['copy bytes a second'] / 1e12:.2f} TB/s")
     for heading in ("layers", "batch", *names, "share of copy"):
         table.add_column(heading, justify="right")
     for row in found["rows"]:
         layers = f"{row['depth']} of {row['width']}{', residual' if row['residual'] else ''}"
+        layers += ", bfloat16" if row["weights"] == "bfloat16" else ""
         cells = [str(row["microseconds"].get(name, "–")) for name in names]
         shares = " / ".join(f"{share:.2f}" for share in row["share of copy bandwidth"].values())
         table.add_row(layers, str(row["batch"]), *cells, shares)
     Console(width=220).print(table)
     return found
+
+
+def draw_depths(found: dict[str, Any], path: Path) -> None:
+    """Time per sample against depth, batch 1, where Matplotlib is installed."""
+    if importlib.util.find_spec("matplotlib") is None:
+        return
+    from matplotlib.figure import Figure
+
+    rows = [r for r in found["rows"] if r["batch"] == 1 and r["weights"] == "float32" and not r["residual"]]
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.add_subplot()
+    for width, color in zip(sorted({row["width"] for row in rows}), ("#0072b2", "#d55e00"), strict=False):
+        mine = sorted((row for row in rows if row["width"] == width), key=lambda row: row["depth"])
+        for name, style in _LINES.items():
+            points = [(row["depth"], row["microseconds"][name]) for row in mine if name in row["microseconds"]]
+            if points:
+                axes.plot(*zip(*points, strict=True), style, color=color, label=f"{name}, {width} wide")
+    axes.set(xscale="log", yscale="log", xlabel="layers", ylabel="µs per sample")
+    axes.set_title("A sample per tick, batch 1, float32")
+    axes.legend(frameon=False, fontsize="small")
+    figure.savefig(path, dpi=150)
 
 
 def _measure(depth: int, width: int, rounds: int) -> dict[str, Any]:

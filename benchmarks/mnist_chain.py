@@ -2,8 +2,9 @@
 
 Batch 1, cross-entropy, no momentum, each way at every rate of a small grid: accuracy while learning (an answer is
 given before it is learned from), that of the last 10,000 images, accuracy on the test images, and samples per
-second. On a GPU, BackPropagation is one CUDA graph per step with fused SGD, and local layers tick in fused
-kernels; elsewhere both run eagerly.
+second. With `--half N` a rate falls as 1/(1 + t/N), with `--warm N` it rises over the first N images. On a GPU,
+BackPropagation is one CUDA graph per step with fused SGD, and local layers tick in fused kernels; elsewhere both
+run eagerly.
 
 `python -m benchmarks.mnist_chain --data DIR --depth 32 --residual --device cuda`
 """
@@ -12,7 +13,9 @@ from __future__ import annotations
 
 import argparse
 import time
-from itertools import pairwise
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +54,42 @@ def chain(depth: int, residual: bool, activation: str, seed: int = 0) -> nn.Sequ
     return nn.Sequential(*layers)
 
 
-def backprop(module: nn.Module, u: Tensor, target: Tensor, lr: float) -> Tensor:
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate over time.
+
+    Attributes:
+        top: The rate as it is given.
+        half: After so many images it has fallen to a half; 0: it does not fall.
+        warm: Over so many images it rises; 0: it is there at once.
+    """
+
+    top: float
+    half: float = 0.0
+    warm: float = 0.0
+
+    def __call__(self, t: float) -> float:
+        """The rate at image t."""
+        risen = min(1.0, (t + 20) / self.warm) if self.warm else 1.0
+        return self.top * risen / (1 + (t / self.half if self.half else 0.0))
+
+    @property
+    def beta(self) -> float | Rate:
+        """The same as β of a learner whose τ is 1."""
+        return self if self.half or self.warm else self.top
+
+
+def backprop(module: nn.Module, u: Tensor, target: Tensor, rate: Rate) -> Tensor:
     """Whether each answer was right, by `torch.optim.SGD`."""
     on_gpu = u.is_cuda
+    rates = torch.tensor([rate(k) for k in range(len(u) + 1)], device=u.device)
+    lr = rates[0].clone()
     optimizer = torch.optim.SGD(module.parameters(), lr=lr, fused=on_gpu)
     place = torch.zeros(1, dtype=torch.long, device=u.device)
     right = torch.zeros(len(u) + 1, dtype=torch.bool, device=u.device)
 
     def step() -> None:
+        lr.copy_(rates.index_select(0, place)[0])
         now = target.index_select(0, place)
         y = module(u.index_select(0, place))
         optimizer.zero_grad(set_to_none=False)
@@ -79,9 +110,10 @@ def backprop(module: nn.Module, u: Tensor, target: Tensor, lr: float) -> Tensor:
     return right[:-1]
 
 
-def local(module: nn.Module, u: Tensor, target: Tensor, lr: float) -> Tensor:
+def local(module: nn.Module, u: Tensor, target: Tensor, rate: Rate) -> Tensor:
     """Whether each answer of an aligned learner was right; none that it skipped was."""
-    learner = LocalLearner(module, cross_entropy, Hyper.from_sgd(lr), align=True, on_nonfinite="skip")
+    hyper = replace(Hyper.from_sgd(rate.top), beta=rate.beta)
+    learner = LocalLearner(module, cross_entropy, hyper, align=True, on_nonfinite="skip")
     stream = [Sample(u[k : k + 1], target[k : k + 1]) for k in range(len(u))]
     given = []
     engine: Any = "compiled" if u.is_cuda else "eager"
@@ -96,21 +128,27 @@ WAYS = {"BackPropagation": backprop, "aligned": local}
 
 
 def measure(
-    data: Data, depth: int, residual: bool, activation: str, rates: tuple[float, ...], device: str
+    data: Data,
+    net: tuple[int, bool, str],
+    ways: Sequence[str],
+    rates: Sequence[Rate],
+    seeds: Sequence[int],
+    device: str,
 ) -> list[dict[str, Any]]:
-    """All ways at all rates."""
+    """All ways at all rates, from all starts of the net: its depth, whether it is residual, its activation."""
     u, target, test_u, test = (x.to(device) for x in (data.u, data.target, data.test_u, data.test_target))
     rows = []
-    for way, learn in WAYS.items():
-        for lr in rates:
-            module = chain(depth, residual, activation).to(device)
+    for way in ways:
+        for rate, seed in product(rates, seeds):
+            module = chain(*net, seed).to(device)
             begin = time.perf_counter()
-            right = learn(module, u, target, lr).double()
+            right = WAYS[way](module, u, target, rate).double()
             online = right.mean().item()
             seconds = time.perf_counter() - begin
             with torch.no_grad():
                 tested = (module(test_u).argmax(-1) == test).double().mean().item()
-            row = {"way": way, "rate": lr, "online": online, "last": right[-LAST:].mean().item(), "test": tested}
+            row = {"way": way, "rate": rate.top, "seed": seed, "online": online}
+            row |= {"last": right[-LAST:].mean().item(), "test": tested}
             rows.append({**row, "samples a second": round(len(u) / seconds)})
             print(rows[-1], flush=True)
     return rows
@@ -124,22 +162,32 @@ def main() -> None:
     parser.add_argument("--residual", action="store_true")
     parser.add_argument("--activation", choices=ACTIVATIONS, default="relu")
     parser.add_argument("--rates", type=float, nargs="+", default=RATES)
+    parser.add_argument("--half", type=float, default=0.0, help="images after which a rate has fallen to a half")
+    parser.add_argument("--warm", type=float, default=0.0, help="images over which a rate rises")
+    parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
+    parser.add_argument("--ways", choices=WAYS, nargs="+", default=tuple(WAYS))
+    parser.add_argument("--name", default="", help="what the report's name ends with")
     parser.add_argument("--count", type=int, help="how many images; all if not given")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"))
     given = parser.parse_args()
     data = mnist_data(given.data)
     data = Data(data.name, data.u[: given.count], data.target[: given.count], data.test_u, data.test_target)
-    rows = measure(data, given.depth, given.residual, given.activation, tuple(given.rates), given.device)
+    net = given.depth, given.residual, given.activation
+    rates = [Rate(rate, given.half, given.warm) for rate in given.rates]
+    rows = measure(data, net, given.ways, rates, given.seeds, given.device)
     about = f"{given.depth} {'residual ' if given.residual else ''}layers, {given.activation}, {given.device}"
-    table = Table("way", "rate", "while learning", "the last", "test", "samples a second", title=about)
+    table = Table("way", "rate", "seed", "while learning", "the last", "test", "samples a second", title=about)
     for row in rows:
         shares = [f"{row[key]:.2%}" for key in ("online", "last", "test")]
-        table.add_row(row["way"], f"{row['rate']:g}", *shares, f"{row['samples a second']:,}")
+        table.add_row(row["way"], f"{row['rate']:g}", str(row["seed"]), *shares, f"{row['samples a second']:,}")
     Console().print(table)
     kind = "residual" if given.residual else "plain"
-    name = f"mnist-{kind}-{given.depth}-{given.device}"
+    name = f"mnist-{kind}-{given.depth}-{given.device}{given.name}"
     options = f"--depth {given.depth}{' --residual' if given.residual else ''} --activation {given.activation}"
+    options += f" --rates {' '.join(map(str, given.rates))} --seeds {' '.join(map(str, given.seeds))}"
+    options += f" --half {given.half:g}" if given.half else ""
+    options += f" --warm {given.warm:g}" if given.warm else ""
     rerun = f"python -m benchmarks.mnist_chain --data DIR {options} --device {given.device}"
     _report.write(given.out, name, {"methods": __doc__, "about": about, "rows": rows}, rerun=rerun)
 

@@ -24,6 +24,7 @@ def plain(text):
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["step", "endless", "echo", "credit", "overhead", "river", "defaults", "agents"])
 def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name):
     result = runner.invoke(app, ["bench", name, "--quick", "--out", str(tmp_path)])
@@ -109,6 +110,7 @@ def hamlearn(*arguments, **kwargs):
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_not(tmp_path):
     (tmp_path / "config.toml").write_text(RUN)
     whole = hamlearn("run", tmp_path / "config.toml", "--out", tmp_path / "whole", "--no-progress")

@@ -191,6 +191,7 @@ def test_the_bar_of_a_csv_file_ends_at_its_end_also_where_rows_are_left_out(tmp_
     ("hyper", "made"),
     [
         ({"rule": "adam", "lr": 0.01}, Hyper.from_adam(lr=0.01)),
+        ({"rule": "adam"}, Hyper.from_adam()),
         (
             {"rule": "adam", "lr": 0.01, "betas": [0.5, 0.9], "eps": 1e-4, "weight_decay": 0.1, "tau": 0.5},
             Hyper.from_adam(lr=0.01, betas=(0.5, 0.9), eps=1e-4, weight_decay=0.1, tau=0.5),
@@ -235,7 +236,8 @@ def test_a_learning_rate_in_toml_is_that_of_sgd():
         ({"lr": 0.1, "tau": 0}, "hyper.tau = 0 is not allowed"),
         ({"learning_rate": 0.1}, "hyper.learning_rate is not known"),
         ({"lr": 0.1, "rule": "lion"}, "hyper.rule = 'lion' is not allowed. Allowed is one of"),
-        ({"rule": "adam"}, "hyper.rule is given without hyper.lr"),
+        ({"rule": "sgd"}, "hyper.rule is given without hyper.lr"),
+        ({"rule": "adam", "beta": 0.1}, "hyper.rule and hyper.beta say the same thing twice"),
         ({"lr": 0.1, "rule": "adam", "momentum": 0.9}, 'not a word of hyper.rule = "adam". It belongs to "sgd"'),
         ({"lr": 0.1, "betas": [0.9, 0.99]}, 'not a word of hyper.rule = "sgd". It belongs to "adam", "adamw"'),
         ({"lr": 0.1, "rule": "adam", "betas": [0.9, 1.0]}, "hyper.betas = .* is not allowed"),

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from hamlearn._torch_private import foreach_norm
+
 Kept = list[tuple[dict[str, Tensor | None], dict[str, Tensor]]] | None
 
 
@@ -57,7 +59,7 @@ class Buffers:
         if not any(self._held):
             return False
         found = [x for held in self._held if held for x in held.values() if x is not None and _is_real(x)]
-        if not found or math.isfinite(sum(norm.item() for norm in torch._foreach_norm(found))):
+        if not found or math.isfinite(sum(norm.item() for norm in foreach_norm(found))):
             return False
         before = [values for _, values in kept] if kept is not None else [{}] * len(self._held)
         for held, values in zip(self._held, before, strict=True):

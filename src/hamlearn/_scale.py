@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_add, foreach_add_, foreach_mul, foreach_mul_
 from hamlearn.errors import NonFiniteError
 
 Scale = float | Tensor
@@ -29,14 +30,14 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     # their own type gives the same bits, in the types that compute in themselves.
     dtype = tensors[0].dtype
     if dtype in PLAIN and all(type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors):
-        return list(torch._foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
-    return list(torch._foreach_mul(tensors, rate))
+        return list(foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
+    return list(foreach_mul(tensors, rate))
 
 
 def scale_(tensors: list[Tensor], by: float) -> None:
     """Multiply each tensor by `by`, in place, and round as PyTorch's own optimizers do on one tensor at a time."""
     if all(tensor.dtype in PLAIN for tensor in tensors):
-        torch._foreach_mul_(tensors, by)
+        foreach_mul_(tensors, by)
         return
     # In types of 16 bits the product of a list rounds the number first.
     for tensor in tensors:
@@ -47,7 +48,7 @@ def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]
     """Each tensor plus `by` times its partner."""
     if isinstance(by, Tensor):
         return [a + b * by.to(a.dtype) for a, b in zip(tensors, others, strict=True)]
-    return list(torch._foreach_add(tensors, others, alpha=_held(by, tensors))) if tensors else []
+    return list(foreach_add(tensors, others, alpha=_held(by, tensors))) if tensors else []
 
 
 def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
@@ -56,7 +57,7 @@ def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
         for a, b in zip(tensors, others, strict=True):
             a.add_(b * by.to(a.dtype))
     elif tensors:
-        torch._foreach_add_(tensors, others, alpha=_held(by, tensors))
+        foreach_add_(tensors, others, alpha=_held(by, tensors))
 
 
 def _held(by: float, tensors: list[Tensor]) -> float:

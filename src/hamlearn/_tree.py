@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
-Spec = _pytree.TreeSpec | None
+from hamlearn._torch_private import non_finite_, tree_flatten, tree_map_only, tree_unflatten
+
+Spec = Any
 """Structure of a flattened tree; `None` stands for a single tensor."""
 
 
@@ -26,7 +27,7 @@ def flatten(tree: Any) -> tuple[list[Tensor], Spec]:
     """
     if isinstance(tree, Tensor):
         return [tree], None
-    leaves, spec = _pytree.tree_flatten(tree)
+    leaves, spec = tree_flatten(tree)
     return leaves, spec
 
 
@@ -48,7 +49,7 @@ def flatten_like(tree: Any, spec: Spec) -> list[Tensor] | None:
         return leaves
     places: list[Any] = list(range(spec.num_leaves))
     found: dict[int, Tensor] = {}
-    if not _pair(_pytree.tree_unflatten(places, spec), tree, found) or len(found) != len(leaves):
+    if not _pair(tree_unflatten(places, spec), tree, found) or len(found) != len(leaves):
         return None
     return [found[place] for place in places]
 
@@ -71,21 +72,21 @@ def unflatten(leaves: list[Tensor], spec: Spec) -> Any:
     """The tree that `flatten` took apart."""
     if spec is None:
         return leaves[0]
-    return _pytree.tree_unflatten(leaves, spec)
+    return tree_unflatten(leaves, spec)
 
 
 def detach(tree: Any) -> Any:
     """The same tree, cut from any graph."""
     if isinstance(tree, Tensor):
         return tree.detach()
-    return _pytree.tree_map_only(Tensor, Tensor.detach, tree)
+    return tree_map_only(Tensor, Tensor.detach, tree)
 
 
 def copied(tree: Any) -> Any:
     """The same tree with tensors of its own, cut from any graph: whoever handed it in may use its memory again."""
     if isinstance(tree, Tensor):
         return tree.detach().clone() if tree.requires_grad else tree.clone()
-    return _pytree.tree_map_only((Tensor, np.ndarray), _copied, tree)
+    return tree_map_only((Tensor, np.ndarray), _copied, tree)
 
 
 def _copied(leaf: Any) -> Any:
@@ -119,7 +120,7 @@ def all_finite(tensors: list[Tensor]) -> bool:
     try:
         # The check that gradient scalers make: one call for the whole list. It also multiplies by the
         # given scale, 1 here, which leaves every bit as it is.
-        torch._amp_foreach_non_finite_check_and_unscale_(tensors, found, one)
+        non_finite_(tensors, found, one)
     except RuntimeError:
         found.zero_()
         return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)

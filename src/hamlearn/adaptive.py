@@ -11,6 +11,16 @@ from torch import Tensor
 
 from hamlearn._numbers import Scaling, check_scaling, nonnegative, share
 from hamlearn._scale import PLAIN, Scale, plus, scale_, scaled
+from hamlearn._torch_private import (
+    foreach_add_,
+    foreach_addcdiv_,
+    foreach_addcmul_,
+    foreach_copy_,
+    foreach_div_,
+    foreach_lerp,
+    foreach_mul,
+    foreach_sqrt,
+)
 from hamlearn.errors import ConfigError
 
 
@@ -100,8 +110,8 @@ def follow(v: list[Tensor], g: Sequence[Tensor], keep: Scale, share: Scale) -> l
         return [a * _as(keep, a) + b * b * _as(share, a) for a, b in zip(v, g, strict=True)]
     if not _plain(v):
         return [a.mul(keep).addcmul_(b, b, value=share) for a, b in zip(v, g, strict=True)]
-    new = list(torch._foreach_mul(v, keep))
-    torch._foreach_addcmul_(new, list(g), list(g), value=share)
+    new = list(foreach_mul(v, keep))
+    foreach_addcmul_(new, list(g), list(g), value=share)
     return new
 
 
@@ -112,10 +122,10 @@ def divisors(v: list[Tensor], moments: Moments) -> list[Tensor]:
         return [a.sqrt() / _as(second, a) + _as(eps, a) for a in v]
     if not _plain(v):
         return [(a.sqrt() / second).add_(eps) for a in v]
-    roots = list(torch._foreach_sqrt(v))
+    roots = list(foreach_sqrt(v))
     if second != 1.0:
-        torch._foreach_div_(roots, second)
-    torch._foreach_add_(roots, eps)
+        foreach_div_(roots, second)
+    foreach_add_(roots, eps)
     return roots
 
 
@@ -161,13 +171,13 @@ def adapt_(
     """The same as `adapted`, in place."""
     _, _, first, _, _, shrink = moments
     if isinstance(by, Tensor) or isinstance(first, Tensor):
-        torch._foreach_copy_(theta, adapted(theta, omega, v, by, moments, dissipate=dissipate))
+        foreach_copy_(theta, adapted(theta, omega, v, by, moments, dissipate=dissipate))
         return
     if dissipate and shrink:
         scale_(theta, 1 - by * float(shrink))
     roots = divisors(v, moments)
     if _plain(theta):
-        torch._foreach_addcdiv_(theta, omega, roots, value=-(by / first))
+        foreach_addcdiv_(theta, omega, roots, value=-(by / first))
         return
     for weight, costate, root in zip(theta, omega, roots, strict=True):
         weight.addcdiv_(costate, root, value=-(by / first))
@@ -190,7 +200,7 @@ def averaged(omega: list[Tensor], g: list[Tensor], weight: float) -> list[Tensor
     """ω + weight·(g − ω), as PyTorch's optimizers compute a first moment."""
     if not _plain(omega):
         return [a.lerp(b, weight) for a, b in zip(omega, g, strict=True)]
-    return list(torch._foreach_lerp(omega, g, weight))
+    return list(foreach_lerp(omega, g, weight))
 
 
 def penalised(g: list[Tensor], theta: list[Tensor], weight_decay: Scale) -> list[Tensor]:

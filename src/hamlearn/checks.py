@@ -1,4 +1,4 @@
-"""A conformance kit: put any learner, network or integrator through it, ours or your own.
+"""A conformance kit: put any learner, network, integrator or operation of a loop through it, ours or your own.
 
 Each function raises `CheckFailedError`, with what was expected and what was found, or returns quietly.
 """
@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn import _tree, reference
+from hamlearn import _tree, loops, reference
 from hamlearn.credit import Forward
 from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
@@ -27,11 +27,30 @@ Contents = dict[str, Any]
 
 
 class CheckFailedError(AssertionError):
-    """The object under test does not keep a promise that users rely on."""
+    """The object under test does not keep a promise that users rely on.
+
+    What to do: the message says what was expected and what was found; mend the object under test.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> class Optimist(hl.Euler):
+        ...     order = 3
+        >>> hl.checks.check_integrator(Optimist())  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        hamlearn.checks.CheckFailedError: Optimist() says order 3 but its error falls with order 1...
+    """
 
 
 class AnyLearner(Protocol):
-    """What a learner must offer to be checked."""
+    """What a learner must offer to be checked.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> methods = ("step", "run", "predict", "state_dict", "load_state_dict")
+        >>> all(hasattr(hl.Learner, name) and hasattr(hl.local.LocalLearner, name) for name in methods)
+        True
+    """
 
     def step(self, sample: Sample) -> StepReport:
         """Learn one sample."""
@@ -130,6 +149,30 @@ def check_integrator(integrator: Integrator) -> float:
     return order
 
 
+def check_operation(function: Callable[..., Any], *inputs: Tensor) -> None:
+    """Check that a function of tensors gives in a compiled loop what PyTorch gives.
+
+    Args:
+        function: A pure function of tensors, for example a single operation.
+        inputs: What it is called with.
+
+    Raises:
+        UnsupportedError: An operation in it has no loops.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> hl.checks.check_operation(torch.atan2, torch.randn(3), torch.randn(3))
+    """
+    with torch.no_grad():
+        wanted = _tree.flatten(function(*inputs))[0]
+        rows = tuple(x[None] for x in inputs)
+        _, found = loops.scan(lambda carry, x: (carry, function(*x)), torch.zeros(1), rows)
+    for want, got in zip(wanted, _tree.flatten(found)[0], strict=True):
+        if got[0].dtype != want.dtype or got[0].shape != want.shape:
+            raise CheckFailedError(f"a loop gives {_tree.describe(got[0])}, PyTorch {_tree.describe(want)}")
+        _check_close(got[0].double(), want.double(), "a loop", 1e-12 if want.dtype == torch.float64 else 1e-6)
+
+
 def _check_predict(make: Callable[[], AnyLearner], samples: Sequence[Sample], whole: Contents) -> None:
     torch.manual_seed(0)
     learner = make()
@@ -217,8 +260,9 @@ def _compare(one: Contents, other: Contents, what: str) -> None:
             raise CheckFailedError(f"{what} differ in {name}")
 
 
-def _check_close(got: Tensor, want: Tensor, what: str) -> None:
-    bound = 1e-12 if got.dtype == torch.float64 else 1e-5
+def _check_close(got: Tensor, want: Tensor, what: str, bound: float | None = None) -> None:
+    if bound is None:
+        bound = 1e-12 if got.dtype == torch.float64 else 1e-5
     gap = ((got - want).abs().max() / (1 + want.abs().max())).item()
     if not gap <= bound:
         raise CheckFailedError(f"{what} is off the reference by {gap:.1e}, more than {bound:.0e}")

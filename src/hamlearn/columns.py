@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn import _tree
+from hamlearn._torch_private import forward_hooks, global_hooks
 from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.networks import Network
@@ -204,10 +205,7 @@ def _tells_derivatives(cell: Any) -> bool:
             break
         if "forward" in place:
             return False
-    every = nn.modules.module
-    if every._global_forward_hooks or every._global_forward_pre_hooks:
-        return False
-    return not any(part._forward_hooks or part._forward_pre_hooks for part in cell.modules())
+    return not global_hooks() and not any(forward_hooks(part) for part in cell.modules())
 
 
 def _nothing(state: Any) -> Any:

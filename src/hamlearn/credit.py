@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+import torch
+from torch import Tensor
+
 from hamlearn.errors import ConfigError
 
 
@@ -12,11 +15,21 @@ from hamlearn.errors import ConfigError
 class Credit:
     """Base of the ways in which z lives on between steps.
 
+    A credit of your own says by `carries` whether z enters a step with anything at all, and by `enter` with what.
+
     Attributes:
-        carries: Whether z enters a step with what the previous step left in it.
+        carries: Whether z enters a step with something of what the previous step left in it.
+
+    Example:
+        >>> issubclass(Forward, Credit), Forward.carries, Cleared.carries
+        (True, True, False)
     """
 
     carries: ClassVar[bool]
+
+    def enter(self, z: Tensor) -> Tensor:
+        """One part of z as a step begins with it, from what the previous step left."""
+        return z if self.carries else torch.zeros_like(z)
 
 
 @dataclass(frozen=True)
@@ -122,3 +135,12 @@ class Sensitivity(Credit):
             raise ConfigError(f"keep={self.keep!r} must be a number between 0 and 1")
         if not isinstance(self.strict, bool):
             raise ConfigError(f"strict={self.strict!r} must be True or False")
+
+
+CREDITS: dict[str, type[Credit]] = {
+    "forward": Forward,
+    "cleared": Cleared,
+    "echo": Echo,
+    "sensitivity": Sensitivity,
+}
+"""Credits by the name that a configuration file calls them."""

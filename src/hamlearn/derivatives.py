@@ -15,10 +15,10 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
+from hamlearn._torch_private import run_backward
 from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 
 Loss = Callable[[Any, Any], Tensor]
-_engine: Any = torch.autograd.Variable._execution_engine
 
 
 def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
@@ -108,7 +108,10 @@ def _differentiate(
             seeds = [seed for _, seed in live]
             return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
     ones = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
-    return _engine.run_backward(roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False)
+    found: Sequence[Tensor | None] = run_backward(
+        roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
+    )
+    return found
 
 
 def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:

@@ -14,12 +14,20 @@ from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.learner import Learner
 from hamlearn.state import Label, Sample
 
+__all__ = ["Evaluation", "Learns", "evaluate"]
+
 Delay = float | Callable[[int, Sample], float | None]
 """How long after its input a target comes: a number, or a function of index and sample (`None`: never)."""
 
 
 class Learns(Protocol):
-    """What can be evaluated: anything that predicts, and takes a step on a sample."""
+    """What can be evaluated: anything that predicts, and takes a step on a sample.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> hasattr(hl.Learner, "predict") and hasattr(hl.local.LocalLearner, "step")
+        True
+    """
 
     def predict(self, u: Any) -> Any:
         """The output for `u`; nothing moves."""
@@ -40,6 +48,16 @@ class Evaluation:
         report: What `learner.step` returned.
         scores: Each metric over all predictions whose target has come so far; empty before the first.
         window: The same over the last `window` of them.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from river import metrics
+        >>> net = hl.Network.feedforward(torch.nn.Linear(1, 1))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss)
+        >>> stream = [Sample(torch.ones(1, 1), torch.ones(1, 1))] * 3
+        >>> *_, last = hl.evaluate(learner, stream, metrics.MAE())
+        >>> last.k, last.scores["MAE"] >= 0, last.report.loss.shape
+        (2, True, torch.Size([]))
     """
 
     k: int

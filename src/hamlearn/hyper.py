@@ -103,6 +103,13 @@ class Hyper:
         hence φ = 1/τ throughout. Momentum lives in ω alone, so `eta_z` is 0. Nesterov's step is not of this form:
         it moves the weights by a gradient beside ω.
 
+        Args:
+            lr: Learning rate, a number or a function of time.
+            momentum: μ, between 0 and 1.
+            dampening: ρ, between 0 and 1.
+            weight_decay: λ of ½λ|θ|², part of H as in `Hyper`.
+            tau: Time step τ.
+
         Example:
             >>> hyper = Hyper.from_sgd(lr=0.01, momentum=0.9, dampening=0.5, tau=0.5)
             >>> round(hyper.eta, 12), hyper.beta, hyper.phi, hyper.phi_first
@@ -165,6 +172,13 @@ class Hyper:
         As `from_adam`, but the weights dissipate by themselves, whatever the loss says:
         θ̇ = −β⊙ω − (lr/τ)·weight_decay·θ.
 
+        Args:
+            lr: Learning rate, a number or a function of time.
+            betas: β₁ and β₂: how much of the first and of the second moment is kept at each update.
+            eps: ε, above 0.
+            weight_decay: How fast the weights dissipate, per unit of the learning rate.
+            tau: Time step τ.
+
         Example:
             >>> hyper = Hyper.from_adamw(lr=0.01, weight_decay=0.1)
             >>> hyper.weight_decay, hyper.beta.shrink
@@ -207,6 +221,13 @@ class Hyper:
         ω is the gradient itself, τη = τφ = 1, and β is (lr/τ)/(√v + ε), where v keeps `alpha` of itself at each
         update. RMSprop's `momentum`, which gathers gradients that are scaled already, and its `centered` are not
         of this form.
+
+        Args:
+            lr: Learning rate, a number or a function of time.
+            alpha: How much of v is kept at each update.
+            eps: ε, above 0.
+            weight_decay: λ of ½λ|θ|², part of H as in `Hyper`.
+            tau: Time step τ.
 
         Example:
             >>> hyper = Hyper.from_rmsprop(lr=0.01)

@@ -9,10 +9,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from hamlearn._scale import plus
+from hamlearn._torch_private import foreach_add_, foreach_mul
 
 Vector = list[Tensor]
 Derivative = Callable[[float, Vector], Vector]
@@ -24,6 +24,14 @@ class Integrator(ABC):
 
     Attributes:
         order: Order of convergence.
+
+    Example:
+        >>> class Explicit(Integrator):
+        ...     order = 1
+        ...     def slope(self, derivative, t, x0, tau):
+        ...         return derivative(t, x0)
+        >>> Explicit()
+        Explicit()
     """
 
     order: ClassVar[int]
@@ -96,7 +104,11 @@ def _ahead(x0: Vector, slope: Vector, tau: float) -> Vector:
 
 
 def _mean(slopes: list[Vector], weights: list[float]) -> Vector:
-    total = list(torch._foreach_mul(slopes[0], weights[0]))
+    total = list(foreach_mul(slopes[0], weights[0]))
     for slope, weight in zip(slopes[1:], weights[1:], strict=True):
-        torch._foreach_add_(total, slope, alpha=weight)
+        foreach_add_(total, slope, alpha=weight)
     return total
+
+
+INTEGRATORS: dict[str, type[Integrator]] = {"euler": Euler, "heun": Heun, "rk4": RK4}
+"""Integrators by the name that a configuration file calls them."""

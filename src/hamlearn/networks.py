@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from hamlearn import _tree
 from hamlearn._slots import Slots
+from hamlearn._torch_private import tree_flatten, tree_map, tree_unflatten
 from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 
 Net = Callable[..., Any]

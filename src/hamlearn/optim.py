@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from hamlearn._numbers import positive_time
 from hamlearn._optim_states import SETTINGS, check_group, understood
 from hamlearn._scale import scale_
+from hamlearn._torch_private import foreach_add, foreach_add_, foreach_mul
 from hamlearn.adaptive import Adaptive, adapt_, averaged, follow
 from hamlearn.errors import ConfigError
 
@@ -144,15 +145,15 @@ class HL(Optimizer):
                 )
         drive: Any = [weight.grad for weight in theta]
         if group["weight_decay"] and group["rule"] != "adamw":
-            drive = torch._foreach_add(drive, theta, alpha=group["weight_decay"])
+            drive = foreach_add(drive, theta, alpha=group["weight_decay"])
         if group["rule"] != "sgd":
             self._adapt(theta, list(drive), group, decay, stretch, whole=whole)
             return
         if momentum:
             drive = self._costates(theta, list(drive), decay, (1.0 - group["dampening"]) * stretch, stretch)
         elif stretch != 1.0:
-            drive = torch._foreach_mul(drive, stretch)
-        torch._foreach_add_(theta, drive, alpha=-(float(group["lr"]) * stretch))
+            drive = foreach_mul(drive, stretch)
+        foreach_add_(theta, drive, alpha=-(float(group["lr"]) * stretch))
 
     def _adapt(
         self,
@@ -180,12 +181,12 @@ class HL(Optimizer):
             kept, grads = [self.state[theta[i]] for i in indices], [g[i] for i in indices]
             v = follow([one["v"] for one in kept], grads, rule.keep, 1 - rule.keep)
             if rule.momentum is None:
-                omega = grads if stretch == 1.0 else list(torch._foreach_mul(grads, stretch))
+                omega = grads if stretch == 1.0 else list(foreach_mul(grads, stretch))
             elif whole:
                 omega = averaged([one["omega"] for one in kept], grads, gain)
             else:
-                omega = list(torch._foreach_mul([one["omega"] for one in kept], decay))
-                torch._foreach_add_(omega, grads, alpha=gain * stretch)
+                omega = list(foreach_mul([one["omega"] for one in kept], decay))
+                foreach_add_(omega, grads, alpha=gain * stretch)
             adapt_([theta[i] for i in indices], omega, v, lr, rule.at(k))
             for one, new, costate in zip(kept, v, omega, strict=True):
                 one["v"] = new
@@ -199,7 +200,7 @@ class HL(Optimizer):
         if known:
             omega = [self.state[theta[i]]["omega"] for i in known]
             scale_(omega, decay)
-            torch._foreach_add_(omega, [grads[i] for i in known], alpha=gain)
+            foreach_add_(omega, [grads[i] for i in known], alpha=gain)
         for i in set(range(len(theta))) - set(known):
             first = torch.clone(grads[i]).detach()
             self.state[theta[i]]["omega"] = first if stretch == 1.0 else first.mul_(stretch)

@@ -31,7 +31,7 @@ class Parallel(Order):
 
     def __init__(self, system: System, credit: Credit, integrator: Integrator) -> None:
         super().__init__(system)
-        self.carries = credit.carries
+        self.credit = credit
         self.integrator = integrator
         if system.velocity.adaptive is not None and not isinstance(integrator, Euler):
             raise ConfigError(
@@ -41,7 +41,7 @@ class Parallel(Order):
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """One step of the integrator over [h, θ, z, ω]."""
-        z0 = carry.z if self.carries else [torch.zeros_like(leaf) for leaf in carry.z]
+        z0 = [self.credit.enter(leaf) for leaf in carry.z]
         return _step(self.system, carry, z0, now, self.integrator)
 
 

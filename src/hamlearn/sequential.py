@@ -28,7 +28,7 @@ class Sequential(Order):
 
     def __init__(self, system: System, credit: Credit) -> None:
         super().__init__(system)
-        self.carries = credit.carries
+        self.credit = credit
         # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺ (eq:hesdbla): one differentiation
         # of the loss through both nets gives every term.
         self.one_pass = not credit.carries and system.hyper.s == -1
@@ -40,7 +40,7 @@ class Sequential(Order):
             return _output_only(self.system, carry, now.sample, now.rates)
         if self.one_pass:
             return _one_pass(self.system, carry, now.sample, now.rates)
-        z0 = carry.z if self.carries else [torch.zeros_like(leaf) for leaf in carry.z]
+        z0 = [self.credit.enter(leaf) for leaf in carry.z]
         return _two_passes(self.system, carry, now.sample, now.rates, z0)
 
 

@@ -71,6 +71,14 @@ class State:
         omega: Costate of the weights (ω), by parameter name.
         updates: Number of weight updates that a loss has entered.
         v: What an adaptive β follows, by parameter name; empty where β does not adapt.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss)
+        >>> _ = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
+        >>> learner.state.t, sorted(learner.state.omega), learner.state.updates
+        (1.0, ['output.bias', 'output.weight'], 1)
     """
 
     t: float
@@ -92,6 +100,16 @@ class StepReport:
         sample: The sample that `y` and `loss` belong to; `None` while a pipeline fills, and for a label whose
             sample is not known any more.
         skipped: Whether the step was undone because a value was not finite (`on_nonfinite="skip"`).
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss)
+        >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
+        >>> report.t, report.y.shape, bool(report.hamiltonian == report.loss), report.skipped
+        (0.0, torch.Size([1, 1]), True, False)
+        >>> learner.step(hl.Sample(torch.ones(1, 2))).loss is None
+        True
     """
 
     __slots__ = ("_coupling", "_phi", "loss", "sample", "skipped", "t", "y")
@@ -143,6 +161,14 @@ class Trace:
         loss: L(y, target), not a number at steps without a target; `None` where no step has one.
         hamiltonian: H = φ·L + ⟨z, f_h⟩, as in `StepReport`.
         skipped: Whether a step was undone because a value was not finite (`on_nonfinite="skip"`).
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss)
+        >>> trace = learner.scan(torch.ones(5, 1, 2), torch.ones(5, 1, 1))
+        >>> len(trace), trace.y.shape, trace.t.tolist()
+        (5, torch.Size([5, 1, 1]), [0.0, 1.0, 2.0, 3.0, 4.0])
     """
 
     t: Tensor

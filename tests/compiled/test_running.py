@@ -243,6 +243,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 def test_the_first_use_says_that_it_compiles_and_other_processes_do_not_again(tmp_path: Path) -> None:
     environment = os.environ | {"HAMLEARN_CACHE_DIR": str(tmp_path)}
     runs = [

@@ -161,6 +161,7 @@ def test_an_adaptive_beta_agrees_with_the_equations_in_either_order(kind, order,
     compare(problem, 1e-11, order=order, credit=credit)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("credit", [hl.Forward(), hl.Cleared()], ids=repr)
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 @pytest.mark.parametrize("kind", ["rate", "lstm", "output", "split"])

@@ -45,6 +45,7 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
         assert learner.position == learner.ticks == int(path.name.removeprefix("tick-"))
 
 
+@pytest.mark.slow
 def test_two_agents_of_torchrun_start_a_killed_rank_again_and_weights_end_as_if_nothing_had_happened(
     tmp_path: Path,
 ) -> None:

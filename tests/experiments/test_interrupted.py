@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 # What a module sets up once would be set up by each process otherwise.
-pytestmark = pytest.mark.xdist_group("interrupted reproduce")
+pytestmark = [pytest.mark.xdist_group("interrupted reproduce"), pytest.mark.slow]
 
 ARGUMENTS = ["--models", "Linear,MLP", "--scenarios", "GD-a,Mom-a", "--epochs", "12", "--dtype", "float32"]
 RUNS = 2 * 2 * 3

@@ -23,7 +23,7 @@ from hamlearn.experiments.reproduce.plan import draws, plan
 from hamlearn.experiments.scenarios import SCENARIOS
 
 # What a module sets up once would be set up by each process otherwise.
-pytestmark = pytest.mark.xdist_group("reproduce")
+pytestmark = [pytest.mark.xdist_group("reproduce"), pytest.mark.slow]
 
 runner = CliRunner()
 QUICK = ["--models", "Linear", "--epochs", "1", "--jobs", "1"]

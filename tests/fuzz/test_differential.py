@@ -29,6 +29,7 @@ def _quiet() -> None:
     differential.quiet()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "seed"), [(kind, seed) for kind, count in QUICK.items() for seed in range(count)]
 )
@@ -89,6 +90,7 @@ class Machine(RuleBasedStateMachine):
         self.folder.cleanup()
 
 
+@pytest.mark.slow
 def test_no_interleaving_of_operations_parts_a_learner_from_its_judges():
     run_state_machine_as_test(
         Machine,

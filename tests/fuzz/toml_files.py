@@ -19,8 +19,9 @@ import torch
 from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.experiments.run import _scores
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
-from hamlearn.experiments.run_config import SECTIONS, load
-from hamlearn.experiments.run_streams import KINDS, WRAPPERS
+from hamlearn.experiments.run_config import load
+from hamlearn.experiments.run_keys import SECTIONS, accepted, parts_of
+from hamlearn.experiments.run_streams import WRAPPERS, stream_keys
 from tests.fuzz.spoil import by_bytes, require, run_cases
 
 PIECES = [
@@ -82,6 +83,8 @@ BASE: list[dict[str, dict[str, str]]] = [
     },
 ]  # fmt: skip
 STEPS = 3
+LEARNER = {name: key for table in accepted() if table.name == "learner" for name, key in table.keys.items()}
+"""Keys of [learner], with those of every credit and integrator."""
 
 
 def run(
@@ -150,10 +153,10 @@ def text(draw: random.Random) -> str:
     for _ in range(draw.choice([1, 1, 1, 2, 3])):
         section = draw.choice(["stream", "stream", "stream", *SECTIONS])
         kind = sections["stream"]["kind"].strip('"')
-        keys = [*KINDS.get(kind, {}), *WRAPPERS] if section == "stream" else list(SECTIONS[section])
-        keys = [*keys, "kind", "seed", "x"] if draw.random() < 0.1 else keys
+        known = {**(stream_keys(kind) or {}), **WRAPPERS} if section == "stream" else SECTIONS[section]
+        known = LEARNER if section == "learner" else known
+        keys = [*known, "kind", "seed", "x"] if draw.random() < 0.1 else list(known)
         name = draw.choice(keys)
-        known = KINDS.get(kind, {}) | WRAPPERS if section == "stream" else SECTIONS[section]
         fits = allowed(known[name].test) if name in known and draw.random() < 0.6 else ()
         sections.setdefault(section, {})[name] = draw.choice(fits or VALUES)
         if draw.random() < 0.1 and sections[section]:
@@ -175,9 +178,10 @@ def allowed(test: Callable[[Any], bool]) -> tuple[str, ...]:
 def unchanged(config: dict[str, Any], path: Path) -> None:
     """Whether every value is the one that the file gives, or else the default."""
     raw = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    learner = {**SECTIONS["learner"], **parts_of(config["learner"])}
     wanted = {
         section: {name: raw.get(section, {}).get(name, key.default) for name, key in keys.items()}
-        for section, keys in SECTIONS.items()
+        for section, keys in {**SECTIONS, "learner": learner}.items()
     }
     wanted = {"stream": raw["stream"], **wanted}
     require(repr(config) == repr(wanted), lambda: f"{config}\nis not {wanted}")

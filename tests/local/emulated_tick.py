@@ -43,8 +43,8 @@ def launch(ticks: Any, held: Any, k: int) -> None:
     x0 = ticks.u[k] if held.before is None else k_h * held.before.h[now, -1]
     for layer in range(layers):
         x = x0 if layer == 0 else k_h * held.h[now, layer - 1]
-        W = group.weight[layer].clone()
-        b = torch.zeros(len(W)).to(W) if group.bias is None else group.bias[layer].clone()
+        W = group.weight[layer].to(group.wide, copy=True)
+        b = torch.zeros(len(W)).to(W) if group.bias is None else group.bias[layer].to(group.wide, copy=True)
         pre = x @ W.T + b
         h1 = sigma(pre) + (x if group.residual else 0)
         z = k_z * held.z[now, layer]

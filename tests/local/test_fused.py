@@ -1,6 +1,7 @@
 """Blocks of fused ticks against ticks one by one, with the kernel emulated."""
 
 import copy
+import importlib
 import sys
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from hamlearn.local import learner as learner_module
 from tests.local import emulated_tick
 from tests.local.cases import hyper, layer
 
+fitting = importlib.import_module("hamlearn.local.fused.fit")
 mse = nn.functional.mse_loss
 SETTINGS = [{}, {"align": True}, {"hold": 3}, {"align": True, "hold": 2}]
 CALM = hl.Hyper.from_sgd(lr=0.02, momentum=0.5)
@@ -88,6 +90,31 @@ def test_fused_ticks_are_the_eager_ones(kind, setting, chunk):
     one, other = list(eager.run(samples)), list(fused.run(samples, engine="compiled", chunk=chunk))
     assert fused._blocks is not None
     assert_same_reports(one, other)
+    assert_equal(eager, fused)
+
+
+@pytest.mark.parametrize("setting", SETTINGS[:2])
+@pytest.mark.parametrize(("kind", "beta"), [("plain", 0.3), ("residual", 0.02)])
+def test_narrow_weights_are_moved_as_by_the_eager_engine(kind, beta, setting):
+    """Sums of float64 differ by 1e-16, so that no weight comes to lie on the other side of a rounding."""
+    module = chain(kind).to(torch.bfloat16)
+    names = [name for name, _ in module.named_parameters()]
+    given = replace(hyper(names), beta=beta)
+    eager, fused = (
+        LocalLearner(copy.deepcopy(module), mse, given, **setting, compute_dtype=torch.float64) for _ in range(2)
+    )
+    fits = [*fitting._TYPES, (torch.bfloat16, torch.float64)]
+    samples = stream(45)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fitting, "_TYPES", fits)
+        one, other = list(eager.run(samples)), list(fused.run(samples, engine="compiled", chunk=9))
+    assert fused._blocks is not None
+    assert_same_reports(one, other)
+    before = list(module.parameters())
+    for a, b, start in zip(eager.module.parameters(), fused.module.parameters(), before, strict=True):
+        assert torch.equal(a, b)
+        assert a.dtype is torch.bfloat16
+        assert not torch.equal(a, start)
     assert_equal(eager, fused)
 
 
@@ -268,7 +295,7 @@ def test_what_has_no_fused_ticks_goes_on_eagerly_and_says_why_once(reason, recwa
 def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said():
     eager, fused = pair("plain", {}, CALM)
     samples = stream(12, batch=(33,))
-    with pytest.warns(RuntimeWarning, match="a batch of 33 samples in layers of up to 4 inputs.*at most 32"):
+    with pytest.warns(RuntimeWarning, match="a batch of 33 samples.*at most 32"):
         ours = list(fused.run(samples, engine="compiled"))
     assert_same_reports(eager.run(samples), ours)
     assert_equal(eager, fused)

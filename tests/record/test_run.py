@@ -15,8 +15,8 @@ from safetensors import safe_open
 
 from hamlearn import record
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.experiments import run_config
 from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, SPEED, run
+from hamlearn.experiments.run_keys import accepted
 
 CONFIG = """
 [run]
@@ -84,6 +84,7 @@ def test_a_run_leaves_record_result_report_and_checkpoint(write, tmp_path):
 COMPILED = ("[hyper]", '[learner]\nengine = "compiled"\nchunk = 64\n[hyper]')
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "steps", "kill"), [(("", ""), 2500, 20), (COMPILED, 40_000, 8)], ids=["eager", "compiled"]
 )
@@ -332,9 +333,9 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
 
 
 def test_every_default_is_itself_allowed():
-    for section, keys in run_config.SECTIONS.items():
-        for name, key in keys.items():
-            assert key.default is None or key.test(key.default), f"{section}.{name}"
+    for table in accepted():
+        for name, key in table.keys.items():
+            assert key.default is None or key.test(key.default), f"{table.name}.{name}, {table.when}"
 
 
 @pytest.mark.parametrize(

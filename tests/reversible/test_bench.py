@@ -19,6 +19,7 @@ def test_the_memory_benchmark_writes_a_dated_report_and_a_figure(tmp_path):
     assert errors["reversible"] < 1e-5
 
 
+@pytest.mark.slow
 def test_resident_memory_is_measured_with_both_settings_of_the_allocator():
     rows = _resident.measure_resident(quick=True)
     assert [(row["depth"], row["allocator"]) for row in rows] == [

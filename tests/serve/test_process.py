@@ -40,6 +40,7 @@ def send(server, items, killed_after=None):
     return answers
 
 
+@pytest.mark.slow
 def test_after_kills_the_rest_is_sent_again_and_each_sample_is_learned_once(tmp_path):
     items = [{**sample, "id": f"s{k}"} for k, sample in enumerate(samples(400, seed=5)) if "target" in sample]
     ids = [item["id"] for item in items]

@@ -42,6 +42,14 @@ class Columnar(Protocol):
 
     Attributes:
         units: Number of independent units.
+
+    Example:
+        >>> from hamlearn.cells import RTU, ColumnarGRU
+        >>> isinstance(ColumnarGRU(2, 3), Columnar), ColumnarGRU(2, 3).units
+        (True, 3)
+        >>> value, J, F = RTU(2, 3).local(torch.ones(1, 2), [torch.zeros(1, 3), torch.zeros(1, 3)])
+        >>> len(value), J[0][1].shape, all(len(parts) == 2 for parts in F.values())
+        (2, torch.Size([1, 3]), True)
     """
 
     units: int

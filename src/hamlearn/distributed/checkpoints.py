@@ -131,6 +131,18 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
         path: A checkpoint, or the folder of several, of which the newest is taken.
         new_hyper: Accept other hyper-parameters than the checkpoint's.
         drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
+
+    Example:
+        >>> import tempfile, torch, hamlearn as hl
+        >>> def net():
+        ...     return torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+        >>> mse, folder = torch.nn.functional.mse_loss, tempfile.mkdtemp()
+        >>> ranks = hl.distributed.PipelineLearner(net(), mse, hl.Hyper(), groups=2)
+        >>> ranks.save(folder)
+        >>> alone = hl.local.LocalLearner(net(), mse, hl.Hyper(), groups=2, stacked=False)
+        >>> hl.distributed.load_local(alone, folder)
+        >>> all(torch.equal(a, b) for a, b in zip(alone.module.parameters(), ranks.module.parameters()))
+        True
     """
     saved = Saved(path)
     ticker, reader = settled(learner)

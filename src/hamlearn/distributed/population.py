@@ -33,6 +33,16 @@ class ShardedReport(NamedTuple):
     Attributes:
         loss: The losses of all members of all ranks, on every rank; `None` without target.
         own: The report of this rank's members.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> def make(hyper):
+        ...     network = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper)
+        >>> population = hl.distributed.ShardedPopulation(make, [hl.Hyper()], seeds=[0, 1])
+        >>> (report,) = population.run([hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1))])
+        >>> report.loss.shape, len(report.own)
+        (torch.Size([2]), 2)
     """
 
     loss: Tensor | None

@@ -22,7 +22,7 @@ from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.foreseen import foreseen
 from hamlearn.experiments.run_build import build_learner, build_network, build_stream
 from hamlearn.experiments.run_config import Config, load
-from hamlearn.experiments.run_keys import unknown
+from hamlearn.experiments.run_derived import unknown
 from hamlearn.record._whole import write_bytes, write_text
 from hamlearn.streams import Stream
 from hamlearn.streams.live.source import public
@@ -164,9 +164,10 @@ def _require_same(kept: Config, new: Config, folder: Path) -> None:
     for section, keys in kept.items():
         for name, value in keys.items():
             key = f"{section}.{name}"
-            if key not in MAY_CHANGE and new[section][name] != value:
+            now = new[section].get(name)
+            if key not in MAY_CHANGE and now != value:
                 raise ConfigError(
-                    f"{folder} was run with {key} = {value!r}, now it is {new[section][name]!r}. Put it back to "
+                    f"{folder} was run with {key} = {value!r}, now it is {now!r}. Put it back to "
                     "go on, or start a new run in another folder by --out. Free to change are "
                     f"{', '.join(sorted(MAY_CHANGE))}."
                 )

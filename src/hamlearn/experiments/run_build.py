@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +11,19 @@ from torch import nn
 from torch.nn import functional
 
 from hamlearn import cells, streams
-from hamlearn.credit import Cleared, Credit, Echo, Forward, Sensitivity
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.run_config import MOST_WEIGHTS, Config
-from hamlearn.experiments.run_keys import shown, unknown
-from hamlearn.experiments.run_streams import BROKERS, LIVE, UNITS, WRAPPERS
+from hamlearn.experiments.run_config import Config
+from hamlearn.experiments.run_derived import Key, Keys, keys_of, said, unknown
+from hamlearn.experiments.run_keys import PARTS, made
+from hamlearn.experiments.run_sections import MOST_WEIGHTS
+from hamlearn.experiments.run_streams import AROUND, BROKERS, MAKERS, live_keys, stream_keys
+from hamlearn.experiments.run_types import UNITS
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.networks import Network
-from hamlearn.streams import Stream, TensorSpec, signals
+from hamlearn.streams import Stream, TensorSpec
 from hamlearn.streams.units import Unit
+from hamlearn.streams.values import shown
 
 LOSSES: dict[str, Callable[..., Any]] = {
     "mse": functional.mse_loss,
@@ -32,52 +35,62 @@ LOSSES: dict[str, Callable[..., Any]] = {
 
 def build_stream(config: Config, folder: Path) -> tuple[Stream, int | None]:
     """The stream, and the number of its classes where it knows them. Paths are relative to `folder`."""
-    section = dict(config["stream"])
-    kind = section.pop("kind")
-    wrap = {name: section.pop(name) for name in WRAPPERS if name in section}
-    if "path" in section:
-        section["path"] = folder / section["path"]
-    if section.get("unit") in UNITS:
-        section["unit"] = float(UNITS[section["unit"]])
-    stream = _maker(kind)(**section)
+    section = config["stream"]
+    kind = section["kind"]
+    own = {name: _meant(key, section[name], folder) for name, key in _keys(kind).items() if name in section}
+    with said("stream", section):
+        stream = _maker(kind)(**own)
     # Classes that are found on the way have their places from the start.
-    classes = section.get("classes") or getattr(stream, "classes", None)
+    classes = own.get("classes") or getattr(stream, "classes", None)
     count = classes if isinstance(classes, int) or classes is None else len(classes)
-    return _wrapped(stream, wrap), count
+    return _wrapped(stream, section), count
 
 
-def _wrapped(stream: Stream, wrap: dict[str, Any]) -> Stream:
-    if "finite" in wrap:
-        stream = streams.finite(stream, wrap["finite"])
-    if "max_tau" in wrap:
-        stream = streams.clip_tau(stream, wrap["max_tau"])
-    if "lags" in wrap:
-        target = stream.spec.target
-        if isinstance(target, TensorSpec) and len(target.shape) != 1:
-            raise ConfigError(
-                f"stream.lags = {wrap['lags']} is not allowed: past targets become inputs where they are "
-                "numbers, and these are classes. Leave stream.lags out."
-            )
-        stream = streams.autoregress(stream, wrap["lags"], wrap.get("relative", False))
-    if wrap.get("standardize"):
-        stream = streams.standardize(stream)
-    return streams.hold(stream, wrap["hold"]) if "hold" in wrap else stream
+def _keys(kind: str) -> Keys:
+    return stream_keys(kind) or {}
+
+
+def _meant(key: Key, value: Any, folder: Path) -> Any:
+    """A value as Python has it: a path, a length of time, or itself."""
+    if key.path:
+        return folder / value
+    return float(UNITS[value]) if key.units and isinstance(value, str) and value in UNITS else value
+
+
+def _wrapped(stream: Stream, section: Mapping[str, Any]) -> Stream:
+    for lead, (wrap, argument) in AROUND.items():
+        if section.get(lead, False) is False:
+            continue
+        if lead == "lags":
+            _require_numbers(stream, section[lead])
+        given = {name: section[name] for name in keys_of(wrap) if name in section}
+        if argument is not None:
+            given[argument] = section[lead]
+        with said("stream", section, {argument or lead: lead}):
+            stream = wrap(stream, **given)
+    return stream
+
+
+def _require_numbers(stream: Stream, lags: int) -> None:
+    target = stream.spec.target
+    if isinstance(target, TensorSpec) and len(target.shape) != 1:
+        raise ConfigError(
+            f"stream.lags = {lags} is not allowed: past targets become inputs where they are numbers, and these "
+            "are classes. Leave stream.lags out."
+        )
 
 
 def _maker(kind: str) -> Callable[..., Stream]:
     family, _, name = kind.partition(".")
     if family == "river":
         return _river(name)
-    if kind in BROKERS:
-        return lambda **section: _fed(getattr(streams, kind), section)
-    maker: Callable[..., Stream] = getattr(signals, name) if family == "signals" else getattr(streams, kind)
-    return maker
+    return MAKERS[kind] if kind in MAKERS else lambda **section: _fed(BROKERS[kind], section)
 
 
 def _fed(source: Callable[..., Any], section: dict[str, Any]) -> Stream:
     """A live feed of a broker's messages; how long to wait for an answer is said to both."""
-    own = {name: value for name, value in section.items() if name not in LIVE or name == "timeout"}
-    return streams.live(source(**own), **{name: section[name] for name in LIVE if name in section})
+    own = {name: value for name, value in section.items() if name in keys_of(source)}
+    return streams.live(source(**own), **{name: section[name] for name in live_keys() if name in section})
 
 
 def _river(name: str) -> Callable[..., Stream]:
@@ -193,23 +206,10 @@ def _require_weights(kind: str, sizes: list[int]) -> None:
         )
 
 
-def build_learner(config: Config, network: Network, late: int = 1000) -> Learner:
-    """The learner; `late` samples may wait for their labels."""
-    section, hyper = config["learner"], config["hyper"]
-    credit: Credit = Forward()
-    if section["credit"] == "cleared":
-        credit = Cleared()
-    elif section["credit"] == "echo":
-        credit = Echo(truncate=section["truncate"], every=section["every"])
-    elif section["credit"] == "sensitivity":
-        credit = Sensitivity(**{name: section[name] for name in ("keep", "strict") if section[name] is not None})
-    return Learner(
-        network,
-        LOSSES[config["loss"]["kind"]],
-        Hyper(**hyper),
-        order=section["order"],
-        credit=credit,
-        reset_h=section["reset_h"],
-        on_nonfinite=section["on_nonfinite"],
-        late=late,
-    )
+def build_learner(config: Config, network: Network, **arguments: Any) -> Learner:
+    """The learner; further arguments are given to it as they are."""
+    section = config["learner"]
+    own = {name: section[name] for name in keys_of(Learner) if name in section}
+    own |= {part: made(section, part) for part in PARTS}
+    with said("learner", section):
+        return Learner(network, LOSSES[config["loss"]["kind"]], Hyper(**config["hyper"]), **own | arguments)

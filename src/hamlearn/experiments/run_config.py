@@ -3,110 +3,23 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.run_keys import (
-    Key,
-    is_names,
-    is_number,
-    number,
-    one_of,
-    shown,
-    text,
-    truth,
-    unknown,
-    whole,
-)
+from hamlearn.experiments.run_derived import Key, Keys, keys_of, said, unknown
+from hamlearn.experiments.run_keys import PARTS, RULES, SECTIONS, made, parts_of
 from hamlearn.experiments.run_streams import check_stream
 from hamlearn.hyper import Hyper
+from hamlearn.streams.values import shown
 
 LONGEST = 1 << 20
 """Bytes of the longest file that is read: nobody writes a longer one."""
 
-MOST_UNITS, MOST_WEIGHTS = 1_000_000, 100_000_000
-"""Neurons in a layer, and weights in a network: more than this command is for."""
-
 Config = dict[str, dict[str, Any]]
 """Sections to keys to values, all there, defaults filled in."""
-
-
-def _is_sizes(value: Any) -> bool:
-    sizes = value if isinstance(value, list) else [value]
-    fit = all(isinstance(item, int) and not isinstance(item, bool) and 0 < item <= MOST_UNITS for item in sizes)
-    return fit and len(sizes) <= 1000
-
-
-def _is_metrics(value: Any) -> bool:
-    return is_names(value) and len(set(value)) == len(value)
-
-
-def _is_share(value: object) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and 0 <= value <= 1
-
-
-def _is_beta(value: Any) -> bool:
-    if isinstance(value, Adaptive):
-        return True
-    values = list(value.values()) if isinstance(value, dict) else [value]
-    return bool(values) and all(is_number(item) and item >= 0 for item in values)
-
-
-SECTIONS: dict[str, dict[str, Key]] = {
-    "run": {
-        "title": text("Run"),
-        "steps": whole(),
-        "seed": whole(0, least=0, most=2**63 - 1),
-        "dtype": one_of("float32", "float64", default="float32"),
-        "threads": whole(most=256),
-        "out": text("out/run"),
-    },
-    "network": {
-        "kind": one_of("linear", "mlp", "rnn", "gru", "lstm", "columnar_gru", "rtu", "lru", default="mlp"),
-        "hidden": Key(f"a whole number of 1 to {MOST_UNITS:,}, or a list of them for an mlp", _is_sizes, 30),
-        "role": one_of("output", "state", default="output"),
-        "inputs": whole(most=MOST_UNITS),
-        "outputs": whole(most=MOST_UNITS),
-        "zero_output": truth(False),
-    },
-    "loss": {"kind": one_of("mse", "l1", "huber", "cross_entropy", default="mse")},
-    "hyper": {
-        "tau": number(1.0, above=True),
-        "eta": number(1.0),
-        "beta": Key("a number of at least 0, or a table from parameter names to them", _is_beta, 0.01),
-        "phi": number(1.0),
-        "s": Key("-1 or 1", lambda v: v in (-1, 1), -1),
-        "eta_z": number(),
-        "phi_first": number(),
-        "clock": one_of("events", "continuous", default="events"),
-        "weight_decay": number(0.0),
-    },
-    "learner": {
-        "order": one_of("parallel", "sequential", default="sequential"),
-        "credit": one_of("forward", "cleared", "echo", "sensitivity", default="cleared"),
-        "truncate": whole(),
-        "every": whole(),
-        "keep": Key("a number between 0 and 1", _is_share),
-        "strict": Key("true or false", lambda v: isinstance(v, bool)),
-        "reset_h": one_of("boundary", "sample", default="boundary"),
-        "on_nonfinite": one_of("raise", "skip", default="raise"),
-        "engine": one_of("eager", "compiled", default="eager"),
-        "chunk": whole(256, most=65_536),
-        "pipeline": whole(most=1000),
-    },
-    "records": {
-        "every": whole(50),
-        "windows": whole(),
-        "metrics": Key("a list of different names of River's metrics", _is_metrics, []),
-        "metric_window": whole(most=10_000_000),
-        "tensorboard": truth(False),
-        "report": truth(True),
-    },
-    "checkpoint": {"every": whole(1000)},
-}
 
 
 def load(path: Path) -> Config:
@@ -165,84 +78,92 @@ def require_sections(raw: Mapping[str, Any], names: list[str]) -> None:
             raise ConfigError(f"{section} = {shown(keys)} is no section. Write [{section}] and its keys below it.")
 
 
-def filled(raw: Mapping[str, Any], sections: Mapping[str, Mapping[str, Key]]) -> Config:
+def filled(raw: Mapping[str, Any], sections: Mapping[str, Keys]) -> Config:
     """The sections with defaults filled in; refuses unknown keys, and values that are not allowed."""
-    config: Config = {}
-    for section, keys in sections.items():
-        given = raw.get(section, {})
-        if section == "hyper":
-            given = _rates(given)
-        for name, value in given.items():
-            if name not in keys:
-                raise ConfigError(unknown(f"key {section}.{name}", name, list(keys)))
-            keys[name].require(f"{section}.{name}", value)
-        config[section] = {name: given.get(name, key.default) for name, key in keys.items()}
-    _check_together(config)
-    return config
-
-
-def _is_kept(value: Any) -> bool:
-    return is_number(value) and 0 <= value < 1
-
-
-def _is_betas(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(map(_is_kept, value))
-
-
-_DECAY, _EPS, _KEPT = number(0.0), number(above=True), Key("a number of at least 0 and below 1", _is_kept)
-_BETAS = Key("a list of two numbers of at least 0 and below 1", _is_betas)
-RULES: dict[str, tuple[Callable[..., Hyper], dict[str, Key]]] = {
-    "sgd": (Hyper.from_sgd, {"momentum": number(most=1.0), "dampening": number(most=1.0)}),
-    "adam": (Hyper.from_adam, {"betas": _BETAS, "eps": _EPS}),
-    "adamw": (Hyper.from_adamw, {"betas": _BETAS, "eps": _EPS}),
-    "rmsprop": (Hyper.from_rmsprop, {"alpha": _KEPT, "eps": _EPS}),
-}
-"""What [hyper] may say in the words of PyTorch's optimizers, instead of η, β and φ, beside lr and weight_decay."""
-
-
-def _rates(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The section [hyper] with the words of an optimizer, such as a learning rate, said in τ, η, β and φ."""
-    words = ["lr", "rule", *dict.fromkeys(name for _, keys in RULES.values() for name in keys)]
-    said = [name for name in words if name in given]
-    if not said:
-        return dict(given)
-    if "lr" not in given:
-        raise ConfigError(f"hyper.{said[0]} is given without hyper.lr, to which it belongs. Add lr, or give eta.")
-    one_of(*RULES).require("hyper.rule", rule := given.get("rule", "sgd"))
-    make, own = RULES[rule]
-    keys = {"lr": number(), "tau": SECTIONS["hyper"]["tau"], "weight_decay": _DECAY, **own}
-    for name in said:
-        if name not in (*keys, "rule"):
-            rules = ", ".join(f'"{other}"' for other, (_, theirs) in RULES.items() if name in theirs)
-            raise ConfigError(f'hyper.{name} is not a word of hyper.rule = "{rule}". It belongs to {rules}.')
-    for name in ("eta", "beta", "phi", "eta_z", "phi_first"):
-        if name in given:
-            raise ConfigError(
-                f"hyper.lr and hyper.{name} say the same thing twice: lr is tau times beta, momentum is 1 - tau "
-                "times eta, dampening is 1 - tau times phi. Give lr, momentum and dampening, or eta, beta and phi."
-            )
-    settings = {name: given[name] for name in keys if name in given}
-    for name, value in settings.items():
-        keys[name].require(f"hyper.{name}", value)
-    made = make(**settings)
-    rest = {name: value for name, value in given.items() if name not in words}
-    names = ("eta", "beta", "phi", "eta_z", "phi_first", "weight_decay")
-    return rest | {name: value for name in names if (value := getattr(made, name)) is not None}
-
-
-def _check_together(config: Config) -> None:
-    network, learner = config["network"], config["learner"]
+    config = {name: _filled(name, raw.get(name, {}), keys) for name, keys in sections.items()}
+    network = config["network"]
     if isinstance(network["hidden"], list) and network["kind"] not in ("mlp", "linear"):
         raise ConfigError(
             f"network.hidden = {shown(network['hidden'])} is not allowed for kind {network['kind']!r}. "
             "Allowed is one whole number above 0."
         )
-    for credit, names in (("echo", ("truncate", "every")), ("sensitivity", ("keep", "strict"))):
-        for name in names:
-            if learner["credit"] != credit and learner[name] is not None:
+    return config
+
+
+def _filled(section: str, given: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    if section == "hyper":
+        return _hyper(given, keys)
+    if section == "learner":
+        return _learner(given, keys)
+    _require(section, given, keys)
+    return {name: given.get(name, key.default) for name, key in keys.items()}
+
+
+def _require(section: str, given: Mapping[str, Any], keys: Keys) -> None:
+    for name, value in given.items():
+        if name not in keys:
+            raise ConfigError(unknown(f"key {section}.{name}", name, list(keys)))
+        keys[name].require(f"{section}.{name}", value)
+
+
+def _learner(given: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """The section [learner], with the arguments of the credit and the integrator that it names."""
+    for part in PARTS:
+        if part in given:
+            keys[part].require(f"learner.{part}", given[part])
+    chosen = {part: given.get(part, keys[part].default) for part in PARTS}
+    allowed = {**keys, **parts_of(chosen)}
+    for name, value in given.items():
+        for part, classes in PARTS.items():
+            owners = [one for one, kind in classes.items() if name in keys_of(kind)]
+            if name not in allowed and owners:
                 raise ConfigError(
-                    f"learner.{name} = {shown(learner[name])} is not allowed with credit {learner['credit']!r}. "
-                    f'It belongs to credit = "{credit}".'
+                    f"learner.{name} = {shown(value)} is not allowed with {part} {chosen[part]!r}. "
+                    f'It belongs to {part} = "{owners[0]}".'
                 )
-    if type(config["hyper"]["s"]) is not int:
-        raise ConfigError(f"hyper.s = {config['hyper']['s']!r} is not allowed. Allowed is -1 or 1.")
+    _require("learner", given, allowed)
+    found = {name: given.get(name, key.default) for name, key in allowed.items()}
+    for part in PARTS:
+        made(found, part)
+    return found
+
+
+def _hyper(given: Mapping[str, Any], keys: Keys) -> dict[str, Any]:
+    """The section [hyper], also where it speaks of learning rates, said in τ, η, β and φ."""
+    words = dict.fromkeys(name for make in RULES.values() for name in keys_of(make) if name not in keys)
+    spoken = [name for name in ("rule", *words) if name in given]
+    if spoken:
+        hyper = _by_rule(given, keys, spoken)
+    else:
+        _require("hyper", given, {**keys, "rule": _RULE, **dict.fromkeys(words, _RULE)})
+        with said("hyper", given):
+            hyper = Hyper(**given)
+    return {name: getattr(hyper, name) for name in keys}
+
+
+_RULE = Key(Literal[tuple(RULES)])
+
+
+def _by_rule(given: Mapping[str, Any], keys: Keys, spoken: list[str]) -> Hyper:
+    rule = given.get("rule", "sgd")
+    _RULE.require("hyper.rule", rule)
+    make = RULES[rule]
+    own, beside = keys_of(make), {name: keys[name] for name in ("s", "clock")}
+    if "lr" not in given and own["lr"].required:
+        raise ConfigError(
+            f"hyper.{spoken[0]} is given without hyper.lr, to which it belongs. Add lr, or give eta."
+        )
+    for name in given:
+        if name in spoken and name != "rule" and name not in own:
+            rules = ", ".join(f'"{other}"' for other, theirs in RULES.items() if name in keys_of(theirs))
+            raise ConfigError(f'hyper.{name} is not a word of hyper.rule = "{rule}". It belongs to {rules}.')
+        if name in keys and name not in own and name not in beside:
+            raise ConfigError(
+                f"hyper.{'lr' if 'lr' in given else 'rule'} and hyper.{name} say the same thing twice: lr is tau "
+                "times beta, momentum is 1 - tau times eta, dampening is 1 - tau times phi. Give lr, momentum and "
+                "dampening, or eta, beta and phi."
+            )
+    _require("hyper", given, {"rule": _RULE, **own, **beside})
+    with said("hyper", given):
+        hyper = make(**{name: value for name, value in given.items() if name in own})
+        return replace(hyper, **{name: value for name, value in given.items() if name in beside})

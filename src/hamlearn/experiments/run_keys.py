@@ -1,104 +1,124 @@
-"""Keys of a configuration: what each takes, in words and as a test."""
+"""All that a configuration may say: every table with its keys."""
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hamlearn.errors import ConfigError
-from hamlearn.streams.values import shown
+from hamlearn.credit import CREDITS
+from hamlearn.experiments import run_sections
+from hamlearn.experiments.run_derived import Keys, keys_of, optional, said, without
+from hamlearn.experiments.run_streams import AROUND, BROKERS, MAKERS, RIVER, WRAPPERS, stream_keys
+from hamlearn.experiments.run_types import named
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import INTEGRATORS
+from hamlearn.learner import Learner
+from hamlearn.orders import ORDERS
 
-__all__ = [
-    "Key",
-    "is_name",
-    "is_names",
-    "is_number",
-    "number",
-    "one_of",
-    "shown",
-    "text",
-    "truth",
-    "unknown",
-    "whole",
-]
+RULES: dict[str, Callable[..., Hyper]] = {
+    name.removeprefix("from_"): getattr(Hyper, name) for name in vars(Hyper) if name.startswith("from_")
+}
+"""What [hyper] may say in the words of PyTorch's optimizers, instead of η, β and φ."""
+
+PARTS: dict[str, Mapping[str, type]] = {"credit": CREDITS, "integrator": INTEGRATORS}
+"""Keys of [learner] that name a class, whose own arguments are keys beside it."""
+
+ELSEWHERE = {"max_steps": "run.steps", "resume": "--resume"}
+"""Arguments of `Learner.run` that a file, or the command, says by another name."""
+
+SECTIONS: dict[str, Keys] = {
+    "run": keys_of(run_sections.Run),
+    "network": keys_of(run_sections.Net),
+    "loss": keys_of(run_sections.Loss),
+    "hyper": keys_of(Hyper),
+    "learner": {
+        **keys_of(Learner),
+        "order": replace(keys_of(Learner)["order"], hint=named(ORDERS)),
+        **without(keys_of(Learner.run), *ELSEWHERE),
+        **keys_of(run_sections.Pipeline),
+    },
+    "records": keys_of(run_sections.Records),
+    "checkpoint": keys_of(run_sections.Checkpoint),
+}
+"""The tables that do not depend on what another key says, but for `[stream]`."""
 
 
 @dataclass(frozen=True)
-class Key:
-    """What one key takes.
+class Table:
+    """Keys that stand together.
 
-    Args:
-        allowed: In words, for messages.
-        test: Whether a value is allowed.
-        default: Its value where it is left out.
+    Attributes:
+        name: Of the section.
+        when: What the section has to say for these keys to be known; empty where they always are.
+        about: One line on what the keys say.
+        keys: For each name what it takes (`allowed`), its `default`, whether it is `required`, its `meaning`.
     """
 
-    allowed: str
-    test: Callable[[Any], bool]
-    default: Any = None
-
-    def require(self, name: str, value: Any) -> None:
-        """Refuse a value that is not allowed."""
-        if not self.test(value):
-            raise ConfigError(f"{name} = {shown(value)} is not allowed. Allowed is {self.allowed}.")
+    name: str
+    when: str
+    about: str
+    keys: Keys
 
 
-LARGEST = 1e18
-"""The largest number, and one over the smallest above 0: products of two still fit into float32."""
+def accepted() -> list[Table]:
+    """Every table of `hamlearn run` with all its keys, in the order of a file.
+
+    Example:
+        >>> [echo] = [table for table in accepted() if table.when == 'credit = "echo"']
+        >>> echo.name, echo.keys["dissipate"].allowed, echo.keys["dissipate"].default
+        ('learner', 'one of "sequence", "token"', 'sequence')
+    """
+    owners = {"network": run_sections.Net, "hyper": Hyper, "learner": Learner}
+    tables = []
+    for name, keys in SECTIONS.items():
+        owner: Any = owners.get(name) or getattr(run_sections, name.capitalize())
+        tables.append(Table(name, "", _about(owner), keys))
+        if name == "hyper":
+            tables += [
+                Table(name, f'rule = "{rule}"', _about(make), keys_of(make)) for rule, make in RULES.items()
+            ]
+        if name == "learner":
+            tables += [
+                Table(name, f'{part} = "{one}"', _about(kind), keys_of(kind))
+                for part, classes in PARTS.items()
+                for one, kind in classes.items()
+                if keys_of(kind)
+            ]
+    return [*tables, *_stream_tables()]
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is a number that can be computed with."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
+def _stream_tables() -> list[Table]:
+    around = ", ".join(f"`{lead}`" for lead in AROUND)
+    tables = [Table("stream", "", f"For any kind of stream; applied in the order {around}.", WRAPPERS)]
+    for kind, maker in (*MAKERS.items(), *BROKERS.items()):
+        tables.append(Table("stream", f'kind = "{kind}"', _about(maker), stream_keys(kind) or {}))
+    about = "River's data sets as streams."
+    return [*tables, Table("stream", f'kind = "{RIVER}"', about, stream_keys("river.") or {})]
 
 
-def number(default: Any = None, least: float = 0.0, above: bool = False, most: float = LARGEST) -> Key:
-    """A number, at least (or above) a bound, and at most another."""
-    words = "a number" if least == -LARGEST else f"a number {'above' if above else 'of at least'} {least:g}"
-    low = least + 1 / LARGEST if above else least
-    return Key(f"{words} and at most {most:g}", lambda v: is_number(v) and low <= v <= most, default)
+def _about(owner: Any) -> str:
+    return (inspect.getdoc(owner) or "").partition("\n")[0]
 
 
-def whole(default: Any = None, least: int = 1, most: int = 10**15) -> Key:
-    """A whole number between two bounds."""
-    return Key(
-        f"a whole number of at least {least}" + (f" and at most {most:,}" if most < 10**15 else ""),
-        lambda v: isinstance(v, int) and not isinstance(v, bool) and least <= v <= most,
-        default,
-    )
+def parts_of(learner: Mapping[str, Any]) -> Keys:
+    """The keys that belong to the credit and the integrator which a section [learner] names."""
+    found: dict[str, Any] = {}
+    for part, classes in PARTS.items():
+        found |= keys_of(classes[learner[part]])
+    return found
 
 
-def one_of(*names: str, default: str | None = None) -> Key:
-    """One of several names."""
-    words = "one of " + ", ".join(f'"{name}"' for name in names)
-    return Key(words, lambda v: isinstance(v, str) and v in names, default)
+def made(learner: Mapping[str, Any], part: str) -> Any:
+    """The credit or the integrator that a section [learner] names, with the arguments beside the name."""
+    kind = PARTS[part][learner[part]]
+    arguments = {name: learner[name] for name in keys_of(kind)}
+    with said("learner", arguments):
+        return kind(**arguments)
 
 
-def truth(default: bool) -> Key:
-    """A truth value."""
-    return Key("true or false", lambda v: isinstance(v, bool), default)
-
-
-def text(default: str | None = None) -> Key:
-    """A text."""
-    return Key("a text that is not empty", is_name, default)
-
-
-def is_name(value: Any) -> bool:
-    """Whether a value is a text that can name something."""
-    return isinstance(value, str) and value != "" and "\0" not in value
-
-
-def is_names(value: Any) -> bool:
-    """Whether a value is a list of names."""
-    return isinstance(value, list) and all(is_name(item) for item in value)
-
-
-def unknown(what: str, name: str, allowed: Sequence[str]) -> str:
-    """The message for a name that nobody knows."""
-    near = difflib.get_close_matches(name[:100], allowed, 1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    what = what if len(what) < 200 else what[:200] + "…"
-    return f"the {what} is not known.{hint} Allowed are {', '.join(allowed)}."
+def with_default(section: str, **defaults: Any) -> Keys:
+    """A section some of whose keys have other defaults."""
+    keys = SECTIONS[section]
+    return {**keys, **{name: optional(keys[name], default) for name, default in defaults.items()}}

@@ -87,6 +87,17 @@ class AgentsReport:
         hamiltonian: H of each member.
         samples: The sample of each member; `None` for one that rests.
         skipped: Which members undid the step because a value was not finite.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> def make(hyper):
+        ...     network = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper)
+        >>> feeds = [[hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1))] * length for length in (1, 2)]
+        >>> agents = hl.Population(make, [hl.Hyper()], seeds=[0, 1], streams=feeds)
+        >>> first, second = agents.run()
+        >>> first.took, second.took, second[0] is None, second.loss.isnan().tolist()
+        ([True, True], [False, True], True, [True, False])
     """
 
     __slots__ = ("_alone", "_index", "_members", "_passed")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._slots import put
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import Ran, UnsupportedError
 from hamlearn.errors import HamlearnError
 from hamlearn.learner._commit import keeps_mode
@@ -286,7 +287,7 @@ class Undo:
         self.put()
         if self.tensors:  # PyTorch refuses empty lists.
             with torch.no_grad():
-                torch._foreach_copy_(self.tensors, self.copies)
+                foreach_copy_(self.tensors, self.copies)
 
 
 def undo_of(stepper: Stepper) -> Undo:

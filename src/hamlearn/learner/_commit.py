@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from hamlearn import _tree
 from hamlearn._replay import set_generators
 from hamlearn._slots import Place, Slots, write_back
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.learner._moves import Moved
 from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._running import Progress
@@ -119,7 +120,7 @@ class Withdrawal:
         for module in self.training:
             module.training = True
         if self.weights is not None and self.weights[0]:
-            torch._foreach_copy_(*self.weights)
+            foreach_copy_(*self.weights)
         self.parts.system.slots.put_back()
         set_generators(self.parts.devices, self.random)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._scale import scaled
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
 from hamlearn.learner._blocks import PlannedRunner, undo_of
@@ -98,7 +99,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
                     if self.checks and not _tree.all_finite([*omega, *v, *moved]):
                         return _rows(passed, stepper.state.carry), stop - 1
-                    torch._foreach_copy_(system.theta, theta)
+                    foreach_copy_(system.theta, theta)
                 self._become(carry=replace(stepper.state.carry, omega=omega, own=False, v=v))
                 self._after_echo(part)
             start = stop

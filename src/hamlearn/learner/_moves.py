@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._scale import add_
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.system import Instant, Outcome, Pending, System
 
 
@@ -89,7 +90,7 @@ class Written:
 
     def __call__(self) -> None:
         """θ ← θ⁺; done again, it changes nothing."""
-        torch._foreach_copy_(self.theta, self.values)
+        foreach_copy_(self.theta, self.values)
 
 
 class Moved(NamedTuple):
@@ -170,7 +171,7 @@ class Moves:
     def keep(self, late: dict[int, Late]) -> tuple[list[Tensor], list[Tensor]]:
         """The weights that move at once, and copies of them as they are."""
         if self._weights:  # PyTorch refuses empty lists.
-            torch._foreach_copy_(self._copies, self._weights)
+            foreach_copy_(self._copies, self._weights)
         if len(late) == len(self.system.large):
             return self._weights, self._copies
         others = [self.system.theta[index] for index in self.system.large if index not in late]

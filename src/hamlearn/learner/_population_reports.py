@@ -23,6 +23,16 @@ class PopulationReport:
         hamiltonian: H of each member.
         sample: The sample.
         skipped: Which members undid the step because a value was not finite.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> def make(hyper):
+        ...     network = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper)
+        >>> population = hl.Population(make, [hl.Hyper()], seeds=[0, 1, 2])
+        >>> (report,) = population.run([hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1))])
+        >>> len(report), report.loss.shape, report.y.shape, report[2].t
+        (3, torch.Size([3]), torch.Size([3, 1, 1]), 0.0)
     """
 
     __slots__ = ("_reports",)

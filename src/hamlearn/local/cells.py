@@ -120,8 +120,12 @@ class Cell:
                     f"whole numbers inside a node, for example by one group with {self.name!r}"
                 )
             inputs[i] = inputs[i].detach().requires_grad_()
+        wide, theta = self.node.wide, self.theta
+        if wide is not None:
+            theta = [weight.detach().to(wide).requires_grad_() for weight in theta]
         with torch.enable_grad():
-            return CellTrace(self._evaluate(inputs), [inputs[i] for i in self.from_nodes], self.theta)
+            out = self._evaluate(inputs, None if wide is None else theta)
+        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
@@ -145,12 +149,12 @@ class Cell:
         """State of the random number generators, for `again`; `None` for a node that draws none."""
         return generators(self.devices) if self.may_draw() else None
 
-    def _evaluate(self, inputs: list[Any]) -> Tensor:
+    def _evaluate(self, inputs: list[Any], theta: list[Tensor] | None = None) -> Tensor:
         if self.inplace:
             # The inputs are other nodes' states: a module that works in place gets copies.
-            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
+            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs), theta=theta)
         before = _versions(inputs)
-        out = self.node(*inputs)
+        out = self.node(*inputs, theta=theta)
         if before != _versions(inputs):
             raise ConfigError(
                 f"node {self.name!r} ({type(self.node.module).__name__}) writes into its input, which others read "

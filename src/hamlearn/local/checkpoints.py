@@ -43,9 +43,10 @@ class LocalSnapshot(Settings, Owner):
         return tensors, {"t": self._ticker.t, "updates": self._ticker.updates, "engine": engine}
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
-        ticker, engine, theta = self._ticker, self._engine, self._system.theta
+        ticker, engine = self._ticker, self._engine
+        held = [dense(omega) for omega in ticker.omega]
         moved = {
-            "omega": [left.keep(f"omega/{i}", weight.device, weight) for i, weight in enumerate(theta)],
+            "omega": [left.keep(f"omega/{i}", omega.device, omega) for i, omega in enumerate(held)],
             "t": number(header["t"], "t"),
             "updates": whole(header["updates"], "updates"),
         }

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._torch_private import foreach_norm
 from hamlearn.errors import NonFiniteError
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega, Proposal
@@ -30,7 +31,7 @@ def is_sound(proposal: Proposal) -> bool:
 def reach(omega: list[Omega]) -> float:
     """A bound on the size of every entry of ω; infinite or NaN where an entry is, or where none can be told."""
     tensors = [w for w in omega if isinstance(w, Tensor)]
-    norms = torch._foreach_norm(tensors) if tensors else ()
+    norms = foreach_norm(tensors) if tensors else ()
     bound = torch.stack(norms).sum().item() if len(norms) > 2 else sum(norm.item() for norm in norms)
     return bound + sum(w.bound() for w in omega if isinstance(w, Outer))
 

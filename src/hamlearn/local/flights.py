@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils import _pytree
 
+from hamlearn._torch_private import tree_map
 from hamlearn.local.outer import Outer
 from hamlearn.local.stacked import LayerStack
 from hamlearn.rates import Rates
@@ -67,7 +67,7 @@ def own_copy(sample: Sample) -> Sample:
 def _own(tree: Any) -> Any:
     if isinstance(tree, Tensor):
         return tree.detach().clone()
-    return None if tree is None else _pytree.tree_map(_own_leaf, tree)
+    return None if tree is None else tree_map(_own_leaf, tree)
 
 
 def _own_leaf(leaf: Any) -> Any:

@@ -53,6 +53,9 @@ class LocalLearner(LocalSnapshot):
             `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
             where aligned, and elsewhere states and costates where these are the cause and not the sample.
             `"ignore"` saves the check.
+        compute_dtype: Type of states, costates and all that is computed, where weights are stored in fewer bits,
+            as in bfloat16: a weight is widened where it is used, and rounded once where it moves. `None`: the type
+            of the weights.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -78,6 +81,7 @@ class LocalLearner(LocalSnapshot):
         order: OrderName = "parallel",
         stacked: bool = True,
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        compute_dtype: torch.dtype | None = None,
     ) -> None:
         check_setting(hyper, hold, align, delay_free, order, on_nonfinite)
         wiring = wire(module, groups)
@@ -86,7 +90,7 @@ class LocalLearner(LocalSnapshot):
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
         super().__init__()
         self._hold = hold
-        self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free)
+        self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
         self._align, self._delay_free = align, delay_free
         engine = Aligned if align else DelayFree if delay_free else Unaligned
         self._engine: Any = engine(self._system)

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from hamlearn._torch_private import log_softmax, log_softmax_backward
+
 Pair = tuple[Tensor, Tensor]
 _MEAN, _IGNORED = 1, -100
 _aten = torch.ops.aten
@@ -53,9 +55,9 @@ def _cross_entropy(y: Tensor, target: Any) -> Pair | None:
     if target.shape != y.shape[:1] or not y.shape[0]:
         return None
     try:
-        log_p = _aten._log_softmax.default(y, 1, False)
+        log_p = log_softmax(y, 1, False)
         L, weight = _aten.nll_loss_forward.default(log_p, target, None, _MEAN, _IGNORED)
         dL = _aten.nll_loss_backward.default(torch.ones_like(L), log_p, target, None, _MEAN, _IGNORED, weight)
-        return L, _aten._log_softmax_backward_data.default(dL, log_p, 1, y.dtype)
+        return L, log_softmax_backward(dL, log_p, 1, y.dtype)
     except (RuntimeError, IndexError):
         return None

@@ -34,7 +34,10 @@ class Outer:
     def add_to_(self, target: Tensor, alpha: float) -> None:
         """Add alpha·Σ_b δ_b x_bᵀ to `target`, in one pass over it."""
         columns = self.delta.transpose(1, 2)
-        if self.x.shape[1] == 1:
+        if target.dtype is not self.x.dtype:
+            # The sum is rounded to the type of narrow weights once.
+            target.add_(self.dense(), alpha=alpha)
+        elif self.x.shape[1] == 1:
             # For one row this is several times faster than a batched matrix product.
             target.addcmul_(columns, self.x, value=alpha)
         else:

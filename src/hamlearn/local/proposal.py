@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_add_, foreach_mul
 from hamlearn.local.outer import Outer, dense
 from hamlearn.state import Sample
 
@@ -53,10 +54,10 @@ def costate(omega: list[Omega], grads: list[Tensor | Outer | None], decay: float
     """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
     if decay == 0.0 and gain == 1.0:
         return [torch.zeros_like(dense(w)) if g is None else _plain(g) for w, g in zip(omega, grads, strict=True)]
-    new = list(torch._foreach_mul([dense(w) for w in omega], decay))
+    new = list(foreach_mul([dense(w) for w in omega], decay))
     moved = [(w, g) for w, g in zip(new, grads, strict=True) if isinstance(g, Tensor)]
     if moved:
-        torch._foreach_add_([w for w, _ in moved], [g for _, g in moved], alpha=gain)
+        foreach_add_([w for w, _ in moved], [g for _, g in moved], alpha=gain)
     for w, g in zip(new, grads, strict=True):
         if isinstance(g, Outer):
             g.add_to_(w, gain)

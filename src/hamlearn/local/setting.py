@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
@@ -81,6 +82,11 @@ class Settings:
     def delay_free(self) -> bool:
         """Whether one layer moves at each step."""
         return self._delay_free
+
+    @property
+    def compute_dtype(self) -> torch.dtype | None:
+        """What is computed in, where that is not the type of the weights."""
+        return self._system.wide
 
     @property
     def on_nonfinite(self) -> str:

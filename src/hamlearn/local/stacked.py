@@ -86,6 +86,7 @@ class LayerStack:
         self.nodes = nodes
         self.modules = [m for node in nodes for m in node.module.modules()]
         self.residual = branch_of(nodes[0].module)[1]
+        self.wide = nodes[0].wide
         leaves = [cast(list[nn.Module], flat(branch_of(node.module)[0])) for node in nodes]
         functions = [out_of_place(function) for function in leaves[0][1:]]
         self.activation = functions[0] if len(functions) == 1 else nn.Sequential(*functions)
@@ -116,7 +117,8 @@ class LayerStack:
     def check(self, h: Tensor) -> None:
         """Raise `ValueError` unless `h` can be a state of these layers."""
         weight = self.theta[0]
-        if h.dim() < 2 or (len(h), h.shape[-1]) != (self.length, weight.shape[1]) or h.dtype is not weight.dtype:
+        dtype = self.wide or weight.dtype
+        if h.dim() < 2 or (len(h), h.shape[-1]) != (self.length, weight.shape[1]) or h.dtype is not dtype:
             raise ValueError(
                 f"a state of {h.dtype}{list(h.shape)} is none of the {self.length} layers to {self.name!r}"
             )
@@ -150,17 +152,18 @@ class LayerStack:
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """ĥ of all layers."""
-        pre = self._affine(inputs[0])
+        pre = self._affine(inputs[0], self._weights())
         out = torch.tanh(pre) if self._tanh else self.activation(pre)
         return inputs[0] + out if self.residual else out
 
     def trace(self, inputs: list[Tensor]) -> StackTrace:
         """ĥ of all layers, ready to be differentiated."""
-        pre = self._affine(inputs[0])
+        theta = self._weights()
+        pre = self._affine(inputs[0], theta)
         if self._tanh:
-            return StackTrace(torch.tanh(pre), None, inputs[0], self.theta, self.residual)
+            return StackTrace(torch.tanh(pre), None, inputs[0], theta, self.residual)
         with torch.enable_grad():
-            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta, self.residual)
+            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], theta, self.residual)
 
     def check_layer(self, index: int) -> None:
         """Raise where the weights of a layer have left the stack, or have got a hook that would not be called."""
@@ -176,10 +179,15 @@ class LayerStack:
                     "add it before the learner is built, or pass stacked=False"
                 )
 
-    def _affine(self, x: Tensor) -> Tensor:
+    def _weights(self) -> list[Tensor]:
+        return self.theta if self.wide is None else [weight.to(self.wide) for weight in self.theta]
+
+    def _affine(self, x: Tensor, theta: list[Tensor]) -> Tensor:
+        columns = self._columns if self.wide is None else theta[0].transpose(1, 2)
         if self._bias is None:
-            return torch.bmm(_rows(x), self._columns).view(x.shape)
-        return torch.baddbmm(self._bias, _rows(x), self._columns).view(x.shape)
+            return torch.bmm(_rows(x), columns).view(x.shape)
+        bias = self._bias if self.wide is None else theta[1].unsqueeze(1)
+        return torch.baddbmm(bias, _rows(x), columns).view(x.shape)
 
 
 def _rows(x: Tensor) -> Tensor:

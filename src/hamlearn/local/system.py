@@ -15,6 +15,7 @@ from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
 from hamlearn.local.losses import without_graph
 from hamlearn.local.move import Move
+from hamlearn.local.narrow import check_compute_dtype
 from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
@@ -29,13 +30,17 @@ Losses = Loss | Mapping[str, Loss]
 
 @dataclass
 class LocalSystem:
-    """A wiring with its learnable weights laid out in slots: one per weight, or one per stack of weights."""
+    """A wiring with its learnable weights laid out in slots: one per weight, or one per stack of weights.
+
+    `wide` is the type to compute in, `None` where it is the one of the weights.
+    """
 
     wiring: Wiring
     loss: Losses
     hyper: Hyper
     order: OrderName
     stacked: bool
+    wide: torch.dtype | None = None
     cells: list[Cell | LayerStack] = field(init=False)
     theta: list[Tensor] = field(init=False)
 
@@ -45,6 +50,9 @@ class LocalSystem:
             raise ConfigError("no parameter requires grad: there is nothing to learn")
         weights: list[Tensor] = [w for _, w in found]
         check_tensors([*self.wiring.named_parameters(), *self.wiring.named_buffers()])
+        if self.wide is not None:
+            check_compute_dtype(self.wide, self.wiring.named_parameters(), self.wiring.named_buffers())
+            self.wiring = self.wiring.computing_in(self.wide)
         self.names = dict(enumerate(n for n, _ in found))
         self._name_of: dict[Tensor, str] = {w: n for n, w in found}
         if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
@@ -106,7 +114,7 @@ class LocalSystem:
             if all(v is values[0] for v in values) and not (isinstance(values[0], Tensor) and values[0].dim()):
                 betas.append(values[0])
             elif all(isinstance(v, float | int) for v in values):
-                scale = torch.tensor(values, dtype=kind[0].dtype, device=kind[0].device)
+                scale = torch.tensor(values, dtype=self.wide or kind[0].dtype, device=kind[0].device)
                 betas.append(scale.view(-1, *(1 for _ in kind[0].shape)))
             else:
                 return None

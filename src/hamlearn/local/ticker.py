@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
+from hamlearn._torch_private import foreach_copy_
 from hamlearn.errors import NonFiniteError
 from hamlearn.learner._running import Reader
 from hamlearn.learner._usual import UsualRates
@@ -64,7 +65,9 @@ class Ticker:
         self.engine: Any = engine
         self.aligned = isinstance(engine, Aligned)
         self.on_nonfinite = on_nonfinite
-        self.omega: list[Omega] = [torch.zeros_like(w, requires_grad=False) for w in system.theta]
+        self.omega: list[Omega] = [
+            torch.zeros_like(w, dtype=system.wide, requires_grad=False) for w in system.theta
+        ]
         self.t = 0.0
         self.updates = 0
         self.shown = 0
@@ -206,7 +209,7 @@ class Ticker:
             set_generators(self._devices, random)
         self.engine.restore(engine)
         if theta is not None:
-            torch._foreach_copy_(self.system.theta, theta)
+            foreach_copy_(self.system.theta, theta)
         if reset:
             self.engine.reset()
         if count is not None:

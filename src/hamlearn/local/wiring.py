@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from hamlearn import _tree
 from hamlearn._replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
+from hamlearn.local.narrow import widened
 from hamlearn.local.neurons import Neurons
 from hamlearn.local.traced import traced
 
@@ -22,16 +24,23 @@ Groups = int | Sequence[int] | None
 
 @dataclass(frozen=True)
 class Node:
-    """One module with its own output as state, and the names of what it reads."""
+    """One module with its own output as state, the names of what it reads, and the type that it computes in.
+
+    That type is `None` where it is the one of the weights.
+    """
 
     name: str
     module: nn.Module
     sources: tuple[str, ...]
+    wide: torch.dtype | None = None
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
-        """ĥ of this node; says which node and which edges did not fit."""
+    def __call__(self, *inputs: Tensor, theta: Sequence[Tensor] | None = None) -> Tensor:
+        """ĥ of this node, by `theta` if its weights are given; says which node and which edges did not fit."""
         try:
-            out = self.module(*inputs)
+            if self.wide is None:
+                out = self.module(*inputs)
+            else:
+                out = functional_call(self.module, widened(self.module, self.wide, theta), inputs)
         except (torch.OutOfMemoryError, HamlearnError):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -64,6 +73,10 @@ class Wiring:
     read: Callable[[Tensor], Tensor] | None = None
     borders: tuple[str, ...] = ()
     whole: bool = True
+
+    def computing_in(self, wide: torch.dtype) -> Wiring:
+        """The same, with nodes that widen their weights."""
+        return replace(self, nodes=tuple(replace(node, wide=wide) for node in self.nodes))
 
     def modules(self) -> list[nn.Module]:
         """All modules of the nodes, and the root where it holds nothing else."""

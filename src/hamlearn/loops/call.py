@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from hamlearn._torch_private import schema
 from hamlearn.loops.values import C_TYPES, UnsupportedError
 
 
@@ -34,10 +35,10 @@ class Call:
     @classmethod
     def of(cls, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Call:
         """What a node of the graph calls, given the values of its arguments."""
-        op = getattr(node.target, "overloadpacket", None)
-        if op is None:
+        op, told = getattr(node.target, "overloadpacket", None), schema(node.target)
+        if op is None or told is None:
             raise UnsupportedError(f"{node.target} has no loops")
-        names = node.target._schema.arguments  # type: ignore[union-attr]
+        names = told.arguments
         given = {name.name: name.default_value for name in names}
         given |= dict(zip((name.name for name in names), args, strict=False)) | kwargs
         results = node.meta["val"]

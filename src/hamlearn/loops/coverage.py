@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import aten as private_aten
 from hamlearn.loops.convolutions import CONVOLUTIONS
 from hamlearn.loops.folds import FOLDS
 from hamlearn.loops.picks import PICKS
@@ -82,7 +83,7 @@ def _dtypes(op: Any) -> tuple[torch.dtype, ...]:
 
 
 def _example(op: Any) -> Example:
-    given = _EXAMPLES.get(op)
+    given = EXAMPLES.get(op)
     if given is not None:
         return given
     text = {**ARITHMETIC, **FLOATS, **{k: (v, 1) for k, v in {**BITS, **LOGIC}.items()}}.get(op, ("", 0))[0]
@@ -93,16 +94,16 @@ def _example(op: Any) -> Example:
 
 _OF_TWO = {aten.copy, aten.add, aten.sub, aten.remainder, aten.mm}
 _FILTER = (None, [1], [0], [1], False, [0], 1)
-_EXAMPLES: dict[Any, Example] = {
+EXAMPLES: dict[Any, Example] = {
     aten.pow: lambda x, y, i: aten.pow(x, 2),
     aten.clamp: lambda x, y, i: aten.clamp(x, 0, 1),
     aten.div: lambda x, y, i: aten.div(x, y) if x.is_floating_point() else aten.div(x, 3, rounding_mode="floor"),
     aten.where: lambda x, y, i: aten.where(x > y, x, y),
     aten.fmod: lambda x, y, i: aten.fmod(x, 2.5),
     aten.remainder: lambda x, y, i: aten.remainder(x, 3),
-    aten._to_copy: lambda x, y, i: aten._to_copy(x, dtype=torch.float64),
+    private_aten("_to_copy"): lambda x, y, i: private_aten("_to_copy")(x, dtype=torch.float64),
     aten.view: lambda x, y, i: aten.view(x, [2, 8]),
-    aten._unsafe_view: lambda x, y, i: aten._unsafe_view(x, [2, 8]),
+    private_aten("_unsafe_view"): lambda x, y, i: private_aten("_unsafe_view")(x, [2, 8]),
     aten.reshape: lambda x, y, i: aten.reshape(x, [16]),
     aten.unsqueeze: lambda x, y, i: aten.unsqueeze(x, 1),
     aten.squeeze: lambda x, y, i: aten.squeeze(x[:, :1], 1),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
+from hamlearn._torch_private import compile_errors, foreach_copy_
 from hamlearn.loops.program import Kind
 from hamlearn.loops.values import UnsupportedError
 
@@ -55,7 +56,7 @@ class OnCuda:
             for _ in range(times):
                 rows.append(recorded.replay([sample[index : index + count] for sample in samples]))
                 index += count
-            torch._foreach_copy_([tensor.detach() for tensor in carry], recorded.carry)
+            foreach_copy_([tensor.detach() for tensor in carry], recorded.carry)
         return [torch.cat(column) for column in zip(*rows, strict=True)]
 
     def _one(
@@ -66,7 +67,7 @@ class OnCuda:
         inputs = [next(groups[kind]).detach() for kind in self.kinds]
         try:
             outputs = list(self.step(*inputs))
-        except torch._dynamo.exc.TorchDynamoException as error:
+        except compile_errors() as error:
             reason = " ".join(str(error).split())
             raise UnsupportedError(f"torch.compile failed: {reason[:300]}") from error
         return outputs[: self.carried], outputs[self.carried :]
@@ -100,15 +101,15 @@ class _Recorded:
                 now, results = one(now, [sample[index] for sample in self.samples], self.constants)
                 rows.append(results)
             self.results = [torch.stack(column) for column in zip(*rows, strict=True)]
-            torch._foreach_copy_(self.carry, now)
+            foreach_copy_(self.carry, now)
 
     def load(self, carry: list[Tensor], constants: list[Tensor]) -> None:
         """Take up a carry and constants."""
-        torch._foreach_copy_([*self.carry, *self.constants], [t.detach() for t in (*carry, *constants)])
+        foreach_copy_([*self.carry, *self.constants], [t.detach() for t in (*carry, *constants)])
 
     def replay(self, samples: list[Tensor]) -> list[Tensor]:
         """Take the steps of the graph; the carry stays in its memory."""
-        torch._foreach_copy_(self.samples, samples)
+        foreach_copy_(self.samples, samples)
         self.graph.replay()
         return [result.clone() for result in self.results]
 

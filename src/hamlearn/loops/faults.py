@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from hamlearn._torch_private import DispatchMode
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
@@ -60,7 +60,7 @@ _BOUNDS: dict[Any, Callable[..., Bounds]] = {
 }
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(DispatchMode):  # type: ignore[misc,valid-type]
     def __init__(self, found: list[Tensor]) -> None:
         super().__init__()
         self.found = found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import ChainMap
 from typing import Any
 
 from torch import fx
@@ -15,7 +16,8 @@ from hamlearn.loops.shapes import SHAPES
 from hamlearn.loops.values import UnsupportedError
 from hamlearn.loops.writer import Writer
 
-OPERATIONS = {**POINTWISE, **SHAPES, **FOLDS, **PICKS, **CONVOLUTIONS}
+OPERATIONS = ChainMap[Any, Any](POINTWISE, SHAPES, FOLDS, PICKS, CONVOLUTIONS)
+"""What is added to one of the tables is known from then on."""
 
 
 def apply(writer: Writer, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hamlearn._torch_private import aten as private_aten
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.values import UnsupportedError, Value, broadcast, cast, choice, computed, constant
 from hamlearn.loops.writer import ALIGNMENT, Writer
@@ -85,7 +86,15 @@ POWERS = {
     1.0: "({0})",
     0.0: "(1)",
 }
-SAME = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, aten.contiguous, aten._to_copy, aten.copy)
+SAME = (
+    aten.clone,
+    aten.detach,
+    aten.alias,
+    aten.lift_fresh_copy,
+    aten.contiguous,
+    private_aten("_to_copy"),
+    aten.copy,
+)
 
 
 def elementwise(

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hamlearn._torch_private import HOOKS, tensor_hooks
 from hamlearn.loops.compared import (
     MISSING,
     content,
@@ -52,8 +53,6 @@ _CALLERS = (
 """Where the step calls the user's functions from."""
 _MOST = 2_000
 """How many values are followed before the search is given up."""
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-"""The names under which PyTorch keeps a module's hooks."""
 
 Parts = list[tuple[str, Any]]
 """Things that something refers to, with the names by which they are told."""
@@ -76,9 +75,9 @@ class Reads(Noted):
         """Note down a network, whose parameters and buffers are inputs, not values."""
         for name, tensor in (*network.named_parameters(), *network.named_buffers()):
             self.seen[id(tensor)] = tensor
-            if tensor._backward_hooks:
+            if tensor_hooks(tensor):
                 raise UnsupportedError(f"{name!r} has a hook, which a recorded step would not call")
-            self.names.append((tensor, "_backward_hooks", tensor._backward_hooks, f"the hooks of {name!r}"))
+            self.names.append((tensor, "_backward_hooks", tensor_hooks(tensor), f"the hooks of {name!r}"))
         self.follow("the network", network)
 
     def follow(self, label: str, value: Any) -> None:
@@ -223,7 +222,7 @@ class Reads(Noted):
         if hasattr(value, "__next__"):
             raise UnsupportedError(f"{label} is a {kind.__name__}, which changes when it is read")
         if isinstance(value, nn.Module):
-            for name in _HOOKS:
+            for name in HOOKS:
                 if getattr(value, name, None) or getattr(nn.modules.module, f"_global{name}", None):
                     raise UnsupportedError(f"{label} has {name.strip('_')}, which a recorded step would not call")
         elif kind.__module__.startswith(("hamlearn.learner", "hamlearn.local")):

@@ -11,16 +11,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._decomp import decomposition_table
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hamlearn._torch_private import aten as private_aten
+from hamlearn._torch_private import decompositions, schema, traced
 from hamlearn.loops.operations import known
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
-_COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, aten._to_copy, aten.contiguous)
+_COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, private_aten("_to_copy"), aten.contiguous)
 
 
 def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
@@ -67,16 +67,11 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             warnings.simplefilter("ignore")
             # Attention in plain operations: its fused kernels have no loops.
             with sdpa_kernel(SDPBackend.MATH):
-                graph = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
-            pure = make_fx(
-                functionalize(graph),
-                tracing_mode="fake",
-                decomposition_table=_DECOMPOSITIONS,
-                _allow_non_fake_inputs=True,
-            )(*inputs)
+                graph = traced(function, inputs)
+            pure = traced(functionalize(graph), inputs, _apart())
             # Some operations, batch normalization among them, are taken apart into ones that write in place.
             if any(_writes(node) for node in pure.graph.nodes):
-                pure = make_fx(functionalize(pure), tracing_mode="fake", _allow_non_fake_inputs=True)(*inputs)
+                pure = traced(functionalize(pure), inputs)
     except UnsupportedError:
         raise
     except Exception as error:
@@ -94,8 +89,8 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
 
 
 def _writes(node: fx.Node) -> bool:
-    schema = getattr(node.target, "_schema", None)
-    return schema is not None and schema.is_mutable
+    told = schema(node.target)
+    return told is not None and told.is_mutable
 
 
 def _simplify(graph: fx.GraphModule) -> None:
@@ -129,9 +124,11 @@ def _each_add(tensors: list[Tensor], others: list[Tensor], alpha: float = 1) -> 
     return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
 
 
-_DECOMPOSITIONS = {
-    op: d for op, d in decomposition_table.items() if getattr(op, "overloadpacket", op) not in known()
-} | {
-    aten._foreach_mul.Scalar: _each_mul,
-    aten._foreach_add.List: _each_add,
-}
+def _apart() -> dict[Any, Callable[..., Any]]:
+    """How operations that have no loops are taken apart."""
+    loops = known()
+    found = {op: each for op, each in decompositions().items() if getattr(op, "overloadpacket", op) not in loops}
+    return found | {
+        private_aten("_foreach_mul.Scalar"): _each_mul,
+        private_aten("_foreach_add.List"): _each_add,
+    }

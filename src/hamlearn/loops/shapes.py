@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hamlearn._torch_private import aten as private_aten
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.pointwise import elementwise
 from hamlearn.loops.values import C_TYPES, Index, Value, affine, broadcast, computed, constant, replaced
@@ -188,7 +189,7 @@ def _arange(writer: Writer, call: Call) -> Value:
 
 
 SHAPES: dict[Any, Callable[[Writer, Call], Any]] = {
-    **dict.fromkeys((aten.view, aten._unsafe_view, aten.reshape, aten.unsqueeze, aten.squeeze), _view),
+    **dict.fromkeys((aten.view, private_aten("_unsafe_view"), aten.reshape, aten.unsqueeze, aten.squeeze), _view),
     aten.as_strided: _as_strided,
     aten.permute: _permute,
     aten.t: _t,

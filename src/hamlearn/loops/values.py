@@ -21,7 +21,20 @@ C_TYPES = {
 
 
 class UnsupportedError(Exception):
-    """This operation, dtype or shape cannot be turned into loops."""
+    """This operation, dtype or shape cannot be turned into loops.
+
+    What to do: use `torch.where` in place of a decision on values, draw random numbers beforehand, or stay with
+    the eager engine; the page *Operations of the compiled engine* lists what has loops.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> def step(h, x):
+        ...     return (h if x.sum() > 0 else -h), None
+        >>> hl.loops.scan(step, torch.zeros(2), torch.ones(3, 2))  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        hamlearn.loops.values.UnsupportedError: ...
+    """
 
 
 @dataclass(eq=False)

@@ -120,10 +120,17 @@ class JsonLines(Sink):
 
 
 def read(path: str | os.PathLike[str]) -> list[Row]:
-    """The rows of a file of JSON lines, less a last one that was cut short; of a reservoir, what it holds.
+    r"""The rows of a file of JSON lines, less a last one that was cut short; of a reservoir, what it holds.
 
     Raises:
         CheckpointError: A line is no row of a record; says which, and why.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "run.jsonl"
+        >>> _ = path.write_text('{"step": 1, "loss": 0.5}\n{"step": 2, "lo')
+        >>> read(path)
+        [{'step': 1, 'loss': 0.5}]
     """
     rows: list[Row] = []
     slots: dict[int, Row] = {}

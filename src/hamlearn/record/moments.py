@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_norm
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import Evaluation
 
@@ -95,7 +96,7 @@ def _norms(moment: Moment) -> dict[str, float | None]:
     leaves = [leaf for group in groups.values() for leaf in group]
     if not leaves:
         return dict.fromkeys(groups)
-    sizes = torch._foreach_norm(leaves)
+    sizes = foreach_norm(leaves)
     if len({(size.dtype, size.device) for size in sizes}) == 1:
         numbers = iter(torch.stack(sizes).tolist())
     else:

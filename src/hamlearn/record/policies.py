@@ -15,7 +15,15 @@ Kept = tuple[Row, int | None]
 
 
 class Policy(ABC):
-    """Decides which moments are kept; measures nothing of the others."""
+    """Decides which moments are kept; measures nothing of the others.
+
+    Example:
+        >>> class Primes(Policy):
+        ...     def offer(self, moment, fields):
+        ...         return (moment.row(fields), None) if moment.step in (2, 3, 5, 7) else None
+        >>> Primes().appends
+        True
+    """
 
     appends = True
     """Whether few enough rows are kept for an append-only file to stay small."""

@@ -27,6 +27,11 @@ class Progress(Sink):
         smooth: Weight of the newest loss in the running mean.
         console: Where to draw; `None` is the standard error.
         watch: Whose alarm is shown; it stands before the bar among the sinks.
+
+    Example:
+        >>> from hamlearn.record import Divergence, Progress
+        >>> watch = Divergence()
+        >>> sinks = [watch, Progress(total=1000, watch=watch)]
     """
 
     kept = False

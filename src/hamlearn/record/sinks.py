@@ -20,6 +20,13 @@ class Sink(ABC):
     Args:
         policy: What is kept; `None` is every moment.
         fields: What is measured of it.
+
+    Example:
+        >>> class Printed(Sink):
+        ...     def put(self, row, slot):
+        ...         print(row["step"])
+        >>> Printed(Every(2), ("step",)).put({"step": 4}, None)
+        4
     """
 
     kept = True
@@ -109,6 +116,12 @@ class TensorBoard(Sink):
         policy: What is written; `None` is every hundredth moment.
         fields: What is measured.
         prefix: Before the name of each scalar.
+
+    Example:
+        >>> import tempfile
+        >>> sink = TensorBoard(tempfile.mkdtemp(), Every(1000), fields=("loss",))
+        >>> sink.fields
+        ('loss', 'step')
     """
 
     def __init__(

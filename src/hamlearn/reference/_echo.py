@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
+from hamlearn._torch_private import tree_map
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.reference._equations import (
@@ -47,6 +47,17 @@ def echo_sequence(
     the transitions are those of the true τ, τ0φ takes the place of τφ, and −τη_z z becomes what z loses over the
     gap, ((1 − τ0η_z)^(τ/τ0) − 1) z; a sequence is one event, for `dissipate="sequence"`, for v and for θ. The
     penalty of the weights enters once, with the last token's gain, and v follows what enters per unit of it.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> sample = hl.Sample(torch.ones(1, 2), torch.ones(1, 1))
+        >>> mse, h = torch.nn.functional.mse_loss, torch.zeros(1, 3)
+        >>> state = replace(reference.start(net), h=h, z=h)
+        >>> after, reports = echo_sequence(net, mse, hl.Hyper(), state, [sample] * 4)
+        >>> after.t, len(reports), after.updates
+        (4.0, 4, 1)
     """
     theta = state.theta
     h, t, reports = [state.h], [state.t], []

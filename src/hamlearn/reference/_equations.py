@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
 
 from hamlearn._slots import Slots
+from hamlearn._torch_private import tree_leaves, tree_map
 from hamlearn.adaptive import Adaptive
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
@@ -24,7 +24,16 @@ Beta = Callable[[str, Weights, int], Any]
 
 @dataclass(frozen=True)
 class ReferenceState:
-    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, v, and E."""
+    """All that is carried from step to step: t, h, z, θ, ω, how many updates a loss has entered, v, and E.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> state = reference.start(net)
+        >>> state.t, sorted(state.omega) == sorted(state.theta), state.updates
+        (0.0, True, 0)
+    """
 
     t: float
     h: Any
@@ -38,7 +47,17 @@ class ReferenceState:
 
 @dataclass(frozen=True)
 class ReferenceReport:
-    """Output, loss and Hamiltonian of one step."""
+    """Output, loss and Hamiltonian of one step.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> samples = [hl.Sample(torch.ones(1, 2), torch.ones(1, 1))]
+        >>> ((state, report),) = reference.run(net, torch.nn.functional.mse_loss, hl.Hyper(), samples)
+        >>> report.t, report.y.shape, bool(report.hamiltonian == report.loss)
+        (0.0, torch.Size([1, 1]), True)
+    """
 
     t: float
     y: Any
@@ -47,14 +66,32 @@ class ReferenceReport:
 
 
 def start(network: Network) -> ReferenceState:
-    """Zero costates, weights as the network has them; h is set by the first sample."""
+    """Zero costates, weights as the network has them; h is set by the first sample.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> all(not costate.any() for costate in reference.start(net).omega.values())
+        True
+    """
     theta = {n: p.detach().clone() for n, p in network.named_parameters() if p.requires_grad}
     zeros = {n: torch.zeros_like(p) for n, p in theta.items()}
     return ReferenceState(0.0, (), (), theta, zeros, v=zeros)
 
 
 def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
-    """ḣ = f_h(u, h, θh) (eq:netsplita); (−h + ĥ)/τ where the net returns the next state (eq:euleraa)."""
+    """ḣ = f_h(u, h, θh) (eq:netsplita); (−h + ĥ)/τ where the net returns the next state (eq:euleraa).
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> u, h = torch.ones(1, 2), torch.zeros(1, 3)
+        >>> dh = reference.f_h(net, dict(net.named_parameters()), u, h, tau=0.5)
+        >>> torch.equal(h + 0.5 * dh, net.state(u, h))
+        True
+    """
     if network.state is None:
         return ()
     with Slots(network).exchanged(theta):
@@ -65,7 +102,17 @@ def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
 
 
 def f_y(network: Network, theta: Weights, u: Any, h: Any) -> Any:
-    """Output y = f_y(u, h, θy) (eq:netsplitc)."""
+    """Output y = f_y(u, h, θy) (eq:netsplitc).
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> h = torch.ones(1, 3)
+        >>> y = reference.f_y(net, dict(net.named_parameters()), torch.ones(1, 2), h)
+        >>> torch.equal(y, net.output_net(torch.ones(1, 2), h))
+        True
+    """
     with Slots(network).exchanged(theta):
         return network.output_net(u, None if network.state is None else h)
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import torch
-from torch.utils._pytree import tree_map
 
+from hamlearn._torch_private import tree_map
 from hamlearn.credit import Cleared, Credit, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
@@ -62,8 +62,7 @@ def run(
         if fresh or reset_h == "sample":
             h0 = h0_for(network, state.theta, sample.u)
             state = replace(state, h=h0, z=tree_map(torch.zeros_like, h0) if fresh else state.z)
-        if not credit.carries:
-            state = replace(state, z=tree_map(torch.zeros_like, state.h))
+        state = replace(state, z=tree_map(credit.enter, state.z))
         if isinstance(credit, Sensitivity):
             if fresh:
                 state = replace(state, E=first_sensitivity(network, state.theta, sample.u))
@@ -85,6 +84,20 @@ def parallel_step(
 
     On the clock of events, τ0 is the nominal step: the state and z·∂f_h flow by τ, the loss enters and the weights
     move by τ0, and costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> sample = hl.Sample(torch.ones(1, 2), torch.ones(1, 1))
+        >>> mse, h = torch.nn.functional.mse_loss, torch.zeros(1, 3)
+        >>> state = replace(reference.start(net), h=h, z=h)
+        >>> after, report = reference.parallel_step(net, mse, hl.Hyper(), state, sample)
+        >>> all(torch.equal(after.theta[name], weight) for name, weight in state.theta.items())  # ω was 0
+        True
+        >>> after.z.any().item()
+        True
     """
     tau = tau_of(hyper, state, sample)
     tau0 = nominal_of(hyper, state, tau)
@@ -113,7 +126,21 @@ def parallel_step(
 def parallel_rates(
     network: Network, loss: Loss, hyper: Hyper, state: ReferenceState, sample: Sample, tau: float
 ) -> tuple[ReferenceState, ReferenceReport]:
-    """The four right-hand sides at `state`: ḣ, ż, θ̇ and ω̇, in the fields of a state."""
+    """The four right-hand sides at `state`: ḣ, ż, θ̇ and ω̇, in the fields of a state.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> sample = hl.Sample(torch.ones(1, 2), torch.ones(1, 1))
+        >>> mse, h = torch.nn.functional.mse_loss, torch.zeros(1, 3)
+        >>> state = replace(reference.start(net), h=h, z=h)
+        >>> rates, _ = reference.parallel_rates(net, mse, hl.Hyper(), state, sample, tau=1.0)
+        >>> after, _ = reference.parallel_step(net, mse, hl.Hyper(), state, sample)
+        >>> torch.allclose(after.h, h + rates.h)
+        True
+    """
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z = leaf(state.h), state.z
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
@@ -138,6 +165,18 @@ def sequential_step(
     On the clock of events, τ0 is the nominal step: the new state and its derivatives ∂h⁺/∂h − 1 = τ ∂f_h/∂h and
     ∂h⁺/∂θ = τ ∂f_h/∂θ are those of the step that was really made, the loss enters and the weights move by τ0, and
     costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+        >>> sample = hl.Sample(torch.ones(1, 2), torch.ones(1, 1))
+        >>> mse, h = torch.nn.functional.mse_loss, torch.zeros(1, 3)
+        >>> state = replace(reference.start(net), h=h, z=h)
+        >>> after, report = reference.sequential_step(net, mse, hl.Hyper(), state, sample)
+        >>> mse(net.output_net(sample.u, net.state(sample.u, h)), sample.target).isclose(report.loss).item()
+        True
     """
     tau = tau_of(hyper, state, sample)
     tau0 = nominal_of(hyper, state, tau)

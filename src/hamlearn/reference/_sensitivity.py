@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from hamlearn._slots import Slots
+from hamlearn._torch_private import tree_flatten, tree_leaves, tree_unflatten
 from hamlearn.credit import Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
@@ -55,6 +55,19 @@ def sensitivity_step(
     """E⁺ = κ (∂h⁺/∂h) E + ∂h⁺/∂θ; sequential order pairs it with ∂L/∂h⁺, parallel order E with ∂L/∂h.
 
     With `strict=False` each entry of h keeps what it owes to the weights of its own unit.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from hamlearn import reference
+        >>> net = hl.Network.recurrent(hl.cells.ColumnarGRU(2, 3), torch.nn.Linear(3, 1))
+        >>> sample, h = hl.Sample(torch.ones(1, 2), torch.ones(1, 1)), torch.zeros(1, 3)
+        >>> state = reference.start(net)
+        >>> E = {name: torch.zeros(3, weight.numel()) for name, weight in state.theta.items()}
+        >>> state, credit = replace(state, h=h, z=h, E=E), hl.Sensitivity()
+        >>> mse = torch.nn.functional.mse_loss
+        >>> after, _ = sensitivity_step(net, mse, hl.Hyper(), state, sample, credit, "sequential")
+        >>> after.E["output.weight"].any().item(), any(part.any().item() for part in after.E.values())
+        (False, True)
     """
     tau = tau_of(hyper, state, sample)
     tau0 = nominal_of(hyper, state, tau)

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn._torch_private import tensor_hooks
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.reversible._drive import Drive
 from hamlearn.reversible._errors import RebuildError
@@ -59,7 +60,7 @@ class Weights:
     def require_no_hooks(self) -> None:
         """Refuse weights whose gradient is changed by a hook: each step of the echo would call it."""
         for p in self.tensors:
-            if p._backward_hooks:
+            if tensor_hooks(p):
                 raise ConfigError(
                     f"a weight of shape {tuple(p.shape)} has a hook on its gradient, which would be called at "
                     "every step and not once: use register_post_accumulate_grad_hook, or memory='stored' or "

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from hamlearn._torch_private import tree_flatten, tree_unflatten
 from hamlearn.errors import SampleError
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from hamlearn._torch_private import foreach_add_
 from hamlearn.errors import ConfigError
 from hamlearn.reversible._chain import Chain
 
@@ -24,7 +25,7 @@ class Sums:
         given = [term for term in terms if term is not None]
         if len(kept) == len(given) == len(places):
             if places:
-                torch._foreach_add_(kept, given)
+                foreach_add_(kept, given)
             return
         for i, term in zip(places, terms, strict=True):
             value = self.values[i]

@@ -31,7 +31,7 @@ log = logging.getLogger("hamlearn.serve")
 class Agent:
     """A learner, its inbox and its journal, in a folder of its own.
 
-    All methods belong to one thread.
+    All methods belong to one thread at a time.
 
     Args:
         settings: What it is built from.

@@ -44,6 +44,10 @@ class Agents:
         """Keys and agents."""
         return list(self._known.items())
 
+    def has(self, key: str) -> bool:
+        """Whether there is an agent of this key already."""
+        return key in self._known
+
     def require(self, key: str, *, make: bool) -> None:
         """Refuse a key that no agent has and none may get.
 

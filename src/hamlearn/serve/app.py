@@ -28,6 +28,14 @@ def application(service: Service, home: Any = None) -> Any:
         service: The learners.
         home: An ASGI application for `/` and all below it that has no route here, such as a live page of the
             records in the service's folder; `None`: the description of the routes.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hamlearn.serve import check
+        >>> settings = check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp()))
+        >>> callable(application(Service(settings)))  # uvicorn.run(application(...)), or any other ASGI server
+        True
     """
     about = document(service.settings)
 

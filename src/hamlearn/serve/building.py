@@ -23,7 +23,7 @@ def built(settings: Settings, stream: Any) -> Learner:
         try:
             torch.set_default_dtype(settings.dtype)
             network = build_network(settings.config, stream, settings.classes)
-            return build_learner(settings.config, network, settings.serve["late"])
+            return build_learner(settings.config, network, late=settings.serve["late"])
         finally:
             torch.set_default_dtype(before)
 

@@ -54,6 +54,12 @@ def serve(
         ConfigError: For a mistake in the file, an address beyond loopback without a token, a folder that another
             process uses or that holds a learner of another configuration, or a port that is taken.
         CheckpointError: The checkpoint in the folder cannot be read, or the last one cannot be written.
+
+    Example:
+        >>> serve("nowhere.toml")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        hamlearn.errors.ConfigError: cannot read nowhere.toml: No such file or directory. Give the path of a...
     """
     settings = load(Path(path), host, port, None if out is None else Path(out))
     with alone_in(settings.folder):
@@ -122,11 +128,15 @@ def _listener(settings: Settings) -> socket.socket:
     host, port = settings.serve["host"], settings.serve["port"]
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family, backlog=1024)
+        listener = socket.create_server((host, port), family=family, backlog=1024)
     except OSError as error:
         raise ConfigError(
             f"cannot listen at {host}:{port}: {error.strerror or error}. Give another serve.host or serve.port."
         ) from error
+    # Head and body of an answer are two writes: without this, the body waits until the client has acknowledged the
+    # head. (asyncio sets it by itself only on sockets that were opened with the protocol's number.)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return listener
 
 
 def _address(settings: Settings, listener: socket.socket) -> str:

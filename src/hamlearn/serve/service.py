@@ -29,6 +29,14 @@ class Service:
 
     Attributes:
         failed: Why the last checkpoint could not be written; `None` where it could.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hamlearn.serve import check
+        >>> service = Service(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp())))
+        >>> service.failed is None
+        True
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -46,6 +54,7 @@ class Service:
         self.metrics = Metrics(self.agents, self.worker)
         self.failed: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._looks = False
 
     def start(self) -> None:
         """Begin to learn; answers are given in the event loop that runs now."""
@@ -107,12 +116,21 @@ class Service:
         return await self._in_time(future, errand)
 
     def _submit(self, item: Work | Errand) -> None:
+        samples = isinstance(item, Work)
         try:
-            self.worker.submit(item)
+            self.worker.submit(item, wake=not samples)
         except Refused:
             if isinstance(item, Work):
                 self.agents.count_dropped(item.agent, item.count)
             raise
+        if samples and not self._looks:
+            # Whatever else is being read in this turn of the event loop is part of the same round.
+            self._looks = True
+            asyncio.get_running_loop().call_soon(self._look)
+
+    def _look(self) -> None:
+        self._looks = False
+        self.worker.take_here()
 
     def _in_time(self, future: asyncio.Future[Any], item: Work | Errand) -> asyncio.Future[Any]:
         """The same future, which is settled in time whatever the learners do."""

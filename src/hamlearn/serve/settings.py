@@ -9,41 +9,63 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from annotated_types import Ge, Gt, Le
 
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.run_config import SECTIONS, Config, filled, read, require_sections
-from hamlearn.experiments.run_keys import Key, number, one_of, text, whole
+from hamlearn.experiments.run_config import Config, filled, read, require_sections
+from hamlearn.experiments.run_derived import Keys, keys_of, optional, without
+from hamlearn.experiments.run_keys import SECTIONS, with_default
 from hamlearn.streams import Spec, TensorSpec
 
-SERVE: dict[str, Key] = {
-    "host": text("127.0.0.1"),
-    "port": whole(8000, least=0, most=65_535),
-    "token_env": text("HAMLEARN_TOKEN"),
-    "tls_cert": text(),
-    "tls_key": text(),
-    "body": whole(4 << 20, least=1024, most=1 << 30),
-    "batch": whole(4096, most=1_000_000),
-    "queue": whole(16_384, most=10_000_000),
-    "timeout": number(10.0, above=True, most=3600.0),
-    "connections": whole(256, most=65_536),
-    "agents": whole(1, most=10_000),
-    "ids": whole(100_000, least=0, most=1_000_000),
-    "late": whole(1000, most=1_000_000),
-    "checkpoint": number(10.0, above=True, most=86_400.0),
-}
-"""Bounds and places. Sizes: bytes in a body, samples in a batch, samples that wait, ids that are remembered."""
 
-_RUN = {name: SECTIONS["run"][name] for name in ("title", "seed", "dtype", "threads")}
-_PARTS: dict[str, dict[str, Key]] = {
-    "run": {**_RUN, "out": text("out/serve")},
+@dataclass(frozen=True)
+class Serve:
+    """Where the server listens, and the bounds on what a client may ask for.
+
+    Args:
+        host: Address to listen at; any but this machine's own needs a token.
+        port: To listen at; 0 takes one that is free.
+        token_env: The variable of the environment that holds the token.
+        tls_cert: Path of a certificate, for HTTPS.
+        tls_key: Path of its key.
+        body: Bytes of the longest request.
+        batch: Samples in one request.
+        queue: Samples that wait for the learner, over all requests.
+        timeout: Seconds that a request may take.
+        connections: Open at the same time.
+        agents: Learners, each with a name of its own.
+        ids: Samples whose ids are remembered, so that none is learned twice.
+        late: Samples that wait for their labels.
+        checkpoint: Seconds from one checkpoint to the next.
+    """
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Ge(0), Le(65_535)] = 8000
+    token_env: str = "HAMLEARN_TOKEN"
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    body: Annotated[int, Ge(1024), Le(1 << 30)] = 4 << 20
+    batch: Annotated[int, Ge(1), Le(1_000_000)] = 4096
+    queue: Annotated[int, Ge(1), Le(10_000_000)] = 16_384
+    timeout: float = 10.0
+    connections: Annotated[int, Ge(1), Le(65_536)] = 256
+    agents: Annotated[int, Ge(1), Le(10_000)] = 1
+    ids: Annotated[int, Ge(0), Le(1_000_000)] = 100_000
+    late: Annotated[int, Ge(1), Le(1_000_000)] = 1000
+    checkpoint: Annotated[float, Gt(0), Le(86_400)] = 10.0
+
+
+SERVE = keys_of(Serve)
+_PARTS: dict[str, Keys] = {
+    "run": without(with_default("run", out="out/serve"), "steps"),
     "network": SECTIONS["network"],
     "loss": SECTIONS["loss"],
     "hyper": SECTIONS["hyper"],
-    "learner": {**SECTIONS["learner"], "engine": one_of("eager", "compiled", default="compiled")},
-    "records": {"every": whole(1000, most=1_000_000)},
+    "learner": without(with_default("learner", engine="compiled"), "late"),
+    "records": {"every": optional(SECTIONS["records"]["every"], 1000)},
     "serve": SERVE,
 }
 _ELSEWHERE = {
@@ -60,6 +82,11 @@ class Settings:
         config: All sections, defaults filled in.
         folder: Where checkpoints and records go.
         token: What requests have to show; `None` where nothing is asked for.
+
+    Example:
+        >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
+        >>> print(settings.spec)
+        u: float32[2], target: float32[1], length: ∞
     """
 
     config: Config
@@ -93,7 +120,15 @@ class Settings:
 
 
 def load(path: Path, host: str | None = None, port: int | None = None, out: Path | None = None) -> Settings:
-    """Read and check a configuration file; what is given beside it counts instead of what the file says."""
+    """Read and check a configuration file; what is given beside it counts instead of what the file says.
+
+    Example:
+        >>> import tempfile
+        >>> path = Path(tempfile.mkdtemp()) / "agent.toml"
+        >>> _ = path.write_text("network = {inputs = 2, outputs = 1}")
+        >>> load(path, port=9000).serve["port"]
+        9000
+    """
     raw = read(path)
     given: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     if isinstance(raw.get("serve", {}), dict):

@@ -1,9 +1,14 @@
-"""The one thread that learns: takes what waits in order of arrival, as one round, and saves now and then."""
+"""Who learns: takes what waits in order of arrival, as one round, and saves now and then.
+
+A separate thread does it, so that a long round keeps nobody from being answered. But two threads that are busy at
+once slow each other down in Python, so rounds known to be short run in the thread that reads the requests.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +22,8 @@ log = logging.getLogger("hamlearn.serve")
 
 ROUND = 1024
 """Samples of a round, beyond which what waits is left to the next: a bound on how long a round takes."""
+MOMENT = 0.005
+"""Seconds that a round may take, as far as is known beforehand, if those who ask have to stand still meanwhile."""
 
 
 class Errand:
@@ -35,7 +42,7 @@ class Errand:
 
 
 class Worker:
-    """Owns the learners: nobody else touches them while it runs.
+    """Owns the learners: nobody else touches them while it runs, and one thread at a time.
 
     Args:
         agents: The learners.
@@ -55,6 +62,10 @@ class Worker:
         self._agents, self._most, self._interval, self._sent = agents, queue, interval, sent
         self._queue: deque[Work | Errand] = deque()
         self._change = threading.Condition()
+        self._turn = threading.Lock()
+        """Held by whoever uses the learners; only its holder takes anything out of the queue."""
+        self._took: dict[int, float] = {}
+        """Seconds that the last round of about so many samples took: 1, 2 to 3, 4 to 7, …"""
         self._closing = False
         self.waiting = self.rounds = self.failures = 0
         self._thread = threading.Thread(target=self._run, name="hamlearn-learner", daemon=True)
@@ -67,8 +78,13 @@ class Worker:
         """Whether so many samples more may wait."""
         return self.waiting + count <= self._most
 
-    def submit(self, item: Work | Errand) -> None:
-        """Let it wait for its turn; refuse it where too much waits, or nothing is taken any more."""
+    def submit(self, item: Work | Errand, *, wake: bool = True) -> None:
+        """Let it wait for its turn; refuse it where too much waits, or nothing is taken any more.
+
+        Args:
+            item: What waits.
+            wake: Whether the thread is told; whoever does not let it be told calls `take_here` soon.
+        """
         with self._change:
             if self._closing:
                 raise Refused(
@@ -82,8 +98,36 @@ class Worker:
                 )
             self._queue.append(item)
             self.waiting += item.count
-            if len(self._queue) == 1:
+            if wake:
                 self._change.notify()
+
+    def take_here(self) -> None:
+        """Take what waits in the calling thread, if that is over in a moment; else let the worker's own do it."""
+        if not self._turn.acquire(blocking=False):
+            # Whoever has the learners now may be done with what it took out of the queue.
+            self._wake()
+            return
+        try:
+            if not self._over_soon():
+                self._wake()
+                return
+            for reply in self._round(self._waiting()):
+                reply()
+        finally:
+            self._turn.release()
+
+    def _over_soon(self) -> bool:
+        """Whether all that waits are samples of agents that are there, and as many took a moment the last time."""
+        with self._change:
+            if self.waiting > ROUND or any(isinstance(item, Errand) for item in self._queue):
+                return False
+            keys = {item.agent for item in self._queue if isinstance(item, Work)}
+            known = self._took.get(self.waiting.bit_length(), MOMENT) < MOMENT
+        return known and all(self._agents.has(key) for key in keys)
+
+    def _wake(self) -> None:
+        with self._change:
+            self._change.notify()
 
     def withdraw(self, item: Work | Errand) -> bool:
         """Take back what waits; whether it still did."""
@@ -103,21 +147,22 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            items = self._next()
-            if items is None:
-                break
-            replies: list[Callable[[], None]] = []
-            self._take(items, replies)
-            self.rounds += 1
+        while self._wait():
+            with self._turn:
+                replies = self._round(self._waiting())
             self._sent(replies)
             self._save_due()
 
-    def _next(self) -> list[Work | Errand] | None:
-        """What waits, as far as one round may go; `None` at the end. Wakes up where a checkpoint is due."""
+    def _wait(self) -> bool:
+        """Wait until there is something to do, or a checkpoint may be due; whether there will be more."""
         with self._change:
             if not self._queue and not self._closing:
                 self._change.wait(self._interval)
+            return bool(self._queue) or not self._closing
+
+    def _waiting(self) -> list[Work | Errand]:
+        """What waits, as far as one round may go."""
+        with self._change:
             items: list[Work | Errand] = []
             count = 0
             while self._queue and (not items or count + self._queue[0].count <= ROUND):
@@ -126,7 +171,17 @@ class Worker:
                 count += item.count
                 items.append(item)
             self.waiting -= count
-            return None if not items and self._closing else items
+            return items
+
+    def _round(self, items: list[Work | Errand]) -> list[Callable[[], None]]:
+        """Take all of them; what is to be called then, so that whoever asked is answered."""
+        replies: list[Callable[[], None]] = []
+        if items:
+            began, count = time.perf_counter(), sum(item.count for item in items)
+            self._take(items, replies)
+            self._took[count.bit_length()] = time.perf_counter() - began
+            self.rounds += 1
+        return replies
 
     def _take(self, items: list[Work | Errand], replies: list[Callable[[], None]]) -> None:
         """All that was taken out of the queue; samples of one agent that wait behind each other at once."""
@@ -166,7 +221,8 @@ class Worker:
         for key, agent in self._agents.items():
             if agent.due(self._interval):
                 try:
-                    agent.save()
+                    with self._turn:
+                        agent.save()
                 except (HamlearnError, OSError):
                     self.failures += 1
                     agent.postpone()

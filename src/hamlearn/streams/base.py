@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from hamlearn.errors import CheckpointError, StreamError
 from hamlearn.state import Sample
@@ -20,9 +20,15 @@ class Stream(ABC):
     goes on from where that state was taken. There is one pass at a time: an iterator that was overtaken
     by a newer one raises `StreamError` instead of mixing the two.
 
-    A stream of your own implements `spec` and the methods `_rewind`, `_samples`, `_cursor` and `_seek`;
-    the cursor must have moved on when a sample is handed out, so that a state taken between two samples
-    is the state after the first of them.
+    A stream of your own implements `spec` and `_samples`, and names in `_moves` the attributes that say where it
+    stands: numbers, whose values in the class are those at the beginning. They must have moved on when a sample
+    is handed out, so that a state taken between two samples is the state after the first of them. `_fixed` names
+    the attributes that must agree between the stream that saved a state and the one that loads it. Where
+    numbers are not enough, override `_rewind`, `_cursor`, `_seek` and `_config`, which are made of these names.
+
+    Attributes:
+        _moves: Names of the attributes that make up the cursor.
+        _fixed: Names of the attributes that make up the configuration.
 
     Example:
         >>> from hamlearn import streams
@@ -37,6 +43,8 @@ class Stream(ABC):
 
     _turn: int = 0
     _resumed: bool = False
+    _moves: ClassVar[tuple[str, ...]] = ()
+    _fixed: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
@@ -53,25 +61,28 @@ class Stream(ABC):
         """Which entries of a vector `u` are measured, rather than 0 or 1 for a category; `None`: all."""
         return None
 
-    @abstractmethod
     def _rewind(self) -> None:
         """Put the cursor at the beginning."""
+        for name in self._moves:
+            setattr(self, name, getattr(type(self), name))
 
     @abstractmethod
     def _samples(self) -> Iterator[Sample]:
         """Yield samples from the cursor on, moving it before each is handed out."""
 
-    @abstractmethod
     def _cursor(self) -> dict[str, Any]:
         """Where the stream stands, in values that JSON keeps exactly."""
+        return {name.lstrip("_"): getattr(self, name) for name in self._moves}
 
-    @abstractmethod
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         """Go to a place that `_cursor` gave."""
+        for name in self._moves:
+            kind = type(getattr(type(self), name))
+            setattr(self, name, kind(cursor[name.lstrip("_")]))
 
     def _config(self) -> dict[str, Any]:
         """What must agree between the stream that saved a state and the one that loads it."""
-        return {}
+        return {name.lstrip("_"): getattr(self, name) for name in self._fixed}
 
     def state_dict(self) -> dict[str, Any]:
         """Where the stream stands: a dict that JSON keeps without loss."""

@@ -122,13 +122,15 @@ class Wrapper(Stream):
             close()
 
     def _rewind(self) -> None:
+        super()._rewind()
         # Now, not when the first sample is asked for: a state taken in between must be that of the beginning.
         self.inner._rewind()
 
     def _cursor(self) -> dict[str, Any]:
-        return {"inner": self.inner.state_dict()}
+        return {**super()._cursor(), "inner": self.inner.state_dict()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
+        super()._seek(cursor)
         self.inner.load_state_dict(cursor["inner"])
 
 
@@ -136,11 +138,12 @@ class TakeStream(Wrapper):
     """What `take` returns."""
 
     passes_blocks = True
+    _n = 0
+    _moves = ("_n",)
 
     def __init__(self, inner: Stream, n: int) -> None:
         super().__init__(inner)
         self._limit = n
-        self._n = 0
 
     @property
     def spec(self) -> Spec:
@@ -149,19 +152,8 @@ class TakeStream(Wrapper):
         length = None if spec.length is None else int(min(spec.length, self._limit))
         return Spec(spec.u, spec.target, length)
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._n = 0
-
     def _config(self) -> dict[str, Any]:
         return {"n": self._limit}
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n, **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._n = int(cursor["n"])
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         if self._n == self._limit:
@@ -234,10 +226,12 @@ class MapStream(Wrapper):
 class HoldStream(Wrapper):
     """What `hold` returns."""
 
+    _shown = 0
+    _moves, _fixed = ("_shown",), ("_k", "_split")
+
     def __init__(self, inner: Stream, k: int, split: bool) -> None:
         super().__init__(inner)
         self._k, self._split = k, split
-        self._shown = 0
         self._before: dict[str, Any] | None = None
 
     @property
@@ -246,21 +240,18 @@ class HoldStream(Wrapper):
         spec = self.inner.spec
         return Spec(spec.u, spec.target, None if spec.length is None else spec.length * self._k)
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._shown, self._before = 0, None
-
-    def _config(self) -> dict[str, Any]:
-        return {"k": self._k, "split": self._split}
-
     def _cursor(self) -> dict[str, Any]:
         # In mid-show the sample must come again after a resume: the state from before it is kept.
-        inner = self.inner.state_dict() if self._shown == 0 or self._before is None else self._before
-        return {"shown": self._shown, "inner": inner}
+        kept = {} if self._shown == 0 or self._before is None else {"inner": self._before}
+        return {**super()._cursor(), **kept}
+
+    def _rewind(self) -> None:
+        super()._rewind()
+        self._before = None
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._shown, self._before = int(cursor["shown"]), cursor["inner"]
+        self._before = cursor["inner"]
 
     def _samples(self) -> Iterator[Sample]:
         samples = iter(self.inner)

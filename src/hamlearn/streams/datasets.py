@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -74,6 +74,9 @@ def from_dataset(
 class DatasetStream(Stream):
     """What `from_dataset` returns."""
 
+    _epoch = _n = 0
+    _moves = ("_epoch", "_n")
+
     def __init__(
         self,
         dataset: Any,
@@ -90,8 +93,6 @@ class DatasetStream(Stream):
         self._seed = seed
         self._drop_last = drop_last
         self._map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
-        self._epoch = 0
-        self._n = 0
         self._seen: Sample | None = None
 
     @property
@@ -126,15 +127,6 @@ class DatasetStream(Stream):
             "seed": self._seed,
             "drop_last": self._drop_last,
         }
-
-    def _rewind(self) -> None:
-        self._epoch = self._n = 0
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "n": self._n}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._epoch, self._n = int(cursor["epoch"]), int(cursor["n"])
 
     def _samples(self) -> Iterator[Sample]:
         while self._epochs is None or self._epoch < self._epochs:

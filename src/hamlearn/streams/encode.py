@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -15,10 +15,11 @@ from hamlearn.streams.moments import Array
 from hamlearn.streams.places import to_places
 from hamlearn.streams.values import shown
 
-POLICIES = ("raise", "skip", "hold", "mean", "indicate")
+Policy = Literal["raise", "skip", "hold", "mean", "indicate"]
+POLICIES: tuple[str, ...] = get_args(Policy)
 """What a missing cell may get, besides a number."""
 
-Missing = str | float | Mapping[str, str | float]
+Missing = Policy | float | Mapping[str, Policy | float]
 """One policy for all columns, or one for each that is named; the others raise."""
 Categories = Mapping[str, Sequence[Any] | int]
 """Columns of categories: the categories of each in order, or how many may be found on the way."""

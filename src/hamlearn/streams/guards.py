@@ -46,6 +46,10 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
     Euler's rule forgets by the factor 1 − τη, which overshoots where τη is above 1, and moves the weights in
     proportion to τ: one long gap can undo much.
 
+    Args:
+        stream: The samples.
+        longest: The longest time step that is let through; longer ones become this.
+
     Example:
         >>> [sample.tau for sample in clip_tau([Sample(torch.zeros(1), tau=t) for t in (0.5, 9.0)], 1.0)]
         [0.5, 1.0]
@@ -59,6 +63,9 @@ class FiniteStream(Wrapper):
     """What `finite` returns. `skipped` and `filled` count what it did."""
 
     passes_blocks = True
+    _n = skipped = filled = 0
+    _waited = 0.0
+    _moves = ("_n", "skipped", "filled", "_waited")
 
     def __init__(self, inner: Stream, policy: str) -> None:
         super().__init__(inner)
@@ -74,8 +81,6 @@ class FiniteStream(Wrapper):
 
     def _rewind(self) -> None:
         super()._rewind()
-        self._n = self.skipped = self.filled = 0
-        self._waited = 0.0
         self._last: torch.Tensor | None = None
 
     def _cursor(self) -> dict[str, Any]:
@@ -86,13 +91,10 @@ class FiniteStream(Wrapper):
                 "shape": list(self._last.shape),
                 "u": self._last.flatten().tolist(),
             }
-        counts = {"n": self._n, "skipped": self.skipped, "filled": self.filled, "waited": self._waited}
-        return {**counts, "last": last, **super()._cursor()}
+        return {"last": last, **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._n, self.skipped, self.filled = (int(cursor[key]) for key in ("n", "skipped", "filled"))
-        self._waited = float(cursor["waited"])
         last = cursor["last"]
         if last is not None:
             dtype = getattr(torch, last["dtype"].removeprefix("torch."))
@@ -183,25 +185,12 @@ class ClippedTauStream(Wrapper):
     """What `clip_tau` returns. `clipped` counts the steps that were longer."""
 
     passes_blocks = True
+    clipped = 0
+    _moves, _fixed = ("clipped",), ("_longest",)
 
     def __init__(self, inner: Stream, longest: float) -> None:
         super().__init__(inner)
         self._longest = longest
-        self.clipped = 0
-
-    def _rewind(self) -> None:
-        super()._rewind()
-        self.clipped = 0
-
-    def _config(self) -> dict[str, Any]:
-        return {"longest": self._longest}
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"clipped": self.clipped, **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self.clipped = int(cursor["clipped"])
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         for block in self.inner.blocks(size):

@@ -57,6 +57,8 @@ def interleave(
 class InterleavedStream(Stream):
     """What `interleave` returns."""
 
+    _fixed = ("_weights", "_by", "_stop", "_seed")
+
     def __init__(
         self, streams: list[Stream], weights: Sequence[float] | None, by: str, stop: str, seed: int
     ) -> None:
@@ -122,9 +124,6 @@ class InterleavedStream(Stream):
             close = getattr(stream, "close", None)
             if close is not None:
                 close()
-
-    def _config(self) -> dict[str, Any]:
-        return {"weights": self._weights, "by": self._by, "stop": self._stop, "seed": self._seed}
 
     def _rewind(self) -> None:
         for stream in self._streams:

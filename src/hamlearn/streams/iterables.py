@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Sized
 from typing import Any
 
 import torch
@@ -51,6 +51,9 @@ def from_iterable(
 class IterableStream(Stream):
     """What `from_iterable` returns."""
 
+    _n = 0
+    _moves = ("_n",)
+
     def __init__(
         self,
         iterable: Iterable[Any] | Callable[[], Iterable[Any]],
@@ -61,7 +64,6 @@ class IterableStream(Stream):
         self._dtype = dtype
         self._length = len(iterable) if length is None and isinstance(iterable, Sized) else length
         self._once = isinstance(iterable, Iterator)
-        self._n = 0
         self._taken = 0
         self._seen: Sample | None = None
 
@@ -77,13 +79,7 @@ class IterableStream(Stream):
 
     def _rewind(self) -> None:
         if not self._once:
-            self._n = 0
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._n = int(cursor["n"])
+            super()._rewind()
 
     def _samples(self) -> Iterator[Sample]:
         items = iter(self._source() if callable(self._source) else self._source)

@@ -48,6 +48,7 @@ class AutoregressiveStream(Wrapper):
     """What `autoregress` returns."""
 
     passes_blocks = True
+    _fixed = ("_lags", "_relative")
 
     def __init__(self, inner: Stream, lags: int, relative: bool) -> None:
         super().__init__(inner)
@@ -66,9 +67,6 @@ class AutoregressiveStream(Wrapper):
     def _rewind(self) -> None:
         super()._rewind()
         self._past.clear()
-
-    def _config(self) -> dict[str, Any]:
-        return {"lags": self._lags, "relative": self._relative}
 
     def _cursor(self) -> dict[str, Any]:
         return {"past": [list(values) for values in self._past], **super()._cursor()}

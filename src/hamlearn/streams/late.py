@@ -51,10 +51,12 @@ class _Due(NamedTuple):
 class DelayedStream(Wrapper):
     """What `delayed` returns."""
 
+    _n = _events = _skip = 0
+    _moves, _fixed = ("_n", "_events", "_skip"), ("_by",)
+
     def __init__(self, inner: Stream, by: int) -> None:
         super().__init__(inner)
         self._by = by
-        self._n = self._events = self._skip = 0
         self._due: deque[_Due] = deque()
 
     @property
@@ -65,23 +67,18 @@ class DelayedStream(Wrapper):
 
     def _rewind(self) -> None:
         super()._rewind()
-        self._n = self._events = self._skip = 0
         self._due.clear()
-
-    def _config(self) -> dict[str, Any]:
-        return {"by": self._by}
 
     def _cursor(self) -> dict[str, Any]:
         # Targets are not written down: the samples whose labels are still to come are read again.
         if not self._due:
-            return {"n": self._n, "events": self._events, "skip": self._skip, **super()._cursor()}
+            return super()._cursor()
         oldest = self._due[0]
         skip = self._skip + self._events - oldest.events - oldest.earlier
         return {"n": oldest.samples, "events": oldest.events, "skip": skip, "inner": oldest.inner}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._n, self._events, self._skip = (int(cursor[key]) for key in ("n", "events", "skip"))
         self._due.clear()
 
     def _samples(self) -> Iterator[Any]:

@@ -45,6 +45,7 @@ class StandardizedStream(Wrapper):
     """What `standardize` returns."""
 
     passes_blocks = True
+    _fixed = ("_clip",)
 
     def __init__(self, inner: Stream, clip: float) -> None:
         super().__init__(inner)
@@ -66,9 +67,6 @@ class StandardizedStream(Wrapper):
     def _rewind(self) -> None:
         super()._rewind()
         self._forget()
-
-    def _config(self) -> dict[str, Any]:
-        return {"clip": self._clip}
 
     def _cursor(self) -> dict[str, Any]:
         return {"shape": self._shape, "moments": self._moments.state(), **super()._cursor()}

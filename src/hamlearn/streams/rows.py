@@ -77,12 +77,14 @@ def from_rows(
 class RowsStream(TableStream):
     """What `from_rows` returns. `skipped` counts the rows that were left out."""
 
+    _n = 0
+    _moves = ("_n", *TableStream._moves)
+
     def __init__(self, source: Source, header: list[str] | None, columns: tuple[Any, ...]) -> None:
         super().__init__(*columns)
         self._source = source
         if header:
             require_columns(header, self._used, "the table")
-        self._n = 0
         self._rewind()
 
     @property
@@ -95,14 +97,6 @@ class RowsStream(TableStream):
     def _rewind(self) -> None:
         if not self._source.once:
             super()._rewind()
-            self._n = 0
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n, **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._n = int(cursor["n"])
 
     def _rows(self) -> Iterator[Sequence[Any]]:
         rows = self._source.cells(self._used, self._n)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -58,6 +58,9 @@ def from_sequences(
 class SequenceStream(Stream):
     """What `from_sequences` returns."""
 
+    _epoch = _sequence = _token = 0
+    _moves = ("_epoch", "_sequence", "_token")
+
     def __init__(
         self,
         sequences: Sequence[Any],
@@ -75,7 +78,6 @@ class SequenceStream(Stream):
         self._shuffle = shuffle
         self._epochs = epochs
         self._seed = seed
-        self._rewind()
 
     @property
     def spec(self) -> Spec:
@@ -109,15 +111,6 @@ class SequenceStream(Stream):
             "seed": self._seed,
         }
 
-    def _rewind(self) -> None:
-        self._epoch = self._i = self._k = 0
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"epoch": self._epoch, "sequence": self._i, "token": self._k}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._epoch, self._i, self._k = (int(cursor[key]) for key in ("epoch", "sequence", "token"))
-
     def _samples(self) -> Iterator[Sample]:
         n = len(self._sequences)
         while self._epochs is None or self._epoch < self._epochs:
@@ -125,13 +118,13 @@ class SequenceStream(Stream):
             if self._shuffle:
                 generator = torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
                 order = torch.randperm(n, generator=generator)
-            while self._i < n:
-                tokens, targets = self._load(int(order[self._i]))
-                while self._k < len(tokens):
-                    self._k += 1
-                    yield self._sample(tokens, targets, self._k - 1)
-                self._i, self._k = self._i + 1, 0
-            self._epoch, self._i = self._epoch + 1, 0
+            while self._sequence < n:
+                tokens, targets = self._load(int(order[self._sequence]))
+                while self._token < len(tokens):
+                    self._token += 1
+                    yield self._sample(tokens, targets, self._token - 1)
+                self._sequence, self._token = self._sequence + 1, 0
+            self._epoch, self._sequence = self._epoch + 1, 0
 
     def _load(self, i: int) -> tuple[Any, Any]:
         tokens = self._sequences[i]

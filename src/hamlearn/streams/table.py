@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -37,6 +37,9 @@ def others_than(
 class TableStream(Stream):
     """Rows of a table as samples. `skipped` counts the rows that were left out."""
 
+    skipped = 0
+    _moves: ClassVar[tuple[str, ...]] = ("skipped",)
+
     def __init__(
         self,
         u: Sequence[str],
@@ -66,7 +69,6 @@ class TableStream(Stream):
         if id is not None and not self._targets.names:
             raise ConfigError(f"id={id!r} is what labels call their samples by, and there is no target: name it")
         self._used = [*self._u, *self._targets.names, *column_names(id), *column_names(time)]
-        self.skipped = 0
 
     @property
     def spec(self) -> Spec:
@@ -104,16 +106,17 @@ class TableStream(Stream):
         }
 
     def _rewind(self) -> None:
-        self.skipped, self._clock.last = 0, None
+        super()._rewind()
+        self._clock.last = None
         self._columns.forget()
         self._targets.forget()
 
     def _cursor(self) -> dict[str, Any]:
         known = {"columns": self._columns.state(), "classes": self._targets.state()}
-        return {"skipped": self.skipped, **self._clock.state(), **known}
+        return {**super()._cursor(), **self._clock.state(), **known}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self.skipped = int(cursor["skipped"])
+        super()._seek(cursor)
         self._clock.load_state(cursor)
         self._columns.load(cursor["columns"])
         self._targets.load(cursor["classes"])

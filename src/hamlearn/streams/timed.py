@@ -56,6 +56,9 @@ def timed(
 class TimedStream(Stream):
     """What `timed` returns. `skipped` counts samples left out because time ran backwards."""
 
+    _n = skipped = 0
+    _moves = ("_n", "skipped")
+
     def __init__(
         self,
         times: Iterable[Stamp],
@@ -88,15 +91,14 @@ class TimedStream(Stream):
         return Spec(None, None, length) if self._seen is None else Spec.of(self._seen, length)
 
     def _rewind(self) -> None:
-        self._n = 0
-        self.skipped = 0
+        super()._rewind()
         self._clock.last = None
 
     def _cursor(self) -> dict[str, Any]:
-        return {"n": self._n, "skipped": self.skipped, **self._clock.state()}
+        return {**super()._cursor(), **self._clock.state()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._n, self.skipped = int(cursor["n"]), int(cursor["skipped"])
+        super()._seek(cursor)
         self._clock.load_state(cursor)
 
     def _samples(self) -> Iterator[Sample]:

@@ -15,7 +15,12 @@ from hamlearn.state import Label, Sample, Tree
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Shape and type of one tensor; `None` in the shape stands for a size that varies."""
+    """Shape and type of one tensor; `None` in the shape stands for a size that varies.
+
+    Example:
+        >>> print(TensorSpec((None, 3), torch.float32))
+        float32[?, 3]
+    """
 
     shape: tuple[int | None, ...]
     dtype: torch.dtype

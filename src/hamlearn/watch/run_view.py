@@ -31,6 +31,13 @@ class RunView:
 
     Attributes:
         title: Of the run.
+
+    Example:
+        >>> import tempfile
+        >>> view = RunView(tempfile.mkdtemp())
+        >>> version, parts = view.look()
+        >>> version, view.title
+        (1, 'Run')
     """
 
     def __init__(

@@ -32,6 +32,13 @@ class Server(ThreadingHTTPServer):
 
     Attributes:
         address: Where the page is.
+
+    Example:
+        >>> import tempfile
+        >>> from hamlearn.watch import RunView, Site
+        >>> with Server(Site(RunView(tempfile.mkdtemp())), port=0) as server:
+        ...     server.address.startswith("http://127.0.0.1:")
+        True
     """
 
     daemon_threads = True

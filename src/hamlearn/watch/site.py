@@ -53,6 +53,10 @@ class Answer:
         body: The whole of it, or pieces that are to be sent as they come.
         kind: Its media type.
         headers: Further headers.
+
+    Example:
+        >>> Answer(404, b"there is no such page").headers["X-Content-Type-Options"]
+        'nosniff'
     """
 
     status: int

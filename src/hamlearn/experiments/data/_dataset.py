@@ -21,6 +21,12 @@ class Dataset:
         targets: The class of each sample, int64, [1].
         classes: How many classes there are.
         fingerprint: sha256 of all inputs and targets, so that a run that is resumed notices other data.
+
+    Example:
+        >>> from hamlearn.experiments.data import load
+        >>> iris = load("Iris")
+        >>> len(iris), iris.classes, iris.inputs[0].shape
+        (150, 3, torch.Size([1, 4]))
     """
 
     name: str

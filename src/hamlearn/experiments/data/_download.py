@@ -33,6 +33,11 @@ class Remote:
         urls: Where it comes from; they are tried in turn.
         size: Its bytes.
         checksum: Its digest.
+
+    Example:
+        >>> remote = Remote("some.txt", ("https://example.org/some.txt",), 4, Checksum("md5", "03d59e66…"))
+        >>> remote.path
+        'some.txt'
     """
 
     path: str

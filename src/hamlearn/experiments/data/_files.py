@@ -17,7 +17,12 @@ from hamlearn.errors import DataError
 
 @dataclass(frozen=True)
 class Checksum:
-    """The digest that a file must have."""
+    """The digest that a file must have.
+
+    Example:
+        >>> Checksum("md5", "03d59e663c1af9ac33a9949d1193505a").algorithm
+        'md5'
+    """
 
     algorithm: Literal["md5", "sha256"]
     digest: str

@@ -12,6 +12,7 @@ from hamlearn.experiments.data import _embedded, _folder, _official
 from hamlearn.experiments.data._dataset import Dataset, assemble
 
 Name = Literal["Iris", "MNIST", "IMDb"]
+"""What the data sets are called."""
 
 _EMBEDDED = {"Iris": _embedded.iris, "MNIST": _embedded.digits, "IMDb": _embedded.corpus}
 _FOLDER = {"MNIST": _folder.mnist, "IMDb": _folder.imdb}

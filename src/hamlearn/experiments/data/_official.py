@@ -36,6 +36,12 @@ class Places:
         reviews: The archive of IMDb's reviews.
         glove: The archive of GloVe's vectors.
         vectors: The digest of `glove.6B.50d.txt`, the one file of that archive that is used.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> mirrored = replace(OFFICIAL.images, urls=("https://mirror.example/t10k-images-idx3-ubyte.gz",))
+        >>> replace(OFFICIAL, images=mirrored).labels == OFFICIAL.labels
+        True
     """
 
     images: Remote
@@ -66,10 +72,16 @@ OFFICIAL = Places(
     ),
     vectors=GLOVE,
 )
+"""Where the files are unless you say otherwise."""
 
 
 def cache_folder() -> Path:
-    """`$HAMLEARN_CACHE` where it is set, else the user's cache folder: on Linux `~/.cache/hamlearn`."""
+    """`$HAMLEARN_CACHE` where it is set, else the user's cache folder: on Linux `~/.cache/hamlearn`.
+
+    Example:
+        >>> cache_folder().is_absolute()
+        True
+    """
     if named := os.environ.get("HAMLEARN_CACHE"):
         return Path(named).expanduser()
     try:
@@ -106,6 +118,12 @@ def download(
     Raises:
         DownloadError: No place has the right file; says what each of them answered.
         DataError: The cache cannot be written.
+
+    Example:
+        >>> download("Iris")
+        Traceback (most recent call last):
+        ...
+        hamlearn.errors.ConfigError: there is nothing to download for 'Iris': choose 'MNIST' or 'IMDb'
     """
     if name not in ("MNIST", "IMDb"):
         raise ConfigError(f"there is nothing to download for {name!r}: choose 'MNIST' or 'IMDb'")

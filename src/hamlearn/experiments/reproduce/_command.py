@@ -42,6 +42,14 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
         out: Folder for the results.
         processes: How many runs at a time.
         console: Where tables and progress are printed.
+
+    Example:
+        >>> import tempfile
+        >>> few = {"models": ("Linear",), "scenarios": ("GD-a",), "epochs": 1}
+        >>> settings = Settings(**few, extension=False, precision="float32")
+        >>> quiet = Console(quiet=True)
+        >>> reproduce(settings, Path(tempfile.mkdtemp()) / "out", console=quiet)
+        True
     """
     console = console or Console()
     with alone_in(out):

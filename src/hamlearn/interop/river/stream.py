@@ -67,6 +67,9 @@ class RiverStream(Stream):
         skipped: Samples that were left out.
     """
 
+    _n = skipped = 0
+    _moves = ("_n", "skipped")
+
     def __init__(
         self,
         dataset: Iterable[tuple[Mapping[str, Any], Any]],
@@ -109,7 +112,8 @@ class RiverStream(Stream):
         return self._columns.entries
 
     def _rewind(self) -> None:
-        self._n, self.skipped, self._clock.last = 0, 0, None
+        super()._rewind()
+        self._clock.last = None
         self._columns.forget()
 
     def _config(self) -> dict[str, Any]:
@@ -117,10 +121,10 @@ class RiverStream(Stream):
 
     def _cursor(self) -> dict[str, Any]:
         columns = self._columns.state()
-        return {"n": self._n, "skipped": self.skipped, "columns": columns, **self._clock.state()}
+        return {**super()._cursor(), "columns": columns, **self._clock.state()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._n, self.skipped = int(cursor["n"]), int(cursor["skipped"])
+        super()._seek(cursor)
         self._columns.load(cursor["columns"])
         self._clock.load_state(cursor)
 

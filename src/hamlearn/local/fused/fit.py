@@ -19,11 +19,11 @@ from hamlearn.loops import UnsupportedError
 
 WIDEST = 8192
 """Columns of a layer up to which a row fits into the registers of one block of threads."""
-MOST_SAMPLES, MOST_IN_WIDE_LAYERS, WIDE = 32, 4, 512
-"""Samples in one batch, at most, and in layers of more columns than `WIDE`.
-
-A kernel keeps the weights in registers and goes through the samples one by one; of more than these, the matrix
-products of the eager engine make better use of a GPU."""
+MOST_SAMPLES = 32
+"""Samples in one batch, at most: with more, arithmetic and not memory limits a tick, and matrix products over all
+of the batch, as the eager engine has them, make better use of a GPU."""
+_TYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+"""What weights are stored in, and what is computed in."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,7 @@ class Group:
         function: Name of σ.
         setting: Its one number, where it has one.
         residual: Whether x is added.
+        wide: Type of everything but W and b.
     """
 
     cell: Cell | LayerStack
@@ -47,12 +48,14 @@ class Group:
     function: str
     setting: float
     residual: bool
+    wide: torch.dtype
 
     @property
     def key(self) -> tuple[object, ...]:
         """What a kernel that was made for this group depends on."""
         places = [w.data_ptr() for w in (self.weight, self.bias) if w is not None]
-        return (*places, self.weight.shape, self.weight.dtype, self.function, self.setting, self.residual)
+        types = self.weight.dtype, self.wide
+        return (*places, self.weight.shape, *types, self.function, self.setting, self.residual)
 
 
 def unavailable(device: torch.device) -> str | None:
@@ -84,27 +87,27 @@ def fit(system: LocalSystem) -> list[Group]:
     if not (straight and inputs and wiring.outputs == (cells[-1].name,)) or wiring.h0:
         raise UnsupportedError("the nodes are not one chain from one input to one output")
     uses = Counter(slot for cell in cells for slot in cell.slots)
-    groups = [_group(cell) for cell in cells]
+    groups = [_group(cell, system.wide) for cell in cells]
     if max(uses.values()) > 1:
         raise UnsupportedError("a weight is used in two places")
-    dtypes = {group.weight.dtype for group in groups}
-    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
-        raise UnsupportedError(f"weights of {sorted(map(str, dtypes))}: all must be float32, or all float64")
+    dtypes = {w.dtype for group in groups for w in (group.weight, group.bias) if w is not None}
+    if len(dtypes) > 1 or (*dtypes, groups[0].wide) not in _TYPES:
+        raise UnsupportedError(
+            f"weights of {sorted(map(str, dtypes))}, computed in {groups[0].wide}: all must be float32, or all "
+            "float64, or all bfloat16 with compute_dtype=torch.float32"
+        )
     return groups
 
 
-def check_batch(groups: list[Group], samples: int) -> None:
+def check_batch(samples: int) -> None:
     """Raise where a batch is so large that the eager engine is faster."""
-    columns = max(group.weight.shape[2] for group in groups)
-    most = MOST_SAMPLES if columns <= WIDE else MOST_IN_WIDE_LAYERS
-    if samples > most:
+    if samples > MOST_SAMPLES:
         raise UnsupportedError(
-            f"a batch of {samples} samples in layers of up to {columns} inputs is faster that way: fused ticks "
-            f"are for at most {most}"
+            f"a batch of {samples} samples is faster that way: fused ticks are for at most {MOST_SAMPLES}"
         )
 
 
-def _group(cell: Cell | LayerStack) -> Group:
+def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
     node = cell.nodes[0] if isinstance(cell, LayerStack) else cell.node
     branch, residual = branch_of(node.module)
     leaves = flat(branch) or [branch]
@@ -123,7 +126,7 @@ def _group(cell: Cell | LayerStack) -> Group:
     if isinstance(cell, Cell):
         theta = [weight.unsqueeze(0) for weight in theta]
     bias = theta[1] if len(theta) == 2 else None
-    return Group(cell, theta[0], bias, tuple(cell.slots), function, setting, residual)
+    return Group(cell, theta[0], bias, tuple(cell.slots), function, setting, residual, wide or theta[0].dtype)
 
 
 def _check_alone(cell: Cell, linear: nn.Linear, what: str) -> None:

@@ -158,11 +158,11 @@ class FusedRunner(BlockRunner):
         # Only where there are kernels to be compiled: Triton may not be there.
         from hamlearn.local.fused.kernel import launch, tile_rows
 
-        y = groups[-1].weight
+        rows, wide = groups[-1].weight.shape[1], groups[-1].wide
         delays = None
         if isinstance(self._engine, Aligned):
             delays = [self._engine.schedule.delays(group.cell.name) for group in groups]
-        usual = (*lead, y.shape[1]), y.dtype
+        usual = (*lead, rows), wide
         self._ticks = None
         return Ticks(groups, lead, given or usual, self._loss, delays, launch, tile_rows)
 
@@ -256,17 +256,17 @@ def _fits(block: Block, groups: list[Group], loss: object) -> bool:
     """Whether the samples are of the kind that the kernels take; the others are taken one by one."""
     if block.u is None or block.u_spec is not None or block.target_spec is not None:
         return False
-    u, first, last = block.u[0], groups[0].weight, groups[-1].weight
-    if u.dim() < 2 or u.shape[-1] != first.shape[2] or u.dtype != first.dtype or u.device != first.device:
+    u, first, last, wide = block.u[0], groups[0].weight, groups[-1].weight, groups[0].wide
+    if u.dim() < 2 or u.shape[-1] != first.shape[2] or u.dtype != wide or u.device != first.device:
         return False
     if not u[0].numel():
         return False
-    check_batch(groups, u[0].numel() // u.shape[-1])
+    check_batch(u[0].numel() // u.shape[-1])
     if not block.target:
         return True
     target, y = block.target[0], (*u.shape[1:-1], last.shape[1])
     if target.device != first.device:
         return False
     if loss is torch.nn.functional.mse_loss:
-        return target.shape[1:] == y and target.dtype == last.dtype
+        return target.shape[1:] == y and target.dtype == wide
     return len(y) == 2 and target.dtype == torch.int64 and target.shape[1:] == y[:1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -79,8 +80,8 @@ class Ticks:
         launch: Launch,
         tile_rows: Callable[[int, int, int], int],
     ) -> None:
-        first, last = groups[0].weight, groups[-1].weight
-        make = first.new_zeros
+        first, last, wide = groups[0].weight, groups[-1].weight, groups[0].wide
+        make = partial(torch.zeros, dtype=wide, device=first.device)
         self.lead, self.launch = lead, launch
         self.batch = batch = int(torch.Size(lead).numel())
         self.of_targets = target
@@ -106,7 +107,7 @@ class Ticks:
                 group,
                 tile,
                 tiles,
-                [torch.zeros_like(w) for w in (group.weight, group.bias) if w is not None],
+                [torch.zeros_like(w, dtype=wide) for w in (group.weight, group.bias) if w is not None],
                 make(2, layers, batch, rows),
                 make(2, layers, batch, rows),
                 make(2, layers, tiles, batch, columns),

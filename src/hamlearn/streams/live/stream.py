@@ -32,7 +32,7 @@ WAITING = 1024
 
 
 def live(
-    source: Any,
+    source: str | socket.socket | Source | Iterable[Any] | AsyncIterable[Any] | Callable[[], Any],
     policy: str = "drop",
     n: int | None = None,
     unit: float | timedelta = 1.0,

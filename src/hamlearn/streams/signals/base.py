@@ -36,8 +36,8 @@ class SignalStream(Stream):
         dtype: torch.dtype | None,
         config: dict[str, Any],
     ) -> None:
-        if tau is not None and not (tau > 0 and math.isfinite(tau)):
-            raise ConfigError(f"tau={tau} is no time step. Give a positive, finite number.")
+        if tau is not None:
+            require_step(tau)
         self._block, self._start = block, start
         self._sizes, self._tau = sizes, tau
         self._dtype = dtype or torch.get_default_dtype()
@@ -76,8 +76,16 @@ class SignalStream(Stream):
                 yield Sample(u_k, target_k, tau)
 
 
+def require_step(tau: float) -> None:
+    """Refuse what is no time step."""
+    if not (tau > 0 and math.isfinite(tau)):
+        raise ConfigError(f"tau={tau} is no time step. Give a positive, finite number.")
+
+
 def washed_out(advance: Advance, state: Any, count: int, config: dict[str, Any]) -> Any:
     """The state after `count` values, which are left out."""
+    if count < 0:
+        raise ConfigError(f"washout={count} is no number of values to leave out. Give 0 or more.")
     try:
         return advance(state, count)[1]
     except ArithmeticError as error:

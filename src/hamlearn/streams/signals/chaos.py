@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError
 from hamlearn.streams.base import Stream
-from hamlearn.streams.signals.base import forecast, washed_out
+from hamlearn.streams.signals.base import forecast, require_step, washed_out
 from hamlearn.streams.values import mix_seed
 
 
@@ -83,6 +83,7 @@ def lorenz(
         >>> print(lorenz().spec)
         u: float32[3], target: float32[3], length: ∞
     """
+    require_step(tau)
     _positive(substeps=substeps)
     dt = tau / substeps
 
@@ -148,6 +149,7 @@ def mackey_glass(
         >>> 0.0 < next(iter(mackey_glass())).u.item() < 1.5
         True
     """
+    require_step(tau)
     _positive(substeps=substeps)
     dt = tau / substeps
     lag = round(delay / dt) if dt > 0 and delay / dt < 1e9 else 0

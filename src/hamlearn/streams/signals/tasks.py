@@ -36,8 +36,11 @@ def delayed_add(
         >>> bool(x2.target == 0.5 + 0.5 * x1.u - 0.25 * x0.u)
         True
     """
-    if min(t1, t2) < 0:
-        raise ConfigError(f"t1={t1} and t2={t2} must not be negative: a target cannot depend on what is to come.")
+    for name, delay in (("t1", t1), ("t2", t2)):
+        if delay < 0:
+            raise ConfigError(
+                f"{name}={delay} is negative: a target cannot depend on what is to come. Give 0 or more."
+            )
 
     def tosses(start: int, stop: int) -> Tensor:
         # Each block has a generator of its own, so that the past can be made again from its place alone.

@@ -53,7 +53,16 @@ def squares(
 ) -> Stream:
     """A sum of square waves, x(t) = Σ a_i sgn sin(2π f_i t + p_i).
 
-    Each wave is +1 for half a cycle, then −1 for the other half. The arguments are those of `sinusoids`.
+    Each wave is +1 for half a cycle, then −1 for the other half.
+
+    Args:
+        frequencies: The f_i, in cycles per unit of time.
+        amplitudes: The a_i; `None`: all 1.
+        phases: The p_i in radians; `None` draws them from `seed`.
+        ahead: Samples between input and target.
+        tau: Time between samples.
+        seed: Of the phases.
+        dtype: `None` is torch's default.
 
     Example:
         >>> stream = iter(squares([0.25], phases=[0.0]))
