@@ -253,10 +253,10 @@ for name, one in private.USED.items():
     setattr(private, name, one.instead)
 private.decompositions = dict
 from tests.trust.test_torch_private import learned
-from hamlearn import _scale, _tree, hamiltonian
+from hamlearn import _scale, _tree, derivatives
 assert _scale.foreach_mul is private.USED["foreach_mul"].instead
 assert _tree.tree_flatten is private.USED["tree_flatten"].instead
-assert hamiltonian.run_backward is private.USED["run_backward"].instead
+assert derivatives.run_backward is private.USED["run_backward"].instead
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     print(json.dumps(learned()))
