@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner, Residual
+from hamlearn.local.fused import FusedRunner
 from hamlearn.local.fused.tick import AT_ONCE
 from hamlearn.state import Sample
 
@@ -95,9 +96,10 @@ def _row(
         samples = [Sample(*pair) for pair in zip(u, target, strict=True)]
         seconds = _on_host(partial(_all, learner, samples), repeat=1)
         found[f"{name}, engine"] = seconds / len(samples)
-        assert learner._blocks is not None
-        assert learner._blocks._ticks is not None
-        found[f"{name}, kernel"] = _on_gpu(learner._blocks._ticks._graphs[AT_ONCE].replay) / AT_ONCE
+        runner = learner._blocks
+        assert isinstance(runner, FusedRunner)
+        assert runner._ticks is not None
+        found[f"{name}, kernel"] = _on_gpu(runner._ticks._graphs[AT_ONCE].replay) / AT_ONCE
         shares[name] = round(bytes_moved / found[f"{name}, kernel"] / copied, 3)
     return {
         "depth": depth,

@@ -1,12 +1,23 @@
 """What the project's own tools look at, whatever was run before them and however they were started."""
 
+import ast
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import hamlearn as hl
+
 ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "src" / "hamlearn"
+LEARNERS = (
+    hl.Learner,
+    hl.Population,
+    hl.local.LocalLearner,
+    hl.distributed.PipelineLearner,
+    hl.distributed.ShardedPopulation,
+)
 WRONG = "te" + "h\n"  # spelled so that the check does not stumble over its own test
 
 
@@ -41,3 +52,36 @@ def test_the_children_of_tests_hear_ctrl_c_though_the_tests_were_started_in_the_
     )
     (ignored,) = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("SigIgn")]
     assert not int(ignored, 16) & (1 << (signal.SIGINT - 1))
+
+
+def private_names(node: ast.ClassDef) -> set[str]:
+    """Private methods and attributes that a class defines."""
+    found = set()
+    for part in ast.walk(node):
+        if isinstance(part, ast.Attribute) and isinstance(part.value, ast.Name) and part.value.id == "self":
+            found.add(part.attr)
+        elif isinstance(part, ast.FunctionDef):
+            found.add(part.name)
+        elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
+            found.add(part.target.id)
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def test_no_module_but_the_owner_touches_a_private_attribute_of_a_learner():
+    owners: dict[str, set[Path]] = {}
+    bases = {base for learner in LEARNERS for base in learner.__mro__}
+    for kind in (base for base in bases if base.__module__.startswith("hamlearn.")):
+        path = Path(sys.modules[kind.__module__].__file__)
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
+                for name in private_names(node):
+                    owners.setdefault(name, set()).add(path)
+    assert {"_stepper", "_settle", "_reader", "_ticker"} <= owners.keys()
+    reaches = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Attribute) or path in owners.get(node.attr, {path}):
+                continue
+            if ast.unparse(node.value) not in ("self", "cls", "super()"):
+                reaches.append(f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)}")
+    assert reaches == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import is_
 from typing import Any, NamedTuple
@@ -203,7 +203,7 @@ class Slots:
                 )
 
 
-def write_back(changes: list[tuple[Place, Tensor | None, Tensor | None]]) -> None:
+def write_back(changes: Sequence[tuple[Place, Tensor | None, Tensor | None]]) -> None:
     """Give the buffers the values that a step left; may be called again if it was interrupted."""
     for (container, key), before, after in changes:
         if before is None or after is None or before.shape != after.shape or before.dtype != after.dtype:

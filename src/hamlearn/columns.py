@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn._torch_private import forward_hooks, global_hooks
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import vjp
 from hamlearn.networks import Network
 from hamlearn.transition import as_state
 

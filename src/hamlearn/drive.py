@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hamlearn._scale import Scale, plus, scaled
 from hamlearn.adaptive import Adaptive, Moments, averaged, follow, penalised, penalty
-from hamlearn.hamiltonian import integrate_costate
+from hamlearn.derivatives import integrate_costate
 from hamlearn.hyper import Hyper
 
 Costates = tuple[list[Tensor], list[Tensor]]

@@ -15,8 +15,8 @@ from hamlearn import _tree
 from hamlearn._claims import Tensors, record, whole
 from hamlearn._scale import add_, scaled, seed
 from hamlearn.credit import Echo
+from hamlearn.derivatives import instantaneous_loss, integrate_costate, vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import instantaneous_loss, integrate_costate, vjp
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, System

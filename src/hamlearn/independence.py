@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._replay import devices_of
 from hamlearn.columns import Layer
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import vjp
 from hamlearn.system import System
 
 
@@ -24,8 +25,7 @@ def require_independent(system: System, layers: list[Layer], u: Any, h: list[Ten
     draw = torch.Generator().manual_seed(0)
     tried = {name: _near(weight, draw) for name, weight in system.network.named_parameters()}
     buffers = {name: buffer.clone() for name, buffer in system.network.named_buffers()}
-    devices = sorted({weight.get_device() for weight in system.theta if weight.is_cuda})
-    with torch.random.fork_rng(devices), system.slots.exchanged(tried | buffers):
+    with torch.random.fork_rng(devices_of(system.theta)), system.slots.exchanged(tried | buffers):
         for layer in layers:
             state = [_near(leaf, draw) for leaf in h[layer.slots]]
             _Trial(system, layer, tried, draw).require(u, state)

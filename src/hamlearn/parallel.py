@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._replay import devices_of, drawing, generators
 from hamlearn._scale import Scale, add_, plus, scaled, seed
 from hamlearn.credit import Credit
+from hamlearn.derivatives import coupling, instantaneous_loss, vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import coupling, instantaneous_loss, vjp
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 from hamlearn.transition import as_state, rate
@@ -107,11 +108,10 @@ class _Stages:
 
     def __init__(self, system: System, *, several: bool) -> None:
         self.system = system
-        cuda = {weight.device for weight in system.theta if weight.is_cuda}
-        self.devices = sorted(device.index or 0 for device in cuda)
+        self.devices = devices_of(system.theta)
         self.random = None
         if several:
-            self.random = [torch.get_rng_state(), *(torch.cuda.get_rng_state(d) for d in self.devices)]
+            self.random = generators(self.devices)
             self.buffers = {name: buffer.clone() for name, buffer in system.network.named_buffers()}
 
     @contextmanager
@@ -129,8 +129,5 @@ class _Stages:
             with self.system.slots.exchanged(swapped):
                 return self.system.network.forward(u, h, which)  # type: ignore[arg-type]
 
-        with torch.random.fork_rng(self.devices):
-            torch.set_rng_state(self.random[0])
-            for device, state in zip(self.devices, self.random[1:], strict=True):
-                torch.cuda.set_rng_state(state, device)
+        with drawing(self.devices, self.random):
             yield net, weights

@@ -12,8 +12,8 @@ from hamlearn import _tree
 from hamlearn._scale import Scale, add_, plus, scaled
 from hamlearn.columns import Layer, Local, cells_of, layers_of
 from hamlearn.credit import Sensitivity
+from hamlearn.derivatives import instantaneous_loss, vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import instantaneous_loss, vjp
 from hamlearn.independence import require_independent
 from hamlearn.system import Carry, Instant, Order, Outcome, System
 

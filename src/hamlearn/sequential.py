@@ -11,7 +11,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
 from hamlearn.credit import Credit
-from hamlearn.hamiltonian import coupling, forgets, instantaneous_loss, integrate_costate, vjp
+from hamlearn.derivatives import coupling, forgets, instantaneous_loss, integrate_costate, vjp
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, Pending, System

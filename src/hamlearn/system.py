@@ -14,9 +14,9 @@ from torch.nn.parameter import is_lazy
 from hamlearn import _tree
 from hamlearn._claims import Tensors
 from hamlearn._slots import Slots
+from hamlearn.derivatives import Loss, integrate_costate
 from hamlearn.drive import Drive
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import Loss, integrate_costate
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.rates import Rates

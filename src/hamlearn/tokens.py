@@ -13,6 +13,7 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, shown
 from hamlearn._described import build, describe
+from hamlearn._replay import devices_of, drawing, generators
 from hamlearn._slots import Slots
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
@@ -128,20 +129,16 @@ class Rerun:
 
     def __init__(self, slots: Slots) -> None:
         self.slots = slots
-        self.devices = sorted({weight.get_device() for weight in slots.parameters.values() if weight.is_cuda})
+        self.devices = devices_of(slots.parameters.values())
 
     def met(self) -> tuple[list[Tensor], list[Tensor]]:
         """State of the generators, and copies of the buffers."""
         buffers = self.slots.present()
-        return self.generators(), [buffer.clone() for buffer in buffers]
-
-    def generators(self) -> list[Tensor]:
-        """State of the generators."""
-        return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in self.devices)]
+        return generators(self.devices), [buffer.clone() for buffer in buffers]
 
     def drawn(self, before: list[Tensor]) -> list[Tensor]:
         """`before` again if anything has been drawn since, else nothing."""
-        now = self.generators()
+        now = generators(self.devices)
         return before if any(not torch.equal(a, b) for a, b in zip(before, now, strict=True)) else []
 
     @contextmanager
@@ -153,8 +150,5 @@ class Rerun:
             if not token.random:
                 yield
                 return
-            with torch.random.fork_rng(self.devices):
-                torch.set_rng_state(token.random[0])
-                for device, state in zip(self.devices, token.random[1:], strict=True):
-                    torch.cuda.set_rng_state(state, device)
+            with drawing(self.devices, token.random):
                 yield

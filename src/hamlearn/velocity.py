@@ -26,6 +26,7 @@ class Velocity:
         theta: The weights, to check shapes against.
 
     Attributes:
+        resolved: β of each weight, as it was given.
         has_tensors: Whether any β is a tensor, which may be written to at any time.
         adaptive: How β follows v, of which β's number, schedule or tensor is the scale then; `None` where it does
             not.
@@ -42,7 +43,7 @@ class Velocity:
         if isinstance(beta, Adaptive):
             self.adaptive, beta = beta, beta.scale
             _refuse_complex(names, theta)
-        values = _resolve(beta, names)
+        self.resolved = values = _resolve(beta, names)
         for name, value, weight in zip(names, values, theta, strict=True):
             if isinstance(value, Tensor) and not _broadcasts(value, weight):
                 raise ConfigError(

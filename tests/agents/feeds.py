@@ -68,7 +68,7 @@ def assert_member(member: hl.Learner, learner: hl.Learner, close: float = 1e-12)
     mine, other = member.state, learner.state
     assert (mine.t, mine.updates) == (other.t, other.updates)
     assert member.position == learner.position
-    assert member._fresh == learner._fresh
+    assert member._stepper.state.fresh == learner._stepper.state.fresh
     for one, two in ((mine.omega, other.omega), (mine.v, other.v)):
         assert one.keys() == two.keys()
         for name in one:
@@ -77,7 +77,7 @@ def assert_member(member: hl.Learner, learner: hl.Learner, close: float = 1e-12)
         assert (one is None) == (two is None)
         if two is not None:
             same(one.cpu(), two)
-    for one, two in zip(member._carry.E, learner._carry.E, strict=True):
+    for one, two in zip(member._stepper.state.carry.E, learner._stepper.state.carry.E, strict=True):
         same(one.cpu(), two)
 
 

@@ -125,7 +125,7 @@ def test_integrators_of_several_stages_are_compiled(integrator: Any) -> None:
 def test_schedules_within_the_stages_of_an_integrator_are_those_of_the_stages() -> None:
     problem = long_problem("rate", 60, torch.float64)
     problem = replace(problem, hyper=hl.Hyper(tau=0.3, eta=lambda t: 0.5 / (1 + t), beta=0.05, clock="continuous"))
-    with pytest.warns(RuntimeWarning, match="goes on eagerly: .*RK4"):
+    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: .*RK4"):
         eager, compiled, _, _ = both(problem, 20, order="parallel", integrator=hl.RK4())
     assert_same(eager, compiled, 0.0)
 

@@ -180,7 +180,7 @@ def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> N
     torch.manual_seed(1)
     one = list(eager.run(problem.samples))
     torch.manual_seed(1)
-    with pytest.warns(RuntimeWarning, match="goes on eagerly: it draws random numbers"):
+    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: it draws random numbers"):
         other = list(compiled.run(problem.samples, engine="compiled"))
     assert_same(eager, compiled, 0.0)
     assert_same_reports(one, other, 0.0)
@@ -199,7 +199,7 @@ def test_a_network_that_looks_at_numbers_goes_on_eagerly_and_says_why() -> None:
     problem = Problem(network, nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples)
     eager, compiled = problem.learner(), problem.learner()
     list(eager.run(problem.samples))
-    with pytest.warns(RuntimeWarning, match="goes on eagerly: the step could not be recorded"):
+    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: the step could not be recorded"):
         list(compiled.run(problem.samples, engine="compiled"))
     assert_same(eager, compiled, 0.0)
 
@@ -262,7 +262,7 @@ def test_without_a_compiler_it_goes_on_eagerly_and_says_so(tmp_path: Path) -> No
     run = subprocess.run(
         [sys.executable, "-c", COMPILE_ONCE], env=environment, capture_output=True, text=True, check=True
     )
-    assert "goes on eagerly: no C compiler was found" in run.stderr
+    assert "falls back to the eager engine: no C compiler was found" in run.stderr
     assert run.stdout == "done\n"
 
 

@@ -187,7 +187,7 @@ def test_what_cannot_be_compiled_is_scanned_eagerly_with_the_reason() -> None:
 
     one, other, (u, target) = make(), make(), drawn()
     torch.manual_seed(3)
-    with pytest.warns(RuntimeWarning, match="goes on eagerly: it draws random numbers"):
+    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: it draws random numbers"):
         trace = one.scan(u, target, known=torch.arange(30) % 3 > 0)
     torch.manual_seed(3)
     samples = [hl.Sample(a, b if step % 3 else None) for step, (a, b) in enumerate(zip(u, target, strict=True))]
@@ -202,7 +202,7 @@ def sometimes_drops(rate: float) -> hl.Network:
 @pytest.mark.parametrize("credit", [hl.Forward(), hl.Echo(), hl.Echo(truncate=4, every=3)], ids=repr)
 @pytest.mark.parametrize("eager", [False, True], ids=["compiled", "eager"])
 @pytest.mark.parametrize("before", [0, 5])
-@pytest.mark.filterwarnings("ignore:engine='compiled' goes on eagerly")
+@pytest.mark.filterwarnings("ignore:engine='compiled' falls back to the eager engine")
 def test_a_scan_with_a_bad_sample_changes_nothing_and_says_which(credit: Any, eager: bool, before: int) -> None:
     torch.manual_seed(0)
     learner = hl.Learner(
@@ -252,7 +252,8 @@ def test_an_interrupted_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(runner, "run", interrupted)
     u[5] = torch.nan
-    learner._choices = learner._choices._replace(on_nonfinite="skip")
+    parts = learner._stepper.parts
+    parts.choices = parts.choices._replace(on_nonfinite="skip")
     with pytest.raises(KeyboardInterrupt):
         learner.scan(u, target)
     assert len(calls) == 2

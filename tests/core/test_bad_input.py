@@ -12,9 +12,9 @@ import hamlearn as hl
 def snapshot(learner):
     tensors = [p.detach().clone() for p in learner.network.parameters()]
     tensors += [b.clone() for b in learner.network.buffers()]
-    tensors += [o.clone() for o in learner._carry.omega]
-    tensors += [x.clone() for x in (*learner._carry.h, *learner._carry.z)]
-    return tensors, (learner.state.t, learner.state.updates, learner.position, learner._fresh)
+    tensors += [o.clone() for o in learner._stepper.state.carry.omega]
+    tensors += [x.clone() for x in (*learner._stepper.state.carry.h, *learner._stepper.state.carry.z)]
+    return tensors, (learner.state.t, learner.state.updates, learner.position, learner._stepper.state.fresh)
 
 
 def unchanged(before, learner):

@@ -64,7 +64,8 @@ def exhaust(reports):
 
 def everything(learner):
     tensors = list(learner.network.state_dict().values())
-    tensors += [*learner._carry.h, *learner._carry.z, *learner._carry.omega]
+    carry = learner._stepper.state.carry
+    tensors += [*carry.h, *carry.z, *carry.omega]
     return tensors
 
 

@@ -98,7 +98,8 @@ class MovesOnPredict(hl.Learner):
 class ForgetsOmega(hl.Learner):
     def load_state_dict(self, state, *, new_hyper=False):
         super().load_state_dict(state, new_hyper=new_hyper)
-        self._carry.omega = [torch.zeros_like(o) for o in self._carry.omega]
+        carry = self._stepper.state.carry
+        carry.omega = [torch.zeros_like(o) for o in carry.omega]
 
 
 class TakesAnything(hl.Learner):

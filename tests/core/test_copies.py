@@ -73,7 +73,8 @@ def goes_on(learner, rest):
 
 
 def everything(learner):
-    tensors = [*learner.network.state_dict().values(), *learner._carry.h, *learner._carry.z, *learner._carry.omega]
+    carry = learner._stepper.state.carry
+    tensors = [*learner.network.state_dict().values(), *carry.h, *carry.z, *carry.omega]
     return [tensor.clone() for tensor in tensors] + [torch.tensor(learner.state.t)]
 
 

@@ -115,10 +115,10 @@ def test_what_is_said_of_a_large_weight_without_a_look_is_never_less_than_the_tr
         if count % 7 == 6:
             with torch.no_grad():
                 weight.mul_(3.0)
-        (norms,) = subject._moves._norms.values()
-        theta, omega = norms.of(weight, subject._carry.omega[0])
+        (norms,) = subject._stepper.parts.moves._norms.values()
+        theta, omega = norms.of(weight, subject._stepper.state.carry.omega[0])
         assert theta >= float(weight.detach().norm()) * (1 - 1e-5)
-        assert omega >= float(subject._carry.omega[0].norm()) * (1 - 1e-5)
+        assert omega >= float(subject._stepper.state.carry.omega[0].norm()) * (1 - 1e-5)
 
 
 def test_a_large_weight_that_somebody_else_makes_larger_is_looked_at_again():
@@ -127,7 +127,7 @@ def test_a_large_weight_that_somebody_else_makes_larger_is_looked_at_again():
     subject.step(samples(1, torch.float32)[0])
     with torch.no_grad():
         weight[0, 0] = torch.finfo(torch.float32).max
-        subject._carry.omega[0][0, 0] = -torch.finfo(torch.float32).max
+        subject._stepper.state.carry.omega[0][0, 0] = -torch.finfo(torch.float32).max
     before = everything(subject)
     with pytest.raises(hl.errors.NonFiniteError):
         subject.step(hl.Sample(torch.zeros(2, SIZE)))
@@ -166,7 +166,7 @@ def test_an_interrupt_at_any_line_leaves_large_weights_as_before_or_as_after():
         victim = copy.deepcopy(subject)
         victim.step(taken[2])
         victim = copy.deepcopy(subject)
-        victim._carry.own = True
+        victim._stepper.state.carry.own = True
         traced(lambda victim=victim: victim.step(taken[3]), line - start)
         found = everything(victim)
         as_before = all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
@@ -181,10 +181,10 @@ def test_the_memory_of_large_costates_is_used_again():
     subject = learner()
     taken = samples(6)
     subject.step(taken[0])
-    first = [omega.data_ptr() for omega in subject._carry.omega]
+    first = [omega.data_ptr() for omega in subject._stepper.state.carry.omega]
     for sample in taken[1:]:
         subject.step(sample)
-    assert subject._carry.omega[0].data_ptr() == first[0]
+    assert subject._stepper.state.carry.omega[0].data_ptr() == first[0]
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

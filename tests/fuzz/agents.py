@@ -105,7 +105,7 @@ def advance(
                 population.member(place % len(alone))
     for warning in told:
         text = str(warning.message)
-        if text.startswith("engine='compiled' goes on eagerly"):
+        if text.startswith("engine='compiled' falls back to the eager engine"):
             counts["refused to record"] += 1
         elif "is set aside" not in text:
             raise Mismatch(f"an unexpected warning: {text}")

@@ -147,8 +147,8 @@ class Watch:
         seen: list[Any] = [array.tobytes() for array in self.bits]
         seen += [reader.position, id(reader.progress)]
         if isinstance(learner, LocalLearner):
-            engine, progress = learner._engine, learner._progress
-            held = [progress.omega, progress.t, progress.updates]
+            engine, ticker = learner._engine, learner._ticker
+            held = [ticker.omega, ticker.t, ticker.updates]
             held += [
                 value for name, value in vars(engine).items() if name not in ("system", "schedule", "flights")
             ]
@@ -156,8 +156,9 @@ class Watch:
                 held += [[vars(flight) for flight in engine.flights.values()]]
                 held += [[pipe.h, pipe.z, pipe.line.slots] for pipe in engine.pipes.values()]
         else:
-            order, carry = learner._order, learner._carry
-            held = [learner._t, learner._updates, learner._fresh, id(carry.spec), carry.h, carry.z, carry.omega]
+            order, now = learner._stepper.parts.order, learner._stepper.state
+            carry = now.carry
+            held = [now.t, now.updates, now.fresh, id(carry.spec), carry.h, carry.z, carry.omega]
             if isinstance(learner.credit, hl.Echo):
                 held += [order.since, *((id(token), token.h, token.h_next, token.loss) for token in order.tokens)]
         for leaf in _pytree.tree_leaves(held):

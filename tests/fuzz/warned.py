@@ -28,14 +28,16 @@ class Refusals(warnings.catch_warnings):
 
     def first(self) -> None:
         """To be called at the first report."""
-        self.from_start = any("goes on eagerly" in str(warning.message) for warning in self.log)
+        self.from_start = any("falls back to the eager engine" in str(warning.message) for warning in self.log)
 
     def __exit__(self, *details: Any) -> None:
         log = list(self.log)
         super().__exit__(*details)
         for warning in log:
             text = str(warning.message)
-            if warning.category is RuntimeWarning and text.startswith("engine='compiled' goes on eagerly"):
+            if warning.category is RuntimeWarning and text.startswith(
+                "engine='compiled' falls back to the eager engine"
+            ):
                 self.counts["refused to record"] += 1
             elif details[0] is None:
                 raise Mismatch(f"an unexpected warning: {text}")

@@ -183,7 +183,7 @@ def test_an_interrupt_at_any_line_of_a_compiled_block_leaves_the_learner_at_a_re
     ran(compiled, stream)
     for line in itertools.count(1, 17):
         other = learner()
-        fresh = type(compiled._blocks)(other)
+        fresh = type(compiled._blocks)(other._stepper, other.step)
         fresh.engine._steps = compiled._blocks.engine._steps
         other._blocks = fresh
         count, interrupted = 0, False
@@ -343,7 +343,7 @@ def test_a_source_that_refills_one_buffer_is_learned_as_it_was_shown(engine, cre
     assert torch.equal(*results)
 
 
-@pytest.mark.filterwarnings("ignore:engine='compiled' goes on eagerly")
+@pytest.mark.filterwarnings("ignore:engine='compiled' falls back to the eager engine")
 def test_a_refused_recording_learns_from_a_refilled_buffer_what_was_shown():
     results = []
     for stream in (samples(9), refilled(samples(9))):
@@ -474,7 +474,7 @@ def test_a_label_on_the_last_token_of_a_long_sequence_is_that_tokens_alone(credi
         torch.testing.assert_close(results[1], plain, rtol=0, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:engine='compiled' goes on eagerly")
+@pytest.mark.filterwarnings("ignore:engine='compiled' falls back to the eager engine")
 def test_tokens_with_dropout_keep_their_random_numbers_when_the_engine_changes(tmp_path):
     def learner():
         torch.manual_seed(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,47 +11,67 @@ from torch import Tensor
 from hamlearn import _checkpoint, _restoring
 from hamlearn._claims import Tensors, entries, flag, number, whole
 from hamlearn.distributed.header import described, template
-from hamlearn.distributed.rank import Rank, config_of
+from hamlearn.distributed.rank import config_of
 from hamlearn.distributed.storage import Saved
 from hamlearn.errors import CheckpointError
-from hamlearn.learner._running import checked_place
+from hamlearn.learner._running import Reader, checked_place
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.flights import Flight
+from hamlearn.local.learner import LocalLearner, settled
 from hamlearn.local.proposal import Omega
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
+from hamlearn.local.ticker import Ticker
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.state import Sample
 from hamlearn.tokens import pack_sample, unpack_sample
 
 if TYPE_CHECKING:
     from hamlearn.distributed.parts import Part
-    from hamlearn.local.learner import LocalLearner
 
 
-def content(learner: Rank) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class RankState(NamedTuple):
+    """What a checkpoint of a rank is made of, or of a learner that is whole: a rank without neighbours.
+
+    Attributes:
+        ticker: Time, ω and θ, and the engine that computes the nodes.
+        reader: The place in the stream.
+        config: What has to be the same in a checkpoint.
+        rank: Which rank it is.
+        ranks: How many there are.
+    """
+
+    ticker: Ticker
+    reader: Reader
+    config: dict[str, Any]
+    rank: int = 0
+    ranks: int = 1
+
+
+def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that a rank holds, as copies that later ticks do not touch; nothing of it may be under way."""
-    system, progress, engine = learner._system, learner._progress, learner._engine
+    ticker = held.ticker
+    system, engine = ticker.system, ticker.engine
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
     tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
-    tensors |= {f"omega/{n}": w for n, w in system.by_name(progress.omega).items()}
+    tensors |= {f"omega/{n}": w for n, w in system.by_name(ticker.omega).items()}
     about: dict[str, Any] = {
-        "config": learner.config,
-        "ranks": learner.ranks,
-        "t": progress.t,
-        "updates": progress.updates,
-        "shown": progress.shown,
+        "config": held.config,
+        "ranks": held.ranks,
+        "t": ticker.t,
+        "updates": ticker.updates,
+        "shown": ticker.shown,
         "number": engine.number,
-        "reader": learner._reader.state_dict(),
+        "reader": held.reader.state_dict(),
     }
     if isinstance(engine, Aligned):
-        held, about["flights"] = _flights(engine, engine.part)
+        nodes, about["flights"] = _flights(engine, engine.part)  # type: ignore[attr-defined]
     else:
         h, z = engine.by_node()
-        held = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
+        nodes = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
         about["begun"] = bool(engine.h)
-    random = {f"{name}/{learner.rank}": x for name, x in _restoring.random_state().items()}
-    return {n: x.detach().cpu().clone() for n, x in (tensors | held | random).items()}, about
+    random = {f"{name}/{held.rank}": x for name, x in _restoring.random_state().items()}
+    return {n: x.detach().cpu().clone() for n, x in (tensors | nodes | random).items()}, about
 
 
 def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]:
@@ -82,12 +102,12 @@ def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]
     return tensors, told
 
 
-def restored(learner: Rank, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
-    """Read what one rank needs of a checkpoint, whatever number of ranks wrote it; the answer takes it up."""
-    _check_config(saved, learner.config, new_hyper=new_hyper)
-    engine, place = learner._engine, learner._place
+def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
+    """Read what one rank needs of a checkpoint, whoever wrote it; calling the result takes it up."""
+    _check_config(saved, held.config, new_hyper=new_hyper)
+    engine = held.ticker.engine
     blank: Any = type(engine)(engine.part, engine.border)
-    same = _same_groups(saved, learner.config["nodes"], drop=drop)
+    same = _same_groups(saved, held.config["nodes"], drop=drop)
     with _checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
             _take_flights(blank, saved, engine.part if same else None, same=same)
@@ -95,18 +115,10 @@ def restored(learner: Rank, saved: Saved, *, new_hyper: bool, drop: bool) -> Cal
             _take_states(blank, saved, same=same)
             blank.number = whole(saved.ranks[0]["number"], "the number of ticks")
             if blank.h and engine.part.border is not None:
-                blank.arrived = saved.read([f"h/{engine.part.border}"])[f"h/{engine.part.border}"].to(
-                    learner._device
-                )
-        about = saved.ranks[-1 if place.last else 0]
-        change = _taken(learner, saved, about, blank, rank=learner.rank)
-
-    def take() -> None:
-        change()
-        # The next header tells the form of states anew.
-        learner._key = None
-
-    return take
+                name = f"h/{engine.part.border}"
+                blank.arrived = saved.read([name])[name].to(engine.system.theta[0].device)
+        about = saved.ranks[-1 if held.rank == held.ranks - 1 else 0]
+        return _taken(held, saved, about, blank)
 
 
 def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, drop: bool = False) -> None:
@@ -133,8 +145,8 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
         True
     """
     saved = Saved(path)
-    learner._settle(hand_over=True)
-    system, engine = learner._system, learner._engine
+    ticker, reader = settled(learner)
+    system, engine = ticker.system, ticker.engine
     if learner.delay_free:
         raise CheckpointError(f"{saved.path} was saved by a pipeline: build the learner without delay_free")
     config = config_of(
@@ -146,14 +158,14 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     with _checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
             _take_flights(blank, saved, None, same=same)
-            if blank.flights and any(isinstance(cell, Stack) for cell in system.cells):
+            if blank.flights and any(isinstance(cell, LayerStack) for cell in system.cells):
                 raise CheckpointError(
                     f"{saved.path} holds samples in flight, which layers that are stacked cannot take up: build "
                     "the learner with stacked=False, or load with drop=True"
                 )
         else:
             _take_states(blank, saved, same=same)
-        change = _taken(learner, saved, saved.ranks[0], blank, rank=0)
+        change = _taken(RankState(ticker, reader, config), saved, saved.ranks[0], blank)
     change()
 
 
@@ -179,9 +191,10 @@ def _same_groups(saved: Saved, nodes: Any, *, drop: bool) -> bool:
     return False
 
 
-def _taken(learner: Any, saved: Saved, about: dict[str, Any], blank: Any, rank: int) -> Callable[[], None]:
+def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> Callable[[], None]:
     """Weights, costates, time, place in the stream and random numbers, to be taken all or none."""
-    system, progress, engine = learner._system, learner._progress, learner._engine
+    ticker, reader, _, rank, _ = held
+    system, engine = ticker.system, ticker.engine
     wiring = system.wiring
     named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
     named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
@@ -201,20 +214,20 @@ def _taken(learner: Any, saved: Saved, about: dict[str, Any], blank: Any, rank: 
     place = checked_place(about["reader"])
 
     def put() -> None:
-        vars(progress).update(moved)
+        vars(ticker).update(moved)
         vars(engine).update(vars(blank))
-        learner._reader.load_state_dict(place)
+        reader.load_state_dict(place)
 
     def take() -> None:
         # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
         drawn = _restoring.random_state() if generators is None else generators
-        owners = (progress, engine, learner._reader)
+        owners = (ticker, engine, reader)
         _restoring.take_up([_restoring.Loading(values, owners, graphs=False, put=put, random=drawn)])
 
     return take
 
 
-def _slots(system: System, omega: dict[str, Tensor]) -> list[Omega]:
+def _slots(system: LocalSystem, omega: dict[str, Tensor]) -> list[Omega]:
     """Costates as the system lays them out: one per weight, or one per stack of weights."""
     slots: list[Omega] = []
     for names, weight in zip(system.slot_names, system.theta, strict=True):

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from hamlearn._replay import evaluating
 from hamlearn.distributed.header import Header, described, template
 from hamlearn.distributed.parts import part_of
 from hamlearn.distributed.place import find_place
@@ -17,9 +18,8 @@ from hamlearn.distributed.rank import config_of
 from hamlearn.distributed.saved_rank import SavedRank
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
-from hamlearn.local.kept import evaluating
 from hamlearn.local.setting import check_setting
-from hamlearn.local.system import Losses, Order
+from hamlearn.local.system import Losses, OrderName
 from hamlearn.local.wiring import Groups, wire
 from hamlearn.state import Sample, StepReport
 
@@ -71,7 +71,7 @@ class PipelineLearner(SavedRank):
         groups: Groups = None,
         hold: int = 1,
         align: bool = False,
-        order: Order = "parallel",
+        order: OrderName = "parallel",
         on_nonfinite: Literal["raise", "ignore"] = "raise",
         *,
         mesh: DeviceMesh | None = None,
@@ -80,7 +80,7 @@ class PipelineLearner(SavedRank):
     ) -> None:
         self._place = place = find_place(mesh, timeout)
         self._average_every = average_every
-        self._hold, self._align, self._delay_free, self._blocks = hold, align, False, None
+        self._hold, self._align, self._delay_free = hold, align, False
         self._failed: str | None = None
         problem: HamlearnError | None = None
         part, config = None, dict[str, Any]()
@@ -131,7 +131,7 @@ class PipelineLearner(SavedRank):
         reports = []
         with self._together():
             while self._align and not self._engine.fresh:
-                report = self._progress.show(None, 1)
+                report = self._ticker.show(None, 1)
                 if report is not None:
                     reports.append(report)
         self._settle_sent()

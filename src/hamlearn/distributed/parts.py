@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.local.schedule import Schedule, schedule_of
-from hamlearn.local.system import Losses, Order, System
+from hamlearn.local.schedule import Timetable, schedule_of
+from hamlearn.local.system import LocalSystem, Losses, OrderName
 from hamlearn.local.wiring import Wiring
 from hamlearn.velocity import Velocity
 
@@ -26,8 +26,8 @@ class Part:
         complete: Ticks after a sample's entry at which its output and loss are complete, if aligned.
     """
 
-    system: System
-    plan: Schedule
+    system: LocalSystem
+    plan: Timetable
     border: str | None
     shown: str | None
     complete: int
@@ -40,7 +40,7 @@ class _Place:
     length: int = 1
 
 
-def part_of(wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, order: Order) -> Part:
+def part_of(wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, order: OrderName) -> Part:
     """The part of one rank; every rank finds the same cuts, and refuses the same ones."""
     count = len(wiring.nodes)
     if ranks > count:
@@ -69,7 +69,7 @@ def part_of(wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, o
         whole=ranks == 1,
     )
     own = [n for n, w in part.named_parameters() if w.requires_grad]
-    system = System(
+    system = LocalSystem(
         part, loss if final or not isinstance(loss, Mapping) else {}, _hyper_of(hyper, own), order, False
     )
     complete = max(map(plan.shown, wiring.outputs)) + plan.lag

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import nn
 
 from hamlearn import _checkpoint, _tree
 from hamlearn._identity import identity
@@ -20,10 +21,11 @@ from hamlearn.distributed.storage import Saving
 from hamlearn.errors import ConfigError, RankError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._running import Reader
+from hamlearn.learner._setting import no_sample, require_gradients
 from hamlearn.local.finite import check_input
 from hamlearn.local.outer import dense
-from hamlearn.local.progress import Progress
 from hamlearn.local.setting import Settings
+from hamlearn.local.ticker import Ticker
 from hamlearn.local.wiring import Wiring
 from hamlearn.state import Sample, State, StepReport
 
@@ -47,7 +49,7 @@ class Rank(Settings):
             self._border.states_out, self._border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
         self._headers = Headers(before, after)
         self._engine: Engine = engine_of(part, self._border, align=self._align)
-        self._progress = Progress(part.system, self._engine, on_nonfinite)
+        self._ticker = Ticker(part.system, self._engine, on_nonfinite)
         self._reader = Reader()
         self._key: str | None = None
         self._told: str | None = None
@@ -88,6 +90,11 @@ class Rank(Settings):
         return self._place.ranks
 
     @property
+    def module(self) -> nn.Module:
+        """What is learned; a rank moves the weights of its own groups."""
+        return self._system.wiring.root
+
+    @property
     def hyper(self) -> Hyper:
         """τ, η, β, φ and s."""
         return self._hyper
@@ -122,7 +129,7 @@ class Rank(Settings):
         with self._together():
             self._engine.settle()
         h, z = self._engine.by_node()
-        now = self._progress
+        now = self._ticker
         return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
 
     def _settle_sent(self) -> None:
@@ -140,28 +147,25 @@ class Rank(Settings):
                 if header.kind != "sample":
                     return None
             own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
-            report = self._progress.show(own, self._hold)
+            report = self._ticker.show(own, self._hold)
             self._average()
-        return report if report is not None else StepReport(self._progress.t, None, None, None)
+        return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
     @torch.no_grad()
     def _average(self) -> None:
         """θ and ω become the means over all replicas, where there are some and it is time."""
-        progress, place = self._progress, self._place
-        if len(place.pipelines) == 1 or self._average_every is None or progress.shown % self._average_every:
+        ticker, place = self._ticker, self._place
+        if len(place.pipelines) == 1 or self._average_every is None or ticker.shown % self._average_every:
             return
-        omega = [dense(w).clone() for w in progress.omega]
+        omega = [dense(w).clone() for w in ticker.omega]
         place.average([*(w.detach() for w in self._system.theta), *omega])
-        progress.omega = list(omega)
+        ticker.omega = list(omega)
 
     def _announce(self, sample: Sample | None) -> Header:
         """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that."""
         if not isinstance(sample, Sample):
-            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                "a step was asked for in inference mode, where nothing can be learned: leave it first"
-            )
+            raise no_sample(sample)
+        require_gradients()
         if self._align and self.on_nonfinite != "ignore":
             check_input(sample.u, "raise")
         key, fresh = _tree.describe(sample.u), self._engine.fresh

@@ -28,7 +28,7 @@ class SavedRank(Rank):
         """
         with self._together():
             self._engine.settle()
-            tensors, about = checkpoints.content(self)
+            tensors, about = checkpoints.content(self._held())
             self._saving.begin(self._own(folder), self.ticks, tensors, about, keep)
             if wait:
                 self._saving.finish()
@@ -51,7 +51,7 @@ class SavedRank(Rank):
         problem: HamlearnError | None = None
         change = None
         try:
-            change = checkpoints.restored(self, Saved(self._own(path)), new_hyper=new_hyper, drop=drop)
+            change = checkpoints.restored(self._held(), Saved(self._own(path)), new_hyper=new_hyper, drop=drop)
         except CheckpointError as error:
             problem = error
         with self._together():
@@ -61,6 +61,8 @@ class SavedRank(Rank):
         assert change is not None
         with self._together():
             change()
+            # The next header tells the form of states anew.
+            self._key = None
 
     def resume(self, folder: str | os.PathLike[str]) -> bool:
         """Load the newest complete checkpoint in `folder`, if there is one; then `run(stream, resume=True)`.
@@ -78,6 +80,9 @@ class SavedRank(Rank):
         if newest >= 0:
             self.load(Path(folder) / f"tick-{newest:012d}")
         return newest >= 0
+
+    def _held(self) -> checkpoints.RankState:
+        return checkpoints.RankState(self._ticker, self._reader, self.config, self.rank, self.ranks)
 
     def _own(self, path: str | os.PathLike[str]) -> Path:
         """Where this replica keeps what is kept at `path`: replicas but the first have folders of their own."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
 from hamlearn.compiled import Engine, named
-from hamlearn.learner._lanes import Layout
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._blocks import Undo
+from hamlearn.learner._lanes import Layout, picked, write_lane
+from hamlearn.learner._parts import LearnerState
+from hamlearn.learner._stepping import Stepper
 from hamlearn.system import Carry
 
 
@@ -20,7 +21,7 @@ class AgentLanes:
     """Weights, state and costates of some members.
 
     Args:
-        members: All members.
+        members: What all members step by.
         who: The numbers of those that have a lane.
         inputs: An input for each of them, from which a first state may be computed.
         engine: Runs the lanes.
@@ -35,7 +36,7 @@ class AgentLanes:
     """
 
     def __init__(
-        self, members: list[Learner], who: list[int], inputs: Sequence[Any], engine: Engine, layout: Layout
+        self, members: list[Stepper], who: list[int], inputs: Sequence[Any], engine: Engine, layout: Layout
     ) -> None:
         self.members, self.who, self.engine, self.layout = members, who, engine, layout
         self.lane = {number: lane for lane, number in enumerate(who)}
@@ -46,11 +47,12 @@ class AgentLanes:
             return [layout.fold(torch.stack([leaf.detach() for leaf in column])) for column in columns]
 
         self.theta, self.buffers, self.frozen, h, z, omega, v, E = map(pack, range(8))
-        spec = _first_spec(members[who[0]], inputs[0])
+        spec = members[who[0]].parts.met(members[who[0]].state, inputs[0]).spec
         self.carry = Carry(h, z, omega, spec, v=v, E=E)
-        self.times = np.array([members[number]._t for number in who])
-        self.updates = np.array([members[number]._updates for number in who])
-        self.fresh = np.array([members[number]._fresh for number in who])
+        states = [members[number].state for number in who]
+        self.times = np.array([state.t for state in states])
+        self.updates = np.array([state.updates for state in states])
+        self.fresh = np.array([state.fresh for state in states])
         self.moved: set[int] = set()
         self.left: set[int] = set()
         self._begin: dict[int, Any] = {}
@@ -63,7 +65,8 @@ class AgentLanes:
             for packed, own in zip(groups, self._parts(member, u), strict=True):
                 for tensor, leaf in zip(packed, own, strict=True):
                     pick(tensor, lane).copy_(leaf)
-        self.times[lane], self.updates[lane], self.fresh[lane] = member._t, member._updates, member._fresh
+        state = member.state
+        self.times[lane], self.updates[lane], self.fresh[lane] = state.t, state.updates, state.fresh
         self.moved.discard(lane)
         self.left.discard(lane)
         self._begin.pop(lane, None)
@@ -75,69 +78,51 @@ class AgentLanes:
         self.left.add(lane)
         if lane not in self.moved:
             return
-        member, pick, engine = self.members[self.who[lane]], self.layout.pick, self.engine
-        with torch.no_grad():
-            for weight, packed in zip(member._system.theta, self.theta, strict=True):
-                weight.copy_(pick(packed, lane))
-            for buffer, packed in zip(named(member._order, engine.buffer_names), self.buffers, strict=True):
-                buffer.copy_(pick(packed, lane))
-        parts = self._carried()
-        h, z, omega, v, E = ([pick(leaf, lane).clone() for leaf in part] for part in parts)
-        spec = self.carry.spec
-        if self.fresh[lane]:
-            h, z, E, spec = self._first(lane, member)
-        member._carry = Carry(h, z, omega, spec, v=v, E=E)
-        member._t, member._updates = float(self.times[lane]), int(self.updates[lane])
-        member._fresh = bool(self.fresh[lane])
+        member, layout = self.members[self.who[lane]], self.layout
+        write_lane(member, lane, layout, self.engine, self.theta, self.buffers)
+        member.state = self.state(lane)._replace(carry=self._carry(lane, member))
+
+    def state(self, lane: int) -> LearnerState:
+        """Where a lane is, but for what it carries."""
+        t, updates, fresh = float(self.times[lane]), int(self.updates[lane]), bool(self.fresh[lane])
+        return self.members[self.who[lane]].state._replace(t=t, updates=updates, fresh=fresh)
 
     def ended(self, lane: int, u: Any) -> None:
         """Note that a lane's sequence has ended with the input `u`; `None` where that sample was skipped."""
         self._begin[lane] = u
 
-    def undo(self) -> Callable[[], None]:
+    def undo(self) -> Undo:
         """What brings all lanes back to where they are now."""
-        kept = self.carry, self.times.copy(), self.updates.copy(), self.fresh.copy()
-        sets = set(self.moved), dict(self._begin)
-        written = [*self.theta, *self.buffers]
-        copies = [tensor.clone() for tensor in written]
+        carry, numbers = self.carry, (self.times.copy(), self.updates.copy(), self.fresh.copy())
+        moved, begin = set(self.moved), dict(self._begin)
 
-        def undo() -> None:
-            self.carry = kept[0]
-            self.times, self.updates, self.fresh = (part.copy() for part in kept[1:])
-            self.moved, self._begin = set(sets[0]), dict(sets[1])
-            for tensor, copy in zip(written, copies, strict=True):
-                tensor.copy_(copy)
+        def put_back() -> None:
+            self.carry, (self.times, self.updates, self.fresh) = carry, (part.copy() for part in numbers)
+            self.moved, self._begin = set(moved), dict(begin)
 
-        return undo
+        return Undo([*self.theta, *self.buffers], put_back)
 
     def _carried(self) -> tuple[list[Tensor], ...]:
         carry = self.carry
         return carry.h, carry.z, carry.omega, carry.v, carry.E
 
-    def _first(self, lane: int, member: Learner) -> tuple[list[Tensor], list[Tensor], list[Tensor], _tree.Spec]:
-        """h, z and E with which the member's next sequence begins."""
+    def _carry(self, lane: int, member: Stepper) -> Carry:
+        """What a lane carries; where a sequence begins, with the state that its member's network has for it."""
+        carry, before = picked(self.carry, lane, self.layout), member.state.carry
+        if not self.fresh[lane]:
+            return carry
         if lane not in self._begin:
-            carry = member._carry
-            return carry.h, carry.z, carry.E, carry.spec
+            return Carry(before.h, before.z, carry.omega, before.spec, v=carry.v, E=before.E)
         u = self._begin[lane]
-        if u is None or not self.carry.h:
-            return [], [], [], None
-        h, spec = _tree.flatten(_tree.copied(member._network.initial_state(u)))
-        return h, [torch.zeros_like(leaf) for leaf in h], member._order.first(h, spec), spec
+        if u is None or not carry.h:
+            return carry.anew([], None, [])
+        begun = member.parts.anew(carry, u)
+        begun.h = [leaf.clone() for leaf in begun.h]
+        return begun
 
-    def _parts(self, member: Learner, u: Any) -> tuple[list[Tensor], ...]:
+    def _parts(self, member: Stepper, u: Any) -> tuple[list[Tensor], ...]:
         """All that a lane is made of."""
-        engine, carry, order = self.engine, member._carry, member._order
-        h, z, E = carry.h, carry.z, carry.E
-        if member._stateful and (member._fresh or not h):
-            h, spec = _tree.flatten(member._network.initial_state(u))
-            E = order.first(h, spec)
-            z = z if z and not member._fresh else [torch.zeros_like(leaf) for leaf in h]
+        engine, order, carry = self.engine, member.parts.order, member.parts.met(member.state, u)
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
-        return member._system.theta, buffers, frozen, h, z, carry.omega, carry.v, E
-
-
-def _first_spec(member: Learner, u: Any) -> _tree.Spec:
-    if not member._stateful or (member._carry.h and not member._fresh):
-        return member._carry.spec
-    return _tree.flatten(member._network.initial_state(u))[1]
+        theta = member.parts.system.theta
+        return theta, buffers, frozen, carry.h, carry.z, carry.omega, carry.v, carry.E

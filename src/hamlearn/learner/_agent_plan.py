@@ -15,7 +15,7 @@ from hamlearn.learner._agent_lanes import AgentLanes
 from hamlearn.learner._agent_sheet import Sheet
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Layout
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._parts import LearnerParts
 from hamlearn.learner._population_blocks import alike_betas
 from hamlearn.learner._step_blocks import StepPlan, first_watch
 from hamlearn.rates import Rates
@@ -35,16 +35,16 @@ class Settings:
         kept: What has been found for blocks of some length.
     """
 
-    def __init__(self, members: list[Learner]) -> None:
+    def __init__(self, members: list[LearnerParts]) -> None:
         found: dict[int, tuple[Hyper, list[int]]] = {}
-        for lane, member in enumerate(members):
-            found.setdefault(id(member.hyper), (member.hyper, []))[1].append(lane)
+        for lane, parts in enumerate(members):
+            found.setdefault(id(parts.hyper), (parts.hyper, []))[1].append(lane)
         self.groups = [(hyper, np.array(lanes)) for hyper, lanes in found.values()]
         firsts = [members[lanes[0]] for _, lanes in self.groups]
-        self.scheduled = any(member._system.velocity.scheduled for member in firsts)
-        self.timed = self.scheduled or not all(member._constant for member in firsts)
-        self.has_tensors = any(member._system.velocity.has_tensors for member in firsts)
-        self.driven = any(member._system.drive is not None for member in firsts)
+        self.scheduled = any(parts.system.velocity.scheduled for parts in firsts)
+        self.timed = any(parts.timed for parts in firsts)
+        self.has_tensors = any(parts.system.velocity.has_tensors for parts in firsts)
+        self.driven = any(parts.system.drive is not None for parts in firsts)
         self.first = np.full(len(members), np.nan)
         self.rows = np.empty((len(members), 5))
         self.kept: dict[Any, Any] = {}
@@ -64,7 +64,7 @@ class AgentPlan:
         alone: Whether a step that is skipped changes nothing for those after it.
     """
 
-    def __init__(self, members: list[Learner], lanes: AgentLanes, sheet: Sheet, settings: Settings) -> None:
+    def __init__(self, members: list[LearnerParts], lanes: AgentLanes, sheet: Sheet, settings: Settings) -> None:
         self.members, self.lanes, self.sheet, self.settings = members, lanes, sheet, settings
         self.counts = sheet.counts
         self.betas: list[list[list[float | Tensor]]] = []
@@ -107,11 +107,11 @@ class AgentPlan:
 
     def warn(self) -> None:
         """Let members tell where a step is too long for its dissipation."""
-        for lane, member in enumerate(self.members):
-            if member.hyper.clock == "events":
+        for lane, parts in enumerate(self.members):
+            if parts.hyper.clock == "events":
                 continue
             rows = self.rates[: self.counts[lane], lane]
-            member._overshoot.look(Rates._make([*row, member.hyper.s]) for row in rows.tolist())
+            parts.usual.overshoot.look(Rates._make([*row, parts.hyper.s]) for row in rows.tolist())
 
     def watch(self, on_nonfinite: str) -> Watch:
         """What has to be looked at step by step."""
@@ -170,16 +170,10 @@ class AgentPlan:
         sheet, lanes = self.sheet, self.lanes
         self.rates = np.ones((sheet.count, len(self.members), 5))
         self.counts = sheet.counts.copy()
-        for lane, (member, block) in enumerate(zip(self.members, sheet.blocks, strict=True)):
+        for lane, (parts, block) in enumerate(zip(self.members, sheet.blocks, strict=True)):
             betas: list[list[float | Tensor]] = []
             if block is not None:
-                # For the time being: a member that has left the lanes has a time of its own.
-                kept = member._t, member._updates
-                member._t, member._updates = float(lanes.times[lane]), int(lanes.updates[lane])
-                try:
-                    plan = StepPlan(member, block)
-                finally:
-                    member._t, member._updates = kept
+                plan = StepPlan(parts, lanes.state(lane), block)
                 self.counts[lane] = plan.count
                 if plan.count:
                     rows = np.array([rates[:5] for rates in plan.rates])
@@ -203,7 +197,7 @@ class AgentPlan:
 
     def _values(self) -> list[list[float | Tensor]]:
         """β of each weight, for each setting of the hyper-parameters."""
-        return [self.members[lanes[0]]._system.velocity.values(0.0) for _, lanes in self.settings.groups]
+        return [self.members[lanes[0]].system.velocity.values(0.0) for _, lanes in self.settings.groups]
 
     def _packed_betas(self) -> list[Tensor]:
         settings, layout = self.settings, self.lanes.layout
@@ -223,7 +217,7 @@ class AgentPlan:
     def _drive(self) -> list[Tensor]:
         if not self.settings.driven:
             return []
-        sheet, lanes, order = self.sheet, self.lanes, self.members[0].order
+        sheet, lanes, order = self.sheet, self.lanes, self.members[0].choices.order
         learns, tables = sheet.learns(), {}
         phis = np.broadcast_to(self.rates[..., 4], learns.shape)
         for hyper, group in self.settings.groups:

@@ -11,15 +11,16 @@ import torch
 
 from hamlearn import _tree
 from hamlearn.compiled import LEFT, TAKEN, Engine, Guard, Ran, UnsupportedError, Watch
-from hamlearn.integrators import Euler
 from hamlearn.learner._agent_lanes import AgentLanes
 from hamlearn.learner._agent_plan import AgentPlan, Settings
 from hamlearn.learner._agent_reports import Passed
 from hamlearn.learner._agent_sheet import Sheet, fits, form_of
 from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._lanes import Layout
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._parts import LearnerState
 from hamlearn.learner._population_blocks import how_members_differ
+from hamlearn.learner._step_blocks import require_moving
+from hamlearn.learner._stepping import Stepper
 from hamlearn.streams.blocks import Block
 
 SHORT = 8
@@ -30,19 +31,18 @@ class SideBySide:
     """Learners as lanes of one loop, as far as their samples have one form; `Agents` reads their streams.
 
     Args:
-        members: The learners.
+        members: What the learners step by.
     """
 
-    def __init__(self, members: list[Learner]) -> None:
-        first = members[0]
-        self.members = members
-        self.dtype = first._system.theta[0].dtype
+    def __init__(self, members: list[Stepper]) -> None:
+        first = members[0].parts
+        self.members, self.choices = members, first.choices
+        self.parts = [member.parts for member in members]
+        self.dtype = first.system.theta[0].dtype
         # On a GPU each member has a block of threads, and narrow groups keep its numbers close together.
-        self.width = 2 if first._devices else Layout(len(members), self.dtype).width
-        reset, carries = first.reset_h == "sample", first.credit.carries
-        self.engine = Engine(first._order, reset, carries, self.width, own=True)
-        timed = any(not member._constant or member._system.velocity.scheduled for member in members)
-        self.still = timed and not isinstance(first.integrator, Euler)
+        self.width = 2 if first.devices else Layout(len(members), self.dtype).width
+        reset, carries = self.choices.reset_h == "sample", self.choices.credit.carries
+        self.engine = Engine(first.order, reset, carries, self.width, own=True)
         self.lanes: AgentLanes | None = None
         self.settings: Settings | None = None
         self.alike: set[int] = set()
@@ -59,8 +59,7 @@ class SideBySide:
 
     def _joined(self, blocks: dict[int, Block], size: int) -> list[int]:
         """The members whose samples stand side by side."""
-        if self.still:
-            raise UnsupportedError(f"a schedule would stand still within {self.members[0].integrator!r}'s stages")
+        require_moving(self.parts)
         able = {n: b for n, b in blocks.items() if b.u is not None and not (b.more and b.count * SHORT < size)}
         if not able:
             able = {n: b for n, b in blocks.items() if b.u is not None}
@@ -78,13 +77,13 @@ class SideBySide:
         for number in joined:
             member = self.members[number]
             if number not in self.alike:
-                member._check_network()
-                differs = how_members_differ(self.members[0], member)
+                member.parts.check_network()
+                differs = how_members_differ(self.parts[0], member.parts)
                 if differs is not None:
                     raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
                 self.alike.add(number)
             # In the middle of a sequence a state has the batch size of its own samples.
-            mine = None if self._in_lane(number) else _shapes(member)
+            mine = None if self._in_lane(number) else _shapes(member.state)
             if mine is not None and self.lanes is not None and self.lanes.carry.h and not shapes:
                 shapes = [leaf.shape[1:-1] for leaf in self.lanes.carry.h]
             if mine is not None and shapes is not None and mine != shapes:
@@ -110,7 +109,7 @@ class SideBySide:
         layout = Layout(len(joined), self.dtype, self.width)
         inputs = [blocks[n].sample(0).u for n in joined]
         self.lanes = AgentLanes(self.members, joined, inputs, self.engine, layout)
-        self.settings = Settings([self.members[n] for n in joined])
+        self.settings = Settings([self.parts[n] for n in joined])
 
     @keeps_mode
     def _run(self, sheet: Sheet) -> tuple[Passed, Any] | None:
@@ -119,17 +118,17 @@ class SideBySide:
         assert lanes is not None
         assert settings is not None
         members = [self.members[n] for n in lanes.who]
-        plan = AgentPlan(members, lanes, sheet, settings)
+        plan = AgentPlan([self.parts[n] for n in lanes.who], lanes, sheet, settings)
         if not plan.counts.any():
             return None
         plan.warn()
         self.repair = undo = lanes.undo()
-        policy, pace = members[0].on_nonfinite, plan.pace()
+        policy, pace = self.choices.on_nonfinite, plan.pace()
         fresh, whole = sheet.begins(lanes.fresh, lanes.layout), bool((plan.counts == sheet.count).all())
         tried = int(np.argmax(plan.counts > 0))
 
         def check() -> None:
-            members[tried]._try(sheet.sample(0, tried))
+            members[tried].rehearse(sheet.sample(0, tried))
 
         def run(watch: Watch, guard: Guard | None) -> Ran:
             weights = (lanes.theta, lanes.buffers, lanes.frozen)
@@ -185,9 +184,9 @@ class SideBySide:
         return passed
 
 
-def _shapes(member: Learner) -> list[torch.Size] | None:
+def _shapes(state: LearnerState) -> list[torch.Size] | None:
     """Sizes of a state in the middle of a sequence."""
-    return None if member._fresh or not member._carry.h else [leaf.shape for leaf in member._carry.h]
+    return None if state.fresh or not state.carry.h else [leaf.shape for leaf in state.carry.h]
 
 
 def _columns(packed: torch.Tensor, layout: Layout) -> torch.Tensor:

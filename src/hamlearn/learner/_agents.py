@@ -12,9 +12,10 @@ from hamlearn.errors import HamlearnError, StreamError
 from hamlearn.learner._agent_reports import AgentsReport, Passed
 from hamlearn.learner._agent_runs import SideBySide
 from hamlearn.learner._agent_sheet import Sheet
-from hamlearn.learner._blocks import tell_changes
+from hamlearn.learner._blocks import tell_changes, tell_eager
 from hamlearn.learner._learner import Learner
 from hamlearn.learner._running import END, Progress
+from hamlearn.learner._stepping import Stepper
 from hamlearn.state import Sample, StepReport
 from hamlearn.streams.blocks import Block
 
@@ -47,13 +48,20 @@ class Round:
 class Agents(SideBySide):
     """Takes samples from as many streams as there are members.
 
+    Args:
+        learners: The members.
+        members: What they step by.
+        streams: A stream for each of them.
+
     Attributes:
         aside: Why members were set aside in the last run, by their numbers.
     """
 
-    def __init__(self, members: list[Learner], streams: Sequence[Iterable[Sample]]) -> None:
+    def __init__(
+        self, learners: Sequence[Learner], members: list[Stepper], streams: Sequence[Iterable[Sample]]
+    ) -> None:
         super().__init__(members)
-        self.streams = list(streams)
+        self.learners, self.streams = learners, list(streams)
         self.aside: dict[int, Exception] = {}
         self.resting: set[int] = set()
         self.round: Round | None = None
@@ -64,9 +72,9 @@ class Agents(SideBySide):
         self._begin()
         self._give()
         runs: dict[int, Iterator[StepReport]] = {}
-        for number, member in enumerate(self.members):
+        for number, learner in enumerate(self.learners):
             with _Aside(self, number):
-                runs[number] = iter(member.run(self.streams[number], max_steps, resume=resume))
+                runs[number] = iter(learner.run(self.streams[number], max_steps, resume=resume))
         while True:
             found = {}
             for number, run in list(runs.items()):
@@ -88,7 +96,7 @@ class Agents(SideBySide):
         turn, turns = self._begin(), {}
         for number, member in enumerate(self.members):
             with _Aside(self, number):
-                turns[number] = member._reader.open_blocks(self.streams[number], resume)
+                turns[number] = member.reader.open_blocks(self.streams[number], resume)
         if chunk is None:
             most = min(most, self._affordable(most))
         done, since, size, compiles = 0, 0, chunk or most, True
@@ -103,7 +111,7 @@ class Agents(SideBySide):
                     self.make_whole()
                     reason = error
                 if reason is not None:
-                    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=2)
+                    tell_eager(reason)
                     compiles = False
                     continue
                 if now is None:
@@ -130,7 +138,7 @@ class Agents(SideBySide):
                     size = min(2 * size, most)
         finally:
             for number, opened in turns.items():
-                self.members[number]._reader.close(opened)
+                self.members[number].reader.close(opened)
 
     def settle(self) -> None:
         """Bring all members to the last report that was handed out, since somebody asks for them."""
@@ -182,7 +190,7 @@ class Agents(SideBySide):
         for number, member in enumerate(self.members):
             block: Block | None = None
             with _Aside(self, number):
-                block = member._reader.peek(1)
+                block = member.reader.peek(1)
             if block is not None and block.u is not None:
                 each = sum(leaf[0].nbytes for leaf in (*block.u, *block.target)) + 40
                 return max(1, BYTES // (each * len(self.members)))
@@ -195,7 +203,7 @@ class Agents(SideBySide):
             if number in self.resting:
                 continue
             with _Aside(self, number):
-                block = member._reader.peek(size)
+                block = member.reader.peek(size)
                 if block is None:
                     self._end(number)
                 else:
@@ -213,7 +221,7 @@ class Agents(SideBySide):
             assert self.lanes is not None
             rows = [blocks[n] if n in blocks and n not in now.alone else None for n in self.lanes.who]
             sheet = Sheet.of(rows, count, self.lanes.layout)
-            now.before = [self.members[n]._reader.progress for n in self.lanes.who]
+            now.before = [self.members[n].reader.progress for n in self.lanes.who]
             ran = None
             # Where the sample that was tried is wrong, the others go on when its member has been set aside.
             with contextlib.suppress(HamlearnError):
@@ -227,7 +235,7 @@ class Agents(SideBySide):
 
     def _end(self, number: int) -> None:
         self.resting.add(number)
-        self.members[number]._reader.end(0)
+        self.members[number].reader.end(0)
 
     def _report(self, now: Round, index: int) -> AgentsReport | None:
         """The next step of all members; `None` where nobody is left."""
@@ -250,13 +258,13 @@ class Agents(SideBySide):
         return AgentsReport(len(self.members), passed, index, found)
 
     def _alone(self, number: int) -> StepReport | None:
-        member = self.members[number]
+        reader = self.members[number].reader
         with _Aside(self, number):
-            block = member._reader.peek(1)
+            block = reader.peek(1)
             if block is None:
                 self._end(number)
                 return None
-            return member._reader.counted(member.step, block.sample(0))
+            return reader.counted(self.learners[number].step, block.sample(0))
         return None
 
     def _back(self) -> None:
@@ -277,7 +285,7 @@ class Agents(SideBySide):
         block = now.passed.sheet.blocks[lane]
         assert block is not None
         ends = None if block.boundary is None else block.boundary[:taken]
-        self.members[now.passed.who[lane]]._reader.progress = now.before[lane].after(taken, ends)
+        self.members[now.passed.who[lane]].reader.progress = now.before[lane].after(taken, ends)
 
 
 class _Aside:

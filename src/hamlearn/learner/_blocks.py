@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
 
 import torch
+from torch import Tensor
 
 from hamlearn._slots import put
 from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import Ran, UnsupportedError
 from hamlearn.errors import HamlearnError
-from hamlearn.learner._rows import Ahead, Row
+from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._rows import Ahead, BlockReport, Plan
 from hamlearn.learner._running import Reader
+from hamlearn.learner._stepping import Stepper
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, copied
 
-if TYPE_CHECKING:
-    from hamlearn.learner._learner import Learner
-
-
 T = TypeVar("T")
+P = TypeVar("P", bound=Plan)
 FEWER = 256
 """Samples that are taken at once after one that had to be taken by itself; twice as many after that."""
 
@@ -66,7 +66,7 @@ class BlockRunner(ABC):
                     report = reader.counted(self.step, block.sample(0))
                     done, alone = done + 1, False
                     if reason is not None:
-                        _tell_eager(reason)
+                        tell_eager(reason)
                         compiles = False
                     yield report
                     continue
@@ -120,7 +120,7 @@ class BlockRunner(ABC):
                     except UnsupportedError as error:
                         self.make_whole()
                         compiles = False
-                        _tell_eager(error)
+                        tell_eager(error)
                 if ahead is None:
                     if undo is None and back is None:
                         back = keep()
@@ -171,6 +171,14 @@ class BlockRunner(ABC):
             repair()
             self.repair = None
 
+    def shorter(self, block: Block, good: int) -> Ahead | None:
+        """Undo a block that went wrong after `good` of its steps, and take those; the next comes alone."""
+        self.make_whole()
+        ahead = self.run(block.part(0, good)) if good else None
+        if ahead is not None:
+            ahead.stops = True
+        return ahead
+
     @abstractmethod
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once; `None` where its first sample does not.
@@ -178,13 +186,13 @@ class BlockRunner(ABC):
         Until the caller has noted down what it answers, `repair` undoes it.
         """
 
-    @abstractmethod
     def pending(self) -> int:
-        """How many tokens wait for the end of their sequence."""
+        """How many tokens wait for the end of their sequence; none where every sample is learned from at once."""
+        return 0
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
-        return Row(ahead, index)
+        return BlockReport(ahead, index)
 
     def hand_over(self) -> None:
         """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""
@@ -202,9 +210,47 @@ class BlockRunner(ABC):
             )
 
 
-def _tell_eager(reason: UnsupportedError) -> None:
-    """Say why steps are made one by one, to whoever asked for them."""
-    warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=3)
+class PlannedRunner(BlockRunner, Generic[P]):
+    """Plans the rates of a block, takes it, and looks how far that went well."""
+
+    @keeps_mode
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well, at once; `None` where its first sample does not."""
+        plan = self.plan(block)
+        if plan is None or plan.count == 0:
+            return None
+        block = block.part(0, plan.count)
+        self.repair = undo = self.undo()
+        try:
+            ran, good = self.take(block, plan, undo)
+        except HamlearnError:
+            good = 0
+        if good < block.count:
+            return self.shorter(block, good)
+        self.accept(block, plan, ran)
+        return Ahead(block, plan, ran, undo, self.reader.progress)
+
+    @abstractmethod
+    def plan(self, block: Block) -> P | None:
+        """Times and rates of its steps; `None` where they cannot be taken at once yet."""
+
+    @abstractmethod
+    def undo(self) -> Callable[[], None]:
+        """What brings everything back to where it is."""
+
+    @abstractmethod
+    def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """Make the steps, and tell how many of them went well from the first one on."""
+
+    @abstractmethod
+    def accept(self, block: Block, plan: P, ran: Ran) -> None:
+        """Note down where these steps have led."""
+
+
+def tell_eager(reason: object, frames: int = 1) -> None:
+    """Say why steps are made one by one, to whoever asked for them: `frames` above the caller."""
+    text = f"engine='compiled' falls back to the eager engine: {reason}"
+    warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
 
 
 def tell_changes(ran: Ran, whole: str) -> None:
@@ -226,20 +272,33 @@ def tell_changes(ran: Ran, whole: str) -> None:
 
 
 class Undo:
-    """Puts a learner back to where it was."""
+    """Puts back what a block changes, as often as it is called.
 
-    def __init__(self, learner: Learner) -> None:
-        self.learner = learner
-        learner._carry.own = False
-        self.kept = learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting
-        self.buffers = learner._system.slots.held()
-        self.tensors = [*learner._system.theta, *learner._system.slots.present()]
-        self.copies = [tensor.detach().clone() for tensor in self.tensors]
+    Args:
+        tensors: What the block writes to in place.
+        put: Puts back what it replaces.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], put: Callable[[], None]) -> None:
+        self.tensors, self.put = [tensor.detach() for tensor in tensors], put
+        self.copies = [tensor.clone() for tensor in self.tensors]
 
     def __call__(self) -> None:
-        learner = self.learner
-        learner._carry, learner._t, learner._updates, learner._fresh, learner._waiting = self.kept
+        self.put()
+        if self.tensors:  # PyTorch refuses empty lists.
+            with torch.no_grad():
+                foreach_copy_(self.tensors, self.copies)
+
+
+def undo_of(stepper: Stepper) -> Undo:
+    """What puts a learner back to where it is."""
+    state, slots = stepper.state, stepper.parts.system.slots
+    state.carry.own = False
+    buffers = slots.held()
+
+    def put_back() -> None:
+        stepper.state = state
         # A step that was taken by itself may have put other tensors there.
-        put(self.buffers)
-        with torch.no_grad():
-            foreach_copy_(self.tensors, self.copies)
+        put(buffers)
+
+    return Undo([*stepper.parts.system.theta, *slots.present()], put_back)

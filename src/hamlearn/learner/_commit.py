@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn import _tree
+from hamlearn._replay import set_generators
 from hamlearn._slots import Place, Slots, write_back
 from hamlearn._torch_private import foreach_copy_
-from hamlearn.learner._labels import Waiting
 from hamlearn.learner._moves import Moved
+from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._running import Progress
 from hamlearn.state import Sample
-from hamlearn.system import Carry, Outcome, System
+from hamlearn.system import Outcome, System
 
 if TYPE_CHECKING:
-    from hamlearn.learner._stepping import Stepping
+    from hamlearn.learner._stepping import Stepper
 
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -67,49 +68,36 @@ class Commit:
     It is called with gradients off.
 
     Attributes:
-        learner: Whose step it is.
+        stepper: Whose step it is.
+        state: All that moves from sample to sample, as it is after the step.
         moves: What moves the weights, as far as they have not moved yet; done twice, it is done once.
         buffers: Old and new tensors of the buffers, by place.
-        carry: h, z and ω.
-        t: Time.
-        updates: Number of updates that a loss has entered.
-        fresh: Whether the next sample begins a sequence.
         memory: What becomes of the order's own memory: what the step adds to it is `"accepted"`, or it is `"kept"`
             as it is, or `"dropped"`.
         progress: Place in the stream; `None` for a sample from elsewhere.
-        waiting: Samples that wait for labels; `None` where they stay.
     """
 
-    learner: Stepping
-    moves: Iterable[Callable[[], None]]
-    buffers: list[tuple[Place, Tensor | None, Tensor | None]]
-    carry: Carry
-    t: float
-    updates: int
-    fresh: bool
+    stepper: Stepper
+    state: LearnerState
+    moves: Iterable[Callable[[], None]] = ()
+    buffers: Sequence[tuple[Place, Tensor | None, Tensor | None]] = ()
     memory: Literal["accepted", "kept", "dropped"] = "accepted"
     progress: Progress | None = None
-    waiting: Waiting | None = None
 
     def __call__(self) -> None:
-        learner = self.learner
+        stepper, parts = self.stepper, self.stepper.parts
         for move in self.moves:
             move()
         if self.buffers:
             write_back(self.buffers)
-        learner._system.slots.settle()
-        learner._carry = self.carry
-        learner._t = self.t
-        learner._updates = self.updates
-        learner._fresh = self.fresh
+        parts.system.slots.settle()
+        stepper.state = self.state
         if self.memory == "accepted":
-            learner._order.accept()
+            parts.order.accept()
         elif self.memory == "dropped":
-            learner._order.forget()
-        if self.waiting is not None:
-            learner._waiting = self.waiting
+            parts.order.forget()
         if self.progress is not None:
-            learner._reader.progress = self.progress
+            stepper.reader.progress = self.progress
 
 
 @dataclass(slots=True)
@@ -117,13 +105,13 @@ class Withdrawal:
     """Puts back what a step borrows or changes before it is accepted: weights, buffers and generators.
 
     Attributes:
-        learner: Whose step it is.
+        parts: Of the learner whose step it is.
         random: Generators as they were.
         training: Modules that were in training mode, where the step changes modes.
         weights: Weights that may have moved, and copies of what they were.
     """
 
-    learner: Stepping
+    parts: LearnerParts
     random: list[Tensor]
     training: list[nn.Module] = field(default_factory=list)
     weights: tuple[list[Tensor], list[Tensor]] | None = None
@@ -133,10 +121,8 @@ class Withdrawal:
             module.training = True
         if self.weights is not None and self.weights[0]:
             foreach_copy_(*self.weights)
-        self.learner._system.slots.put_back()
-        torch.set_rng_state(self.random[0])
-        for device, state in zip(self.learner._devices, self.random[1:], strict=True):
-            torch.cuda.set_rng_state(state, device)
+        self.parts.system.slots.put_back()
+        set_generators(self.parts.devices, self.random)
 
 
 def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:

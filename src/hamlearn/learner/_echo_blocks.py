@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,31 +17,27 @@ from hamlearn._scale import scaled
 from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
 from hamlearn.echo import Echoed
-from hamlearn.errors import HamlearnError
-from hamlearn.learner._blocks import BlockRunner, Undo
-from hamlearn.learner._commit import keeps_mode
-from hamlearn.learner._rows import Ahead
+from hamlearn.learner._blocks import PlannedRunner, undo_of
+from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, stacked
 from hamlearn.system import Carry
 from hamlearn.tokens import Token
 
-if TYPE_CHECKING:
-    from hamlearn.learner._learner import Learner
 
-
-class EchoRunner(BlockRunner):
+class EchoRunner(PlannedRunner["EchoPlan"]):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
-    def __init__(self, learner: Learner) -> None:
-        super().__init__(learner._reader, learner.step)
-        self.learner = learner
-        order = learner._order
+    def __init__(self, stepper: Stepper, step: Callable[[Sample], Any]) -> None:
+        super().__init__(stepper.reader, step)
+        self.stepper, self.parts = stepper, stepper.parts
+        order = self.parts.order
         assert isinstance(order, Echoed)
         self.order = order
         self.credit = order.credit
-        self.engine = EchoEngine(order, learner.on_nonfinite != "ignore")
+        self.checks = self.parts.choices.on_nonfinite != "ignore"
+        self.engine = EchoEngine(order, self.checks)
         self.waiting: list[Stretch] = []
         self.since = 0
 
@@ -50,62 +47,67 @@ class EchoRunner(BlockRunner):
             return 0
         return sum(stretch.count for stretch in self.waiting) + self.order.pending()
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take the tokens of the block, with all echoes that fall due."""
+    def plan(self, block: Block) -> EchoPlan:
+        """Rates of its tokens, and where echoes fall due."""
         if self.credit.memory == "reversible":
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
-        self.learner._check_network()
+        self.parts.check_network()
         self._take_over()
         plan = EchoPlan(self, block)
-        if plan.count == 0:
-            return None
-        self.learner._overshoot.look(plan.rates)
-        block = block.part(0, plan.count)
-        self.repair = undo = EchoUndo(self)
-        try:
-            ran, good = self._pass(block, plan)
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            self.make_whole()
-            shorter = self.run(block.part(0, good)) if good else None
-            if shorter is not None:
-                shorter.stops = True
-            return shorter
-        learner = self.learner
-        learner._t, learner._updates = plan.times[-1], plan.updates
-        return Ahead(block, plan, ran, undo, self.reader.progress)
+        self.parts.usual.overshoot.look(plan.rates)
+        return plan
 
-    def _pass(self, block: Block, plan: EchoPlan) -> tuple[Ran, int]:
-        learner, passed, start = self.learner, [], 0
+    def undo(self) -> Callable[[], None]:
+        """What puts back the learner and its waiting tokens."""
+        learner, since = undo_of(self.stepper), self.since
+        waiting = [(stretch, stretch.fresh) for stretch in self.waiting]
+
+        def undo() -> None:
+            learner()
+            self.waiting, self.since = [stretch for stretch, _ in waiting], since
+            for stretch, fresh in waiting:
+                stretch.fresh = fresh
+            self.order.forget()
+
+        return undo
+
+    def _become(self, **changed: Any) -> None:
+        self.stepper.state = self.stepper.state._replace(**changed)
+
+    def accept(self, block: Block, plan: EchoPlan, ran: Ran) -> None:
+        """Time and number of updates; all else has moved with the tokens."""
+        self._become(t=plan.times[-1], updates=plan.updates)
+
+    def take(self, block: Block, plan: EchoPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """All tokens forward, and back again where an echo falls due."""
+        stepper, system, passed, start = self.stepper, self.parts.system, [], 0
         for stop in plan.ends:
             part = block.part(start, stop)
             done = self._forward(part, plan, start)
             passed.append(done)
-            bad = _first_bad(done, part, learner.on_nonfinite != "ignore")
+            bad = _first_bad(done, part, self.checks)
             if bad is not None:
-                return _rows(passed, learner._carry), start + bad
+                return _rows(passed, stepper.state.carry), start + bad
             if plan.due[stop - 1]:
                 t, rates = plan.times[stop - 1], plan.rates[stop - 1]
                 omega, v = self._echo(t, rates, learned=plan.learned[stop - 1])
                 with torch.no_grad():
-                    system, k = learner._system, plan.counts[stop - 1]
+                    k = plan.counts[stop - 1]
                     theta = system.velocity.moved(system.theta, omega, t, rates.stride, v, k)
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
-                    if learner.on_nonfinite != "ignore" and not _tree.all_finite([*omega, *v, *moved]):
-                        return _rows(passed, learner._carry), stop - 1
+                    if self.checks and not _tree.all_finite([*omega, *v, *moved]):
+                        return _rows(passed, stepper.state.carry), stop - 1
                     foreach_copy_(system.theta, theta)
-                learner._carry = replace(learner._carry, omega=omega, own=False, v=v)
+                self._become(carry=replace(stepper.state.carry, omega=omega, own=False, v=v))
                 self._after_echo(part)
             start = stop
-        return _rows(passed, learner._carry), block.count
+        return _rows(passed, stepper.state.carry), block.count
 
     def _echo(self, t: float, rates: Rates, *, learned: bool) -> tuple[list[Tensor], list[Tensor]]:
         """ω⁺ and v⁺ after the echo of the waiting tokens, the last of which came at time `t`."""
-        carry, system, decay = self.learner._carry, self.learner._system, self.order.decay(t, rates)
+        carry, system, decay = self.stepper.state.carry, self.parts.system, self.order.decay(t, rates)
         if system.drive is None or self.credit.dissipate == "token":
             omega = self.engine.backward(self.waiting, scaled(carry.omega, decay))
             if system.drive is not None and learned:
@@ -116,23 +118,24 @@ class EchoRunner(BlockRunner):
         return system.drive.gather(carry.omega, carry.v, entered, system.theta, decay, gain, learned=learned)
 
     def _forward(self, part: Block, plan: EchoPlan, start: int) -> Passed:
-        learner, carry = self.learner, self.learner._carry
-        h, spec = carry.h, carry.spec
-        if learner._fresh:
-            h, spec = _tree.flatten(learner._network.initial_state(part.sample(0).u))
+        state = self.stepper.state
+        met = self.parts.anew(state.carry, part.sample(0).u) if state.fresh else state.carry
         fresh = torch.zeros(part.count, dtype=torch.bool)
-        fresh[0] = learner._fresh
+        fresh[0] = state.fresh
         rows = plan.rows(start, start + part.count, part)
-        done = self.engine.forward(h, spec, rows, fresh, part, lambda: learner._try(part.sample(0)))
-        learner._carry = carry.anew(done.h, spec, [])
-        learner._fresh = False
+
+        def check() -> None:
+            self.stepper.rehearse(part.sample(0))
+
+        done = self.engine.forward(met.h, met.spec, rows, fresh, part, check)
+        self._become(carry=state.carry.anew(done.h, met.spec, []), fresh=False)
         self.since += part.count
         self.waiting.append(done.stretch)
         self._trim()
         return done
 
     def _after_echo(self, part: Block) -> None:
-        learner, self.since = self.learner, 0
+        self.since = 0
         # The weights have moved: a kept token's first state is not the one of the present weights.
         for stretch in self.waiting:
             stretch.fresh = torch.zeros_like(stretch.fresh)
@@ -140,9 +143,8 @@ class EchoRunner(BlockRunner):
             self.waiting = []
         if part.ends(part.count - 1):
             self.waiting = []
-            h, spec = _tree.flatten(learner._network.initial_state(part.sample(part.count - 1).u))
-            learner._carry = learner._carry.anew(h, spec, [])
-            learner._fresh = True
+            carry = self.parts.anew(self.stepper.state.carry, part.sample(part.count - 1).u)
+            self._become(carry=carry, fresh=True)
 
     def _trim(self) -> None:
         if self.credit.truncate is None:
@@ -163,7 +165,7 @@ class EchoRunner(BlockRunner):
         if not self.waiting:
             return
         tokens = [token for stretch in self.waiting for token in _tokens(stretch)]
-        self.order.take_back(tokens, self.since, self.learner._carry.spec)
+        self.order.take_back(tokens, self.since, self.stepper.state.carry.spec)
         self.forget()
 
     def _take_over(self) -> None:
@@ -173,10 +175,10 @@ class EchoRunner(BlockRunner):
             return
         if any(token.random for token in tokens):
             raise UnsupportedError("tokens that wait for their echo drew random numbers")
-        present = self.learner._system.slots.present()
+        present = self.parts.system.slots.present()
         if any(not torch.equal(a, b) for token in tokens for a, b in zip(token.buffers, present, strict=False)):
             raise UnsupportedError("tokens that wait for their echo changed buffers, and would do so again")
-        spec = self.learner._carry.spec
+        spec = self.stepper.state.carry.spec
         rows = list(torch.tensor([_masked(token) for token in tokens], dtype=torch.float64).unbind(1))
         stale = len(tokens) - since
         fresh = torch.tensor([token.fresh and index >= stale for index, token in enumerate(tokens)])
@@ -207,8 +209,8 @@ class EchoPlan:
     """
 
     def __init__(self, runner: EchoRunner, block: Block) -> None:
-        learner, credit = runner.learner, runner.credit
-        self.updates, t, since = learner._updates, learner._t, runner.since
+        parts, state, credit = runner.parts, runner.stepper.state, runner.credit
+        self.updates, t, since = state.updates, state.t, runner.since
         targets: deque[bool] = deque(maxlen=credit.truncate)
         for stretch in runner.waiting:
             targets.extend(stretch.block.has_target(index) for index in range(stretch.count))
@@ -220,12 +222,12 @@ class EchoPlan:
         for index in range(block.count):
             tau, first = None if block.tau is None else block.tau[index], self.updates == 0
             try:
-                if usual is None or usual[0] != first or tau is not None or not learner._constant:
-                    rates = learner.hyper.at(t, tau, first=first)
+                if usual is None or usual[0] != first or tau is not None or not parts.usual.constant:
+                    rates = parts.hyper.at(t, tau, first=first)
                     usual = None if tau is not None else (first, rates)
                 else:
                     rates = usual[1]
-                learner._system.velocity.check(t)
+                parts.system.velocity.check(t)
             except Exception:
                 # The token is taken by itself when its turn comes, and says what is wrong.
                 break
@@ -244,7 +246,7 @@ class EchoPlan:
             self.counts.append(self.updates)
             t += rates.tau
         self.count = len(self.rates)
-        self.times = list(itertools.accumulate((rates.tau for rates in self.rates), initial=learner._t))
+        self.times = list(itertools.accumulate((rates.tau for rates in self.rates), initial=state.t))
         self.clock = np.array(self.times)
         self.ends = [index + 1 for index, due in enumerate(self.due) if due]
         if self.count and (not self.ends or self.ends[-1] < self.count):
@@ -259,24 +261,6 @@ class EchoPlan:
         rows = list(torch.tensor([rates[:5] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
         rows[4] = rows[4] * part.mask(stop - start)
         return rows
-
-
-class EchoUndo(Undo):
-    """Puts back the waiting tokens too."""
-
-    def __init__(self, runner: EchoRunner) -> None:
-        super().__init__(runner.learner)
-        self.runner = runner
-        self.waiting = [(stretch, stretch.fresh) for stretch in runner.waiting]
-        self.since = runner.since
-
-    def __call__(self) -> None:
-        super().__call__()
-        self.runner.waiting = [stretch for stretch, _ in self.waiting]
-        for stretch, fresh in self.waiting:
-            stretch.fresh = fresh
-        self.runner.since = self.since
-        self.runner.order.forget()
 
 
 def _tokens(stretch: Stretch) -> list[Token]:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from hamlearn.compiled import Engine, named
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._blocks import Undo
+from hamlearn.learner._stepping import Stepper
 from hamlearn.system import Carry
 
 
@@ -53,33 +54,58 @@ class Layout:
 class Lanes:
     """Weights, state and costates of all members."""
 
-    def __init__(self, members: list[Learner], engine: Engine, layout: Layout) -> None:
+    def __init__(self, members: list[Stepper], engine: Engine, layout: Layout) -> None:
         def pack(tensors: list[list[Tensor]]) -> list[Tensor]:
             return [layout.pack(column) for column in zip(*tensors, strict=True)]
 
         self.layout = layout
-        self.theta = pack([member._system.theta for member in members])
-        self.buffers = pack([named(member._order, engine.buffer_names) for member in members])
-        self.frozen = pack([named(member._order, engine.frozen_names) for member in members])
-        carries = [member._carry for member in members]
-        parts = (pack([getattr(carry, part) for carry in carries]) for part in ("h", "z", "omega", "v", "E"))
-        h, z, omega, v, E = parts
-        self.carry = Carry(h, z, omega, carries[0].spec, v=v, E=E)
-        self.times = np.array([member._t for member in members])
-        self.updates = np.array([member._updates for member in members])
-        self.fresh = members[0]._fresh
+        self.theta = pack([member.parts.system.theta for member in members])
+        self.buffers = pack([named(member.parts.order, engine.buffer_names) for member in members])
+        self.frozen = pack([named(member.parts.order, engine.frozen_names) for member in members])
+        states = [member.state for member in members]
+        h, z, omega, v, E = (
+            pack([getattr(state.carry, part) for state in states]) for part in ("h", "z", "omega", "v", "E")
+        )
+        self.carry = Carry(h, z, omega, states[0].carry.spec, v=v, E=E)
+        self.times = np.array([state.t for state in states])
+        self.updates = np.array([state.updates for state in states])
+        self.fresh = states[0].fresh
 
-    def spread(self, members: list[Learner], engine: Engine) -> None:
+    def undo(self) -> Undo:
+        """What brings all members back to where they are now."""
+        kept = self.carry, self.times, self.updates, self.fresh
+
+        def put_back() -> None:
+            self.carry, self.times, self.updates, self.fresh = kept
+
+        return Undo([*self.theta, *self.buffers], put_back)
+
+    def spread(self, members: list[Stepper], engine: Engine) -> None:
         """Give each member what is its own; fewer members are the first ones."""
-        pick, carry = self.layout.pick, self.carry
         for number, member in enumerate(members):
-            with torch.no_grad():
-                for weight, packed in zip(member._system.theta, self.theta, strict=True):
-                    weight.copy_(pick(packed, number))
-                for buffer, packed in zip(named(member._order, engine.buffer_names), self.buffers, strict=True):
-                    buffer.copy_(pick(packed, number))
-            parts = (carry.h, carry.z, carry.omega, carry.v, carry.E)
-            h, z, omega, v, E = ([pick(leaf, number).clone() for leaf in part] for part in parts)
-            member._carry = Carry(h, z, omega, carry.spec, v=v, E=E)
-            member._t, member._updates = float(self.times[number]), int(self.updates[number])
-            member._fresh = self.fresh
+            write_lane(member, number, self.layout, engine, self.theta, self.buffers)
+            carry = picked(self.carry, number, self.layout)
+            t, updates = float(self.times[number]), int(self.updates[number])
+            member.state = member.state._replace(carry=carry, t=t, updates=updates, fresh=self.fresh)
+
+
+@torch.no_grad()
+def write_lane(
+    member: Stepper,
+    lane: int,
+    layout: Layout,
+    engine: Engine,
+    theta: Sequence[Tensor],
+    buffers: Sequence[Tensor],
+) -> None:
+    """Give a member the weights and buffers of its lane."""
+    own = [*member.parts.system.theta, *named(member.parts.order, engine.buffer_names)]
+    for tensor, packed in zip(own, (*theta, *buffers), strict=True):
+        tensor.copy_(layout.pick(packed, lane))
+
+
+def picked(carry: Carry, lane: int, layout: Layout) -> Carry:
+    """What one lane carries, in memory of its own."""
+    parts = (carry.h, carry.z, carry.omega, carry.v, carry.E)
+    h, z, omega, v, E = ([layout.pick(leaf, lane).clone() for leaf in part] for part in parts)
+    return Carry(h, z, omega, carry.spec, v=v, E=E)

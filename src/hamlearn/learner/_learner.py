@@ -9,27 +9,22 @@ import torch
 
 from hamlearn import _tree
 from hamlearn.credit import Cleared, Credit, Echo
-from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import Loss
+from hamlearn.derivatives import Loss
+from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner._blocks import BlockRunner
-from hamlearn.learner._commit import Withdrawal, keeps_mode
+from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._echo_blocks import EchoRunner
-from hamlearn.learner._inside import inside
-from hamlearn.learner._labels import Labels, Waiting
-from hamlearn.learner._moves import Moves
-from hamlearn.learner._running import Reader
+from hamlearn.learner._labels import Labels
+from hamlearn.learner._parts import LearnerParts
 from hamlearn.learner._scanning import trace_of, whole_block
-from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, make_order
+from hamlearn.learner._setting import Choices, check_choices, check_chunk, check_late, check_parts, no_sample
 from hamlearn.learner._snapshot import Snapshot
 from hamlearn.learner._step_blocks import StepRunner
-from hamlearn.learner._stepping import Stepping
+from hamlearn.learner._stepping import Stepper
 from hamlearn.networks import Network
-from hamlearn.rates import Overshoot, Rates
 from hamlearn.state import Label, Sample, State, StepReport, Trace
-from hamlearn.system import Carry, System
-from hamlearn.transition import next_state
 
 
 class Learner(Snapshot):
@@ -78,113 +73,89 @@ class Learner(Snapshot):
     ) -> None:
         check_parts(network, hyper, credit, integrator)
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
-        self._network = network
-        self._hyper = hyper
-        self._choices = Choices(order, credit, reset_h, integrator, on_nonfinite)
-        self._system = System(network, loss, hyper)
-        self._order = make_order(self._system, order, credit, integrator, reset_h)
-        omega = [torch.zeros_like(weight, requires_grad=False) for weight in self._system.theta]
-        v = [torch.zeros_like(leaf) for leaf in omega] if self._system.velocity.adaptive is not None else []
-        self._carry = Carry([], [], omega, None, own=True, v=v)
-        self._moves = Moves(self._system)
-        self._t = 0.0
-        self._updates = 0
-        self._fresh = True
-        self._waiting = Waiting(check_late(late))
-        self._reader = Reader()
-        self._blocks: BlockRunner | None = None
-        self._stateful = network.state is not None
-        self._constant = hyper.constant()
-        self._usual: tuple[bool, Rates] | None = None
-        self._overshoot = Overshoot(hyper.clock)
-        self._devices = sorted({weight.get_device() for weight in network.parameters() if weight.is_cuda})
-        self._repair: Callable[[], None] | None = None
+        parts = LearnerParts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
+        super().__init__()
+        self._stepper = Stepper(parts, self._reader, check_late(late))
 
     def __getstate__(self) -> dict[str, Any]:
-        state = self.state_dict()
-        made = {"network": self._network, "loss": self._system.loss, "hyper": self._hyper, "late": self.late}
+        state, parts = self.state_dict(), self._stepper.parts
+        made = {"network": parts.network, "loss": parts.system.loss, "hyper": parts.hyper, "late": self.late}
         own = {name: value for name, value in vars(self).items() if name not in _MADE}
-        return {"made": made | self._choices._asdict(), "own": own, "state": state}
+        # A copy has been told what its model has warned of already.
+        copied = {"made": made | parts.choices._asdict(), "own": own, "state": state}
+        return copied | {"overshoot": parts.usual.overshoot}
 
     def __setstate__(self, copied: dict[str, Any]) -> None:
         Learner.__init__(self, **copied["made"])
         vars(self).update(copied["own"])
+        self._stepper.parts.usual.overshoot = copied["overshoot"]
         self._copied(copied["state"])
-
-    def __copy__(self) -> Learner:
-        raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
 
     @property
     def hyper(self) -> Hyper:
         """τ, η, β, φ and s, as the learner was made with them."""
-        return self._hyper
+        return self._stepper.parts.hyper
 
     @property
     def order(self) -> Literal["parallel", "sequential"]:
         """`"parallel"` or `"sequential"`."""
-        return self._choices.order
+        return self._stepper.parts.choices.order
 
     @property
     def credit(self) -> Credit:
         """What z carries between steps."""
-        return self._choices.credit
+        return self._stepper.parts.choices.credit
 
     @property
     def reset_h(self) -> Literal["boundary", "sample"]:
         """When h returns to h0."""
-        return self._choices.reset_h
+        return self._stepper.parts.choices.reset_h
 
     @property
     def integrator(self) -> Integrator:
         """The rule of integration."""
-        return self._choices.integrator
+        return self._stepper.parts.choices.integrator
 
     @property
     def on_nonfinite(self) -> Literal["raise", "skip", "ignore"]:
         """What is done where a value is not finite."""
-        return self._choices.on_nonfinite
+        return self._stepper.parts.choices.on_nonfinite
 
     @property
     def late(self) -> int:
         """How many samples may wait for their labels."""
-        return self._waiting.most
+        return self._stepper.state.waiting.most
 
     @property
     def labels(self) -> Labels:
         """What became of samples whose labels were to come later."""
         self._settle(reads=True)
-        return self._waiting.counts()
+        return self._stepper.state.waiting.counts()
 
     @property
     def network(self) -> Network:
         """State net and output net, with the weights as they are now."""
         self._settle(reads=True)
-        return self._network
+        return self._stepper.parts.network
 
     @property
     def state(self) -> State:
         """Time, h, z and ω as they are now, and v where β adapts."""
         self._settle(reads=True)
-        carry = self._carry
+        now, names = self._stepper.state, self._stepper.parts.system.names
+        carry = now.carry
         carry.own = False
         h = _tree.unflatten(carry.h, carry.spec) if carry.h else None
         z = _tree.unflatten(carry.z, carry.spec) if carry.z else None
-        omega = dict(zip(self._system.names, carry.omega, strict=True))
-        v = dict(zip(self._system.names, carry.v, strict=False))
-        return State(self._t, h, z, omega, self._updates, v)
-
-    @property
-    def position(self) -> int:
-        """How many samples of the present stream have been taken."""
-        if self._blocks is not None:
-            self._blocks.count()
-        return self._reader.position
+        omega = dict(zip(names, carry.omega, strict=True))
+        v = dict(zip(names, carry.v, strict=False))
+        return State(now.t, h, z, omega, now.updates, v)
 
     @property
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
         self._settle(hand_over=True, reads=True)
-        return self._order.stored()
+        return self._stepper.parts.order.stored()
 
     def step(self, sample: Sample | Label) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was.
@@ -194,10 +165,11 @@ class Learner(Snapshot):
         by that much, −τβ⊙(−sτφ ∂L/∂θ), and follows ω from the next sample on.
         """
         if not isinstance(sample, (Sample, Label)):
-            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
+            raise no_sample(sample)
         self._settle(hand_over=True)
-        self._check_network()
-        return self._take_label(sample) if isinstance(sample, Label) else self._take(sample)
+        stepper = self._stepper
+        stepper.parts.check_network()
+        return stepper.take_label(sample) if isinstance(sample, Label) else stepper.take(sample)
 
     def run(
         self,
@@ -215,18 +187,14 @@ class Learner(Snapshot):
             max_steps: How many samples to take at most.
             engine: `"eager"`, one sample at a time. `"compiled"`: the step is compiled once, and blocks of
                 samples are taken in one call; whatever the learner is asked between two reports, it answers as
-                of the last one. Where a network cannot be compiled, it goes on eagerly and says why.
+                of the last one. Where a network cannot be compiled, the run falls back to the eager engine
+                and says why.
             chunk: How many samples the compiled engine takes at a time, at most; `None`: 256, and 1024 on a GPU.
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
-        if engine not in ("eager", "compiled"):
-            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
-        size = check_chunk(chunk, bool(self._devices))
-        self._settle()
-        if engine == "compiled":
-            return self._runner().reports(stream, max_steps, resume, size)
-        return self._reader.reports(self.step, stream, max_steps, resume, self._order.pending)
+        size = check_chunk(chunk, bool(self._stepper.parts.devices))
+        return self._reports(stream, max_steps, engine, size, resume)
 
     def scan(
         self, u: Any, target: Any = None, tau: Any = None, boundary: Any = None, *, known: Any = None
@@ -259,7 +227,7 @@ class Learner(Snapshot):
         """
         block = whole_block(u, target, tau, boundary, known)
         self._settle()
-        runner, weight = self._runner(), self._system.theta[0]
+        runner, weight = self._runner(), self._stepper.parts.system.theta[0]
 
         def keep() -> Callable[[], None]:
             state = self.state_dict()
@@ -269,8 +237,11 @@ class Learner(Snapshot):
 
     def _runner(self) -> BlockRunner:
         if self._blocks is None:
-            self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self)
+            self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self._stepper, self.step)
         return self._blocks
+
+    def _waits(self) -> int:
+        return self._stepper.parts.order.pending()
 
     @keeps_mode
     @torch.no_grad()
@@ -282,49 +253,29 @@ class Learner(Snapshot):
         one.
         """
         self._settle()
-        return self._answer(u, tau)
+        return self._stepper.answer(u, tau)
 
-    def _answer(self, u: Any, tau: float | None) -> Any:
-        network = self._network
-        modes = [module for module in network.modules() if module.training]
-        self._repair = Withdrawal(self, self._generators(), modes)
-        try:
-            self._system.slots.lend()
-            network.eval()
-            if network.state is None:
-                y = network.output_net(u, None)
-            else:
-                h, spec = self._carry.h, self._carry.spec
-                if self._starts_anew():
-                    h, spec = _tree.flatten(network.initial_state(u))
-                if self.order == "sequential":
-                    h, spec = next_state(network, h, spec, u, self.hyper.at(self._t, tau).tau)
-                y = network.output_net(u, _tree.unflatten(h, spec))
-            return _tree.copied(y)
-        finally:
-            self._make_whole()
-
-    @keeps_mode
     def reset(self) -> None:
         """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
         self._settle()
         if self._blocks is not None:
             self._blocks.forget()
-        self._repair = self._anew()
-        self._make_whole()
+        self._stepper.reset()
 
     def _settle(self, *, hand_over: bool = False, reads: bool = False) -> None:
         """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead.
 
         A loss, a module or a schedule may read the learner whose step calls it, which is then as before the step.
         """
-        if self._repair is not None or self._blocks is not None or self._system.slots.borrowed:
+        stepper = self._stepper
+        if stepper.repair is not None or self._blocks is not None or stepper.parts.system.slots.borrowed:
             self._catch_up(hand_over, reads)
 
     @keeps_mode
     def _catch_up(self, hand_over: bool, reads: bool) -> None:
-        if self._repair is not None:
-            where = inside(self, _UNDER_WAY)
+        stepper = self._stepper
+        if stepper.repair is not None:
+            where = stepper.under_way()
             if where == "here" and reads:
                 return
             if where is not None:
@@ -333,14 +284,14 @@ class Learner(Snapshot):
                     f"the learner was used {by} one of its own steps, which is not done yet: let the step end "
                     "first, or use a copy of the learner that was made before"
                 )
-        self._make_whole()
-        if self._blocks is not None:
-            self._blocks.settle()
-            if hand_over:
-                self._blocks.hand_over()
+        stepper.make_whole()
+        super()._settle(hand_over=hand_over)
 
 
-_UNDER_WAY = {method.__code__ for method in (Learner._take, Learner._learn, Learner._answer, Learner._try)}
-"""What calls functions of the user's while the learner is not whole."""
-_MADE = {*Stepping.__annotations__, "_blocks"} - {"_overshoot"}
-"""Attributes that a copy has by being made, and by its state; it is told what it has warned of already."""
+def stepper_of(learner: Learner) -> Stepper:
+    """What a learner steps by, for those who let many learners step together."""
+    return learner._stepper
+
+
+_MADE = {"_stepper", "_reader", "_blocks"}
+"""Attributes that a copy has by being made, and by its state."""

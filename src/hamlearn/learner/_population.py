@@ -7,15 +7,16 @@ from typing import Any, Literal
 
 import torch
 
+from hamlearn._replay import generators
 from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._agent_reports import AgentsReport
 from hamlearn.learner._agents import Agents
-from hamlearn.learner._blocks import Undo
+from hamlearn.learner._blocks import undo_of
 from hamlearn.learner._commit import Withdrawal
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._learner import Learner, stepper_of
 from hamlearn.learner._population_blocks import PopulationRunner, how_members_differ
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._population_saving import PopulationSaving
@@ -100,17 +101,20 @@ class Population(PopulationSaving):
         _check_alike(members)
         self._members: list[Learner] = members
         self._reader = Reader()
-        self._blocks = PopulationRunner(members, self._reader, self.step)
-        self._agents = None if streams is None else Agents(members, _checked(streams, len(members)))
+        self._assemble(None if streams is None else _checked(streams, len(members)))
+
+    def _assemble(self, streams: list[Iterable[Sample]] | None) -> None:
+        self._steppers = [stepper_of(member) for member in self._members]
+        self._blocks = PopulationRunner(self._steppers, self._reader, self.step)
+        self._agents = None if streams is None else Agents(self._members, self._steppers, streams)
 
     def __getstate__(self) -> dict[str, Any]:
         streams = None if self._agents is None else self._agents.streams
-        return vars(self) | {"_members": self.members, "_blocks": None, "_agents": streams}
+        return vars(self) | {"_members": self.members, "_steppers": None, "_blocks": None, "_agents": streams}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._blocks = PopulationRunner(self._members, self._reader, self.step)
-        self._agents = None if state["_agents"] is None else Agents(self._members, state["_agents"])
+        self._assemble(state["_agents"])
 
     def __copy__(self) -> Population:
         raise ConfigError("copy.copy() would give two populations the same members: use copy.deepcopy()")
@@ -150,7 +154,7 @@ class Population(PopulationSaving):
         """How many samples each member has taken of its present stream."""
         if self._agents is not None:
             self._agents.count()
-            return [member._reader.position for member in self._members]
+            return [stepper.reader.position for stepper in self._steppers]
         self._blocks.count()
         return [self._reader.position] * len(self._members)
 
@@ -164,13 +168,14 @@ class Population(PopulationSaving):
         if isinstance(sample, Label) or (sample.id is not None and sample.target is None):
             raise SampleError("a population takes samples whose targets come with them: labels cannot come later")
         members, reports = self.members, []
-        undo, random = [Undo(member) for member in members], members[0]._generators()
+        undo, first = [undo_of(stepper) for stepper in self._steppers], self._steppers[0].parts
+        random = generators(first.devices)
 
         def put_back() -> None:
-            for member, back in zip(members, undo, strict=True):
-                member._make_whole()
+            for stepper, back in zip(self._steppers, undo, strict=True):
+                stepper.make_whole()
                 back()
-            Withdrawal(members[0], random)()
+            Withdrawal(first, random)()
 
         self._blocks.repair = put_back
         for number, member in enumerate(members):
@@ -208,7 +213,7 @@ class Population(PopulationSaving):
         """
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
-        size = check_chunk(chunk, bool(self._members[0]._devices))
+        size = check_chunk(chunk, bool(self._steppers[0].parts.devices))
         self._check_source(stream)
         if self._agents is not None:
             if engine == "eager":
@@ -269,7 +274,7 @@ def _check_alike(members: list[Learner]) -> None:
                     f"member {number} has {what} {other}, but member 0 has {one}: the learners of a population "
                     "differ in hyper-parameters and weights only"
                 )
-        differs = how_members_differ(first, member)
+        differs = how_members_differ(stepper_of(first).parts, stepper_of(member).parts)
         if differs is not None:
             raise ConfigError(
                 f"member 0 and member {number} are not alike: {differs}. The learners of a population differ in "

@@ -11,41 +11,35 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
-from hamlearn.errors import HamlearnError
-from hamlearn.integrators import Euler
 from hamlearn.learner._alike import difference
-from hamlearn.learner._blocks import BlockRunner
-from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._blocks import PlannedRunner, Undo
 from hamlearn.learner._driven import drive_rows
 from hamlearn.learner._lanes import Lanes, Layout
-from hamlearn.learner._learner import Learner
-from hamlearn.learner._population_reports import Rows
+from hamlearn.learner._parts import LearnerParts
+from hamlearn.learner._population_reports import PopulationBlockReport
 from hamlearn.learner._rows import Ahead
 from hamlearn.learner._running import Reader
-from hamlearn.learner._step_blocks import first_watch, run_watched
+from hamlearn.learner._step_blocks import first_watch, require_moving, run_watched
+from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry
 
 
-class PopulationRunner(BlockRunner):
+class PopulationRunner(PlannedRunner["PopulationPlan"]):
     """Takes blocks of samples by one loop for all members."""
 
-    def __init__(self, members: list[Learner], reader: Reader, step: Callable[[Sample], Any]) -> None:
+    def __init__(self, members: list[Stepper], reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
         self.members = members
-        first = members[0]
-        self.layout = Layout(len(members), first._system.theta[0].dtype)
-        self.engine = Engine(first._order, first.reset_h == "sample", first.credit.carries, self.layout.width)
+        self.parts = [member.parts for member in members]
+        self.choices, order = self.parts[0].choices, self.parts[0].order
+        self.layout = Layout(len(members), self.parts[0].system.theta[0].dtype)
+        reset, carries = self.choices.reset_h == "sample", self.choices.credit.carries
+        self.engine = Engine(order, reset, carries, self.layout.width)
         self.lanes: Lanes | None = None
-        timed = any(not member._constant or member._system.velocity.scheduled for member in members)
-        self._stands_still = timed and not isinstance(first.integrator, Euler)
         self._kept: dict[str, Any] = {}
-
-    def pending(self) -> int:
-        """None: every sample is learned from at once."""
-        return 0
 
     def spread(self) -> None:
         """Give each member what is its own, and keep nothing."""
@@ -53,32 +47,35 @@ class PopulationRunner(BlockRunner):
             self.lanes.spread(self.members, self.engine)
             self.lanes = None
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well for every member."""
-        if self._stands_still:
-            raise UnsupportedError(f"a schedule would stand still within {self.members[0].integrator!r}'s stages")
-        if self.lanes is None and len({(m._fresh, len(m._carry.h)) for m in self.members}) > 1:
-            # A member that skipped its first sample waits for the next: until then each goes by itself.
-            return None
+    def plan(self, block: Block) -> PopulationPlan | None:
+        """Rates and β of all members; `None` where these are not at the same place of a sequence."""
+        require_moving(self.parts)
         if self.lanes is None:
-            for number, member in enumerate(self.members[1:], start=1):
-                differs = how_members_differ(self.members[0], member)
+            if len({(m.state.fresh, len(m.state.carry.h)) for m in self.members}) > 1:
+                # A member that skipped its first sample waits for the next: until then each goes by itself.
+                return None
+            for number, parts in enumerate(self.parts[1:], start=1):
+                differs = how_members_differ(self.parts[0], parts)
                 if differs is not None:
                     raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
-        if self.lanes is None:
             self.lanes = Lanes(self.members, self.engine, self.layout)
-        lanes, stateful = self.lanes, self.members[0].network.state is not None
-        plan = PopulationPlan(self.members, lanes, block, self._kept)
-        if plan.count == 0:
-            return None
-        for number, member in enumerate(self.members):
-            member._overshoot.look(step[number] for step in plan.rates)
-        block = block.part(0, plan.count)
+        plan = PopulationPlan(self.parts, self.lanes, block, self._kept)
+        for number, parts in enumerate(self.parts):
+            parts.usual.overshoot.look(step[number] for step in plan.rates)
+        return plan
+
+    def undo(self) -> Undo:
+        """What brings all members back to where they are."""
+        assert self.lanes is not None
+        return self.lanes.undo()
+
+    def take(self, block: Block, plan: PopulationPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """All steps of all members by one loop."""
+        lanes = self.lanes
+        assert lanes is not None
         start = lanes.carry
-        if stateful and (lanes.fresh or not start.h):
+        if self.parts[0].stateful and (lanes.fresh or not start.h):
             start = self._anew(block.sample(0).u, start)
-        self.repair = undo = _undo(lanes)
         pace = plan.pace()
 
         def run(watch: Watch) -> Ran:
@@ -86,41 +83,35 @@ class PopulationRunner(BlockRunner):
             return self.engine.run(*weights, start, plan.fresh, pace, block, watch, check)
 
         def check() -> None:
-            self.members[0]._try(block.sample(0))
+            self.members[0].rehearse(block.sample(0))
 
-        watch = plan.watch(self.members[0].on_nonfinite)
-        try:
-            ran, good = run_watched(run, undo, lanes.theta, block, watch)
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            self.make_whole()
-            shorter = self.run(block.part(0, good)) if good else None
-            if shorter is not None:
-                shorter.stops = True
-            return shorter
+        return run_watched(run, undo, lanes.theta, block, plan.watch(self.choices.on_nonfinite))
+
+    def accept(self, block: Block, plan: PopulationPlan, ran: Ran) -> None:
+        """Where the lanes are after the last step."""
+        lanes = self.lanes
+        assert lanes is not None
         lanes.carry, lanes.fresh = ran.carry, block.ends(block.count - 1)
-        if stateful and lanes.fresh:
+        if self.parts[0].stateful and lanes.fresh:
             lanes.carry = self._anew(block.sample(block.count - 1).u, ran.carry)
         lanes.times, lanes.updates = plan.all_times[-1], plan.updates
-        return Ahead(block, plan, ran, undo, self.reader.progress)
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
-        return Rows(ahead, index, self.layout.flat)
+        return PopulationBlockReport(ahead, index, self.layout.flat)
 
     def _anew(self, u: Any, before: Carry) -> Carry:
-        starts = [_tree.flatten(member.network.initial_state(u)) for member in self.members]
-        firsts = [member._order.first(h, spec) for member, (h, spec) in zip(self.members, starts, strict=True)]
+        starts = [_tree.flatten(parts.network.initial_state(u)) for parts in self.parts]
+        firsts = [parts.order.first(h, spec) for parts, (h, spec) in zip(self.parts, starts, strict=True)]
         h = [self.layout.pack(leaves) for leaves in zip(*(leaves for leaves, _ in starts), strict=True)]
         E = [self.layout.pack(leaves) for leaves in zip(*firsts, strict=True)]
         return before.anew(h, starts[0][1], E)
 
 
-def how_members_differ(one: Learner, other: Learner) -> str | None:
+def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
     """What stands in the way of one recorded step for both."""
-    found = difference("the network", one._network, other._network)
-    return found or difference("the loss", one._system.loss, other._system.loss)
+    found = difference("the network", one.network, other.network)
+    return found or difference("the loss", one.system.loss, other.system.loss)
 
 
 class PopulationPlan:
@@ -129,18 +120,19 @@ class PopulationPlan:
     Where nothing depends on time they are found once, and `kept` for the blocks to come.
     """
 
-    def __init__(self, members: list[Learner], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
-        for member in members:
-            member._check_network()
+    def __init__(self, members: list[LearnerParts], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
+        for parts in members:
+            parts.check_network()
         self.block, self.layout, self.kept = block, lanes.layout, kept
         if "constant" not in kept:
-            kept["scheduled"] = any(member._system.velocity.scheduled for member in members)
-            kept["constant"] = all(member._constant for member in members) and not kept["scheduled"]
-            kept["first"] = np.array([member.hyper.phi_first is not None for member in members])
+            kept["scheduled"] = any(parts.system.velocity.scheduled for parts in members)
+            kept["constant"] = not any(parts.timed for parts in members)
+            kept["first"] = np.array([parts.hyper.phi_first is not None for parts in members])
             # A tensor may be written to from block to block.
-            kept["numbers"] = not any(member._system.velocity.has_tensors for member in members)
-            kept["driven"] = any(member._system.drive is not None for member in members)
-        self.hypers, self.order, self.begun = [m.hyper for m in members], members[0].order, lanes.updates
+            kept["numbers"] = not any(parts.system.velocity.has_tensors for parts in members)
+            kept["driven"] = any(parts.system.drive is not None for parts in members)
+        self.hypers, self.order = [parts.hyper for parts in members], members[0].choices.order
+        self.begun = lanes.updates
         self.scheduled, self.steady = kept["scheduled"], kept["constant"] and block.tau is None
         first = bool(((lanes.updates == 0) & kept["first"]).any())
         # A first φ of its own holds until something has been learned: that step is taken by itself.
@@ -157,7 +149,7 @@ class PopulationPlan:
                 settings = zip(members, times.tolist(), updates.tolist(), strict=True)
                 rates = [m.hyper.at(t, tau, first=n == 0) for m, t, n in settings]
                 clock = zip(members, times.tolist(), strict=True)
-                betas = [member._system.velocity.values(t) for member, t in clock]
+                betas = [parts.system.velocity.values(t) for parts, t in clock]
             except Exception:
                 # The sample is taken by itself when its turn comes, and says what is wrong.
                 self.count = index
@@ -256,15 +248,3 @@ def _clock(times: np.ndarray, taus: np.ndarray, count: int) -> np.ndarray:
 def alike_betas(betas: Sequence[float | Tensor]) -> Sequence[Tensor]:
     """β of one weight for all members; a number among tensors takes their shape."""
     return torch.broadcast_tensors(*(torch.as_tensor(beta, dtype=torch.float64) for beta in betas))
-
-
-def _undo(lanes: Lanes) -> Callable[[], None]:
-    kept = lanes.carry, lanes.times, lanes.updates, lanes.fresh
-    copies = [tensor.clone() for tensor in (*lanes.theta, *lanes.buffers)]
-
-    def undo() -> None:
-        lanes.carry, lanes.times, lanes.updates, lanes.fresh = kept
-        for tensor, copy in zip((*lanes.theta, *lanes.buffers), copies, strict=True):
-            tensor.copy_(copy)
-
-    return undo

@@ -80,7 +80,7 @@ class PopulationReport:
         return len(self._reports)
 
 
-class Rows(PopulationReport):
+class PopulationBlockReport(PopulationReport):
     """The report of one step of a block; what it tells is looked up when it is asked for."""
 
     __slots__ = ("_ahead", "_flat", "_index")

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor
 
-from hamlearn import _checkpoint, _restoring
+from hamlearn import _restoring
 from hamlearn._claims import Tensors, entries, record
 from hamlearn._restoring import Loading
 from hamlearn.errors import CheckpointError
-from hamlearn.learner._learner import Learner
+from hamlearn.learner._learner import Learner, stepper_of
 from hamlearn.learner._running import Reader, checked_place
+from hamlearn.learner._saving import Savable, loading, tell
 
 COMMON = ("model", "setting")
 """What all members have in common, and is written down once."""
 
 
-class PopulationSaving:
+class PopulationSaving(Savable):
     """A population's state as a value; `Population` is what users see of it."""
 
     _reader: Reader
@@ -29,56 +29,24 @@ class PopulationSaving:
     def members(self) -> list[Learner]:
         """The learners."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the members are between two steps, as a value that shares no memory with them.
-
-        `"tensors"` holds what each learner's own `state_dict` does, under `member/0/…`, `member/1/…` and so on,
-        and `rng/…` once. `"about"` holds the rest as JSON, the place of every stream included.
-        """
-        return _checkpoint.value(*self._tell("cannot take the state"))
-
-    def load_state_dict(self, state: dict[str, Any], *, new_hyper: bool = False) -> None:
-        """Become what `state_dict` told; every member goes on bit for bit, or none is changed.
-
-        Args:
-            state: What `state_dict` of such a population returned.
-            new_hyper: Accept a state that was told with other hyper-parameters than those of the members.
-        """
-        with _checkpoint.reading(_checkpoint.STATE):
-            self._take_up(_checkpoint.STATE, *_checkpoint.parts(state), new_hyper=new_hyper)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all members to one file, with the place of every stream; complete or absent, as a learner's is."""
-        tensors, header = self._tell(f"cannot save {path}")
-        _checkpoint.write(path, tensors, header)
+    def _note_saved(self, header: dict[str, Any]) -> None:
         self._reader.saved(header["reader"])
         for member, told in zip(self.members, header["members"], strict=True):
-            member._reader.saved(told["reader"])
-
-    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
-        """Read what `save` wrote; `run(resume=True)` goes on bit for bit. Refuses the file of another population.
-
-        Args:
-            path: The checkpoint.
-            new_hyper: Accept a checkpoint that was saved with other hyper-parameters than those of the members.
-        """
-        tensors, header = _checkpoint.read(path)
-        with _checkpoint.reading(path):
-            self._take_up(path, tensors, header, new_hyper=new_hyper)
+            stepper_of(member).reader.saved(told["reader"])
 
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = dict(_restoring.random_state())
         headers, common = [], {}
         for number, member in enumerate(self.members):
-            own, header = member._tell(f"{failed}, member {number}")
+            own, header = tell(member, f"{failed}, member {number}")
             tensors |= {f"member/{number}/{name}": own[name] for name in own if not name.startswith("rng/")}
             common = {key: header.pop(key) for key in COMMON}
             headers.append(header)
         return tensors, {"members": headers, "common": common, "reader": self._reader.state_dict()}
 
-    def _take_up(
+    def _loadings(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
-    ) -> None:
+    ) -> list[Loading]:
         members = self.members
         if "members" not in header:
             raise CheckpointError(
@@ -111,7 +79,7 @@ class PopulationSaving:
                 raise ValueError(f"member {number} is told of by {about!r}")  # noqa: TRY004 (the file is wrong)
             whole = {**about, **common, "format": header["format"]}
             where = f"member {number} of {source}"
-            loadings.append(member._loading(where, own | random, whole, new_hyper=new_hyper))
+            loadings.append(loading(member, where, own | random, whole, new_hyper=new_hyper))
         reader = self._reader
         loadings.append(Loading([], [reader], False, lambda: reader.load_state_dict(place), random))
-        _restoring.take_up(loadings)
+        return loadings

@@ -19,6 +19,9 @@ from hamlearn.streams.blocks import Block
 class Plan(Protocol):
     """Times and rates of the steps of a block."""
 
+    count: int
+    """How many of them are valid."""
+
     @property
     def rates(self) -> list[Any]:
         """Rates of each step; one for all where they do not change."""
@@ -60,7 +63,7 @@ class Ahead:
         return () if self.ran.loss is None else self.ran.loss.unbind()
 
 
-class Stack(NamedTuple):
+class ReportStack(NamedTuple):
     """Reports of consecutive steps, stacked along time.
 
     Attributes:
@@ -76,7 +79,7 @@ class Stack(NamedTuple):
     known: list[bool] | None
 
 
-class Row(StepReport):
+class BlockReport(StepReport):
     """The report of one step of a block; what it tells is looked up when it is asked for."""
 
     __slots__ = ("_block", "_index")
@@ -85,7 +88,7 @@ class Row(StepReport):
         self._block = block
         self._index = index
 
-    def rest(self) -> Stack:
+    def rest(self) -> ReportStack:
         """This report and those that follow it in its block, at once; they count as handed out.
 
         For whoever takes all reports as they come: one by one they cost more than small networks do.
@@ -96,7 +99,7 @@ class Row(StepReport):
         y = _tree.unflatten([leaf[start:] for leaf in ran.y], ran.y_spec)
         loss = None if ran.loss is None or not block.target else ran.loss[start:]
         known = None if block.known is None else block.known[start:]
-        return Stack(ahead.plan.times[start : ahead.count], y, loss, known)
+        return ReportStack(ahead.plan.times[start : ahead.count], y, loss, known)
 
     @property
     def t(self) -> float:  # type: ignore[override]

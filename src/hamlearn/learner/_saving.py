@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -32,17 +32,16 @@ class Change(NamedTuple):
     graphs: bool = False
 
 
-class Saving:
-    """A learner's state as a value; what it is made of is up to the learner."""
-
-    _reader: Reader
+class Savable(ABC):
+    """A state as a value, told, taken up, written and read; what it is made of is up to the class."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that the learner is between two samples, as a value that shares no memory with it.
 
         `"tensors"` holds copies by name: `theta/…`, `buffer/…`, `omega/…`, states and costates, what waits for an
         echo or for a label, and `rng/…`, PyTorch's random numbers. `"about"` holds the rest as JSON: the time, the
-        number of updates, the place in the stream, and what tells this model and setting from others.
+        number of updates, the place in the stream, and what tells this model and setting from others. A population
+        has all of this for each member, the tensors under `member/0/…`, `member/1/…` and so on, and `rng/…` once.
 
         Raises:
             CheckpointError: If something that waits is of a kind that cannot be written down.
@@ -72,7 +71,8 @@ class Saving:
             new_hyper: Accept a state that was told with other hyper-parameters than this learner's.
         """
         with _checkpoint.reading(_checkpoint.STATE):
-            _restoring.take_up([self._loading(_checkpoint.STATE, *_checkpoint.parts(state), new_hyper=new_hyper)])
+            tensors, header = _checkpoint.parts(state)
+            _restoring.take_up(self._loadings(_checkpoint.STATE, tensors, header, new_hyper=new_hyper))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.
@@ -81,7 +81,7 @@ class Saving:
         """
         tensors, header = self._tell(f"cannot save {path}")
         _checkpoint.write(path, tensors, header)
-        self._reader.saved(header["reader"])
+        self._note_saved(header)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
         """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
@@ -92,52 +92,38 @@ class Saving:
         """
         tensors, header = _checkpoint.read(path)
         with _checkpoint.reading(path):
-            _restoring.take_up([self._loading(path, tensors, header, new_hyper=new_hyper)])
+            _restoring.take_up(self._loadings(path, tensors, header, new_hyper=new_hyper))
+
+    @abstractmethod
+    def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors, one's own and not copies, and the rest as JSON; `failed` says what could not be done if not."""
+
+    @abstractmethod
+    def _loadings(
+        self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+    ) -> list[Loading]:
+        """What a state would change, all of it looked at."""
+
+    @abstractmethod
+    def _note_saved(self, header: dict[str, Any]) -> None:
+        """Tell the streams that what they would send again is on the disk."""
+
+
+class SavableLearner(Savable):
+    """A learner's state as a value; what it is made of is up to the learner."""
+
+    _reader: Reader
 
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Tensors, the learner's own and not copies, and the rest as JSON."""
-        self._settle(hand_over=True)
-        try:
-            own, header = self._own_state()
-        except ValueError as error:
-            raise CheckpointError(f"{failed}: {error}") from error
-        module = self._root()
-        tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
-        tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
-        tensors |= own | _restoring.random_state()
-        return tensors, header | {"reader": self._reader.state_dict()} | self._kind()
+        return tell(self, failed)
 
-    def _loading(
+    def _loadings(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
-    ) -> Loading:
-        """What a state would change, all of it looked at.
+    ) -> list[Loading]:
+        return [loading(self, source, tensors, header, new_hyper=new_hyper)]
 
-        Raises:
-            CheckpointError: If it was told by another model, or with other settings.
-            ValueError: If no learner can have told it.
-        """
-        self._settle(hand_over=True)
-        kind, equal = self._kind(), _checkpoint.require_equal
-        record(header, "the header", *self._header_keys, "reader", *kind, "format")
-        equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
-        equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
-        if not new_hyper:
-            remedy = "use the same Hyper, or pass new_hyper=True"
-            equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
-        left, module = Tensors(tensors), self._root()
-        values: list[tuple[Tensor, Tensor]]
-        values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
-        values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
-        place = checked_place(header["reader"])
-        random = _restoring.checked_random_state(left)
-        change = self._own_change(left, header)
-        left.done()
-
-        def put() -> None:
-            self._reader.load_state_dict(place)
-            change.put()
-
-        return Loading(values, [*change.owners, self._reader], change.graphs, put, random)
+    def _note_saved(self, header: dict[str, Any]) -> None:
+        self._reader.saved(header["reader"])
 
     def _kind(self) -> dict[str, Any]:
         """What tells this model and setting from others."""
@@ -180,3 +166,55 @@ class Saving:
         Raises:
             ValueError: If it cannot have told this.
         """
+
+
+def tell(learner: SavableLearner, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """All that a learner is: tensors, its own and not copies, and the rest as JSON.
+
+    Args:
+        learner: Whose state.
+        failed: What could not be done, where something cannot be written down.
+    """
+    learner._settle(hand_over=True)
+    try:
+        own, header = learner._own_state()
+    except ValueError as error:
+        raise CheckpointError(f"{failed}: {error}") from error
+    module = learner._root()
+    tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
+    tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
+    tensors |= own | _restoring.random_state()
+    return tensors, header | {"reader": learner._reader.state_dict()} | learner._kind()
+
+
+def loading(
+    learner: SavableLearner, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
+) -> Loading:
+    """What a state would change in a learner, all of it looked at.
+
+    Raises:
+        CheckpointError: If it was told by another model, or with other settings.
+        ValueError: If no learner can have told it.
+    """
+    learner._settle(hand_over=True)
+    kind, equal = learner._kind(), _checkpoint.require_equal
+    record(header, "the header", *learner._header_keys, "reader", *kind, "format")
+    equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
+    equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
+    if not new_hyper:
+        remedy = "use the same Hyper, or pass new_hyper=True"
+        equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
+    left, module = Tensors(tensors), learner._root()
+    values: list[tuple[Tensor, Tensor]]
+    values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
+    values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
+    place = checked_place(header["reader"])
+    random = _restoring.checked_random_state(left)
+    change, reader = learner._own_change(left, header), learner._reader
+    left.done()
+
+    def put() -> None:
+        reader.load_state_dict(place)
+        change.put()
+
+    return Loading(values, [*change.owners, reader], change.graphs, put, random)

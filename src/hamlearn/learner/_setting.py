@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal, NamedTuple
 
+import torch
+
 from hamlearn.credit import Credit
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Integrator
 from hamlearn.networks import Network
@@ -65,6 +67,20 @@ def check_choices(**choices: str) -> None:
             raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
 
 
-def make_order(system: System, order: str, credit: Credit, integrator: Integrator, reset_h: str) -> Order:
+def no_sample(given: object) -> SampleError:
+    """What a step says that was given something else."""
+    return SampleError(f"step() takes an hl.Sample, not {type(given).__name__}: use hl.Sample(u, target)")
+
+
+def require_gradients() -> None:
+    """Raise where nothing could be learned."""
+    if torch.is_inference_mode_enabled():
+        raise ConfigError(
+            "in inference mode, within torch.inference_mode(), there are no gradients, and a step would learn "
+            "nothing: leave it before the step; learner.predict() works there"
+        )
+
+
+def make_order(system: System, choices: Choices) -> Order:
     """The order of the updates that these choices ask for."""
-    return ORDERS[order](system, credit, integrator, reset_h)
+    return ORDERS[choices.order](system, choices.credit, choices.integrator, choices.reset_h)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,111 +14,92 @@ from torch import Tensor
 from hamlearn import _tree
 from hamlearn.adaptive import Adaptive
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
-from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
-from hamlearn.learner._blocks import BlockRunner, Undo
-from hamlearn.learner._commit import keeps_mode
+from hamlearn.learner._blocks import PlannedRunner, Undo, undo_of
 from hamlearn.learner._driven import drive_rows
-from hamlearn.learner._rows import Ahead
+from hamlearn.learner._parts import LearnerParts, LearnerState
+from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
+from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
-from hamlearn.system import Carry
-
-if TYPE_CHECKING:
-    from hamlearn.learner._learner import Learner
 
 
-class StepRunner(BlockRunner):
-    """Orders in which every sample is a step of its own."""
+class StepRunner(PlannedRunner["StepPlan"]):
+    """Orders in which every sample is a step of its own.
 
-    def __init__(self, learner: Learner) -> None:
-        super().__init__(learner._reader, learner.step)
-        self.learner = learner
-        self.engine = Engine(learner._order, learner.reset_h == "sample", learner.credit.carries)
+    Args:
+        stepper: What the learner steps by.
+        step: Takes one sample eagerly.
+    """
+
+    def __init__(self, stepper: Stepper, step: Callable[[Sample], Any]) -> None:
+        super().__init__(stepper.reader, step)
+        self.stepper, self.parts = stepper, stepper.parts
+        choices = self.parts.choices
+        self.engine = Engine(self.parts.order, choices.reset_h == "sample", choices.credit.carries)
         self._kept: dict[Any, Any] = {}
 
-    def pending(self) -> int:
-        """None: every sample is learned from at once."""
-        return 0
+    def plan(self, block: Block) -> StepPlan:
+        """Rates and β of its steps."""
+        require_moving([self.parts])
+        self.parts.check_network()
+        plan = StepPlan(self.parts, self.stepper.state, block)
+        self.parts.usual.overshoot.look(plan.rates)
+        return plan
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well, at once."""
-        learner = self.learner
-        system, start = learner._system, learner._carry
-        timed = not learner._constant or system.velocity.scheduled
-        if timed and not isinstance(learner.integrator, Euler):
-            raise UnsupportedError(f"a schedule would stand still within the stages of {learner.integrator!r}")
-        learner._check_network()
-        plan = StepPlan(learner, block)
-        if plan.count == 0:
-            return None
-        learner._overshoot.look(plan.rates)
-        block = block.part(0, plan.count)
-        if learner._stateful and (learner._fresh or not start.h):
-            h, spec = _tree.flatten(learner._network.initial_state(block.sample(0).u))
-            z = start.z if start.z and not learner._fresh else [torch.zeros_like(leaf) for leaf in h]
-            start = Carry(h, z, start.omega, spec, v=start.v, E=learner._order.first(h, spec))
-        self.repair = undo = Undo(learner)
-        engine, order = self.engine, learner._order
+    def undo(self) -> Undo:
+        """What puts the learner back to where it is."""
+        return undo_of(self.stepper)
+
+    def take(self, block: Block, plan: StepPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+        """All steps by one loop."""
+        engine, order, theta = self.engine, self.parts.order, self.parts.system.theta
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
-        pace, theta = plan.pace(self._kept), system.theta
+        start, pace = self.parts.met(self.stepper.state, block.sample(0).u), plan.pace(self._kept)
 
         def run(watch: Watch) -> Ran:
             return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch, check)
 
         def check() -> None:
-            learner._try(block.sample(0))
+            self.stepper.rehearse(block.sample(0))
 
-        try:
-            ran, good = run_watched(run, undo, theta, block, plan.watch(learner.on_nonfinite))
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            self.make_whole()
-            if good == 0:
-                return None
-            shorter = self.run(block.part(0, good))
-            if shorter is not None:
-                shorter.stops = True
-            return shorter
-        learner._carry = ran.carry
-        learner._t, learner._updates = float(plan.clock[-1]), plan.updates
-        learner._fresh = block.ends(block.count - 1)
-        if learner._fresh and learner._stateful:
-            h, spec = _tree.flatten(learner._network.initial_state(block.sample(block.count - 1).u))
-            learner._carry = ran.carry.anew(h, spec, learner._order.first(h, spec))
-        return Ahead(block, plan, ran, undo, self.reader.progress)
+        return run_watched(run, undo, theta, block, plan.watch(self.parts.choices.on_nonfinite))
+
+    def accept(self, block: Block, plan: StepPlan, ran: Ran) -> None:
+        """The state after the last step; h0 again, where that ends a sequence."""
+        fresh, waiting = block.ends(block.count - 1), self.stepper.state.waiting
+        carry = self.parts.anew(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
+        self.stepper.state = LearnerState(carry, float(plan.clock[-1]), plan.updates, fresh, waiting)
 
 
 class StepPlan:
     """Time, rates and β of each step of a block, as far as they are valid."""
 
-    def __init__(self, learner: Learner, block: Block) -> None:
-        hyper, velocity = learner.hyper, learner._system.velocity
-        self.driven = learner._system.drive is not None
-        self.hyper, self.order, self.begun = hyper, learner.order, learner._updates
+    def __init__(self, parts: LearnerParts, state: LearnerState, block: Block) -> None:
+        hyper, velocity = parts.hyper, parts.system.velocity
+        self.driven = parts.system.drive is not None
+        self.hyper, self.order, self.begun = hyper, parts.choices.order, state.updates
         self.scheduled, self.has_tensors = velocity.scheduled, velocity.has_tensors
         self.block = block
-        self.updates = learner._updates
-        still = learner._constant and not self.scheduled and (self.updates > 0 or hyper.phi_first is None)
+        self.updates = state.updates
+        still = not parts.timed and (self.updates > 0 or hyper.phi_first is None)
         steady = still and block.tau is None
         self.rates: list[Rates] = []
         self.betas: list[list[float | Tensor]] = []
         if steady:
-            self.rates = [hyper.at(learner._t)]
-            self.betas = [velocity.values(learner._t)]
+            self.rates = [hyper.at(state.t)]
+            self.betas = [velocity.values(state.t)]
             self.count = block.count
             steps: Any = self.rates[0].tau
             self.updates += block.targets(self.count)
         elif still and block.tau is not None:
-            self.rates, self.betas = hyper.along(block.tau), [velocity.values(learner._t)]
+            self.rates, self.betas = hyper.along(block.tau), [velocity.values(state.t)]
             self.count = len(self.rates)
             steps = [rates.tau for rates in self.rates]
             self.updates += block.targets(self.count)
         else:
-            t = learner._t
+            t = state.t
             for index in range(block.count):
                 tau = None if block.tau is None else block.tau[index]
                 try:
@@ -135,9 +116,9 @@ class StepPlan:
             steps = [rates.tau for rates in self.rates]
         # One after the other, as single steps add them up.
         self.clock = np.empty(self.count + 1)
-        self.clock[0], self.clock[1:] = learner._t, steps
+        self.clock[0], self.clock[1:] = state.t, steps
         np.add.accumulate(self.clock, out=self.clock)
-        self.fresh = block.begins(learner._fresh, self.count)
+        self.fresh = block.begins(state.fresh, self.count)
 
     @cached_property
     def times(self) -> list[float]:
@@ -183,6 +164,13 @@ class StepPlan:
         learned = self.block.mask(self.count).numpy().astype(bool)
         table = drive_rows(self.hyper, self.order, self.begun, learned, phi.numpy() != 0)
         return list(torch.from_numpy(table.T.copy()).unbind())
+
+
+def require_moving(members: Sequence[LearnerParts]) -> None:
+    """Refuse a schedule that would have to move within the stages of an integrator."""
+    integrator = members[0].choices.integrator
+    if not isinstance(integrator, Euler) and any(parts.timed for parts in members):
+        raise UnsupportedError(f"a schedule would stand still within the stages of {integrator!r}")
 
 
 def first_watch(

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._replay import generators
 from hamlearn._scale import plus
-from hamlearn._slots import Slots
 from hamlearn.credit import Echo, Sensitivity
-from hamlearn.errors import ConfigError, NonFiniteError, SampleError
-from hamlearn.hyper import Hyper
+from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.learner._commit import (
     Commit,
     Ungraded,
@@ -23,63 +22,61 @@ from hamlearn.learner._commit import (
     nonfinite,
     nonfinite_message,
 )
-from hamlearn.learner._labels import Waited, Waiting, require_id
-from hamlearn.learner._moves import Moved, Moves
+from hamlearn.learner._inside import inside
+from hamlearn.learner._labels import Waited, require_id
+from hamlearn.learner._moves import Moved
+from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import Choices
-from hamlearn.networks import Network
-from hamlearn.rates import Overshoot, Rates
 from hamlearn.state import Label, Sample, StepReport
-from hamlearn.system import Carry, Instant, Order, Outcome, System
-from hamlearn.transition import first_state
+from hamlearn.system import Carry, Instant, Outcome
+from hamlearn.transition import first_state, next_state
 
 
-class Stepping:
-    """What a learner carries from sample to sample, and its steps; `Learner` is what users see of it."""
+class Stepper:
+    """Takes one sample, or one label, at a time: the state before it becomes the state after it, or stays.
 
-    _network: Network
-    _hyper: Hyper
-    _choices: Choices
-    _system: System
-    _order: Order
-    _carry: Carry
-    _moves: Moves
-    _t: float
-    _updates: int
-    _fresh: bool
-    _waiting: Waiting
-    _reader: Reader
-    _stateful: bool
-    _constant: bool
-    _usual: tuple[bool, Rates] | None
-    _overshoot: Overshoot
-    _devices: list[int]
-    _repair: Callable[[], None] | None
+    Args:
+        parts: What the learner is made of.
+        reader: Keeps count of the samples that come from a stream.
+        late: How many samples may wait for their labels.
 
-    def _take(self, sample: Sample) -> StepReport:
-        # Until the step is accepted, `_repair` holds what puts everything back, and from then on what is left to
+    Attributes:
+        state: Where the learner is between two samples.
+        repair: What makes the learner whole where an interrupt has struck; `None` where it is.
+    """
+
+    def __init__(self, parts: LearnerParts, reader: Reader, late: int) -> None:
+        self.parts, self.reader = parts, reader
+        self.state = parts.first_state(late)
+        self.repair: Callable[[], None] | None = None
+
+    def take(self, sample: Sample) -> StepReport:
+        """Integrate one sample; if anything is wrong with it, everything stays as it was."""
+        # Until the step is accepted, `repair` holds what puts everything back, and from then on what is left to
         # do: wherever an interrupt strikes, the learner will be as before the step, or as after it.
-        slots, mode = self._system.slots, torch.is_grad_enabled()
-        undo = self._repair = Withdrawal(self, self._generators())
+        parts, mode = self.parts, torch.is_grad_enabled()
+        slots = parts.system.slots
+        undo = self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             slots.lend()
             now = self._instant(sample)
             if sample.id is not None and sample.target is None:
                 self._require_label_later(sample)
             met = self._carry_for(now)
-            outcome = self._order.propose(met, now)
+            outcome = parts.order.propose(met, now)
             with Ungraded():
                 keep_apart(outcome, sample, slots)
                 moved = self._move(now, outcome, undo)
                 finite = self._finite(now, outcome, moved)
                 commit = self._accepted(now, outcome, moved) if finite else self._skipped(sample)
-                commit.progress = self._reader.due(sample)
+                commit.progress = self.reader.due(sample)
                 if finite and sample.id is not None and sample.target is None:
-                    begins = self._stateful and self._starts_anew()
-                    commit.waiting = self._waiting.with_sample(sample, met, begins, outcome.y, now.t)
+                    begins = parts.stateful and self._starts_anew()
+                    waiting = self.state.waiting.with_sample(sample, met, begins, outcome.y, now.t)
+                    commit.state = commit.state._replace(waiting=waiting)
                 self._conclude(commit, undo, finite)
         except BaseException:
-            self._make_whole()
+            self.make_whole()
             raise
         finally:
             if torch.is_grad_enabled() is not mode:
@@ -95,137 +92,143 @@ class Stepping:
         )
 
     @keeps_mode
-    def _take_label(self, label: Label) -> StepReport:
+    def take_label(self, label: Label) -> StepReport:
+        """Learn from the target of an earlier sample; if anything is wrong with it, everything stays as it was."""
         require_id(label.id, "a label")
-        waited = self._waiting.samples.get(label.id)
+        state = self.state
+        waited = state.waiting.samples.get(label.id)
         if label.target is None:
             raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
         if waited is None:
-            commit = self._skipped(None)
-            commit.waiting = replace(self._waiting, late=self._waiting.late + 1)
-            commit.progress = self._reader.due(label)
-            self._repair = commit
-            self._make_whole()
-            return StepReport(self._t, None, None, None)
+            unknown = state._replace(waiting=replace(state.waiting, late=state.waiting.late + 1))
+            self.repair = Commit(self, unknown, memory="kept", progress=self.reader.due(label))
+            self.make_whole()
+            return StepReport(state.t, None, None, None)
         return self._learn(label, waited)
 
     def _learn(self, label: Label, waited: Waited) -> StepReport:
-        sample, slots = replace(waited.sample, target=label.target), self._system.slots
-        undo = self._repair = Withdrawal(self, self._generators())
+        parts, state, sample = self.parts, self.state, replace(waited.sample, target=label.target)
+        system, carry, slots = parts.system, state.carry, parts.system.slots
+        undo = self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             slots.lend()
-            rates = self._hyper.at(waited.t, sample.tau, first=self._updates == 0)
-            now = Instant(sample, waited.t, rates, self._updates == 0, False, self._updates)
-            nothing = [torch.zeros_like(omega) for omega in self._carry.omega]
+            rates = parts.hyper.at(waited.t, sample.tau, first=state.updates == 0)
+            now = Instant(sample, waited.t, rates, state.updates == 0, False, state.updates)
+            nothing = [torch.zeros_like(omega) for omega in carry.omega]
             h, spec = waited.state()
-            if waited.begins and self._order.needs_h:
-                h, spec = _tree.flatten(self._network.initial_state(sample.u))
+            if waited.begins and parts.order.needs_h:
+                h, spec = _tree.flatten(parts.network.initial_state(sample.u))
             z = [torch.zeros_like(leaf) for leaf in h]
-            outcome = self._order.propose(Carry(h, z, nothing, spec, v=self._carry.v), now)
+            outcome = parts.order.propose(Carry(h, z, nothing, spec, v=carry.v), now)
             with torch.no_grad():
                 keep_apart(outcome, sample, slots)
                 # What running the network again has done to its statistics is not kept: the sample did that.
                 slots.put_back()
                 gained = outcome.omega
-                undo.weights = self._moves.keep({})
+                undo.weights = parts.moves.keep({})
                 if outcome.dtheta is None:
-                    self._moves.strike(self._t, now, outcome)
-                omega = plus(self._carry.omega, gained, 1.0)
+                    parts.moves.strike(state.t, now, outcome)
+                omega = plus(carry.omega, gained, 1.0)
                 outcome = replace(outcome, h=[], z=[], omega=omega, dtheta=outcome.dtheta or [])
-                finite = self._finite(now, outcome, Moved(self._system.theta, {}, []))
-                carry = replace(self._carry, omega=omega, own=True, v=outcome.v)
-                commit = self._skipped(None)
+                finite = self._finite(now, outcome, Moved(system.theta, {}, []))
+                waiting = state.waiting.without(label.id, learned=finite)
                 if finite:
-                    commit = Commit(self, (), [], carry, self._t, self._updates + 1, self._fresh, memory="kept")
-                commit.waiting = self._waiting.without(label.id, learned=finite)
-                commit.progress = self._reader.due(label)
+                    carry = replace(carry, omega=omega, own=True, v=outcome.v)
+                after = state._replace(carry=carry, updates=state.updates + finite, waiting=waiting)
+                commit = Commit(self, after, memory="kept", progress=self.reader.due(label))
                 self._conclude(commit, undo, finite)
         except BaseException:
-            self._make_whole()
+            self.make_whole()
             raise
-        return StepReport(self._t, waited.y, outcome.loss, sample, phi=rates.phi, skipped=not finite)
+        return StepReport(state.t, waited.y, outcome.loss, sample, phi=rates.phi, skipped=not finite)
+
+    def answer(self, u: Any, tau: float | None) -> Any:
+        """The output for `u`, with the network in evaluation mode; nothing moves."""
+        parts, state = self.parts, self.state
+        network, modes = parts.network, [module for module in parts.network.modules() if module.training]
+        self.repair = Withdrawal(parts, generators(parts.devices), modes)
+        try:
+            parts.system.slots.lend()
+            network.eval()
+            if network.state is None:
+                y = network.output_net(u, None)
+            else:
+                h, spec = state.carry.h, state.carry.spec
+                if self._starts_anew():
+                    h, spec = _tree.flatten(network.initial_state(u))
+                if parts.choices.order == "sequential":
+                    h, spec = next_state(network, h, spec, u, parts.hyper.at(state.t, tau).tau)
+                y = network.output_net(u, _tree.unflatten(h, spec))
+            return _tree.copied(y)
+        finally:
+            self.make_whole()
+
+    def rehearse(self, sample: Sample) -> None:
+        """Raise what a step with this sample would raise; nothing changes."""
+        parts = self.parts
+        self.repair = Withdrawal(parts, generators(parts.devices))
+        try:
+            parts.system.slots.lend()
+            now = self._instant(replace(sample, boundary=False))
+            parts.order.propose(self._carry_for(now), now)
+        finally:
+            self.make_whole()
+
+    @keeps_mode
+    def reset(self) -> None:
+        """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
+        self.repair = self._anew()
+        self.make_whole()
+
+    def make_whole(self) -> None:
+        """Withdraw or finish what an interrupt has cut short."""
+        repair = self.repair
+        if repair is not None:
+            with torch.no_grad():
+                repair()
+            self.repair = None
+        elif self.parts.system.slots.borrowed:
+            self.parts.system.slots.put_back()
+
+    def under_way(self) -> Literal["here", "elsewhere"] | None:
+        """Where a step is being made that calls functions of the user's: below this very call, or elsewhere."""
+        return inside(self, _UNDER_WAY)
 
     def _require_label_later(self, sample: Sample) -> None:
-        if self._choices.credit.carries or isinstance(self._choices.credit, Echo | Sensitivity):
+        if self.parts.choices.credit.carries or isinstance(self.parts.choices.credit, Echo | Sensitivity):
             raise SampleError(
-                f"the sample with id={sample.id!r} has no target, and with credit={self._choices.credit!r} "
+                f"the sample with id={sample.id!r} has no target, and with credit={self.parts.choices.credit!r} "
                 "a label that comes later cannot be learned: use hl.Cleared(), or leave out the id"
             )
-        self._waiting.require_new(sample)
-
-    def _try(self, sample: Sample) -> None:
-        """Raise what a step with this sample would raise; nothing changes."""
-        self._repair = Withdrawal(self, self._generators())
-        try:
-            self._system.slots.lend()
-            now = self._instant(replace(sample, boundary=False))
-            self._order.propose(self._carry_for(now), now)
-        finally:
-            self._make_whole()
+        self.state.waiting.require_new(sample)
 
     def _conclude(self, commit: Commit, undo: Withdrawal, finite: bool) -> None:
         """Put everything back where a value is not finite, and do what is left to do, with gradients off."""
         if not finite:
             undo()
-        self._repair = commit
+        self.repair = commit
         commit()
-        self._repair = None
-
-    def _make_whole(self) -> None:
-        repair = self._repair
-        if repair is not None:
-            with torch.no_grad():
-                repair()
-            self._repair = None
-        elif self._system.slots.borrowed:
-            self._system.slots.put_back()
+        self.repair = None
 
     def _starts_anew(self) -> bool:
-        return self._fresh or self._choices.reset_h == "sample"
-
-    def _generators(self) -> list[Tensor]:
-        states = [torch.default_generator.get_state()]
-        if self._devices:
-            states += [torch.cuda.get_rng_state(device) for device in self._devices]
-        return states
-
-    def _check_network(self) -> None:
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                "within torch.inference_mode() there are no gradients, and a step would learn nothing: leave it "
-                "before the step; learner.predict() works there"
-            )
-        slots = self._system.slots
-        if slots.same():
-            return
-        changed = slots.changed_weight(Slots(self._network))
-        if changed is not None:
-            raise ConfigError(changed)
-        slots.refresh()
+        return self.state.fresh or self.parts.choices.reset_h == "sample"
 
     def _instant(self, sample: Sample) -> Instant:
-        first = self._updates == 0
-        if self._constant and sample.tau is None and self._usual is not None and self._usual[0] == first:
-            rates = self._usual[1]
-        else:
-            rates = self._hyper.at(self._t, sample.tau, first=first)
-            self._overshoot.look([rates])
-            if sample.tau is None:
-                self._usual = first, rates
-        self._system.velocity.check(self._t)
-        return Instant(sample, self._t, rates, first, self._fresh, self._updates)
+        state, parts = self.state, self.parts
+        first = state.updates == 0
+        rates = parts.usual.at(state.t, sample.tau, first=first)
+        parts.system.velocity.check(state.t)
+        return Instant(sample, state.t, rates, first, state.fresh, state.updates)
 
     def _carry_for(self, now: Instant) -> Carry:
-        carry = self._carry
-        if not self._stateful or not self._starts_anew():
+        parts, carry = self.parts, self.state.carry
+        if not parts.stateful or not self._starts_anew():
             return carry
-        if not self._order.needs_h:
+        if not parts.order.needs_h:
             return Carry([], [], carry.omega, None, v=carry.v)
-        start = self._network.initial_state(now.sample.u)
-        if self._fresh or not self._choices.credit.carries:
-            h, spec = _tree.flatten(start)
-            return carry.anew(h, spec, self._order.first(h, spec))
-        h, spec = first_state(start, carry.spec), carry.spec
+        if now.fresh or not parts.choices.credit.carries:
+            return parts.anew(carry, now.sample.u)
+        h, spec = first_state(parts.network.initial_state(now.sample.u), carry.spec), carry.spec
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
             raise SampleError(
                 f"the state became {_tree.describe(h)} while its costate z of {_tree.describe(carry.z)} lives "
@@ -235,44 +238,50 @@ class Stepping:
 
     def _move(self, now: Instant, outcome: Outcome, undo: Withdrawal) -> Moved:
         """Move the weights, all but those that can wait, or have to, until the step is accepted."""
-        moves, theta = self._moves, self._system.theta
+        parts = self.parts
+        moves, theta = parts.moves, parts.system.theta
         if not outcome.moves:
             return Moved(theta, {}, [])
-        if self._order.stored():
+        if parts.order.stored():
             return moves.beside(now, outcome)
         # The state that a new sequence begins with is read from the new weights.
-        late = moves.late(now, outcome, allowed=not (now.sample.boundary and self._stateful))
+        late = moves.late(now, outcome, allowed=not (now.sample.boundary and parts.stateful))
         undo.weights = moves.keep(late)
         moves.move(now, outcome, late)
         return Moved(theta, late, [])
 
     def _finite(self, now: Instant, outcome: Outcome, moved: Moved) -> bool:
-        on_nonfinite, system = self._choices.on_nonfinite, self._system
+        on_nonfinite, system = self.parts.choices.on_nonfinite, self.parts.system
         if on_nonfinite == "ignore" or not nonfinite(outcome, system, moved, system.velocity.still(now.t)):
             return True
         if on_nonfinite == "raise":
-            raise NonFiniteError(nonfinite_message(outcome, system, moved, self._t))
+            raise NonFiniteError(nonfinite_message(outcome, system, moved, self.state.t))
         return False
 
     def _accepted(self, now: Instant, outcome: Outcome, moved: Moved) -> Commit:
-        own, system = outcome.own, self._system
+        own, parts, state = outcome.own, self.parts, self.state
+        system = parts.system
         carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, own, outcome.v, outcome.E)
-        fresh, updates = now.sample.boundary, self._updates + (outcome.moves and outcome.learned)
+        fresh, updates = now.sample.boundary, state.updates + (outcome.moves and outcome.learned)
         changes = system.slots.changes()
-        if fresh and self._stateful:
+        if fresh and parts.stateful:
             beside = dict(zip(system.names, moved.theta, strict=True)) if moved.beside else {}
             with system.slots.exchanged(beside):
-                h, spec = _tree.flatten(_tree.copied(self._network.initial_state(now.sample.u)))
-            carry = carry.anew(h, spec, self._order.first(h, spec))
+                h, spec = _tree.flatten(_tree.copied(parts.network.initial_state(now.sample.u)))
+            carry = carry.anew(h, spec, parts.order.first(h, spec))
             carry.own = own
-        return Commit(self, moved.todo(), changes, carry, now.t + now.rates.tau, updates, fresh)
+        after = LearnerState(carry, now.t + now.rates.tau, updates, fresh, state.waiting)
+        return Commit(self, after, moved.todo(), changes)
 
-    def _skipped(self, sample: Sample | None) -> Commit:
+    def _skipped(self, sample: Sample) -> Commit:
         # A skipped sample that ends a sequence still ends it: its tokens must not run on into the next one.
-        if sample is not None and sample.boundary:
-            return self._anew()
-        return Commit(self, (), [], self._carry, self._t, self._updates, self._fresh, memory="kept")
+        return self._anew() if sample.boundary else Commit(self, self.state, memory="kept")
 
     def _anew(self) -> Commit:
-        carry = self._carry.anew([], None, [])
-        return Commit(self, (), [], carry, self._t, self._updates, True, memory="dropped")
+        state = self.state
+        after = state._replace(carry=state.carry.anew([], None, []), fresh=True)
+        return Commit(self, after, memory="dropped")
+
+
+_UNDER_WAY = {method.__code__ for method in (Stepper.take, Stepper._learn, Stepper.answer, Stepper.rehearse)}
+"""What calls functions of the user's while the learner is not whole."""

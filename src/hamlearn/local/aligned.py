@@ -17,9 +17,9 @@ from hamlearn.local.flights import Flight, Line, Pipe, Tick, own_copy
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
 from hamlearn.local.saved_flights import check, dump, restore
-from hamlearn.local.schedule import Schedule, schedule
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.schedule import Timetable, schedule
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
@@ -33,11 +33,11 @@ class Aligned:
 
     ticks = 1
 
-    def __init__(self, system: System, plan: Schedule | None = None) -> None:
+    def __init__(self, system: LocalSystem, plan: Timetable | None = None) -> None:
         if system.hyper.s != -1:
             raise ConfigError("s=+1 lets costates grow forward in time: an aligned learner takes s=-1 only")
         self.system = system
-        self.schedule: Schedule = plan or schedule(system)
+        self.schedule: Timetable = plan or schedule(system)
         self.number = 0
         self.flights: dict[int, Flight] = {}
         self.pipes: dict[str, Pipe] = {}
@@ -63,10 +63,10 @@ class Aligned:
                     )
             self._key, self._trial, self._fits = key, trial, None
         for cell in () if self.flights else self.system.cells:
-            if isinstance(cell, Stack):
+            if isinstance(cell, LayerStack):
                 self._lay(cell, cell.start(self._trial))
 
-    def _lay(self, stack: Stack, h: Tensor) -> None:
+    def _lay(self, stack: LayerStack, h: Tensor) -> None:
         # A stack that leads to no output never learns, and needs no past.
         known = stack.name in self.schedule.backward
         delays = self.schedule.delays(stack.name) if known else [0] * stack.length
@@ -127,7 +127,7 @@ class Aligned:
             real = all(isinstance(x, Tensor) and x.is_floating_point() for x in targets.values())
             self._fits = key if real else None
 
-    def _forward(self, tick: Tick, cell: Cell | Stack) -> None:
+    def _forward(self, tick: Tick, cell: Cell | LayerStack) -> None:
         entry, flight = tick.at(self.schedule.forward[cell.name])
         if isinstance(cell, Cell):
             if flight is not None:
@@ -160,7 +160,7 @@ class Aligned:
                 total = L if total is None else total + L
         return total
 
-    def _backward(self, tick: Tick, cell: Cell | Stack) -> None:
+    def _backward(self, tick: Tick, cell: Cell | LayerStack) -> None:
         entry, flight = tick.at(self.schedule.backward[cell.name])
         z = None if flight is None else tick.z.get((entry, cell.name), flight.z.get(cell.name))
         keep = 1 - tick.rates.stride * tick.rates.eta_z
@@ -226,7 +226,7 @@ class Aligned:
         h: dict[str, Tensor] = {}
         z: dict[str, Tensor] = {}
         for cell in self.system.cells:
-            if isinstance(cell, Stack) and cell.name in self.pipes:
+            if isinstance(cell, LayerStack) and cell.name in self.pipes:
                 h |= dict(zip(cell.names, self.pipes[cell.name].h, strict=True))
                 z |= dict(zip(cell.names[:-1], self.pipes[cell.name].z, strict=True))
             shown = self.flights.get(self.number - 1 - self.schedule.shown(cell.name))
@@ -250,7 +250,7 @@ class Aligned:
         self.number, self.pipes = whole(about["number"], "the number of ticks"), {}
         device = self.system.theta[0].device
         for cell in self.system.cells:
-            if isinstance(cell, Stack) and f"pipe/{cell.name}/h" in tensors:
+            if isinstance(cell, LayerStack) and f"pipe/{cell.name}/h" in tensors:
                 h = tensors.keep(f"pipe/{cell.name}/h", device)
                 cell.check(h)
                 self._lay(cell, h)
@@ -264,7 +264,7 @@ class Aligned:
             check(entry, flight, self.number - entry, self.schedule, self.system, trial)
             for cell in self.system.cells:
                 fits = cell.name in self.pipes and self.pipes[cell.name].h.shape[1:] == trial[cell.name].shape
-                if isinstance(cell, Stack) and not fits:
+                if isinstance(cell, LayerStack) and not fits:
                     raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
             self._key, self._trial = _tree.describe(flight.sample.u), trial
             self._check_target(flight.sample)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn._replay import Buffers, devices_of, drawing, generators, tensors_of
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError
-from hamlearn.hamiltonian import vjp
-from hamlearn.local.kept import Buffers, random_state, set_random_state, used_devices
 from hamlearn.local.residual import Residual
 from hamlearn.local.wiring import Merged, Node
 
@@ -24,7 +24,7 @@ _STEADY = {
 }  # fmt: skip
 
 
-class Trace:
+class CellTrace:
     """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ."""
 
     def __init__(self, out: Tensor, inputs: list[Tensor], theta: list[Tensor]) -> None:
@@ -72,7 +72,7 @@ class Cell:
         self.parents = [node.sources[i] for i in self.from_nodes]
         modules = list(node.module.modules())
         self.buffers = Buffers(modules)
-        self.devices = used_devices(modules)
+        self.devices = devices_of(tensors_of(modules))
         self.inplace = any(getattr(m, "inplace", False) for m in modules)
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
@@ -110,7 +110,7 @@ class Cell:
         """ĥ, to be carried on; ticks run without a graph."""
         return self._evaluate(inputs).clone()
 
-    def trace(self, inputs: list[Tensor]) -> Trace:
+    def trace(self, inputs: list[Tensor]) -> CellTrace:
         """ĥ with a graph from the nodes that were read and from θ."""
         inputs = list(inputs)
         for i in self.from_nodes:
@@ -125,7 +125,7 @@ class Cell:
             theta = [weight.detach().to(wide).requires_grad_() for weight in theta]
         with torch.enable_grad():
             out = self._evaluate(inputs, None if wide is None else theta)
-        return Trace(out, [inputs[i] for i in self.from_nodes], theta)
+        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
@@ -135,8 +135,7 @@ class Cell:
         if draws is None:
             trace = self.trace(inputs)
         else:
-            with torch.random.fork_rng(self.devices):
-                set_random_state(self.devices, draws)
+            with drawing(self.devices, draws):
                 trace = self.trace(inputs)
         result = trace.both(z)
         self.buffers.put_back(kept)
@@ -148,7 +147,7 @@ class Cell:
 
     def draws(self) -> list[Tensor] | None:
         """State of the random number generators, for `again`; `None` for a node that draws none."""
-        return random_state(self.devices) if self.may_draw() else None
+        return generators(self.devices) if self.may_draw() else None
 
     def _evaluate(self, inputs: list[Any], theta: list[Tensor] | None = None) -> Tensor:
         if self.inplace:

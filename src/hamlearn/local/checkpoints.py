@@ -8,12 +8,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from hamlearn._claims import Tensors, number, whole
-from hamlearn.learner._saving import Change, Saving
+from hamlearn.learner._owner import Owner
+from hamlearn.learner._saving import Change
 from hamlearn.local.outer import dense
 from hamlearn.local.setting import Settings
 
 
-class Snapshot(Settings, Saving):
+class LocalSnapshot(Settings, Owner):
     """A local learner's state as a value; `LocalLearner` is what users see of it."""
 
     _engine: Any
@@ -36,14 +37,14 @@ class Snapshot(Settings, Saving):
         }
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {f"omega/{i}": dense(omega) for i, omega in enumerate(self._progress.omega)}
+        tensors = {f"omega/{i}": dense(omega) for i, omega in enumerate(self._ticker.omega)}
         held, engine = self._engine.saved()
         tensors |= {f"engine/{name}": tensor for name, tensor in held.items()}
-        return tensors, {"t": self._progress.t, "updates": self._progress.updates, "engine": engine}
+        return tensors, {"t": self._ticker.t, "updates": self._ticker.updates, "engine": engine}
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
-        progress, engine = self._progress, self._engine
-        held = [dense(omega) for omega in progress.omega]
+        ticker, engine = self._ticker, self._engine
+        held = [dense(omega) for omega in ticker.omega]
         moved = {
             "omega": [left.keep(f"omega/{i}", omega.device, omega) for i, omega in enumerate(held)],
             "t": number(header["t"], "t"),
@@ -54,7 +55,7 @@ class Snapshot(Settings, Saving):
         loaded.load(left.under("engine/"), header["engine"])
 
         def put() -> None:
-            vars(progress).update(moved)
+            vars(ticker).update(moved)
             vars(engine).update(vars(loaded))
 
-        return Change([progress, engine], put)
+        return Change([ticker, engine], put)

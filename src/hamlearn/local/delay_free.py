@@ -9,7 +9,7 @@ from torch import Tensor
 from hamlearn._claims import Tensors, record, whole
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
-from hamlearn.local.system import System
+from hamlearn.local.system import LocalSystem
 from hamlearn.local.unaligned import Unaligned, check_shapes
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
@@ -22,7 +22,7 @@ class DelayFree(Unaligned):
     that state, and enters the costates in the step that follows, the first whose right-hand side sees it.
     """
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: LocalSystem) -> None:
         super().__init__(system)
         self.ticks = len(system.cells)
         self.kappa = 0

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamlearn._torch_private import tree_map
 from hamlearn.local.outer import Outer
-from hamlearn.local.stacked import Stack
+from hamlearn.local.stacked import LayerStack
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
@@ -81,7 +81,7 @@ class Line:
     ask for again, and a tick that is refused writes it anew.
     """
 
-    def __init__(self, stack: Stack, h: Tensor, delays: list[int]) -> None:
+    def __init__(self, stack: LayerStack, h: Tensor, delays: list[int]) -> None:
         self.size = max(delays) + 1
         self.slots = h.new_zeros(self.size, *h.shape)
         layer = torch.arange(stack.length)

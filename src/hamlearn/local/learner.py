@@ -2,33 +2,34 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn._replay import evaluating
+from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
+from hamlearn.learner._blocks import BlockRunner, tell_eager
 from hamlearn.learner._running import Reader
+from hamlearn.learner._setting import check_chunk, no_sample, require_gradients
 from hamlearn.local.aligned import Aligned
-from hamlearn.local.checkpoints import Snapshot
+from hamlearn.local.checkpoints import LocalSnapshot
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
 from hamlearn.local.fused import FusedRunner, fit, unavailable
-from hamlearn.local.kept import evaluating
-from hamlearn.local.progress import Progress
 from hamlearn.local.setting import check_setting
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import Losses, Order, System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem, Losses, OrderName
+from hamlearn.local.ticker import Ticker
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.local.wiring import Groups, wire
 from hamlearn.loops import UnsupportedError
 from hamlearn.state import Sample, State, StepReport
 
 
-class LocalLearner(Snapshot):
+class LocalLearner(LocalSnapshot):
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
 
     ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +
@@ -77,7 +78,7 @@ class LocalLearner(Snapshot):
         hold: int = 1,
         align: bool = False,
         delay_free: bool = False,
-        order: Order = "parallel",
+        order: OrderName = "parallel",
         stacked: bool = True,
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
         compute_dtype: torch.dtype | None = None,
@@ -87,36 +88,38 @@ class LocalLearner(Snapshot):
         cycle = wiring.cycle() if delay_free else None
         if cycle:
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
+        super().__init__()
         self._hold = hold
-        self._system = System(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
+        self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
         self._align, self._delay_free = align, delay_free
         engine = Aligned if align else DelayFree if delay_free else Unaligned
         self._engine: Any = engine(self._system)
-        self._progress = Progress(self._system, self._engine, on_nonfinite)
-        self._reader = Reader()
-        self._blocks: FusedRunner | None = None
+        self._ticker = Ticker(self._system, self._engine, on_nonfinite)
         self._told = False
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle(hand_over=True)
         return vars(self) | {"_blocks": None}
 
-    def __copy__(self) -> LocalLearner:
-        raise ConfigError("copy.copy() would give two learners one set of weights: use copy.deepcopy()")
-
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         for cell in self._system.cells:
-            if isinstance(cell, Stack):
+            if isinstance(cell, LayerStack):
                 # A copy of a weight is no view of the copied stack any more.
                 cell.own()
+
+    @property
+    def module(self) -> nn.Module:
+        """What is learned, with the weights as they are now."""
+        self._settle()
+        return self._system.wiring.root
 
     @property
     def state(self) -> State:
         """Time, h and z by node, and ω by parameter name. Aligned, each node's are those of its own sample."""
         self._settle(hand_over=True)
         h, z = self._engine.by_node()
-        now = self._progress
+        now = self._ticker
         return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
 
     @property
@@ -140,13 +143,6 @@ class LocalLearner(Snapshot):
         cells = [cell for cell in self._system.cells if cell.name in schedule.backward]
         return {n: delay for c in cells for n, delay in zip(c.names, schedule.delays(c.name), strict=True)}
 
-    @property
-    def position(self) -> int:
-        """How many samples of the present stream have been taken."""
-        if self._blocks is not None:
-            self._blocks.count()
-        return self._reader.position
-
     def step(self, sample: Sample) -> StepReport:
         """Show one sample for `hold` ticks. If anything is wrong with it, the learner stays exactly as it was.
 
@@ -154,24 +150,20 @@ class LocalLearner(Snapshot):
         samples are under way there is none, and `y`, `loss` and `sample` are `None`.
         """
         if not isinstance(sample, Sample):
-            raise SampleError(f"step() takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)")
-        if torch.is_inference_mode_enabled():
-            raise ConfigError(
-                "a step was asked for in inference mode, where nothing can be learned: leave it first"
-            )
+            raise no_sample(sample)
+        require_gradients()
         self._settle(hand_over=True)
         if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
-            self._progress.shown += 1
-            return StepReport(self._progress.t, None, None, sample, skipped=True)
-        report = self._progress.show(sample, self._hold * self._engine.ticks)
-        return report if report is not None else StepReport(self._progress.t, None, None, None)
+            return self._ticker.pass_over(sample, self._reader)
+        report = self._ticker.show(sample, self._hold * self._engine.ticks, self._reader)
+        return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
         self._settle(hand_over=True)
         reports = []
         while self._align and self._engine.flights:
-            report = self._progress.show(None, 1)
+            report = self._ticker.show(None, 1)
             if report is not None:
                 reports.append(report)
         return reports
@@ -181,7 +173,7 @@ class LocalLearner(Snapshot):
         stream: Iterable[Sample],
         max_steps: int | None = None,
         engine: Literal["eager", "compiled"] = "eager",
-        chunk: int = 256,
+        chunk: int | None = None,
         *,
         resume: bool = False,
     ) -> Iterator[StepReport]:
@@ -196,26 +188,18 @@ class LocalLearner(Snapshot):
             max_steps: How many samples to take at most.
             engine: `"eager"`, one tick at a time. `"compiled"`: on a GPU, chains of linear layers are ticked by
                 kernels that read and write each weight once, many ticks in one call; whatever the learner is
-                asked between two reports, it answers as of the last one. Elsewhere it goes on eagerly, and says
-                why, once.
-            chunk: How many ticks the compiled engine takes before it hands out their reports, at most.
+                asked between two reports, it answers as of the last one. Elsewhere the run falls back to the
+                eager engine, and says why, once.
+            chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
-        if engine not in ("eager", "compiled"):
-            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
-        if not isinstance(chunk, int) or chunk < 1:
-            raise ConfigError(f"chunk={chunk!r} must be a whole number of ticks, at least 1")
-        self._settle()
-        if engine == "compiled" and self._fuses():
-            assert self._blocks is not None
-            size = max(1, chunk // self._hold)
-            return self._told_of(self._blocks.reports(stream, max_steps, resume, size), max_steps)
-        return self._eager(stream, max_steps, resume)
+        size = max(1, check_chunk(chunk, on_gpu=False) // self._hold)
+        return self._told_of(self._reports(stream, max_steps, engine, size, resume), max_steps)
 
-    def _fuses(self) -> bool:
-        """Whether there are fused ticks for this learner; says once why there are none."""
+    def _runner(self) -> BlockRunner | None:
+        """Fused ticks; says once why there are none."""
         if self._blocks is not None:
-            return True
+            return self._blocks
         reason = unavailable(self._system.theta[0].device)
         if self._delay_free:
             reason = "delay_free moves one layer in a tick"
@@ -224,11 +208,11 @@ class LocalLearner(Snapshot):
         except UnsupportedError as error:
             reason = reason or str(error)
         if reason is None:
-            self._blocks = FusedRunner(self)
+            self._blocks = FusedRunner(self._ticker, self._hold, self._reader, self.step)
         elif not self._told:
             self._told = True
-            warnings.warn(f"engine='compiled' goes on eagerly: {reason}", RuntimeWarning, stacklevel=3)
-        return reason is None
+            tell_eager(reason, frames=3)
+        return self._blocks
 
     def _told_of(self, reports: Iterator[StepReport], max_steps: int | None) -> Iterator[StepReport]:
         """Those reports that tell of a sample, and at the end of the stream those of the samples in flight."""
@@ -237,30 +221,6 @@ class LocalLearner(Snapshot):
             taken += 1
             if report.y is not None or report.skipped:
                 yield report
-        if max_steps is None or taken < max_steps:
-            yield from self.flush()
-
-    def _eager(self, stream: Iterable[Sample], max_steps: int | None, resume: bool) -> Iterator[StepReport]:
-        taken = 0
-        reader, progress = self._reader, self._progress
-        due = 0, 0, False
-
-        def step(sample: Sample) -> StepReport:
-            nonlocal due
-            due = reader.position + 1, progress.shown + 1, getattr(sample, "boundary", False)
-            return self.step(sample)
-
-        try:
-            for report in reader.reports(step, stream, max_steps, resume, pending=lambda: 0):
-                taken += 1
-                if report.y is not None or report.skipped:
-                    yield report
-        except BaseException:
-            # An interrupt may come when a step has been taken and not yet counted.
-            position, shown, boundary = due
-            if progress.shown == shown and reader.position < position:
-                reader.progress = reader.progress.after(1, [boundary])
-            raise
         if max_steps is None or taken < max_steps:
             yield from self.flush()
 
@@ -285,3 +245,9 @@ class LocalLearner(Snapshot):
         """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
         self._settle(hand_over=True)
         self._engine.reset()
+
+
+def settled(learner: LocalLearner) -> tuple[Ticker, Reader]:
+    """All that a local learner holds, its place in the stream included, with nothing left to an engine."""
+    learner._settle(hand_over=True)
+    return learner._ticker, learner._reader

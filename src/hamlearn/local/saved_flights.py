@@ -12,8 +12,8 @@ from hamlearn import _tree
 from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, whole
 from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight
-from hamlearn.local.schedule import Schedule
-from hamlearn.local.system import System
+from hamlearn.local.schedule import Timetable
+from hamlearn.local.system import LocalSystem
 from hamlearn.tokens import pack_sample, unpack_sample
 
 
@@ -53,7 +53,7 @@ def restore(
 
 
 def check(
-    entry: int, flight: Flight, age: int, schedule: Schedule, system: System, trial: dict[str, Tensor]
+    entry: int, flight: Flight, age: int, schedule: Timetable, system: LocalSystem, trial: dict[str, Tensor]
 ) -> None:
     """Raise `ValueError` unless a sample that entered `age` ticks ago can be in flight like this.
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from hamlearn.errors import ConfigError
-from hamlearn.local.system import System
+from hamlearn.local.system import LocalSystem
 
 
 class Placed(Protocol):
@@ -27,7 +27,7 @@ class Placed(Protocol):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Timetable:
     """Ticks after a sample's entry at which a cell's first layer computes it, and its last one learns from it.
 
     Node g computes sample s at tick s + d_g, with d_g the longest path from an input. The loss at an output is
@@ -62,7 +62,7 @@ class Schedule:
         return [self.first(name) - self.forward[name] - 2 * i for i in range(self.length[name])]
 
 
-def schedule(system: System) -> Schedule:
+def schedule(system: LocalSystem) -> Timetable:
     """The delays of an acyclic graph."""
     cycle = system.wiring.cycle()
     if cycle:
@@ -73,7 +73,7 @@ def schedule(system: System) -> Schedule:
     return schedule_of(system.cells, system.wiring.outputs, system.order)
 
 
-def schedule_of(cells: Sequence[Placed], outputs: Sequence[str], order: str) -> Schedule:
+def schedule_of(cells: Sequence[Placed], outputs: Sequence[str], order: str) -> Timetable:
     """The delays of cells that stand in topological order."""
     lag = 0 if order == "sequential" else 1
     forward: dict[str, int] = {}
@@ -93,4 +93,4 @@ def schedule_of(cells: Sequence[Placed], outputs: Sequence[str], order: str) -> 
         if arrivals:
             backward[cell.name] = max(arrivals)
     horizon = max(backward[name] + length[name] for name in backward)
-    return Schedule(forward, backward, lag, horizon, length)
+    return Timetable(forward, backward, lag, horizon, length)

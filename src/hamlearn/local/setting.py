@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.parameter import is_lazy
 
 from hamlearn.adaptive import Adaptive
@@ -13,9 +13,8 @@ from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 
 if TYPE_CHECKING:
-    from hamlearn.local.fused import FusedRunner
-    from hamlearn.local.progress import Progress
-    from hamlearn.local.system import System
+    from hamlearn.local.system import LocalSystem
+    from hamlearn.local.ticker import Ticker
 
 
 def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, order: str, nonfinite: str) -> None:
@@ -58,25 +57,11 @@ def check_tensors(named: list[tuple[str, Tensor]]) -> None:
 class Settings:
     """What a learner was made with; nothing of it can be set anew, which would have no effect."""
 
-    _system: System
-    _progress: Progress
+    _system: LocalSystem
+    _ticker: Ticker
     _hold: int
     _align: bool
     _delay_free: bool
-    _blocks: FusedRunner | None
-
-    def _settle(self, *, hand_over: bool = False) -> None:
-        """Be where the last report says if fused ticks have run ahead, and have all that they hold."""
-        if self._blocks is not None:
-            self._blocks.settle()
-            if hand_over:
-                self._blocks.hand_over()
-
-    @property
-    def module(self) -> nn.Module:
-        """What is learned, with the weights as they are now."""
-        self._settle()
-        return self._system.wiring.root
 
     @property
     def hyper(self) -> Hyper:
@@ -106,4 +91,4 @@ class Settings:
     @property
     def on_nonfinite(self) -> str:
         """What is done where a value is not finite."""
-        return self._progress.on_nonfinite
+        return self._ticker.on_nonfinite

@@ -8,8 +8,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import vjp
 from hamlearn.local.layers import branch_of, flat, out_of_place
 from hamlearn.local.outer import Outer
 from hamlearn.local.wiring import Node
@@ -63,7 +63,7 @@ class StackTrace:
         return [weight, delta.squeeze(1) if delta.shape[1] == 1 else delta.sum(1)]
 
 
-class Stack:
+class LayerStack:
     """A chain of equal layers σ(W_l x_l + b_l) as one cell: state and costate are (layers, ..., n).
 
     Residual layers add x_l to that. x_0 comes from outside and x_l = h_{l−1}; a message to x_l is one to h_{l−1}.

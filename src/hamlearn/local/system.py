@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from hamlearn.derivatives import Loss, instantaneous_loss, vjp
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.hamiltonian import Loss, instantaneous_loss, vjp
 from hamlearn.hyper import Hyper
 from hamlearn.local.cells import Cell
 from hamlearn.local.losses import without_graph
@@ -21,16 +20,16 @@ from hamlearn.local.outer import Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
 from hamlearn.local.setting import check_tensors
-from hamlearn.local.stacked import Stack
+from hamlearn.local.stacked import LayerStack
 from hamlearn.local.wiring import Node, Wiring
 from hamlearn.velocity import Value, Velocity
 
-Order = Literal["parallel", "sequential"]
+OrderName = Literal["parallel", "sequential"]
 Losses = Loss | Mapping[str, Loss]
 
 
 @dataclass
-class System:
+class LocalSystem:
     """A wiring with its learnable weights laid out in slots: one per weight, or one per stack of weights.
 
     `wide` is the type to compute in, `None` where it is the one of the weights.
@@ -39,10 +38,10 @@ class System:
     wiring: Wiring
     loss: Losses
     hyper: Hyper
-    order: Order
+    order: OrderName
     stacked: bool
     wide: torch.dtype | None = None
-    cells: list[Cell | Stack] = field(init=False)
+    cells: list[Cell | LayerStack] = field(init=False)
     theta: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -58,7 +57,8 @@ class System:
         self._name_of: dict[Tensor, str] = {w: n for n, w in found}
         if isinstance(self.loss, Mapping) and set(self.loss) != set(self.wiring.outputs):
             raise ConfigError(f"losses for {sorted(self.loss)}, but the outputs are {sorted(self.wiring.outputs)}")
-        Velocity(self.hyper.beta, list(self.names.values()), weights)
+        given = Velocity(self.hyper.beta, list(self.names.values()), weights).resolved
+        self._beta_of = dict(zip(self.names.values(), given, strict=True))
         self.theta = []
         self.slot_names: list[tuple[str, ...]] = []
         self._betas: list[Value] = []
@@ -80,9 +80,9 @@ class System:
         if self._one_beta:
             beta = self.hyper.beta
         outputs = self.wiring.outputs
-        self._loss_of = dict(self.loss) if isinstance(self.loss, Mapping) else dict.fromkeys(outputs, self.loss)
+        self.loss_of = dict(self.loss) if isinstance(self.loss, Mapping) else dict.fromkeys(outputs, self.loss)
         self._only = outputs[0] if len(outputs) == 1 and self.wiring.read is None else None
-        self._without_graph = without_graph(self._loss_of[self._only]) if self._only is not None else None
+        self._without_graph = without_graph(self.loss_of[self._only]) if self._only is not None else None
         self.velocity = Velocity(beta, slots, self.theta)
         self._device = self.theta[0].device.type
 
@@ -93,12 +93,12 @@ class System:
                 self._place[weight] = len(self.theta)
                 self.theta.append(weight)
                 self.slot_names.append((self._name_of[weight],))
-                self._betas.append(self._beta(self._name_of[weight]))
+                self._betas.append(self._beta_of[self._name_of[weight]])
         return Cell(node, [self._place[w] for w in weights], weights, nodes)
 
-    def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> Stack:
+    def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> LayerStack:
         slots = list(range(len(self.theta), len(self.theta) + len(betas)))
-        stack = Stack(run, slots, nodes)
+        stack = LayerStack(run, slots, nodes)
         per_layer = [list(node.module.parameters()) for node in run]
         self.theta += stack.theta
         self.slot_names += [tuple(self._name_of[w] for w in kind) for kind in zip(*per_layer, strict=True)]
@@ -110,7 +110,7 @@ class System:
         kinds = zip(*(list(node.module.parameters()) for node in run), strict=True)
         betas: list[Value] = []
         for kind in kinds:
-            values = [self._beta(self._name_of[w]) for w in kind]
+            values = [self._beta_of[self._name_of[w]] for w in kind]
             if all(v is values[0] for v in values) and not (isinstance(values[0], Tensor) and values[0].dim()):
                 betas.append(values[0])
             elif all(isinstance(v, float | int) for v in values):
@@ -119,12 +119,6 @@ class System:
             else:
                 return None
         return betas
-
-    def _beta(self, name: str) -> Value:
-        beta: Any = self.hyper.beta
-        if not isinstance(beta, Mapping):
-            return beta
-        return next(value for pattern, value in beta.items() if fnmatchcase(name, pattern))
 
     def moves(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> list[Move]:
         """θ ← θ − τβ⊙ω, ready to be made in as few calls as the kinds of β allow."""
@@ -207,7 +201,7 @@ class System:
         """The sum of the losses of the output nodes in `h`."""
         read = self.wiring.read
         losses = [
-            instantaneous_loss(self._loss_of[name], x if read is None else read(x), targets[name])
+            instantaneous_loss(self.loss_of[name], x if read is None else read(x), targets[name])
             for name, x in h.items()
         ]
         return losses[0] if len(losses) == 1 else sum(losses[1:], losses[0])

@@ -13,8 +13,8 @@ from hamlearn.errors import SampleError
 from hamlearn.local.cells import Cell
 from hamlearn.local.outer import Outer
 from hamlearn.local.proposal import Done, Proposal, add_at
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 
@@ -28,7 +28,7 @@ class Unaligned:
 
     ticks = 1
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: LocalSystem) -> None:
         self.system = system
         self.h: list[Tensor] = []
         self.z: list[Tensor] = []
@@ -109,7 +109,7 @@ class Unaligned:
         """A part of a graph: hand on the messages to other parts, and add theirs to `incoming`."""
 
     def _costate(
-        self, cell: Cell | Stack, z: Tensor, inner: Tensor | None, incoming: Tensor | None, rates: Rates
+        self, cell: Cell | LayerStack, z: Tensor, inner: Tensor | None, incoming: Tensor | None, rates: Rates
     ) -> Tensor:
         message = cell.join(inner, torch.zeros_like(cell.last(z)) if incoming is None else incoming)
         keep = 1 + rates.s - rates.stride * rates.eta_z
@@ -148,7 +148,7 @@ class Unaligned:
         return named(self.system.cells, self.h), named(self.system.cells, self.z)
 
 
-def named(cells: list[Cell | Stack], values: list[Tensor]) -> dict[str, Tensor]:
+def named(cells: list[Cell | LayerStack], values: list[Tensor]) -> dict[str, Tensor]:
     """One tensor per node, by its name."""
     pairs = zip(cells, values, strict=bool(values))
     return {name: x for cell, value in pairs for name, x in zip(cell.names, cell.split(value), strict=True)}
@@ -161,7 +161,7 @@ def coupling(z: list[Tensor], h: list[Tensor], h1: list[Tensor], tau: float) -> 
     return total if tau == 1.0 else total / tau
 
 
-def check_shapes(cells: list[Cell | Stack], h1: list[Tensor], h: list[Tensor]) -> None:
+def check_shapes(cells: list[Cell | LayerStack], h1: list[Tensor], h: list[Tensor]) -> None:
     """Raise where a node's output changed its shape from one tick to the next."""
     for cell, new, old in zip(cells, h1, h, strict=True):
         if new.shape != old.shape:

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
 from hamlearn.local.layers import module_hooks, settings_of
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
 
 _requires_grad = attrgetter("requires_grad")
 _AT_ONCE = 4
 
 
-class Watch:
+class ModuleWatch:
     """Looks before every step whether the learner's lists of modules and weights are still those of the module.
 
     Attributes of modules, modes and hooks may change at any time, and the next step sees them. A weight or a
@@ -30,8 +30,8 @@ class Watch:
         system: The learner's weights, in their slots.
     """
 
-    def __init__(self, modules: list[nn.Module], system: System) -> None:
-        self._stacks = [cell for cell in system.cells if isinstance(cell, Stack)]
+    def __init__(self, modules: list[nn.Module], system: LocalSystem) -> None:
+        self._stacks = [cell for cell in system.cells if isinstance(cell, LayerStack)]
         layers = [(stack, layer) for stack in self._stacks for layer in range(stack.length)]
         stacked = {m for stack in self._stacks for m in stack.modules}
         owned = {slot for stack in self._stacks for slot in stack.slots}
@@ -74,7 +74,7 @@ class _Part:
     """Some of the modules; the comparisons run in C."""
 
     def __init__(
-        self, modules: list[nn.Module], layers: list[tuple[Stack, int]], members: list[tuple[Any, str, Any]]
+        self, modules: list[nn.Module], layers: list[tuple[LayerStack, int]], members: list[tuple[Any, str, Any]]
     ) -> None:
         stacked = [m for stack, layer in layers for m in stack.nodes[layer].module.modules()]
         modules = modules + stacked

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hamlearn import _tree
+from hamlearn._replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
-from hamlearn.local.kept import evaluating
 from hamlearn.local.narrow import widened
 from hamlearn.local.neurons import Neurons
 from hamlearn.local.traced import traced

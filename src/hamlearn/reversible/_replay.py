@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn.local.kept import Buffers
+from hamlearn._replay import Buffers
 
 
 class Replay:

@@ -15,7 +15,7 @@ import torch
 from hamlearn import _tree
 from hamlearn.errors import HamlearnError
 from hamlearn.learner import Learner
-from hamlearn.learner._rows import Row
+from hamlearn.learner._rows import BlockReport
 from hamlearn.serve.building import Engine, built, warmed
 from hamlearn.serve.inbox import Inbox, Stretch
 from hamlearn.serve.journal import Journal
@@ -200,7 +200,7 @@ class Agent:
             left, taken = self.inbox.put(plan), 0
             try:
                 for report in self.learner.run(self.inbox, left, self.engine, self._chunk):
-                    if isinstance(report, Row):
+                    if isinstance(report, BlockReport):
                         count = self._note_all(_without(plan, taken), report)
                     else:
                         first = _without(plan, taken)[0]
@@ -220,7 +220,7 @@ class Agent:
         for _ in self.learner.run(self.inbox, 0, self.engine, self._chunk, resume=resume):
             raise AssertionError("a run of no steps has no reports")
 
-    def _note_all(self, plan: list[Stretch], report: Row) -> int:
+    def _note_all(self, plan: list[Stretch], report: BlockReport) -> int:
         """Note down a report and all that follow it in its block; answers how many."""
         self._last, stack = report, report.rest()
         count = len(stack.t)

@@ -12,26 +12,26 @@ from hamlearn.local.flights import Flight
 from hamlearn.local.fused.pace import Entry
 from hamlearn.local.fused.tick import Held, Ticks
 from hamlearn.local.outer import dense
-from hamlearn.local.progress import Progress
-from hamlearn.local.stacked import Stack
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.ticker import Ticker
 from hamlearn.local.unaligned import Unaligned
 from hamlearn.state import Sample
 
 
-def take_omega(ticks: Ticks, progress: Progress) -> None:
+def take_omega(ticks: Ticks, ticker: Ticker) -> None:
     """Copy ω of all slots."""
     for held in ticks.held:
         for slot, omega in zip(held.group.slots, held.omega, strict=True):
-            omega.copy_(dense(progress.omega[slot]).view(omega.shape))
+            omega.copy_(dense(ticker.omega[slot]).view(omega.shape))
 
 
-def give_omega(ticks: Ticks, progress: Progress) -> None:
+def give_omega(ticks: Ticks, ticker: Ticker) -> None:
     """Copies of ω for the eager engine, in its shapes."""
-    found = list(progress.omega)
+    found = list(ticker.omega)
     for held in ticks.held:
         for slot, omega in zip(held.group.slots, held.omega, strict=True):
-            found[slot] = omega.clone().view(progress.system.theta[slot].shape)
-    progress.omega = found
+            found[slot] = omega.clone().view(ticker.system.theta[slot].shape)
+    ticker.omega = found
 
 
 def take_unaligned(ticks: Ticks, engine: Unaligned) -> bool:
@@ -96,7 +96,7 @@ def give_aligned(ticks: Ticks, engine: Aligned, number: int, entries: dict[int, 
     for held in ticks.held:
         cell, line = held.group.cell, held.line
         assert line is not None
-        if isinstance(cell, Stack) and entries:
+        if isinstance(cell, LayerStack) and entries:
             h = _shaped(ticks, held, held.h[0])
             engine._lay(cell, h)
             pipe = engine.pipes[cell.name]
@@ -115,7 +115,7 @@ def give_aligned(ticks: Ticks, engine: Aligned, number: int, entries: dict[int, 
             if sent and number - place == schedule.backward[name]:
                 flight.z[name] = held.z[0, -1].clone().view(*ticks.lead, -1)
             # A stack passes on what it has, be it zeros.
-            sent = sent or isinstance(held.group.cell, Stack)
+            sent = sent or isinstance(held.group.cell, LayerStack)
         engine.flights[place] = flight
 
 
@@ -144,7 +144,7 @@ def _shaped(ticks: Ticks, held: Held, x: Tensor) -> Tensor:
     """A copy in the shape that the eager cell has."""
     layers, _, rows = x.shape
     shape = (*ticks.lead, rows)
-    return x.clone().view((layers, *shape) if isinstance(held.group.cell, Stack) else shape)
+    return x.clone().view((layers, *shape) if isinstance(held.group.cell, LayerStack) else shape)
 
 
 def _rows(z: Tensor, held: Held) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from hamlearn.local.cells import Cell
 from hamlearn.local.layers import branch_of, flat, module_hooks
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
 from hamlearn.loops import UnsupportedError
 
 WIDEST = 8192
@@ -41,7 +41,7 @@ class Group:
         wide: Type of everything but W and b.
     """
 
-    cell: Cell | Stack
+    cell: Cell | LayerStack
     weight: Tensor
     bias: Tensor | None
     slots: tuple[int, ...]
@@ -67,7 +67,7 @@ def unavailable(device: torch.device) -> str | None:
     return None
 
 
-def fit(system: System) -> list[Group]:
+def fit(system: LocalSystem) -> list[Group]:
     """The learner's cells as groups.
 
     Raises:
@@ -107,8 +107,8 @@ def check_batch(samples: int) -> None:
         )
 
 
-def _group(cell: Cell | Stack, wide: torch.dtype | None) -> Group:
-    node = cell.nodes[0] if isinstance(cell, Stack) else cell.node
+def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
+    node = cell.nodes[0] if isinstance(cell, LayerStack) else cell.node
     branch, residual = branch_of(node.module)
     leaves = flat(branch) or [branch]
     linear, functions = leaves[0], leaves[1:]

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hamlearn.local.progress import Progress
+from hamlearn.local.ticker import Ticker
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
@@ -58,11 +58,11 @@ class Told:
     rates: Rates
 
 
-class Pace:
+class FusedPace:
     """Rates of all ticks of a block, as far as they are valid.
 
     Args:
-        progress: Time, updates and rates of the learner.
+        ticker: Time, updates and rates of the learner.
         block: The samples.
         hold: Ticks that each is shown for.
         lag: Aligned: ticks from a sample's entry to its loss; `None`: unaligned.
@@ -81,7 +81,7 @@ class Pace:
 
     def __init__(
         self,
-        progress: Progress,
+        ticker: Ticker,
         block: Block,
         hold: int,
         lag: int | None,
@@ -91,14 +91,14 @@ class Pace:
         rows: tuple[list[Tensor], list[Tensor]],
     ) -> None:
         self.lag = lag
-        self.t, self.updates, self.fresh = progress.t, progress.updates, fresh
+        self.t, self.updates, self.fresh = ticker.t, ticker.updates, fresh
         self.factors: Factors = KEPT
         self.rows: list[list[float]] = []
         self.targets: list[Tensor | None] = []
         self.told: list[Told | None] = []
         self._rates: dict[Any, tuple[Rates, list[float]]] = {}
-        self._progress = progress
-        self._still = progress._constant and not progress.system.velocity.scheduled
+        self._ticker = ticker
+        self._still = ticker.usual.constant and not ticker.system.velocity.scheduled
         self.count = 0
         for index in range(block.count):
             try:
@@ -145,13 +145,13 @@ class Pace:
 
     def _at(self, t: float, tau: float | None) -> tuple[Rates, list[float]]:
         """Rates, and −τβ of each slot."""
-        system, first = self._progress.system, self.updates == 0
+        system, first = self._ticker.system, self.updates == 0
         key = tau, first
         if self._still and key in self._rates:
             return self._rates[key]
         rates = system.hyper.at(t, tau, first=first)
         betas = system.velocity.values(t)
-        self._progress._overshoot.look([rates])
+        self._ticker.usual.overshoot.look([rates])
         found = rates, [-(rates.stride * float(beta)) for beta in betas]
         self._rates = {key: found}
         return found

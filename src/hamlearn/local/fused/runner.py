@@ -2,61 +2,62 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from hamlearn._torch_private import foreach_copy_
-from hamlearn.learner._blocks import BlockRunner
+from hamlearn.learner._blocks import BlockRunner, Undo
 from hamlearn.learner._rows import Ahead
+from hamlearn.learner._running import Reader
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.fused import exchange
 from hamlearn.local.fused.fit import Group, check_batch, fit
-from hamlearn.local.fused.pace import Entry, Pace
+from hamlearn.local.fused.pace import Entry, FusedPace
 from hamlearn.local.fused.tick import AT_ONCE, Ticks
-from hamlearn.state import StepReport
+from hamlearn.local.ticker import Ticker
+from hamlearn.state import Sample, StepReport
 from hamlearn.streams.blocks import Block
-
-if TYPE_CHECKING:
-    from hamlearn.local.learner import LocalLearner
 
 
 class FusedRunner(BlockRunner):
     """Takes blocks of samples in ticks of kernels that read and write all weights and costates once.
 
     While a run goes on, states and ω lie where the kernels have them; `hand_over` gives them back.
+
+    Args:
+        ticker: Time, ω and θ, and the engine that they go back to.
+        hold: Ticks that each sample is shown for.
+        reader: Reads the stream and keeps count.
+        step: Takes one sample eagerly.
     """
 
-    def __init__(self, learner: LocalLearner) -> None:
-        super().__init__(learner._reader, learner.step)
-        self._progress = learner._progress
-        self._engine: Any = learner._engine
-        self._hold = learner._hold
-        self._loss = learner._system._loss_of[learner._system.wiring.outputs[0]]
+    def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
+        super().__init__(reader, step)
+        self.ticker = ticker
+        self._engine: Any = ticker.engine
+        self._hold = hold
+        self._loss = ticker.system.loss_of[ticker.system.wiring.outputs[0]]
         self._ticks: Ticks | None = None
         self._key: Any = None
         self._holds = False
-        self._flights: dict[int, Entry] = {}
-        self._number = 0
-        self._fresh = False
-
-    def pending(self) -> int:
-        """None: every sample is learned from as it passes."""
-        return 0
+        self.flights: dict[int, Entry] = {}
+        self.number = 0
+        self.fresh = False
 
     @torch.no_grad()
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once."""
-        progress = self._progress
-        groups = fit(progress.system)
+        ticker = self.ticker
+        groups = fit(ticker.system)
         device = groups[0].weight.device
         fits = _fits(block, groups, self._loss)
         if not fits or torch.is_autocast_enabled(device.type) or torch.is_inference_mode_enabled():
             return None
-        for _ in range(min(block.count, progress._watch.parts)):
-            progress._watch.check()
+        for _ in range(min(block.count, ticker.watch.parts)):
+            ticker.watch.check()
         ticks = self._ready(block, groups)
         if ticks is None:
             return None
@@ -64,15 +65,15 @@ class FusedRunner(BlockRunner):
         u = _brought(block.u[0], device)
         target = _brought(block.target[0], device) if block.target else None
         rows = list(u.unbind()), [] if target is None else list(target.unbind())
-        flights = dict(self._flights)
+        flights = dict(self.flights)
         lag = self._lag()
-        pace = Pace(progress, block, self._hold, lag, self._number, flights, self._fresh, rows)
+        pace = FusedPace(ticker, block, self._hold, lag, self.number, flights, self.fresh, rows)
         if pace.count < block.count:
-            return self._shorter(block, pace.count)
-        self.repair = undo = Undo(self, ticks)
+            return self.shorter(block, pace.count)
+        self.repair = undo = self._undo(ticks)
         ran = self._run(ticks, pace, u)
         good = block.count
-        if progress.on_nonfinite != "ignore":
+        if ticker.on_nonfinite != "ignore":
             bad = ran.wrong(pace)
             if lag is not None:
                 bad[:-1] |= ~u.isfinite().flatten(1).all(1).repeat_interleave(self._hold)
@@ -82,23 +83,22 @@ class FusedRunner(BlockRunner):
                 # A costate is looked at in the tick after the one that it was made in.
                 good = max(0, int(first[0]) - 1) // self._hold
         if good < block.count:
-            self.make_whole()
-            return self._shorter(block, good)
-        self._number += len(pace.rows)
+            return self.shorter(block, good)
+        self.number += len(pace.rows)
         horizon = 0 if lag is None else self._engine.schedule.horizon
-        self._flights = {n: entry for n, entry in flights.items() if n > self._number - horizon}
-        self._fresh = pace.fresh
-        progress.t, progress.updates = pace.t, pace.updates
-        progress.shown += block.count
-        torch.autograd.graph.increment_version(progress.system.theta)
+        self.flights = {n: entry for n, entry in flights.items() if n > self.number - horizon}
+        self.fresh = pace.fresh
+        ticker.t, ticker.updates = pace.t, pace.updates
+        ticker.shown += block.count
+        torch.autograd.graph.increment_version(ticker.system.theta)
         return Ahead(block, pace, ran, undo, self.reader.progress)  # type: ignore[arg-type]
 
     def row(self, ahead: Ahead, index: int) -> StepReport:
         """The report of a sample; of none while the first samples are under way."""
-        pace, ran = cast(Pace, ahead.plan), cast(Ran, ahead.ran)
+        pace, ran = cast(FusedPace, ahead.plan), cast(FusedRan, ahead.ran)
         told = pace.told[index]
         if told is None:
-            return StepReport(self._progress.t, None, None, None)
+            return StepReport(self.ticker.t, None, None, None)
         entry, tick = told.entry, told.tick
         y, losses = ran.rows
         loss = None if entry.target is None else losses[tick]
@@ -112,24 +112,29 @@ class FusedRunner(BlockRunner):
             return
         assert self._ticks is not None
         if isinstance(self._engine, Aligned):
-            exchange.give_aligned(self._ticks, self._engine, self._number, self._flights)
+            exchange.give_aligned(self._ticks, self._engine, self.number, self.flights)
         else:
-            exchange.give_unaligned(self._ticks, self._engine, self._fresh)
-        exchange.give_omega(self._ticks, self._progress)
-        self._holds, self._flights = False, {}
+            exchange.give_unaligned(self._ticks, self._engine, self.fresh)
+        exchange.give_omega(self._ticks, self.ticker)
+        self._holds, self.flights = False, {}
 
-    def _shorter(self, block: Block, good: int) -> Ahead | None:
-        shorter = self.run(block.part(0, good)) if good else None
-        if shorter is not None:
-            shorter.stops = True
-        return shorter
+    def _undo(self, ticks: Ticks) -> Undo:
+        """What puts the learner back to where it is."""
+        ticker, theta = self.ticker, self.ticker.system.theta
+        numbers = self.number, self.flights, self.fresh, ticker.t, ticker.updates, ticker.shown
+
+        def put_back() -> None:
+            self.number, self.flights, self.fresh, ticker.t, ticker.updates, ticker.shown = numbers
+            torch.autograd.graph.increment_version(theta)
+
+        return Undo([*theta, ticks.clock, *(x for held in ticks.held for x in held.state())], put_back)
 
     def _lag(self) -> int | None:
         """Aligned: ticks from a sample's entry to its loss."""
         if not isinstance(self._engine, Aligned):
             return None
         schedule = self._engine.schedule
-        return schedule.shown(self._progress.system.cells[-1].name) + schedule.lag
+        return schedule.shown(self.ticker.system.cells[-1].name) + schedule.lag
 
     def _ready(self, block: Block, groups: list[Group]) -> Ticks | None:
         """Ticks for such samples, with the learner's present state in them; `None` where that does not fit."""
@@ -169,16 +174,16 @@ class FusedRunner(BlockRunner):
                 u, target = flight.sample.u, flight.sample.target
                 if u.shape != usual or (target is not None and (target.shape, target.dtype) != ticks.of_targets):
                     return False
-            self._flights, self._number = exchange.take_aligned(ticks, engine), engine.number
+            self.flights, self.number = exchange.take_aligned(ticks, engine), engine.number
         else:
             if not exchange.fits_unaligned(ticks, engine):
                 return False
-            self._fresh = exchange.take_unaligned(ticks, engine)
-        exchange.take_omega(ticks, self._progress)
+            self.fresh = exchange.take_unaligned(ticks, engine)
+        exchange.take_omega(ticks, self.ticker)
         self._holds = True
         return True
 
-    def _run(self, ticks: Ticks, pace: Pace, u: Tensor) -> Ran:
+    def _run(self, ticks: Ticks, pace: FusedPace, u: Tensor) -> FusedRan:
         """All ticks of a block, in stretches as long as there are graphs for."""
         count, hold = len(pace.rows), self._hold
         rates = torch.zeros(count, ticks.rates.shape[1], dtype=torch.float64)
@@ -189,7 +194,7 @@ class FusedRunner(BlockRunner):
         blank = ticks.target.new_zeros(ticks.target_shape)
         known = [x for x in pace.targets if x is not None]
         target = torch.stack([blank if x is None else x for x in pace.targets]) if known else None
-        ran, start = Ran(ticks, count), 0
+        ran, start = FusedRan(ticks, count), 0
         while start < count:
             size = AT_ONCE
             while size > count - start:
@@ -205,26 +210,7 @@ class FusedRunner(BlockRunner):
         return ran
 
 
-class Undo:
-    """Puts a learner that fused ticks hold back to where it was."""
-
-    def __init__(self, runner: FusedRunner, ticks: Ticks) -> None:
-        self.runner, progress = runner, runner._progress
-        self.numbers = runner._number, runner._flights, runner._fresh, progress.t, progress.updates, progress.shown
-        self.tensors = [tensor.detach() for tensor in progress.system.theta]
-        self.tensors += [ticks.clock, *(x for held in ticks.held for x in held.state())]
-        self.copies = [tensor.clone() for tensor in self.tensors]
-
-    @torch.no_grad()
-    def __call__(self) -> None:
-        """Copy everything back."""
-        runner, progress = self.runner, self.runner._progress
-        runner._number, runner._flights, runner._fresh, progress.t, progress.updates, progress.shown = self.numbers
-        foreach_copy_(self.tensors, self.copies)
-        torch.autograd.graph.increment_version(progress.system.theta)
-
-
-class Ran:
+class FusedRan:
     """What the ticks of a block showed, row by row."""
 
     def __init__(self, ticks: Ticks, count: int) -> None:
@@ -242,7 +228,7 @@ class Ran:
         self.coupling[rows] = torch.cat([held.coupling[:size] for held in ticks.held], 1).sum(1)
         self.bad[rows] = ticks.bad[:size, 0] != 0
 
-    def wrong(self, pace: Pace) -> Tensor:
+    def wrong(self, pace: FusedPace) -> Tensor:
         """Ticks in which something was not finite, and a place for the costates that they leave."""
         known = torch.tensor([target is not None for target in pace.targets], device=self.bad.device)
         self.bad[:-1] |= known & ~self.loss.isfinite()

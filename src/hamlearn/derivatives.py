@@ -1,4 +1,4 @@
-"""The robust Hamiltonian H = φ·L(y, ŷ) + ⟨z, f_h⟩ (eq:hrestricted) and its derivatives.
+"""The derivatives of the robust Hamiltonian H = φ·L(y, ŷ) + ⟨z, f_h⟩ (eq:hrestricted), and what they are made of.
 
 Derivatives hold the costate z constant. Everything here is a pure function of its arguments; states and
 costates are flat lists of tensors, as `hamlearn._tree.flatten` gives them.

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hamlearn._replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
 from hamlearn._torch_private import foreach_copy_
 from hamlearn.errors import NonFiniteError
+from hamlearn.learner._running import Reader
+from hamlearn.learner._usual import UsualRates
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, is_sound, nonfinite_message, reach, smallest_risk
-from hamlearn.local.kept import Buffers, Kept, random_state, set_random_state, used_devices
 from hamlearn.local.move import Move
 from hamlearn.local.proposal import Done, Omega, Proposal, costate
-from hamlearn.local.stacked import Stack
-from hamlearn.local.system import System
+from hamlearn.local.stacked import LayerStack
+from hamlearn.local.system import LocalSystem
 from hamlearn.local.unaligned import Unaligned
-from hamlearn.local.watch import Watch
-from hamlearn.rates import Overshoot, Rates
+from hamlearn.local.watch import ModuleWatch
 from hamlearn.state import Sample, StepReport
 
 
 @dataclass(slots=True)
-class Change:
+class TickChange:
     """All that a tick would change: the weights by `moves`, states by `commit`, and numbers by value."""
 
     moves: list[Move]
@@ -44,7 +47,7 @@ class Skip:
     drop: bool
 
 
-class Progress:
+class Ticker:
     """Time, ω and θ, moved tick by tick with what an engine proposes for the nodes.
 
     Attributes:
@@ -53,9 +56,11 @@ class Progress:
         t: Time.
         updates: Weight updates that a loss has entered.
         shown: Samples that have been taken or skipped.
+        usual: τ, η, φ and s of a tick.
+        watch: Looks whether the module is the one that the learner was built from.
     """
 
-    def __init__(self, system: System, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
+    def __init__(self, system: LocalSystem, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
         self.system = system
         self.engine: Any = engine
         self.aligned = isinstance(engine, Aligned)
@@ -66,27 +71,31 @@ class Progress:
         self.t = 0.0
         self.updates = 0
         self.shown = 0
-        self._constant = system.hyper.constant()
-        self._rates: dict[tuple[float | None, bool], Rates] = {}
-        self._overshoot = Overshoot(system.hyper.clock)
+        self.usual = UsualRates(system.hyper)
         modules = system.wiring.modules()
-        self._watch = Watch(modules, system)
-        stacked = {m for cell in system.cells if isinstance(cell, Stack) for m in cell.modules}
+        self.watch = ModuleWatch(modules, system)
+        stacked = {m for cell in system.cells if isinstance(cell, LayerStack) for m in cell.modules}
         self._buffers = Buffers([m for m in modules if m not in stacked])
-        self._devices = used_devices(modules)
+        self._devices = devices_of(tensors_of(modules))
         self._risk = smallest_risk(system.theta)
         self._reach: tuple[list[Omega], float] | None = None
 
     @torch.no_grad()
-    def show(self, sample: Sample | None, ticks: int) -> StepReport | None:
+    def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
         """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.
 
         Until the last tick is accepted, whatever ends this puts everything back. From then on, whatever ends this
         finishes it: weights move in place, and what has moved cannot be told from what has not.
+
+        Args:
+            sample: What is shown; `None`: nothing new.
+            ticks: How many.
+            reader: Counts the sample, in one stroke with all else, if it comes from a stream.
         """
-        self._watch.check()
-        before, shown = self._snapshot(ticks), self.shown + (sample is not None)
-        accepted, told = None, None
+        self.watch.check()
+        before, count = self._snapshot(ticks), self._counting(sample, reader)
+        finish: Callable[[], None] | None = None
+        told: StepReport | None = None
         try:
             own = None
             if sample is not None:
@@ -96,27 +105,48 @@ class Progress:
                 last = tick == ticks - 1
                 change = self._propose(sample, own, before[0], last=last)
                 if isinstance(change, Skip):
-                    self._restore(before, reset=change.drop)
-                    self.shown = shown
+                    finish = partial(self._restore, before, reset=change.drop, count=count)
+                    finish()
                     return change.report
                 told = change.report or told
                 if last:
-                    accepted = change
-                self._take(change, shown if last else self.shown)
+                    finish = partial(self._take, change, count)
+                    finish()
+                else:
+                    self._take(change)
         except BaseException:
             # An interrupt may have left the mode in which a node's graph is built.
             with torch.no_grad():
-                if accepted is None:
+                if finish is None:
                     self._restore(before, reset=False)
                 else:
-                    self._take(accepted, shown)
+                    finish()
             raise
         return told
 
-    def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
+    def pass_over(self, sample: Sample, reader: Reader) -> StepReport:
+        """Count a sample that is not shown, since its input is not finite."""
+        self._counting(sample, reader)()
+        return StepReport(self.t, None, None, sample, skipped=True)
+
+    def _counting(self, sample: Sample | None, reader: Reader | None) -> Callable[[], None]:
+        """What counts a sample, once however often it is called."""
+        shown = self.shown + (sample is not None)
+        place = None if sample is None or reader is None else reader.due(sample)
+
+        def count() -> None:
+            self.shown = shown
+            if reader is not None and place is not None:
+                reader.progress = place
+
+        return count
+
+    def _propose(
+        self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool
+    ) -> TickChange | Skip:
         """What one tick would change, or that it is to be skipped."""
         system, t = self.system, self.t
-        rates = self._rates_at(None if sample is None else sample.tau)
+        rates = self.usual.at(t, None if sample is None else sample.tau, first=self.updates == 0)
         system.velocity.check(t)
         extra = {"given": sample} if self.aligned else {}
         proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
@@ -136,14 +166,16 @@ class Progress:
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
         moves = system.moves(system.theta, moving, t, rates.stride)
-        return Change(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+        return TickChange(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
 
-    def _take(self, change: Change, shown: int) -> None:
-        """Make a change; where that was interrupted, asking again makes the rest of it."""
+    def _take(self, change: TickChange, count: Callable[[], None] | None = None) -> None:
+        """Make a change, and count its sample; where that was interrupted, asking again makes the rest of it."""
         for move in change.moves:
             move.make()
         change.proposal.commit()
-        self.omega, self.t, self.updates, self.shown = change.omega, change.t, change.updates, shown
+        self.omega, self.t, self.updates = change.omega, change.t, change.updates
+        if count is not None:
+            count()
 
     def _weights_stay_finite(self, omega: list[Omega], t: float, stride: float) -> bool:
         """Whether ω is finite, and θ after a step with it: in parallel order that is the step after this one."""
@@ -164,28 +196,21 @@ class Progress:
                 return False
         return True
 
-    def _rates_at(self, tau: float | None) -> Rates:
-        hyper, first = self.system.hyper, self.updates == 0
-        key = tau, first
-        if not self._constant or key not in self._rates:
-            rates = hyper.at(self.t, tau, first=first)
-            self._overshoot.look([rates])
-            self._rates = {key: rates}
-        return self._rates[key]
-
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
         theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None
         numbers = self.omega, self.t, self.updates
-        random = random_state(self._devices) if self.system.may_draw() else None
+        random = generators(self._devices) if self.system.may_draw() else None
         return self._buffers.keep(), random, self.engine.snapshot(ticks=ticks), numbers, theta
 
-    def _restore(self, snapshot: tuple[Any, ...], *, reset: bool) -> None:
+    def _restore(self, snapshot: tuple[Any, ...], *, reset: bool, count: Callable[[], None] | None = None) -> None:
         buffers, random, engine, (self.omega, self.t, self.updates), theta = snapshot
         self._buffers.put_back(buffers)
         if random is not None:
-            set_random_state(self._devices, random)
+            set_generators(self._devices, random)
         self.engine.restore(engine)
         if theta is not None:
             foreach_copy_(self.system.theta, theta)
         if reset:
             self.engine.reset()
+        if count is not None:
+            count()

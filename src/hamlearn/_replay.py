@@ -1,11 +1,10 @@
-"""What evaluating a module may leave behind, kept so that it can be put back."""
+"""What evaluating a module reads and leaves behind, random numbers and buffers: kept, put back, and used again."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -78,16 +77,36 @@ def _is_real(buffer: Tensor) -> bool:
     return buffer.is_floating_point() and buffer.layout is torch.strided
 
 
-def random_state(devices: Iterable[int]) -> list[Tensor]:
+def generators(devices: Sequence[int]) -> list[Tensor]:
     """State of the random number generators, of the processor and of some graphics cards."""
-    return [torch.get_rng_state(), *(torch.cuda.get_rng_state(device) for device in devices)]
+    states = [torch.default_generator.get_state()]
+    if devices:
+        states += [torch.cuda.get_rng_state(device) for device in devices]
+    return states
 
 
-def set_random_state(devices: Iterable[int], states: list[Tensor]) -> None:
-    """Put the generators back."""
+def set_generators(devices: Sequence[int], states: Sequence[Tensor]) -> None:
+    """Put the generators back to what `generators` told."""
     torch.set_rng_state(states[0])
     for device, state in zip(devices, states[1:], strict=True):
         torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
+    """Within, random numbers are drawn as from these states on; afterwards the generators are as before.
+
+    Example:
+        >>> import torch
+        >>> states = generators([])
+        >>> first = torch.rand(2)
+        >>> with drawing([], states):
+        ...     torch.equal(torch.rand(2), first)
+        True
+    """
+    with torch.random.fork_rng(devices):
+        set_generators(devices, states)
+        yield
 
 
 @contextmanager
@@ -95,13 +114,13 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     """Evaluation mode for a while, after which modes, buffers and random numbers are as they were."""
     modes = [child for child in module.modules() if child.training]
     buffers = Buffers(module.modules())
-    kept, states = buffers.keep(), torch.get_rng_state()
+    kept, states = buffers.keep(), generators([])
 
     def put_back() -> None:
         for child in modes:
             child.training = True
         buffers.put_back(kept)
-        torch.set_rng_state(states)
+        set_generators([], states)
 
     try:
         try:
@@ -115,7 +134,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         raise
 
 
-def used_devices(modules: Iterable[Any]) -> list[int]:
-    """Graphics cards that hold a weight or a buffer of some modules."""
-    found = (x for m in modules for held in (m._parameters, m._buffers) for x in held.values())
-    return sorted({x.device.index or 0 for x in found if x is not None and x.is_cuda})
+def devices_of(tensors: Iterable[Tensor | None]) -> list[int]:
+    """Graphics cards that hold one of these tensors."""
+    return sorted({x.device.index or 0 for x in tensors if x is not None and x.is_cuda})
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> Iterator[Tensor | None]:
+    """Weights and buffers of some modules, each by itself."""
+    return (x for module in modules for held in (module._parameters, module._buffers) for x in held.values())
