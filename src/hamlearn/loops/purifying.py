@@ -79,9 +79,10 @@ class _Purifier:
         return fx.GraphModule(self._old, self._new)
 
     def _copy(self, node: fx.Node) -> None:
-        if node.target is operator.getitem and isinstance(self._now[node.args[0]], list | tuple):
+        whole = node.args[0] if node.target is operator.getitem else None
+        if isinstance(whole, fx.Node) and isinstance(self._now[whole], list | tuple):
             # One of several results of what was taken apart.
-            self._now[node] = self._now[node.args[0]][node.args[1]]
+            self._now[node] = self._now[whole][node.args[1]]
         else:
             self._now[node] = self._new.node_copy(node, self._now.__getitem__)
 
