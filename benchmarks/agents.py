@@ -46,8 +46,8 @@ CASES: dict[str, list[tuple[Workload, int, int, int]]] = {
         (RNN, 4_096, 16_384, 8_192),
     ],
 }
-"""Workload, agents, samples of each, and steps taken at a time. On a GPU what matters most comes first; on a CPU the
-small ones do, since memory that a large one has freed would be taken for that of the next."""
+"""Workload, agents, samples of each, and steps taken at a time. On a GPU what matters most comes first; on a CPU
+the small ones do, since memory that a large one has freed would be taken for that of the next."""
 QUICK = [(MLP, 3, 40, 16), (RNN, 3, 40, 16)]
 
 
