@@ -101,22 +101,22 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
 def _jobs(files: Files, root: Path, docs: Path) -> Iterator[Job]:
     versions = " ".join([sys.version, *(f"{name} {version(name)}" for name in ("torch", "numpy", "matplotlib"))])
     manner = [(HERE / name).read_text() for name in ("play.py", "matplotlibrc")]
-    common = "".join([_digest(root, "src"), versions, *manner])
+    common = "".join([_digest(root / "src"), versions, *manner])
     for file in files.documentation_pages():
         text = file.content_string
         if "savefig(" in text:
             yield Job(Path(file.abs_src_path or ""), dirname(file.src_uri), _kept(root, common + text))
-    common += _digest(root, "examples")
+    common += _digest(root / "examples")
     for drawing in sorted((docs / "_gallery").glob("*.py")):
         yield Job(drawing, "gallery", _kept(root, common + drawing.read_text()))
 
 
-def _digest(*folder: str | Path) -> str:
+def _digest(folder: Path) -> str:
     """One text for all that a folder holds."""
     found = hashlib.sha256()
-    for path in sorted(Path(*folder).rglob("*")):
+    for path in sorted(folder.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
-            found.update(f"{path}\0".encode() + path.read_bytes())
+            found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
     return found.hexdigest()
 
 
@@ -146,8 +146,13 @@ def _run(job: Job, root: Path) -> None:
         (made / "seconds").write_text(f"{usage.ru_utime + usage.ru_stime:.1f}")
         for path in Path(folder).glob("*.svg"):
             shutil.copy(path, made)
-    # At once: a build that is stopped leaves nothing that looks whole.
-    made.rename(job.kept)
+    try:
+        # At once: a build that is stopped leaves nothing that looks whole.
+        made.rename(job.kept)
+    except OSError:
+        if not job.kept.exists():
+            raise
+        shutil.rmtree(made)  # another build was faster
 
 
 def _dark(text: str) -> str:
