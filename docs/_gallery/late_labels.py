@@ -10,5 +10,5 @@ for by in (0, 10, 100, 400):
     ax.plot(torch.tensor(right).float().unfold(0, 50, 1).mean(1), label=f"{by} samples late")
 ax.axvline(1000, color="grey", linestyle=":")
 ax.set(xlabel="sample", ylabel="right answers, of 50", ylim=(0, 1.05), xlim=(0, 1950))
-ax.legend(loc="lower left", ncols=2)
+ax.legend(loc="lower right")
 figure.savefig("late_labels.svg")
