@@ -36,12 +36,16 @@ Described = tuple[torch.dtype, list[int]]
 def value(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors and header as one value that shares no memory with anything."""
     copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    return {"tensors": copies, "about": {"format": FORMAT, **copy.deepcopy(dict(header))}}
+    return _whole(copies, {"format": FORMAT, **copy.deepcopy(dict(header))})
+
+
+def _whole(tensors: dict[str, Tensor], about: dict[str, Any]) -> dict[str, Any]:
+    return {"tensors": tensors, "about": about, "layout": layout(tensors)}
 
 
 def parts(state: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and header of what `value` made, for somebody to take copies of; refuses anything else."""
-    fits = isinstance(state, dict) and set(state) == {"tensors", "about"}
+    fits = isinstance(state, dict) and set(state) == {"tensors", "about", "layout"}
     tensors, about = (state["tensors"], state["about"]) if fits else (None, None)
     if not isinstance(tensors, dict) or not isinstance(about, dict):
         found = sorted(map(str, state)) if isinstance(state, dict) else shown(state)
@@ -52,6 +56,22 @@ def parts(state: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if about.get("format") != FORMAT:
         raise CheckpointError(f"the state has format {shown(about.get('format'))}; this version takes {FORMAT!r}")
     return {name: tensor.detach() for name, tensor in tensors.items()}, copy.deepcopy(about)
+
+
+def require_whole(state: Mapping[str, Any]) -> None:
+    """Refuse a state that has lost a tensor on its way, or has it in another form, where nothing else is missing.
+
+    A file has a digest. A value that lacks, say, a costate in flight would be taken up, and lead elsewhere.
+    """
+    told, found = state["layout"], layout(state["tensors"])
+    remedy = "Nothing was loaded. Hand on all that learner.state_dict() returned"
+    if not isinstance(told, dict):
+        raise CheckpointError(f"the state's layout is {shown(told)}. {remedy}")
+    for name in sorted({*told} | {*found}):
+        if told.get(name) != found.get(name):
+            raise CheckpointError(
+                f"{name!r} of the state is {shown(found.get(name))}, and was {shown(told.get(name))}. {remedy}"
+            )
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
@@ -69,7 +89,7 @@ def to_bytes(state: Any) -> bytes:
 def from_bytes(data: bytes) -> dict[str, Any]:
     """The state that `to_bytes` wrote down."""
     tensors, about = _parsed("what was written down", data)
-    return {"tensors": {name: tensor.clone() for name, tensor in tensors.items()}, "about": about}
+    return _whole({name: tensor.clone() for name, tensor in tensors.items()}, about)
 
 
 def _pieces(failed: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> list[Any]:

@@ -158,7 +158,7 @@ class Trace:
     Attributes:
         t: Time at which each sample was taken, before its step advanced it.
         y: Outputs, in the structure of one.
-        loss: L(y, target), not a number at steps without a target; `None` where no step has one.
+        loss: L(y, target), not a number at steps without a target; `None` where no target was given.
         hamiltonian: H = φ·L + ⟨z, f_h⟩, as in `StepReport`.
         skipped: Whether a step was undone because a value was not finite (`on_nonfinite="skip"`).
 

@@ -265,7 +265,7 @@ WRONG: dict[str, tuple[Callable[[Any, Any], dict[str, Any]], str]] = {
     "no axis": (lambda u, y: {"u": torch.tensor(1.0)}, r"u is float32\[\]"),
     "no steps": (lambda u, y: {"u": u[:0]}, "u has no steps"),
     "other length": (lambda u, y: {"u": u, "target": y[:-1]}, "has 29 steps where u has 30"),
-    "tau": (lambda u, y: {"u": u, "target": y, "tau": [1.0, 2.0]}, r"tau is float32\[2\]: give a number, or 30"),
+    "tau": (lambda u, y: {"u": u, "target": y, "tau": [1.0, 2.0]}, r"tau is float64\[2\]: give a number, or 30"),
     "boundary": (lambda u, y: {"u": u, "boundary": torch.zeros(30)}, "boundary is .*: give 30 truth values"),
     "known": (lambda u, y: {"u": u, "target": y, "known": [True]}, "known is .*: give 30 truth values"),
     "known without target": (lambda u, y: {"u": u, "known": [True] * 30}, "no target was given"),
@@ -298,3 +298,28 @@ def test_a_hamiltonian_with_a_scheduled_phi_is_that_of_single_steps() -> None:
     trace = learner.scan(u, target)
     rows = twin.run([hl.Sample(a, b) for a, b in zip(u, target, strict=True)], engine="compiled")
     assert torch.equal(trace.hamiltonian, torch.stack([row.hamiltonian for row in rows]))
+
+
+@pytest.mark.parametrize("tau", [0.4, [0.4] * 10], ids=["number", "list"])
+def test_a_time_step_given_as_a_python_number_is_not_shortened(tau):
+    torch.manual_seed(0)
+    network = hl.Network.feedforward(nn.Linear(2, 1).double())
+    scanned = hl.Learner(network, mse, hl.Hyper(tau=0.5, eta=0.5, beta=0.1))
+    stepped = copy.deepcopy(scanned)
+    u, target = torch.randn(10, 1, 2, dtype=torch.float64), torch.randn(10, 1, 1, dtype=torch.float64)
+    scanned.scan(u, target, tau=tau)
+    for one, wanted in zip(u, target, strict=True):
+        stepped.step(hl.Sample(one, wanted, tau=0.4))
+    assert scanned.state.t == stepped.state.t
+    torch.testing.assert_close(
+        scanned.network.output.weight, stepped.network.output.weight, rtol=1e-12, atol=1e-12
+    )
+
+
+def test_where_no_step_has_a_target_but_some_were_given_losses_are_no_numbers():
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse)
+    u, target = torch.randn(5, 1, 2), torch.randn(5, 1, 1)
+    trace = learner.scan(u, target, known=torch.zeros(5, dtype=torch.bool))
+    assert trace.loss.shape == (5,)
+    assert trace.loss.isnan().all()
+    assert learner.scan(u).loss is None

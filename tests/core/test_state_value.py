@@ -2,6 +2,7 @@
 
 import copy
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -134,6 +135,45 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name, wrong):
         learner.load_state_dict(state)
     assert watch.look() == before
     assert torch.equal(torch.get_rng_state(), random)
+
+
+def dropping():
+    torch.manual_seed(0)
+    network = hl.Network.recurrent(nn.GRUCell(3, 4), nn.Sequential(nn.Dropout(0.3), nn.Linear(4, 2)))
+    return hl.Learner(network, mse, hl.Hyper.from_sgd(lr=0.05), credit=hl.Echo())
+
+
+def local(**setting):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+    return hl.local.LocalLearner(module, mse, hl.Hyper(beta=0.1), **setting)
+
+
+@pytest.mark.parametrize(
+    ("make", "part"),
+    [
+        (dropping, "/random/"),
+        (lambda: local(align=True), "/z/"),
+        (lambda: local(align=True), "/loss"),
+        (lambda: local(delay_free=True), "/pending/"),
+    ],
+    ids=["randomness of a token", "costate in flight", "loss in flight", "pending output"],
+)
+def test_a_state_that_has_lost_what_not_every_state_has_is_refused(make, part):
+    teller = make()
+    for sample in _samples(7):
+        teller.step(replace(sample, target=torch.zeros(2, 2), boundary=False))
+    state = teller.state_dict()
+    names = [name for name in state["tensors"] if part in name]
+    assert names
+    for name in names:
+        lost, learner = copy.deepcopy(state), make()
+        del lost["tensors"][name]
+        watch = Watch(learner)
+        before = watch.look()
+        with pytest.raises(CheckpointError, match="Nothing was loaded"):
+            learner.load_state_dict(lost)
+        assert watch.look() == before
 
 
 def test_other_hyper_parameters_are_taken_where_that_is_asked_for():

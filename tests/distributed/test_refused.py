@@ -38,6 +38,7 @@ def attempts() -> list[str]:
     told.append(refused(jobs.net(), jobs.mse, hl.Hyper(), mesh=unfit))
     twins = init_device_mesh("cpu", (3, 1), mesh_dim_names=("data", "pipeline"))
     told.append(refused(jobs.net(), jobs.mse, hl.Hyper(), mesh=twins))
+    told.append(refused(jobs.net(seed=1 if rank == 2 else 0), jobs.mse, hl.Hyper()))
     return told
 
 
@@ -45,13 +46,14 @@ def test_more_ranks_than_groups_unequal_settings_and_a_mesh_that_does_not_fit_ar
     tmp_path: Path,
 ) -> None:
     for rank, told in enumerate(values(attempts, 3, tmp_path)):
-        groups, unequal, one, named, small, apart = told
+        groups, unequal, one, named, small, apart, begun = told
         assert "3 ranks, but only 2 groups" in groups
         assert "rank 1 has hyper" in unequal
         assert ("hold=0 must be" in one) if rank == 2 else ("rank 2 cannot go on: hold=0" in one)
         assert "dimensions ('layers',)" in named
         assert "has 2 places, but the job has 3 ranks" in small
         assert "3 replicas, which would never hear of each other" in apart
+        assert "rank 2 has weights" in begun
 
 
 def out_of_step(fault: str) -> str:

@@ -192,3 +192,22 @@ def test_a_step_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for steps in (3, 7, 3):
         hl.loops.scan(step, torch.zeros(3), torch.ones(steps, 3))
     assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        pytest.param(lambda x: x // -3, id="quotient"),
+        pytest.param(lambda x: torch.div(x, 3, rounding_mode="floor"), id="rounded down"),
+        pytest.param(lambda x: torch.div(x, -7, rounding_mode="trunc"), id="cut off"),
+        pytest.param(lambda x: x % -3, id="remainder"),
+        pytest.param(lambda x: x.abs() >= 0, id="size"),
+        pytest.param(lambda x: nn.functional.threshold(x, 0.0, 5.0), id="threshold"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_whole_numbers_at_the_ends_of_their_range_are_those_of_pytorch(step, dtype):
+    least, most = torch.iinfo(dtype).min, torch.iinfo(dtype).max
+    xs = torch.tensor([least, least + 1, least + 2, -7, -1, 0, 1, 7, 2**24 + 1, most - 1, most], dtype=dtype)
+    _, found = hl.loops.scan(lambda carry, x: (carry + 1, step(x)), torch.zeros(()), xs)
+    assert torch.equal(found, torch.stack([step(x) for x in xs]))

@@ -62,6 +62,26 @@ def test_an_agent_that_is_not_there_yet_is_made_by_the_learners_thread(tmp_path,
         assert made == ["hamlearn-learner"]
 
 
+def test_the_first_of_a_kind_is_taken_by_the_learners_thread_which_may_have_to_compile_for_it(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(worker, "MOMENT", 60.0)
+    with Served(tmp_path) as served:
+        threads = takers(served)
+        kinds = [
+            ONE,
+            {"u": ONE["u"]},
+            {**ONE, "tau": 2.0},
+            {**ONE, "boundary": True},
+            {**ONE, "id": "a"},
+        ]
+        for kind in kinds:
+            for number in range(2):
+                again = {"id": f"b{number}"} if "id" in kind else {}
+                assert served.ask("/predict", {**kind, **again}).status == 200
+        assert [thread.name for thread in threads] == ["hamlearn-learner", "MainThread"] * len(kinds)
+
+
 @pytest.mark.parametrize("moment", [0.0, 60.0])
 def test_samples_and_errands_keep_their_order_whoever_takes_them(moment, tmp_path, monkeypatch):
     monkeypatch.setattr(worker, "MOMENT", moment)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -233,7 +234,11 @@ class Learner(Snapshot):
             state = self.state_dict()
             return lambda: self.load_state_dict(state)
 
-        return runner.whole(block, keep, lambda taken: trace_of(taken, weight.dtype, weight.device))
+        trace = runner.whole(block, keep, lambda taken: trace_of(taken, weight.dtype, weight.device))
+        if trace.loss is None and target is not None:
+            # Not one is known: losses that are not numbers, as where only some are.
+            trace = replace(trace, loss=torch.full_like(trace.hamiltonian, torch.nan))
+        return trace
 
     def _runner(self) -> BlockRunner:
         if self._blocks is None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from hamlearn._replay import generators
 from hamlearn.adaptive import Adaptive
@@ -22,6 +23,7 @@ from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._population_saving import PopulationSaving
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import check_chunk
+from hamlearn.networks import Network
 from hamlearn.state import Label, Sample
 
 
@@ -280,6 +282,32 @@ def _check_alike(members: list[Learner]) -> None:
                 f"member 0 and member {number} are not alike: {differs}. The learners of a population differ in "
                 "hyper-parameters and weights only"
             )
+    _check_apart(members)
+
+
+def _check_apart(members: list[Learner]) -> None:
+    """Refuse members that would write to the same memory: each would lose what it has learned to the last."""
+    owners: dict[Any, tuple[int, str]] = {}
+    for number, member in enumerate(members):
+        for name, tensor in _written(member.network).items():
+            if not tensor.numel():
+                continue
+            other, there = owners.setdefault(tensor.untyped_storage().data_ptr(), (number, name))
+            if other != number:
+                raise ConfigError(
+                    f"member {other} and member {number} share {there!r}, which each of them changes: give each "
+                    "member a module of its own (copy.deepcopy), or let none change it (requires_grad_(False); "
+                    "eval() for buffers)"
+                )
+
+
+def _written(network: Network) -> dict[str, Tensor]:
+    """What a learner may change: weights that learn, and buffers of modules that are training."""
+    found = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+    for path, module in network.named_modules():
+        if module.training:
+            found |= {f"{path}.{name}": buffer for name, buffer in module.named_buffers(recurse=False)}
+    return found
 
 
 __all__ = ["AgentsReport", "Population", "PopulationReport"]

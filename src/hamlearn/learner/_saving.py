@@ -40,8 +40,9 @@ class Savable(ABC):
 
         `"tensors"` holds copies by name: `theta/…`, `buffer/…`, `omega/…`, states and costates, what waits for an
         echo or for a label, and `rng/…`, PyTorch's random numbers. `"about"` holds the rest as JSON: the time, the
-        number of updates, the place in the stream, and what tells this model and setting from others. A population
-        has all of this for each member, the tensors under `member/0/…`, `member/1/…` and so on, and `rng/…` once.
+        number of updates, the place in the stream, and what tells this model and setting from others; `"layout"`
+        lists the tensors, so that none is lost on the way. A population has all of this for each member,
+        the tensors under `member/0/…`, `member/1/…` and so on, and `rng/…` once.
 
         Raises:
             CheckpointError: If something that waits is of a kind that cannot be written down.
@@ -72,7 +73,9 @@ class Savable(ABC):
         """
         with _checkpoint.reading(_checkpoint.STATE):
             tensors, header = _checkpoint.parts(state)
-            _restoring.take_up(self._loadings(_checkpoint.STATE, tensors, header, new_hyper=new_hyper))
+            loadings = self._loadings(_checkpoint.STATE, tensors, header, new_hyper=new_hyper)
+            _checkpoint.require_whole(state)
+            _restoring.take_up(loadings)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.

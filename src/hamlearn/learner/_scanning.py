@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -89,7 +90,8 @@ def _flags(given: Any, what: str, steps: int) -> Tensor | None:
 
 
 def _numbers(given: Any, steps: int) -> list[float | None]:
-    numbers = torch.as_tensor(given).detach().cpu()
+    # NumPy takes Python's numbers as they are, PyTorch would shorten them to its default type.
+    numbers = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).detach().cpu()
     if numbers.dtype is torch.bool or numbers.is_complex() or numbers.shape not in ((), (steps,)):
         raise SampleError(f"tau is {_tree.describe(numbers)}: give a number, or {steps} of them, one per step")
     found: list[float | None] = numbers.double().expand(steps).tolist()

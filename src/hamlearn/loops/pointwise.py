@@ -148,7 +148,8 @@ def _bits(writer: Writer, call: Call) -> Value:
 
 
 def _abs(writer: Writer, call: Call) -> Value:
-    text = "fabs{f}({0})" if call.dtype.is_floating_point else "llabs({0})"
+    whole = "whole_size({0})" if call.dtype == torch.int64 else "((int32_t)whole_size({0}))"
+    text = "fabs{f}({0})" if call.dtype.is_floating_point else whole
     return elementwise(writer, text, call.operands(False), call.shape, call.dtype)
 
 

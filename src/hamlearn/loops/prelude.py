@@ -33,9 +33,13 @@ INLINE int within(int64_t i, int64_t least, int64_t n) { return i >= least && i 
 #define OUTSIDE(r, b) (r != 0 && (r < 0) != (b < 0))
 INLINE double modulo(double a, double b) { a = fmod(a, b); return OUTSIDE(a, b) ? a + b : a; }
 INLINE float modulof(float a, float b) { a = fmodf(a, b); return OUTSIDE(a, b) ? a + b : a; }
-INLINE int64_t whole_part(int64_t a, int64_t b) { return b ? a / b : 0; }
-INLINE int64_t whole_modulo(int64_t a, int64_t b) { a = b ? a % b : 0; return OUTSIDE(a, b) ? a + b : a; }
-INLINE int64_t whole_quotient(int64_t a, int64_t b) { return b ? (a - whole_modulo(a, b)) / b : 0; }
+// The least number has no opposite: it is its own, as in PyTorch, and not an overflow.
+INLINE int64_t opposite(int64_t a) { return (int64_t)(0 - (uint64_t)a); }
+INLINE int64_t whole_size(int64_t a) { return a < 0 ? opposite(a) : a; }
+INLINE int64_t whole_part(int64_t a, int64_t b) { return b == -1 ? opposite(a) : b ? a / b : 0; }
+INLINE int64_t whole_rest(int64_t a, int64_t b) { return b == -1 || b == 0 ? 0 : a % b; }
+INLINE int64_t whole_modulo(int64_t a, int64_t b) { a = whole_rest(a, b); return OUTSIDE(a, b) ? a + b : a; }
+INLINE int64_t whole_quotient(int64_t a, int64_t b) { return whole_part(a, b) - OUTSIDE(whole_rest(a, b), b); }
 INLINE int64_t wrapped(int64_t i, int64_t n) { return clip(i < 0 ? i + n : i, n); }
 """
 
@@ -45,6 +49,7 @@ CUDA_HEAD = """\
 typedef unsigned char uint8_t;
 typedef int int32_t;
 typedef long long int64_t;
+typedef unsigned long long uint64_t;
 #define INFINITY __int_as_float(0x7f800000)
 #define NAN __int_as_float(0x7fffffff)
 #define INT64_MIN (-9223372036854775807LL - 1)

@@ -120,6 +120,11 @@ def _each_add(tensors: list[Tensor], others: list[Tensor], alpha: float = 1) -> 
     return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
 
 
+def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
+    # PyTorch's own way goes by floating-point numbers, which do not hold all whole numbers.
+    return torch.where(x <= threshold, x.new_full((), value), x)
+
+
 def _apart() -> dict[Any, Callable[..., Any]]:
     """How operations that have no loops are taken apart."""
     loops = known()
@@ -127,4 +132,5 @@ def _apart() -> dict[Any, Callable[..., Any]]:
     return found | {
         private_aten("_foreach_mul.Scalar"): _each_mul,
         private_aten("_foreach_add.List"): _each_add,
+        aten.threshold.default: _threshold,
     }

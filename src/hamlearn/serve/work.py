@@ -71,6 +71,20 @@ class Work:
                 row[name] = values[index]
         return row
 
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What decides which step is compiled for it, for whose learner."""
+        finite = all(part is None or bool(np.isfinite(part).all()) for part in (self.u, self.target))
+        parts = (self.target, self.known, self.tau, self.boundary, self.ids)
+        return self.agent, self.labels, finite, *(part is None for part in parts)
+
+    @property
+    def single(self) -> int:
+        """How many are taken one by one: labels, and samples that wait for theirs."""
+        if self.labels or self.ids is None:
+            return self.count if self.labels else 0
+        return sum(id is not None and not self.has_target(index) for index, id in enumerate(self.ids))
+
     def has_target(self, index: int) -> bool:
         """Whether a sample has a target."""
         return self.target is not None and (self.known is None or self.known[index])

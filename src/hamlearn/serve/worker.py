@@ -64,8 +64,10 @@ class Worker:
         self._change = threading.Condition()
         self._turn = threading.Lock()
         """Held by whoever uses the learners; only its holder takes anything out of the queue."""
-        self._took: dict[int, float] = {}
-        """Seconds that the last round of about so many samples took: 1, 2 to 3, 4 to 7, …"""
+        self._took: dict[tuple[int, int], float] = {}
+        """Seconds that the last round of about so many samples took (1, 2 to 3, 4 to 7, …), by how many singly."""
+        self._met: set[tuple[Any, ...]] = set()
+        """Kinds of requests that were taken before; the first of a kind may have to wait for a compiler."""
         self._closing = False
         self.waiting = self.rounds = self.failures = 0
         self._thread = threading.Thread(target=self._run, name="hamlearn-learner", daemon=True)
@@ -117,13 +119,14 @@ class Worker:
             self._turn.release()
 
     def _over_soon(self) -> bool:
-        """Whether all that waits are samples of agents that are there, and as many took a moment the last time."""
+        """Whether all that waits are samples of kinds that were met, and as many took a moment the last time."""
         with self._change:
-            if self.waiting > ROUND or any(isinstance(item, Errand) for item in self._queue):
+            works = [item for item in self._queue if isinstance(item, Work)]
+            if self.waiting > ROUND or len(works) < len(self._queue):
                 return False
-            keys = {item.agent for item in self._queue if isinstance(item, Work)}
-            known = self._took.get(self.waiting.bit_length(), MOMENT) < MOMENT
-        return known and all(self._agents.has(key) for key in keys)
+        # Only this thread adds to the queue, and only who holds the turn takes out of it.
+        known = all(self._agents.has(work.agent) and work.kind in self._met for work in works)
+        return known and self._took.get(_size(works), MOMENT) < MOMENT
 
     def _wake(self) -> None:
         with self._change:
@@ -177,9 +180,11 @@ class Worker:
         """Take all of them; what is to be called then, so that whoever asked is answered."""
         replies: list[Callable[[], None]] = []
         if items:
-            began, count = time.perf_counter(), sum(item.count for item in items)
+            began, works = time.perf_counter(), [item for item in items if isinstance(item, Work)]
             self._take(items, replies)
-            self._took[count.bit_length()] = time.perf_counter() - began
+            if len(works) == len(items):
+                self._took[_size(works)] = time.perf_counter() - began
+            self._met |= {work.kind for work in works}
             self.rounds += 1
         return replies
 
@@ -227,6 +232,11 @@ class Worker:
                     self.failures += 1
                     agent.postpone()
                     log.exception("the checkpoint of agent %r could not be written; learning goes on", key)
+
+
+def _size(works: list[Work]) -> tuple[int, int]:
+    """How many samples there are, and how many of them are taken one by one; each to within a factor of two."""
+    return sum(work.count for work in works).bit_length(), sum(work.single for work in works).bit_length()
 
 
 def _bound(reply: Callable[[Exception | None], None], problem: Exception | None) -> Callable[[], None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from hamlearn import _tree
+from hamlearn import _checkpoint, _tree
 from hamlearn.errors import ConfigError
 from hamlearn.learner import Learner
 
@@ -42,6 +42,7 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
         name: _placed(tensor, begin["tensors"].get(name)) for name, tensor in kept["tensors"].items()
     }
     kept["about"]["model"] = begin["about"]["model"]
+    kept["layout"] = _checkpoint.layout(kept["tensors"])
     with torch.random.fork_rng(devices=[]):
         new.load_state_dict(kept)
     return new
