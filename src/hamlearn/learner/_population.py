@@ -303,7 +303,7 @@ def _check_apart(members: list[Learner]) -> None:
 
 def _written(network: Network) -> dict[str, Tensor]:
     """What a learner may change: weights that learn, and buffers of modules that are training."""
-    found = {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+    found: dict[str, Tensor] = {name: each for name, each in network.named_parameters() if each.requires_grad}
     for path, module in network.named_modules():
         if module.training:
             found |= {f"{path}.{name}": buffer for name, buffer in module.named_buffers(recurse=False)}
