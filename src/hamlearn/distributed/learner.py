@@ -252,5 +252,5 @@ def _digest(module: nn.Module) -> str:
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         total.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode())
         if not tensor.is_meta:
-            total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+            total.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return total.hexdigest()[:16]

@@ -81,7 +81,8 @@ class BlockRunner(ABC):
                             break
                 finally:
                     self._back()
-                if not ahead.settled:
+                if not ahead.settled and ahead.count > 1:
+                    # After a block of one sample, a change holds from the next sample on as it is.
                     tell_changes(ahead.ran, "learner.network")
                 done += ahead.delivered
                 since += ahead.delivered

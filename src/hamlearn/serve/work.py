@@ -74,7 +74,8 @@ class Work:
     @property
     def kind(self) -> tuple[Any, ...]:
         """What decides which step is compiled for it, for whose learner."""
-        finite = all(part is None or bool(np.isfinite(part).all()) for part in (self.u, self.target))
+        # Numbers that came as text are finite: others were refused.
+        finite = not self.packed or all(part is None or np.isfinite(part).all() for part in (self.u, self.target))
         parts = (self.target, self.known, self.tau, self.boundary, self.ids)
         return self.agent, self.labels, finite, *(part is None for part in parts)
 
