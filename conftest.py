@@ -18,7 +18,10 @@ from xdist.scheduler import LoadGroupScheduling
 
 ROOT = Path(__file__).parent
 # Triton comes with PyTorch for GPUs only; braintrace lives in an environment of its own.
-collect_ignore = [] if find_spec("triton") else ["src/hamlearn/local/fused/kernel.py"]
+KERNELS = [f"src/hamlearn/local/fused/{name}.py" for name in ("batched", "functions", "kernel", "single")]
+collect_ignore = [] if find_spec("triton") else KERNELS
+# What the site is built with runs in the build.
+collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]
 collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
 _open_page = ExitStack()
 os.environ["MPLBACKEND"] = "agg"  # pages draw, and no window should open
