@@ -48,3 +48,22 @@ def test_what_no_member_changes_may_be_shared() -> None:
         list(single.run(samples))
         for one, other in zip(member.network.parameters(), single.network.parameters(), strict=True):
             assert torch.equal(one, other)
+
+
+def test_a_member_that_is_in_the_middle_of_a_run_of_its_own_joins_where_its_last_report_says() -> None:
+    def made() -> hl.Learner:
+        torch.manual_seed(0)
+        return hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse, hl.Hyper(beta=0.1))
+
+    draw = torch.Generator().manual_seed(1)
+    samples = [hl.Sample(torch.randn(1, 2, generator=draw), torch.randn(1, 1, generator=draw)) for _ in range(9)]
+    ahead, other, twin = made(), made(), made()
+    population = hl.Population.of([ahead, other])
+    run = ahead.run(samples, engine="compiled")
+    next(run)
+    list(population.run(samples[1:3]))
+    list(twin.run(samples[:3]))
+    assert population.member(0).state.t == 3.0
+    torch.testing.assert_close(
+        population.member(0).network.output.weight, twin.network.output.weight, rtol=1e-6, atol=1e-6
+    )

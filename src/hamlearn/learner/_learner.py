@@ -294,7 +294,8 @@ class Learner(Snapshot):
 
 
 def stepper_of(learner: Learner) -> Stepper:
-    """What a learner steps by, for those who let many learners step together."""
+    """What a learner steps by, for those who let many learners step together; it is where its last report says."""
+    learner._settle(hand_over=True)
     return learner._stepper
 
 

@@ -217,6 +217,8 @@ class Population(PopulationSaving):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
         size = check_chunk(chunk, bool(self._steppers[0].parts.devices))
         self._check_source(stream)
+        # A member may have been run alone meanwhile, and have run ahead of the reports that were read.
+        self._steppers[:] = [stepper_of(member) for member in self._members]
         if self._agents is not None:
             if engine == "eager":
                 return self._agents.eager(max_steps, resume)
