@@ -14,7 +14,9 @@ from hamlearn.reversible import AntisymmetricConv, AntisymmetricLinear, Midpoint
 
 def peak_bytes(work):
     """The most bytes that tensors held at once during `work`, by the reports of the CPU allocator."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    with torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profile:
         work()
     held = peak = 0
     for event in profile.profiler.kineto_results.events():

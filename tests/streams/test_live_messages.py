@@ -130,7 +130,7 @@ BAD_ITEMS = {
     "a stamp of 400 digits": (10**400, Sample(torch.zeros(1))),
     "a stamp of 5000 digits": (10**5000, Sample(torch.zeros(1))),
     "a stamp that is no number": (float("nan"), Sample(torch.zeros(1))),
-    "no time": (np.datetime64("NaT"), Sample(torch.zeros(1))),
+    "no time": (np.datetime64("NaT", "s"), Sample(torch.zeros(1))),
     "a truth value for a time": (True, Sample(torch.zeros(1))),
     "an object for a time": (object(), Sample(torch.zeros(1))),
     "a tau that is no number": Sample(torch.zeros(1), tau="1"),
