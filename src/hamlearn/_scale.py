@@ -29,9 +29,12 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
     # their own type gives the same bits, in the types that compute in themselves.
     dtype = tensors[0].dtype
-    if dtype in PLAIN and all(type(t) is Tensor and t.is_cpu and t.dtype is dtype for t in tensors):
-        return list(foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype)))
-    return list(foreach_mul(tensors, rate))
+    if dtype not in PLAIN:
+        return list(foreach_mul(tensors, rate))
+    for tensor in tensors:
+        if type(tensor) is not Tensor or not tensor.is_cpu or tensor.dtype is not dtype:
+            return list(foreach_mul(tensors, rate))
+    return list(foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype, device="cpu")))
 
 
 def scale_(tensors: list[Tensor], by: float) -> None:

@@ -153,6 +153,16 @@ tree_map = _bound("tree_map", "utils._pytree.tree_map", _TREES, _plain_trees.tre
 tree_map_only = _bound("tree_map_only", "utils._pytree.tree_map_only", _TREES, _plain_trees.tree_map_only)
 
 
+# Gradients on and off.
+
+set_grad = _bound(
+    "set_grad",
+    "_C._set_grad_enabled",
+    "switched twice a step, where the public class takes four times as long",
+    torch.set_grad_enabled,
+)
+
+
 # The loss of a classifier and its derivative, without a graph.
 
 
