@@ -153,6 +153,28 @@ tree_map = _bound("tree_map", "utils._pytree.tree_map", _TREES, _plain_trees.tre
 tree_map_only = _bound("tree_map_only", "utils._pytree.tree_map_only", _TREES, _plain_trees.tree_map_only)
 
 
+# A large weight and its costate in one pass over memory.
+
+
+def _increment_version(tensors: Tensors) -> None:
+    for tensor in tensors:
+        torch.autograd.graph.increment_version(tensor)
+
+
+fused_sgd_ = _bound(
+    "fused_sgd_",
+    "_fused_sgd_",
+    "reads and writes a weight and its costate once, where three calls in a row do so twice; None: three calls",
+    None,
+)
+increment_version = _bound(
+    "increment_version",
+    "_C._increment_version",
+    "called from within a built-in function, so that no interrupt can come before it; the public one is Python",
+    _increment_version,
+)
+
+
 # Gradients on and off.
 
 set_grad = _bound(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from hamlearn._descent import descend_, fuses
 from hamlearn._scale import add_
 from hamlearn._torch_private import foreach_copy_
 from hamlearn.system import Instant, Outcome, Pending, System
@@ -51,7 +52,7 @@ class Late:
     Each tensor's version tells how far that has come, so that an interrupt leaves nothing to guess.
     """
 
-    __slots__ = ("bounds", "by", "norms", "omega", "pending", "versions", "weight")
+    __slots__ = ("bounds", "by", "norms", "omega", "pending", "slope", "versions", "weight")
 
     def __init__(
         self,
@@ -65,9 +66,21 @@ class Late:
         self.weight, self.omega, self.pending, self.by = weight, omega, pending, by
         self.norms, self.bounds = norms, bounds
         self.versions = weight._version, omega._version
+        # Both in one pass over memory where that is possible; it knows no gain, and no costate that is forgotten.
+        grad = None
+        if pending is not None and pending.gain == 1.0 and pending.decay and by < 0:
+            grad = pending.grad
+        self.slope = grad if grad is not None and fuses(weight, omega, grad) else None
 
     def __call__(self) -> None:
         """ω ← decay·ω + gain·∂H/∂θ where that is pending, then θ ← θ − τβ⊙ω; nothing is done twice."""
+        if self.slope is None or self.pending is None:
+            self._one_by_one()
+        elif self.weight._version == self.versions[0]:
+            descend_(self.weight, self.omega, self.slope, self.pending.decay, -self.by)
+        self.norms.put(self.weight, self.omega, self.bounds)
+
+    def _one_by_one(self) -> None:
         theta, omega = self.versions
         if self.pending is not None:
             grad, decay, gain = self.pending
@@ -77,7 +90,6 @@ class Late:
                 self.omega.add_(grad, alpha=gain)
         if self.weight._version == theta and self.by:
             self.weight.add_(self.omega, alpha=self.by)
-        self.norms.put(self.weight, self.omega, self.bounds)
 
 
 class Written:
