@@ -79,7 +79,7 @@ class Rate:
         return self if self.half or self.warm else self.top
 
 
-def backprop(module: nn.Module, u: Tensor, target: Tensor, rate: Rate) -> Tensor:
+def backprop(module: nn.Module, u: Tensor, target: Tensor, rate: Rate, groups: int | None = None) -> Tensor:
     """Whether each answer was right, by `torch.optim.SGD`."""
     on_gpu = u.is_cuda
     rates = torch.tensor([rate(k) for k in range(len(u) + 1)], device=u.device)
@@ -110,10 +110,10 @@ def backprop(module: nn.Module, u: Tensor, target: Tensor, rate: Rate) -> Tensor
     return right[:-1]
 
 
-def local(module: nn.Module, u: Tensor, target: Tensor, rate: Rate) -> Tensor:
+def local(module: nn.Module, u: Tensor, target: Tensor, rate: Rate, groups: int | None = None) -> Tensor:
     """Whether each answer of an aligned learner was right; none that it skipped was."""
     hyper = replace(Hyper.from_sgd(rate.top), beta=rate.beta)
-    learner = LocalLearner(module, cross_entropy, hyper, align=True, on_nonfinite="skip")
+    learner = LocalLearner(module, cross_entropy, hyper, groups=groups, align=True, on_nonfinite="skip")
     stream = [Sample(u[k : k + 1], target[k : k + 1]) for k in range(len(u))]
     given = []
     engine: Any = "compiled" if u.is_cuda else "eager"
@@ -134,6 +134,7 @@ def measure(
     rates: Sequence[Rate],
     seeds: Sequence[int],
     device: str,
+    groups: int | None = None,
 ) -> list[dict[str, Any]]:
     """All ways at all rates, from all starts of the net: its depth, whether it is residual, its activation."""
     u, target, test_u, test = (x.to(device) for x in (data.u, data.target, data.test_u, data.test_target))
@@ -142,7 +143,7 @@ def measure(
         for rate, seed in product(rates, seeds):
             module = chain(*net, seed).to(device)
             begin = time.perf_counter()
-            right = WAYS[way](module, u, target, rate).double()
+            right = WAYS[way](module, u, target, rate, groups).double()
             online = right.mean().item()
             seconds = time.perf_counter() - begin
             with torch.no_grad():
@@ -166,6 +167,9 @@ def main() -> None:
     parser.add_argument("--warm", type=float, default=0.0, help="images over which a rate rises")
     parser.add_argument("--seeds", type=int, nargs="+", default=(0,))
     parser.add_argument("--ways", choices=WAYS, nargs="+", default=tuple(WAYS))
+    parser.add_argument(
+        "--groups", type=int, help="of consecutive layers, delays only between them; one per layer"
+    )
     parser.add_argument("--name", default="", help="what the report's name ends with")
     parser.add_argument("--count", type=int, help="how many images; all if not given")
     parser.add_argument("--device", default="cpu")
@@ -175,8 +179,9 @@ def main() -> None:
     data = Data(data.name, data.u[: given.count], data.target[: given.count], data.test_u, data.test_target)
     net = given.depth, given.residual, given.activation
     rates = [Rate(rate, given.half, given.warm) for rate in given.rates]
-    rows = measure(data, net, given.ways, rates, given.seeds, given.device)
+    rows = measure(data, net, given.ways, rates, given.seeds, given.device, given.groups)
     about = f"{given.depth} {'residual ' if given.residual else ''}layers, {given.activation}, {given.device}"
+    about += f", {given.groups} groups" if given.groups else ""
     table = Table("way", "rate", "seed", "while learning", "the last", "test", "samples a second", title=about)
     for row in rows:
         shares = [f"{row[key]:.2%}" for key in ("online", "last", "test")]
@@ -186,6 +191,7 @@ def main() -> None:
     name = f"mnist-{kind}-{given.depth}-{given.device}{given.name}"
     options = f"--depth {given.depth}{' --residual' if given.residual else ''} --activation {given.activation}"
     options += f" --rates {' '.join(map(str, given.rates))} --seeds {' '.join(map(str, given.seeds))}"
+    options += f" --groups {given.groups}" if given.groups else ""
     options += f" --half {given.half:g}" if given.half else ""
     options += f" --warm {given.warm:g}" if given.warm else ""
     rerun = f"python -m benchmarks.mnist_chain --data DIR {options} --device {given.device}"
