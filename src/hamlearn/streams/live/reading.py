@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -98,20 +100,33 @@ class Reading:
         block = in_one_block(arrivals, self._u_dtype or torch.get_default_dtype(), self._target_dtype)
         if block is None:
             return None
-        taus, stamp, arrived, owed = [], before.stamp, before.arrived, before.owed
         try:
-            for arrival in arrivals:
-                taus.append(self._tau(arrival, stamp, arrived, owed))
-                stamp, arrived, owed = arrival.stamp, arrival.arrived, 0.0
+            taus = self._taus(arrivals, before)
         except SampleError:
             return None
         if any(tau is not None for tau in taus):
             block.tau = taus
-        if any(arrival.boundary for arrival in arrivals):
-            block.boundary = [arrival.boundary for arrival in arrivals]
-        seen = before.seen + sum(arrival.token is not None for arrival in arrivals)
-        after = Place(before.taken + len(arrivals), before.bad, stamp, arrived, seen=seen)
+        ends = [arrival.boundary for arrival in arrivals]
+        if any(ends):
+            block.boundary = ends
+        seen = before.seen + sum([arrival.token is not None for arrival in arrivals])
+        last = arrivals[-1]
+        after = Place(before.taken + len(arrivals), before.bad, last.stamp, last.arrived, seen=seen)
         return Read(before, after, arrivals, None, [block])
+
+    def _taus(self, arrivals: Sequence[Arrival], before: Place) -> list[float | None]:
+        """The time since the sample before, of each of them."""
+        taus = [self._tau(arrivals[0], before.stamp, before.arrived, before.owed)]
+        untimed = [arrival.stamp is None and arrival.tau is None for arrival in arrivals]
+        if all(untimed):
+            # By the clock alone, as most feeds are, and so without a call for each.
+            times, unit = [arrival.arrived for arrival in arrivals], self._unit
+            gaps = [max(now - then, 1e-9) / unit for then, now in itertools.pairwise(times)]
+            if min(gaps) > 0.0 and math.isfinite(sum(gaps)):
+                return [*taus, *gaps]
+        for then, now in itertools.pairwise(arrivals):
+            taus.append(self._tau(now, then.stamp, then.arrived, 0.0))
+        return taus
 
     def _one_by_one(self, arrivals: Sequence[Arrival], before: Place) -> Read:
         events: list[Sample | Label] = []
