@@ -51,18 +51,13 @@ class Loop:
         self._run.restype = None
 
     def __call__(
-        self,
-        steps: int,
-        carry: list[Tensor],
-        samples: list[Tensor],
-        constants: list[Tensor],
-        lanes: int = 1,
-        groups: int = 1,
+        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], groups: int = 1
     ) -> list[Tensor]:
         """Run `steps` steps; the carry changes in place, and the results are returned, one row per step.
 
         Groups of a population do not touch each other: they are shared out over PyTorch's number of threads.
         """
+        lanes = self.program.lanes
         results = [
             torch.empty((steps, groups, *shape, lanes) if laned else (steps, *shape), dtype=dtype)
             for shape, dtype, laned in self.program.results

@@ -31,12 +31,14 @@ class Program:
             takes the groups from `first` up to `last` of all `groups`; the carry is updated
             in place.
         scratch: Bytes of working memory.
+        lanes: Number of members in a group.
         constants: Tensors that the graph itself holds, behind those given as constants.
         results: Shape, dtype and whether per member, of each result of a step.
     """
 
     source: str
     scratch: int
+    lanes: int
     constants: list[Tensor]
     results: list[tuple[tuple[int, ...], torch.dtype, bool]]
 
@@ -183,7 +185,7 @@ class Translation:
 class _InC(Translation):
     def program(self) -> Program:
         results = self.walk()
-        return Program(self._source(), self._layout()[1], self.constants, results)
+        return Program(self._source(), self._layout()[1], self.lanes, self.constants, results)
 
     def _layout(self) -> tuple[list[str], int]:
         lines, offset = [], 0
