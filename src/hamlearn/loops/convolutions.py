@@ -10,8 +10,9 @@ import torch
 
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.folds import folded
+from hamlearn.loops.indices import Affine, Index, counter
 from hamlearn.loops.pointwise import elementwise
-from hamlearn.loops.values import Index, Value, affine, computed, constant
+from hamlearn.loops.values import Value, computed, constant
 from hamlearn.loops.writer import SUM, Writer
 
 aten = torch.ops.aten
@@ -42,18 +43,14 @@ class Window:
         each = lambda name: tuple(call[name]) * (len(kernel) // len(call[name]))  # noqa: E731
         return cls(kernel, each("stride"), each("padding"), each("dilation"), call["groups"])
 
-    def place(self, axis: int, t: str, k: str) -> str:
+    def place(self, axis: int, t: Affine, k: Affine) -> Affine:
         """Where entry `k` of the kernel meets the padded input for element `t` of the output."""
-        return _plus(affine(t, 0, self.stride[axis]), affine(k, 0, self.dilation[axis]))
+        return t * self.stride[axis] + k * self.dilation[axis]
 
 
-def _plus(*terms: str) -> str:
-    return " + ".join(term for term in terms if term != "0") or "0"
-
-
-def _channel(window: Window, of: str, per: int, own: int, inner: str) -> str:
+def _channel(window: Window, of: Affine, per: int, own: int, inner: Affine) -> Affine:
     """Channel number `inner`, of `per`, in the group of channel `of`, where a group has `own` channels."""
-    return inner if window.groups == 1 else _plus(f"({of}) / {own} * {per}", inner)
+    return inner if window.groups == 1 else counter(f"({of}) / {own}") * per + inner
 
 
 def _padded(writer: Writer, x: Value, window: Window) -> Value:
@@ -62,7 +59,7 @@ def _padded(writer: Writer, x: Value, window: Window) -> Value:
         return writer.remember(x)
     shift = (0, 0, *window.padding)
     grown = constant(0, x.dtype, tuple(n + 2 * p for n, p in zip(x.shape, shift, strict=True)))
-    return writer.scatter(grown, x, lambda i: [affine(q, p, 1) for q, p in zip(i, shift, strict=True)])
+    return writer.scatter(grown, x, lambda i: [q + p for q, p in zip(i, shift, strict=True)])
 
 
 def _spread(writer: Writer, g: Value, sizes: Sequence[int], window: Window) -> Value:
@@ -73,7 +70,7 @@ def _spread(writer: Writer, g: Value, sizes: Sequence[int], window: Window) -> V
     grown = constant(0, g.dtype, (*g.shape[:2], *map(max, needed, taken)))
 
     def place(i: Index) -> Index:
-        return [*i[:2], *(affine(q, p, s) for q, p, s in zip(i[2:], shift, window.stride, strict=True))]
+        return [*i[:2], *(q * s + p for q, p, s in zip(i[2:], shift, window.stride, strict=True))]
 
     return writer.scatter(grown, g, place)
 
@@ -113,8 +110,8 @@ def _to_input(writer: Writer, g: Value, weight: Value, shape: tuple[int, ...], w
         for axis, (a, k) in enumerate(zip(out[2:], inner[1:], strict=True)):
             dilation = window.dilation[axis]
             start = window.padding[axis] + dilation * (window.kernel[axis] - 1)
-            places.append(_plus(a, affine(k, start, -dilation)))
-        own = out[1] if window.groups == 1 else f"({out[1]}) % {channels}"
+            places.append(a + k * -dilation + start)
+        own = out[1] if window.groups == 1 else counter(f"({out[1]}) % {channels}")
         return f"({g.at([out[0], source, *places])} * {weight.at([source, own, *inner[1:]])})"
 
     return _summed(writer, at, [g, weight], shape, (outs, *window.kernel))
