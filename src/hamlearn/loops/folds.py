@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from hamlearn.loops import blas
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.indices import ZERO, Index, counter
 from hamlearn.loops.pointwise import elementwise
@@ -107,6 +108,8 @@ def product(writer: Writer, a: Value, b: Value, shape: tuple[int, ...], dtype: t
     a, b = writer.remember(a), writer.remember(b)
     batch, (rows, inner), columns = a.shape[:-2], a.shape[-2:], b.shape[-1]
     n = len(batch)
+    if writer.on_cpu and not (a.lanes or b.lanes) and blas.is_faster(rows, inner, columns, dtype):
+        return view(writer, blas.multiplied(writer, a, b, (*batch, rows, columns)), shape)
 
     def at(i: Index) -> str:
         return f"({a.at([*i[:n], i[n], i[n + 2]])} * {b.at([*i[:n], i[n + 2], i[n + 1]])})"

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hamlearn.loops import shelf
+from hamlearn.loops import blas, shelf
 from hamlearn.loops.program import Program
-from hamlearn.loops.values import UnsupportedError
+from hamlearn.loops.values import C_TYPES, UnsupportedError
 
 logger = logging.getLogger("hamlearn")
 
@@ -46,7 +46,11 @@ class Loop:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._run = _load(program.source).run
+        library = _load(program.source)
+        for dtype, c_type in C_TYPES.items():
+            if c_type in program.products:
+                ctypes.c_void_p.in_dll(library, f"blas_{c_type}").value = blas.address(dtype)
+        self._run = library.run
         self._run.argtypes = [*[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 5]
         self._run.restype = None
 

@@ -45,15 +45,17 @@ class Writer:
 
     Args:
         lanes: Number of members of a population; 1 for a single network.
-        vectors: Whether functions are computed in whole vectors where that is faster.
+        on_cpu: Whether the loops are for a CPU: functions are computed in whole vectors, and wide products by a
+            BLAS, where that is faster.
     """
 
-    def __init__(self, lanes: int = 1, vectors: bool = True) -> None:
-        self.lanes, self.vectors = lanes, vectors
+    def __init__(self, lanes: int = 1, on_cpu: bool = True) -> None:
+        self.lanes, self.on_cpu = lanes, on_cpu
         self.nests: list[Nest] = []
         self.memory: list[tuple[str, torch.dtype, int]] = []
         self.types: dict[str, torch.dtype] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
+        self.products: set[str] = set()
         self._reads: list[tuple[str, Affine]] = []
 
     @property
@@ -110,7 +112,7 @@ class Writer:
             position = linear(shape, replaced(index, axis, index[axis] + start))
             self._reads = []
             statement = f"{name}[{self._laned(position, lanes)}] = {cast(piece, dtype)(index)};"
-            self._close(Nest(_loops(piece.shape), lanes, [statement], disjoint=name), name)
+            self.close(Nest(_loops(piece.shape), lanes, [statement], disjoint=name), name, self._reads)
             start += piece.shape[axis]
         return self.in_memory(name, shape, dtype, lanes)
 
@@ -122,6 +124,7 @@ class Writer:
         by: Sequence[Value] = (),
         how: str = "=",
         apart: Sequence[int] = (),
+        meets: bool = False,
     ) -> Value:
         """A copy of `base`, changed in some places.
 
@@ -132,6 +135,7 @@ class Writer:
             by: The values that this depends on; where there are any, two elements may go to the same place.
             how: The assignment: `=` or `+=`.
             apart: Axes of the source along which no two elements go to the same place.
+            meets: Whether two elements may go to the same place though it depends on no values.
         """
         lanes = any(value.lanes for value in (base, source, *by))
         copy = self.store(Value(base.shape, base.dtype, lanes, base.at, base.cost, base.leaves))
@@ -143,8 +147,8 @@ class Writer:
             statement = f"{copy.memory}[{position}] {how} {cast(source, base.dtype)(index)};"
             depths = [axis for axis, length in enumerate(source.shape) if length > 1]
             free = tuple(depth for depth, axis in enumerate(depths) if axis in apart)
-            nest = Nest(_loops(source.shape), lanes, [statement], ordered=bool(by), apart=free)
-            self._close(nest, copy.memory)
+            nest = Nest(_loops(source.shape), lanes, [statement], ordered=meets or bool(by), apart=free)
+            self.close(nest, copy.memory, self._reads)
         return copy
 
     def overwrites_itself(self, value: Value, into: str) -> bool:
@@ -176,9 +180,8 @@ class Writer:
             depths = [k for k, length in enumerate(value.shape) if length > 1]
             free = tuple(depth for depth, k in enumerate(depths) if k != axis)
             statement = f"{result.memory}[{position}] = {total};"
-            self._close(
-                Nest(_loops(value.shape), value.lanes, [statement], ordered=True, apart=free), result.memory
-            )
+            nest = Nest(_loops(value.shape), value.lanes, [statement], ordered=True, apart=free)
+            self.close(nest, result.memory, self._reads)
         return result
 
     def reduce(self, value: Value, axes: Sequence[int], shape: tuple[int, ...], fold: Fold) -> Value:
@@ -218,7 +221,7 @@ class Writer:
         else:
             body = f"{{ {c_type} acc = {start};\n{''.join(loops)}{update('acc')}\n{target} = acc; }}"
         apart = f"fold_{result.memory}" if fold.reorders and not rows and not value.lanes else ""
-        self._close(Nest(sizes, False, [body], function=apart, folding=folding), result.memory)
+        self.close(Nest(sizes, False, [body], function=apart, folding=folding), result.memory, self._reads)
         return result
 
     def functions(self) -> str:
@@ -238,9 +241,9 @@ class Writer:
             for nest in self.nests
         )
 
-    def _close(self, nest: Nest, name: str) -> None:
-        """Add a nest that no statement may join."""
-        nest.reads, nest.exact = [(read, None) for read, _ in self._reads], [*self._reads]
+    def close(self, nest: Nest, name: str, reads: Sequence[tuple[str, Affine]]) -> None:
+        """Add a nest that writes `name`, and that no statement may join."""
+        nest.reads, nest.exact = [(read, None) for read, _ in reads], [*reads]
         nest.writes, nest.open = {name: None}, False
         self.nests.append(nest)
 
