@@ -24,13 +24,14 @@ from typing import Any
 
 import torch
 
-from benchmarks import _report, _stream_live, _stream_population, _stream_single, _stream_sources
+from benchmarks import _report, _stream_batches, _stream_live, _stream_population, _stream_single, _stream_sources
 
 PARTS: dict[str, Any] = {
     "single": _stream_single,
     "population": _stream_population,
     "sources": _stream_sources,
     "live": _stream_live,
+    "batches": _stream_batches,
 }
 """What is measured: each part has `measure(device, quick)` and `show(found, device)`."""
 

@@ -160,7 +160,7 @@ def test_a_benchmark_whose_library_is_missing_says_what_to_install(tmp_path, mon
 
 
 def test_without_the_sources_the_command_says_where_the_benchmarks_are(tmp_path, monkeypatch):
-    monkeypatch.setattr("hamlearn.cli.__file__", str(tmp_path / "lib" / "hamlearn" / "cli.py"))
+    monkeypatch.setattr("hamlearn.cli.measuring.__file__", str(tmp_path / "hamlearn" / "cli" / "measuring.py"))
     result = runner.invoke(app, ["bench", "step", "--quick", "--out", str(tmp_path)])
     assert "not part of the installed package: clone the sources" in str(result.exception)
 

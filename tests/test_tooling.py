@@ -85,3 +85,39 @@ def test_no_module_but_the_owner_touches_a_private_attribute_of_a_learner():
             if ast.unparse(node.value) not in ("self", "cls", "super()"):
                 reaches.append(f"{path.relative_to(SOURCE)}:{node.lineno} {ast.unparse(node)}")
     assert reaches == []
+
+
+RUN = 10
+
+
+def plain_lines(path: Path) -> list[tuple[int, str]]:
+    """Lines of a file that say something, by number, without white space; imports and comments do not count."""
+    text, imported = path.read_text(), set()
+    if path.suffix == ".py":
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                imported |= set(range(node.lineno, node.end_lineno + 1))
+    lines = [(number, "".join(line.split())) for number, line in enumerate(text.splitlines(), 1)]
+    says = [(number, line) for number, line in lines if any(map(str.isalnum, line)) and not line.startswith("#")]
+    return [(number, line) for number, line in says if number not in imported]
+
+
+def repeated_runs(folder: Path) -> list[str]:
+    """Places at which `RUN` lines begin that stand in the folder a second time."""
+    first, repeated = {}, []
+    for path in sorted(path for path in folder.rglob("*") if path.suffix in (".py", ".html", ".js", ".css")):
+        lines = plain_lines(path)
+        for start in range(len(lines) - RUN + 1):
+            run = tuple(line for _, line in lines[start : start + RUN])
+            place = f"{path.relative_to(folder)}:{lines[start][0]}"
+            if first.setdefault(run, place) != place:
+                repeated.append(f"{place} is {first[run]} again")
+    return repeated
+
+
+def test_no_run_of_ten_lines_stands_twice_in_the_sources(tmp_path):
+    lines = [f"x{number} = {number}" for number in range(RUN)]
+    (tmp_path / "a.py").write_text("import math\n" + "\n".join(lines))
+    (tmp_path / "b.py").write_text("def f():\n    # why\n" + "".join(f"    {line}\n\n" for line in lines))
+    assert repeated_runs(tmp_path) == ["b.py:3 is a.py:2 again"]
+    assert repeated_runs(SOURCE) == []

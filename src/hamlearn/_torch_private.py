@@ -271,8 +271,6 @@ def compile_errors() -> type[Exception]:
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 """The names under which a module keeps its hooks."""
-TABLES = ("_parameters", "_buffers", "_modules")
-"""The names under which a module keeps its parts."""
 
 
 def forward_hooks(module: torch.nn.Module) -> bool:

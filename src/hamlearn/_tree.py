@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
-import threading
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from hamlearn._torch_private import non_finite_, tree_flatten, tree_map_only, tree_unflatten
+from hamlearn._torch_private import tree_flatten, tree_map_only, tree_unflatten
 
 Spec = Any
 """Structure of a flattened tree; `None` stands for a single tensor."""
@@ -108,38 +105,3 @@ def describe(tree: Any) -> str:
     if isinstance(tree, dict):
         return "{" + ", ".join(f"{key}: {describe(item)}" for key, item in tree.items()) + "}"
     return type(tree).__name__
-
-
-def all_finite(tensors: list[Tensor]) -> bool:
-    """Whether every entry of every tensor is finite, in one kernel call where PyTorch has one."""
-    if not tensors:
-        return True
-    if len(tensors) == 1 and tensors[0].numel() == 1:
-        return math.isfinite(tensors[0].item())
-    found, one = _scratch.on(tensors[0].device)
-    try:
-        # The check that gradient scalers make: one call for the whole list. It also multiplies by the
-        # given scale, 1 here, which leaves every bit as it is.
-        non_finite_(tensors, found, one)
-    except RuntimeError:
-        found.zero_()
-        return all(bool(torch.isfinite(tensor).all()) for tensor in tensors)
-    finite = not found.item()
-    if not finite:
-        found.zero_()
-    return finite
-
-
-class _Scratch(threading.local):
-    """A zero and a one on each device, kept from call to call; each thread has its own."""
-
-    def __init__(self) -> None:
-        self.kept: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self.kept:
-            self.kept[device] = torch.zeros(1, device=device), torch.ones(1, device=device)
-        return self.kept[device]
-
-
-_scratch = _Scratch()

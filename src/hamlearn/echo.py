@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -162,13 +161,6 @@ class Echoed(Order):
                 token = self._run_again(token, h, before, spec)
             taken.append(token)
         self.tokens, self.since = taken, since
-
-    def without_graphs(self) -> Echoed:
-        """The same order as it can be copied, and then be given its graphs again by `take_back`."""
-        twin = copy.copy(self)
-        twin.tokens = deque((token.without_graph() for token in self.tokens), maxlen=self.credit.truncate)
-        twin._proposed = None, 0
-        return twin
 
     def _state_met(self, carry: Carry, sample: Sample, fresh: bool) -> list[Tensor]:
         if self.joined and self.tokens:

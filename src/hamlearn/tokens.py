@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
 from hamlearn._claims import Tensors, entries, flag, generator_state, number, record, shown
 from hamlearn._described import build, describe
 from hamlearn._replay import devices_of, drawing, generators
@@ -49,12 +48,6 @@ class Token:
     def gain(self) -> float:
         """τφ, with the nominal τ on the clock of events."""
         return self.rates.stride * self.rates.phi
-
-    def without_graph(self) -> Token:
-        """The same token as it can be copied: what `Echoed.take_back` runs it again from."""
-        sample = replace(self.sample, u=_tree.detach(self.sample.u), target=_tree.detach(self.sample.target))
-        h = [leaf.detach() for leaf in self.h]
-        return replace(self, sample=sample, h=h, h_next=[], loss=None, y=None)
 
 
 def pack(tokens: Iterable[Token]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:

@@ -42,6 +42,17 @@ def test_every_workload_is_measured_with_machine_and_versions(report):
     assert report["environment"]["torch"] == torch.__version__
 
 
+def test_both_engines_are_compared_batch_by_batch(report):
+    found = report["results"]["batches"]
+    assert [(cell["network"], cell["batch"], cell["stays_eager"]) for cell in found["cells"]] == [
+        ("Linear 4-3", 1, False),
+        ("MLP 4-30-3", 1, False),
+    ]
+    for cell in found["cells"]:
+        eager, compiled = (cell["microseconds"][name] for name in ("eager", "compiled"))
+        assert cell["compiled_over_eager"] == pytest.approx(eager / compiled, rel=0.05)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("jax") is None, reason="JAX is not installed")
 def test_the_twins_in_jax_learn_the_same(report):
     for cell in report["results"]["single"]["cells"]:

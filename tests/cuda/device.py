@@ -26,10 +26,10 @@ class Brought:
         self.loop = loop
 
     def __call__(
-        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], *members: int
+        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], groups: int = 1
     ) -> list[Tensor]:
         there = [[tensor.cuda() for tensor in part] for part in (carry, samples, constants)]
-        lanes, groups = members or (1, 1)
+        lanes = self.loop.kernel.lanes
         poison = [
             torch.full((steps, groups, *shape, lanes) if lanes > 1 else (steps, *shape), 255, dtype=torch.uint8)
             .repeat_interleave(dtype.itemsize, -1 if shape or lanes > 1 else 0)
@@ -38,7 +38,7 @@ class Brought:
         ]
         # The memory that is given back here is what the results are made of.
         del poison
-        results = self.loop(steps, *there, *members)
+        results = self.loop(steps, *there, groups)
         for old, new in zip(carry, there[0], strict=True):
             old.copy_(new)
         return [result.cpu() for result in results]

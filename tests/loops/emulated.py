@@ -54,15 +54,10 @@ class Emulated:
         ).go
 
     def __call__(
-        self,
-        steps: int,
-        carry: list[Tensor],
-        samples: list[Tensor],
-        constants: list[Tensor],
-        lanes: int = 1,
-        groups: int = 1,
+        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], groups: int = 1
     ) -> list[Tensor]:
         """Run `steps` steps, as a loop in C does; results and working memory begin as what no step may read."""
+        lanes = self.kernel.lanes
         results = [
             _poisoned((steps, groups, *shape, lanes) if lanes > 1 else (steps, *shape), dtype)
             for shape, dtype in self.kernel.results

@@ -52,7 +52,7 @@ def check(cases: dict[str, Callable[..., Any]], *inputs: Tensor) -> None:
         several = Loop(translate(graph, kinds, own, LANES))
     each = zip(zip(*members, strict=True), own, strict=True)
     stacked = [torch.stack(tensors, -1) if laned else tensors[0] for tensors, laned in each]
-    rows = several(1, [], [], [tensor.contiguous() for tensor in stacked], LANES)
+    rows = several(1, [], [], [tensor.contiguous() for tensor in stacked])
     expected = [[*function(*inputs)], *(function(*member) for member in members)]
     names = [name for name, case in cases.items() for _ in _listed(case(*inputs))]
     for number, name in enumerate(names):
@@ -133,7 +133,7 @@ def assert_population(seed: int, make: Make = in_c) -> None:
             stacked = [torch.stack(each[g * LANES : (g + 1) * LANES], -1) for g in range(GROUPS)]
             tensors.append(torch.stack(stacked, axis).contiguous() if own[offset + k] else each[0])
         groups.append(tensors)
-    results = loop(STEPS, *groups, LANES, GROUPS)
+    results = loop(STEPS, *groups, GROUPS)
     for number, member in enumerate(members):
         g, lane = divmod(number, LANES)
         expected, rows = by_steps(graph, member.carry, member.samples, member.constants)

@@ -89,7 +89,7 @@ def assert_right(parts: dict[str, Parts], x: Tensor, lanes: int = 1) -> None:
     program = translate(graph, ["constant"] * len(tensors), own, lanes)
     members = [[t * (1 + 0.1 * k) if t.is_floating_point() else t for t in tensors] for k in range(lanes)]
     laned = [torch.stack(e, -1) if o else e[0] for e, o in zip(zip(*members, strict=True), own, strict=True)]
-    results = Loop(program)(1, [], [], [tensor.contiguous() for tensor in laned], lanes)
+    results = Loop(program)(1, [], [], [tensor.contiguous() for tensor in laned])
     for member, given in enumerate(members):
         for number, expected in enumerate(function(*given)):
             result = results[number][0, 0, ..., member] if lanes > 1 else results[number][0]

@@ -105,7 +105,6 @@ def test_modules_and_tensors_keep_their_hooks_and_parts_where_they_did():
     handle = nn.modules.module.register_module_forward_hook(lambda *given: None)
     assert private.global_hooks()
     handle.remove()
-    assert [list(getattr(nn.Sequential(module), name)) for name in private.TABLES] == [[], [], ["0"]]
     assert list(getattr(module, "_parameters")) == ["weight", "bias"]  # noqa: B009
 
 

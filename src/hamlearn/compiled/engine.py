@@ -14,6 +14,7 @@ from hamlearn.compiled.guard import Guard
 from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
+from hamlearn.loops.costs import faster_eagerly
 from hamlearn.loops.reads import Reads
 from hamlearn.loops.steps import Made, Steps
 from hamlearn.streams.blocks import Block
@@ -210,6 +211,8 @@ def make_step(
             check()
         with made.reads.watching():
             made.recorded = record()
+        if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:
+            raise UnsupportedError(reason)
         made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)
     except UnsupportedError as error:
         made.failure = error

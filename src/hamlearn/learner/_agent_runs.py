@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hamlearn import _tree
+from hamlearn._finite import all_finite
 from hamlearn.compiled import LEFT, TAKEN, Engine, Guard, Ran, UnsupportedError, Watch
 from hamlearn.learner._agent_lanes import AgentLanes
 from hamlearn.learner._agent_plan import AgentPlan, Settings
@@ -135,7 +135,7 @@ class SideBySide:
             return self.engine.run(*weights, lanes.carry, fresh, pace, sheet.together, watch, check, guard)
 
         def sound(ran: Ran) -> bool:
-            return _tree.all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in lanes.theta)])
+            return all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in lanes.theta)])
 
         ran, watch = None, plan.watch(policy)
         if whole and not self.cautious:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn import _tree
+from hamlearn._finite import Part, all_finite, what_is_not
 from hamlearn._replay import set_generators
 from hamlearn._slots import Place, Slots, write_back
 from hamlearn._torch_private import foreach_copy_, set_grad
@@ -190,32 +191,25 @@ def nonfinite(outcome: Outcome, system: System, moved: Moved, still: Collection[
     values += [buffer for buffer in system.slots.values() if buffer.is_floating_point()]
     if outcome.loss is not None:
         values.append(outcome.loss)
-    return not _tree.all_finite(values)
+    return not all_finite(values)
 
 
 def nonfinite_message(outcome: Outcome, system: System, moved: Moved, t: float) -> str:
     """What is not finite, and what to do about it."""
 
-    def bad(names: list[str], tensors: list[Tensor]) -> str:
-        return ", ".join(n for n, x in zip(names, tensors, strict=True) if not bool(x.isfinite().all()))
+    def parts() -> Iterator[Part]:
+        slots, names = system.slots, system.names
+        if outcome.loss is not None:
+            yield f"the loss is {outcome.loss.item()}", [outcome.loss]
+        yield "the costate is not finite (omega of {})", dict(zip(names, outcome.omega, strict=True))
+        yield "the costate is not finite (z)", outcome.z
+        yield "the state h is not finite", outcome.h
+        yield "the sensitivity E of the state is not finite", outcome.E
+        yield "what beta follows is not finite (v of {})", dict(zip(names, outcome.v, strict=False))
+        yield "the weights would overflow ({})", dict(zip(names, moved.theta, strict=True))
+        yield "the network's buffers are not finite ({})", dict(zip(slots.buffers, slots.present(), strict=True))
 
-    slots, names = system.slots, system.names
-    if outcome.loss is not None and not bool(outcome.loss.isfinite()):
-        what = f"the loss is {outcome.loss.item()}"
-    elif found := bad([f"omega of {name}" for name in names], outcome.omega):
-        what = f"the costate is not finite ({found})"
-    elif not _tree.all_finite(outcome.z):
-        what = "the costate is not finite (z)"
-    elif not _tree.all_finite(outcome.h):
-        what = "the state h is not finite"
-    elif not _tree.all_finite(outcome.E):
-        what = "the sensitivity E of the state is not finite"
-    elif found := bad([f"v of {name}" for name in names[: len(outcome.v)]], outcome.v):
-        what = f"what beta follows is not finite ({found})"
-    elif found := bad(names, [weight.detach() for weight in moved.theta]):
-        what = f"the weights would overflow ({found})"
-    else:
-        what = f"the network's buffers are not finite ({bad(list(slots.buffers), slots.present())})"
+    what = what_is_not(parts(), "a buffer of the network is not finite")
     return (
         f"{what} at t={t:g}: this sample was not learned and the last good state is kept. "
         "Lower beta or tau, raise eta, look at the sample, or pass on_nonfinite='skip'"

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
+from hamlearn._finite import all_finite
 from hamlearn._scale import scaled
 from hamlearn._torch_private import foreach_copy_
 from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
@@ -97,7 +97,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
                     k = plan.counts[stop - 1]
                     theta = system.velocity.moved(system.theta, omega, t, rates.stride, v, k)
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
-                    if self.checks and not _tree.all_finite([*omega, *v, *moved]):
+                    if self.checks and not all_finite([*omega, *v, *moved]):
                         return _rows(passed, stepper.state.carry), stop - 1
                     foreach_copy_(system.theta, theta)
                 self._become(carry=replace(stepper.state.carry, omega=omega, own=False, v=v))

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
+from hamlearn._finite import all_finite
 from hamlearn.adaptive import Adaptive
 from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
 from hamlearn.hyper import Hyper
@@ -206,7 +206,7 @@ def run_watched(
         return ran, _good_steps(ran.mark, None, block)
     if watch == "state":
         fine = _good_steps(ran.mark, ran.loss, block) == block.count
-        if fine and _tree.all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in theta)]):
+        if fine and all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in theta)]):
             return ran, block.count
         # Something went wrong somewhere: look at every step.
         undo()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
+from hamlearn import _finite
+from hamlearn._finite import Part, what_is_not
 from hamlearn._torch_private import foreach_norm
 from hamlearn.errors import NonFiniteError
 from hamlearn.local.outer import Outer, dense
@@ -20,12 +21,12 @@ def is_finite(proposal: Proposal) -> bool:
     values = [*proposal.h, *proposal.z]
     if proposal.loss is not None:
         values.append(proposal.loss)
-    return _tree.all_finite(values)
+    return _finite.all_finite(values)
 
 
 def is_sound(proposal: Proposal) -> bool:
     """Whether loss and h are finite, which a sample may spoil by itself; z comes from samples before it."""
-    return _tree.all_finite(proposal.h if proposal.loss is None else [*proposal.h, proposal.loss])
+    return _finite.all_finite(proposal.h if proposal.loss is None else [*proposal.h, proposal.loss])
 
 
 def reach(omega: list[Omega]) -> float:
@@ -37,8 +38,8 @@ def reach(omega: list[Omega]) -> float:
 
 
 def all_finite(omega: list[Omega]) -> bool:
-    """Whether every entry of ω is finite, looked at one by one."""
-    return all(bool(dense(w).isfinite().all()) for w in omega)
+    """Whether every entry of ω is finite."""
+    return _finite.all_finite([dense(w) for w in omega])
 
 
 def smallest_risk(theta: list[Tensor]) -> float:
@@ -59,8 +60,7 @@ def check_input(u: Any, policy: str) -> bool:
 
     A sample that is not would poison nodes for as long as it is in flight, so it is stopped at the entrance.
     """
-    tensors = [x for x in _tree.flatten(u)[0] if isinstance(x, Tensor) and x.is_floating_point()]
-    if all(math.isfinite(x.sum().item()) or bool(torch.isfinite(x).all()) for x in tensors):
+    if _finite.is_finite(u):
         return True
     if policy == "raise":
         raise NonFiniteError(
@@ -71,18 +71,17 @@ def check_input(u: Any, policy: str) -> bool:
 
 def nonfinite_message(proposal: Proposal, spoilt: bool, omega: list[Omega], t: float) -> str:
     """Says what is not finite, and what to do."""
-    if proposal.loss is not None and not bool(proposal.loss.isfinite()):
-        what = f"the loss is {proposal.loss.item()}"
-    elif not _tree.all_finite(proposal.h):
-        what = "a node's state h is not finite"
-    elif not _tree.all_finite(proposal.z):
-        what = "a node's costate z is not finite"
-    elif spoilt:
-        what = "a buffer, such as a running statistic, is not finite"
-    elif not all_finite(omega):
-        what = "the costate omega of the weights is not finite"
-    else:
-        what = "the weights would not be finite any more"
+
+    def parts() -> Iterator[Part]:
+        if proposal.loss is not None:
+            yield f"the loss is {proposal.loss.item()}", [proposal.loss]
+        yield "a node's state h is not finite", proposal.h
+        yield "a node's costate z is not finite", proposal.z
+        if not spoilt:
+            yield "the costate omega of the weights is not finite", [dense(w) for w in omega]
+
+    rest = "a buffer, such as a running statistic, is not finite" if spoilt else "the weights would not be finite"
+    what = what_is_not(parts(), rest)
     return (
         f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "
         "pass on_nonfinite='skip'. Where a sample before this one is the cause, reset() drops what is under way"

@@ -44,7 +44,7 @@ class InC:
     ) -> list[Tensor]:
         """Take `steps` steps."""
         groups = len(carry[0]) if self.lanes > 1 else 1
-        return self.loop(steps, carry, samples, constants, self.lanes, groups)
+        return self.loop(steps, carry, samples, constants, groups)
 
 
 class InOneKernel:
@@ -72,7 +72,7 @@ class InOneKernel:
         members = groups * self.lanes
         if members not in self.loops:
             self.loops[members] = CudaLoop(self.choose(members), self.device)
-        return self.loops[members](steps, carry, samples, constants, self.lanes, groups)
+        return self.loops[members](steps, carry, samples, constants, groups)
 
 
 def make_loop(

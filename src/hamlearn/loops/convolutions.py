@@ -1,59 +1,26 @@
-"""Convolutions, and their derivatives, as sums over shifted elements."""
+"""Convolutions, and their derivatives, as sums over shifted elements; large ones as products of matrices."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.folds import folded
+from hamlearn.loops.indices import Affine, Index, counter
 from hamlearn.loops.pointwise import elementwise
-from hamlearn.loops.values import Index, Value, affine, computed, constant
+from hamlearn.loops.values import Value, choice, computed, constant, literal
+from hamlearn.loops.windows import Window, convolved, correlated, deconvolved
 from hamlearn.loops.writer import SUM, Writer
 
 aten = torch.ops.aten
 
 
-@dataclass(frozen=True)
-class Window:
-    """How a kernel moves over its input: one entry of each per spatial axis.
-
-    Attributes:
-        kernel: Sizes of the kernel.
-        stride: Steps between neighbours of the output.
-        padding: Zeros around the input.
-        dilation: Steps between neighbours of the kernel.
-        groups: Number of groups of channels that do not see each other.
-    """
-
-    kernel: tuple[int, ...]
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
-
-    @classmethod
-    def of(cls, call: Call) -> Window:
-        """The window of a call."""
-        kernel = call["weight"].shape[2:]
-        each = lambda name: tuple(call[name]) * (len(kernel) // len(call[name]))  # noqa: E731
-        return cls(kernel, each("stride"), each("padding"), each("dilation"), call["groups"])
-
-    def place(self, axis: int, t: str, k: str) -> str:
-        """Where entry `k` of the kernel meets the padded input for element `t` of the output."""
-        return _plus(affine(t, 0, self.stride[axis]), affine(k, 0, self.dilation[axis]))
-
-
-def _plus(*terms: str) -> str:
-    return " + ".join(term for term in terms if term != "0") or "0"
-
-
-def _channel(window: Window, of: str, per: int, own: int, inner: str) -> str:
+def _channel(window: Window, of: Affine, per: int, own: int, inner: Affine) -> Affine:
     """Channel number `inner`, of `per`, in the group of channel `of`, where a group has `own` channels."""
-    return inner if window.groups == 1 else _plus(f"({of}) / {own} * {per}", inner)
+    return inner if window.groups == 1 else counter(f"({of}) / {own}") * per + inner
 
 
 def _padded(writer: Writer, x: Value, window: Window) -> Value:
@@ -62,7 +29,7 @@ def _padded(writer: Writer, x: Value, window: Window) -> Value:
         return writer.remember(x)
     shift = (0, 0, *window.padding)
     grown = constant(0, x.dtype, tuple(n + 2 * p for n, p in zip(x.shape, shift, strict=True)))
-    return writer.scatter(grown, x, lambda i: [affine(q, p, 1) for q, p in zip(i, shift, strict=True)])
+    return writer.scatter(grown, x, lambda i: [q + p for q, p in zip(i, shift, strict=True)])
 
 
 def _spread(writer: Writer, g: Value, sizes: Sequence[int], window: Window) -> Value:
@@ -73,7 +40,7 @@ def _spread(writer: Writer, g: Value, sizes: Sequence[int], window: Window) -> V
     grown = constant(0, g.dtype, (*g.shape[:2], *map(max, needed, taken)))
 
     def place(i: Index) -> Index:
-        return [*i[:2], *(affine(q, p, s) for q, p, s in zip(i[2:], shift, window.stride, strict=True))]
+        return [*i[:2], *(q * s + p for q, p, s in zip(i[2:], shift, window.stride, strict=True))]
 
     return writer.scatter(grown, g, place)
 
@@ -94,6 +61,9 @@ def _summed(
 def _forward(writer: Writer, x: Value, weight: Value, shape: tuple[int, ...], window: Window) -> Value:
     x, weight = _padded(writer, x, window), writer.remember(weight)
     channels = weight.shape[1]
+    found = convolved(writer, x, weight, shape, window)
+    if found is not None:
+        return found
 
     def at(out: Index, inner: Index) -> str:
         source = _channel(window, out[1], channels, weight.shape[0] // window.groups, inner[0])
@@ -104,8 +74,11 @@ def _forward(writer: Writer, x: Value, weight: Value, shape: tuple[int, ...], wi
 
 
 def _to_input(writer: Writer, g: Value, weight: Value, shape: tuple[int, ...], window: Window) -> Value:
-    g, weight = _spread(writer, g, shape[2:], window), writer.remember(weight)
-    channels, outs = weight.shape[1], weight.shape[0] // window.groups
+    g, weight = writer.remember(g), writer.remember(weight)
+    found = deconvolved(writer, g, weight, shape, window)
+    if found is not None:
+        return found
+    g, channels, outs = _spread(writer, g, shape[2:], window), weight.shape[1], weight.shape[0] // window.groups
 
     def at(out: Index, inner: Index) -> str:
         source = _channel(window, out[1], outs, channels, inner[0])
@@ -113,8 +86,8 @@ def _to_input(writer: Writer, g: Value, weight: Value, shape: tuple[int, ...], w
         for axis, (a, k) in enumerate(zip(out[2:], inner[1:], strict=True)):
             dilation = window.dilation[axis]
             start = window.padding[axis] + dilation * (window.kernel[axis] - 1)
-            places.append(_plus(a, affine(k, start, -dilation)))
-        own = out[1] if window.groups == 1 else f"({out[1]}) % {channels}"
+            places.append(a + k * -dilation + start)
+        own = out[1] if window.groups == 1 else counter(f"({out[1]}) % {channels}")
         return f"({g.at([out[0], source, *places])} * {weight.at([source, own, *inner[1:]])})"
 
     return _summed(writer, at, [g, weight], shape, (outs, *window.kernel))
@@ -123,6 +96,9 @@ def _to_input(writer: Writer, g: Value, weight: Value, shape: tuple[int, ...], w
 def _to_weight(writer: Writer, g: Value, x: Value, shape: tuple[int, ...], window: Window) -> Value:
     g, x = writer.remember(g), _padded(writer, x, window)
     rank = len(shape)
+    found = correlated(writer, g, x, shape, window)
+    if found is not None:
+        return found
 
     def at(i: Index) -> str:
         source = _channel(window, i[0], shape[1], shape[0] // window.groups, i[1])
@@ -171,7 +147,28 @@ def _average(writer: Writer, call: Call) -> Value:
     weight = constant(share, x.dtype, (x.shape[1], 1, *kernel))
     if call.op is aten.avg_pool2d:
         return _forward(writer, x, weight, call.shape, window)
-    return _to_input(writer, writer.remember(call["grad_output"]), weight, call.shape, window)
+    g = writer.remember(call["grad_output"])
+    if window.stride == kernel and not any(padding):
+        return _shared_out(g, call.shape, kernel, share)
+    return _to_input(writer, g, weight, call.shape, window)
+
+
+def _shared_out(g: Value, shape: tuple[int, ...], kernel: tuple[int, ...], share: float) -> Value:
+    """The derivative of averages over windows that do not overlap: each element has a part of its own window's."""
+    part = literal(share, g.dtype)
+
+    def at(i: Index) -> str:
+        windows, inside = [*i[:2]], []
+        for place, length, size, count in zip(i[2:], shape[2:], kernel, g.shape[2:], strict=True):
+            covered = size * count
+            windows.append(
+                counter(f"({place}) / {size}" if covered == length else f"clip(({place}) / {size}, {count})")
+            )
+            inside += [] if covered == length else [f"({place} < {covered})"]
+        found = f"({g.at(windows)} * {part})"
+        return choice(g.dtype, " & ".join(inside), found, "0") if inside else found
+
+    return computed(shape, g.dtype, at, [g], 1)
 
 
 CONVOLUTIONS: dict[Any, Callable[[Writer, Call], Any]] = {

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hamlearn.loops.indices import counter, linear
 from hamlearn.loops.nests import Nest, Share
-from hamlearn.loops.values import linear
 from hamlearn.loops.writer import Writer
 
 MATRIX = 4096
@@ -85,13 +85,12 @@ def _exchange(writer: Writer, nest: Nest, share: Share, blocks: int) -> tuple[Ne
     writer.types[name] = writer.types[folding.memory]
     writer.shapes[name] = (count,) if share.letter == "i" else (blocks, count)
     floor = "" if share.letter == "i" else f"blockIdx.x * {count} + "
-    sender = Nest(nest.sizes, False, reads=nest.reads, writes={name: "any"}, open=False, share=share)
+    sender = Nest(nest.sizes, False, reads=nest.reads, writes={name: None}, open=False, share=share)
     sender.folding = replace(folding, memory=name, floor=floor)
     if share.letter == "i":
         statement = f"{folding.memory}[{folding.position}] = {name}[{folding.position}];"
-        writes = {folding.memory: folding.position}
-        return sender, Nest(folding.sizes, False, [statement], [(name, None)], writes)
-    arrival = Nest(folding.sizes, False, reads=[(name, None)], writes={folding.memory: "any"}, open=False)
+        return sender, Nest(folding.sizes, False, [statement], [(name, None)], {folding.memory: folding.position})
+    arrival = Nest(folding.sizes, False, reads=[(name, None)], writes={folding.memory: None}, open=False)
     x = f"{name}[(r0)*{count} + ({folding.position})]"
     arrival.folding = replace(folding, lengths=(blocks,), x=x)
     return sender, arrival
@@ -118,8 +117,10 @@ def _letter(writer: Writer, nest: Nest, name: str) -> str:
     """Which index counts the rows of a matrix wherever a nest touches it: `i`, `r`, or none."""
     shape = [length for length in writer.shapes[name] if length > 1]
     rest = range(len(shape) - 1)
-    own = {linear(shape, ["i0", *(f"{a}{n + (a == 'i')}" for n in rest)]) for a in "ir"}
-    folded = {linear(shape, ["r0", *(f"{a}{n + (a == 'r')}" for n in rest)]) for a in "ir"}
+    own, folded = (
+        {linear(shape, [counter(f"{row}0"), *(counter(f"{a}{n + (a == row)}") for n in rest)]) for a in "ir"}
+        for row in "ir"
+    )
     touched = {at for read, at in (nest.exact or nest.reads) if read == name}
     touched |= {at for written, at in nest.writes.items() if written == name}
     if touched <= own:

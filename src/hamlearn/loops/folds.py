@@ -7,10 +7,12 @@ from typing import Any
 
 import torch
 
+from hamlearn.loops import blas
 from hamlearn.loops.call import Call, require
+from hamlearn.loops.indices import ZERO, Index, counter
 from hamlearn.loops.pointwise import elementwise
 from hamlearn.loops.shapes import view
-from hamlearn.loops.values import Index, Value, choice, computed, replaced
+from hamlearn.loops.values import Value, computed
 from hamlearn.loops.writer import LARGEST, PRODUCT, SMALLEST, SUM, Fold, Writer
 
 aten = torch.ops.aten
@@ -78,8 +80,8 @@ def _extreme(writer: Writer, call: Call) -> Any:
     beyond = _count([source.shape[axis] for axis in axes])
 
     def at(i: Index) -> str:
-        place = " + ".join(f"({i[axis]})*{stride}" for axis, stride in strides.items()) or "0"
-        x, top = source.at(i), best.at([("0" if axis in axes else n) for axis, n in enumerate(i)])
+        place = sum((i[axis] * stride for axis, stride in strides.items()), ZERO)
+        x, top = source.at(i), best.at([(ZERO if axis in axes else n) for axis, n in enumerate(i)])
         return f"({x} == {top} || {x} != {x} ? {place} : {beyond})"
 
     place = computed(source.shape, torch.int64, at, [source, best], 2)
@@ -97,14 +99,8 @@ def _count(lengths: Sequence[int]) -> int:
 def _cumsum(writer: Writer, call: Call) -> Value:
     if not call.shape:
         return elementwise(writer, "{0}", [call["self"]], call.shape, call.dtype, 0)
-    source, axis = writer.remember(call["self"]), call.axis()
-    source = elementwise(writer, "{0}", [source], source.shape, call.dtype, 0)
-
-    def at(i: Index) -> str:
-        return choice(call.dtype, f"{i[-1]} <= {i[axis]}", source.at(replaced(i[:-1], axis, i[-1])), "0")
-
-    terms = computed((*source.shape, source.shape[axis]), call.dtype, at, [source], 1)
-    return folded(writer, terms, [len(source.shape)], call.shape, call.dtype, SUM)
+    source = elementwise(writer, "{0}", [call["self"]], call.shape, call.dtype, 0)
+    return writer.accumulate(source, call.axis())
 
 
 def product(writer: Writer, a: Value, b: Value, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
@@ -112,24 +108,27 @@ def product(writer: Writer, a: Value, b: Value, shape: tuple[int, ...], dtype: t
     a, b = writer.remember(a), writer.remember(b)
     batch, (rows, inner), columns = a.shape[:-2], a.shape[-2:], b.shape[-1]
     n = len(batch)
+    if writer.on_cpu and not (a.lanes or b.lanes) and blas.is_faster(rows, inner, columns, dtype):
+        return view(writer, blas.multiplied(writer, a, b, (*batch, rows, columns)), shape)
 
     def at(i: Index) -> str:
         return f"({a.at([*i[:n], i[n], i[n + 2]])} * {b.at([*i[:n], i[n + 2], i[n + 1]])})"
 
     products = computed((*batch, rows, columns, inner), dtype, at, [a, b], 1)
     if inner == 1:
-        return products.viewed(shape, lambda i: [*i, "0"])
-    if columns > 1 and _last_axis_in_order(b):
+        return products.viewed(shape, lambda i: [*i, ZERO])
+    if columns > 1 and _last_axis_in_order(writer, b):
         # Σ over the middle axis, so that the innermost loop runs along the rows of b.
         swapped = products.viewed((*batch, rows, inner, columns), lambda i: [*i[:n], i[n], i[n + 2], i[n + 1]])
         return writer.reduce(swapped, [n + 1], shape, SUM)
     return writer.reduce(products, [n + 2], shape, SUM)
 
 
-def _last_axis_in_order(value: Value) -> bool:
-    """Whether neighbours along the last axis lie next to each other in memory."""
-    probe = value.at([*["0"] * (len(value.shape) - 1), "i9"])
-    return "*" not in probe[max(probe.find("i9"), 0) :].split("]")[0]
+def _last_axis_in_order(writer: Writer, value: Value) -> bool:
+    """Whether neighbours along the last axis lie next to each other in memory, or are the same."""
+    along = [*[ZERO] * (len(value.shape) - 1), counter("i")]
+    steps = [position.factor("i") for _, position in writer.reads_of(value, along)]
+    return not value.lanes and all(step in (0, 1) for step in steps)
 
 
 def _mm(writer: Writer, call: Call) -> Value:

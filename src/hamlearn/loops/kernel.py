@@ -100,7 +100,7 @@ class _InCuda(Translation):
         shared: int,
         blocks: int,
     ) -> None:
-        super().__init__(graph, kinds, [False] * len(kinds), Writer(vectors=False))
+        super().__init__(graph, kinds, [False] * len(kinds), Writer(on_cpu=False))
         self.own_lanes, self.width, self.threads, self.limit = laned, lanes, threads, shared
         self.blocks = blocks
 

@@ -49,19 +49,13 @@ class CudaLoop:
             _check(_driver().cuFuncSetAttribute(self._function, _DYNAMIC_SHARED, kernel.shared))
 
     def __call__(
-        self,
-        steps: int,
-        carry: list[Tensor],
-        samples: list[Tensor],
-        constants: list[Tensor],
-        lanes: int = 1,
-        groups: int = 1,
+        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], groups: int = 1
     ) -> list[Tensor]:
         """Run `steps` steps; the carry changes in place, and the results are returned, one row per step.
 
         The kernel is launched on PyTorch's current stream, and the call does not wait for it.
         """
-        kernel, device = self.kernel, self.device
+        kernel, device, lanes = self.kernel, self.device, self.kernel.lanes
         results = [
             torch.empty(
                 (steps, groups, *shape, lanes) if lanes > 1 else (steps, *shape), dtype=dtype, device=device

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field, replace
 
-from hamlearn.loops.nests import Nest
+from hamlearn.loops.nests import Nest, Position
 from hamlearn.loops.writer import Writer
 
 LONG = 256
@@ -66,17 +66,18 @@ def _goes_on(job: Job, nest: Nest) -> bool:
     first, folding = job.nest, job.nest.folding
     if not nest.open or nest.share is not None or first.share is not None:
         return False
+    made: dict[str, Position] = {}
     if folding is None:
         if not first.open or nest.sizes != first.sizes:
             return False
-        tails, made = [first, *job.tails], {}
+        tails = [first, *job.tails]
     else:
         if folding.parts > 1 or nest.sizes != folding.sizes:
             return False
         folded = {name for name, _ in first.reads}
         if folded & set(nest.writes) or folding.memory in nest.writes:
             return False
-        tails, made = job.tails, {folding.memory: folding.position}
+        tails, made[folding.memory] = job.tails, folding.position
     for tail in tails:
         made |= tail.writes
         if any(name in nest.writes and nest.writes[name] != at for name, at in tail.reads):
@@ -101,9 +102,9 @@ def split_folds(writer: Writer, nests: list[Nest], threads: int) -> list[Nest]:
         dtype = writer.types[folding.memory]
         name = writer.new_memory((count, parts), dtype, False)
         writer.types[name] = dtype
-        first = Nest(nest.sizes, False, reads=nest.reads, writes={name: "any"}, open=False)
+        first = Nest(nest.sizes, False, reads=nest.reads, writes={name: None}, open=False)
         first.folding = replace(folding, memory=name, parts=parts)
-        second = Nest(folding.sizes, False, reads=[(name, None)], writes={folding.memory: "any"}, open=False)
+        second = Nest(folding.sizes, False, reads=[(name, None)], writes={folding.memory: None}, open=False)
         x = f"{name}[({folding.position})*{parts} + (r0)]"
         second.folding = replace(folding, lengths=(parts,), x=x)
         result += [first, second]

@@ -18,9 +18,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hamlearn.loops import shelf
+from hamlearn.loops import blas, shelf
 from hamlearn.loops.program import Program
-from hamlearn.loops.values import UnsupportedError
+from hamlearn.loops.values import C_TYPES, UnsupportedError
 
 logger = logging.getLogger("hamlearn")
 
@@ -46,23 +46,22 @@ class Loop:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self._run = _load(program.source).run
+        library = _load(program.source)
+        for dtype, c_type in C_TYPES.items():
+            if c_type in program.products:
+                ctypes.c_void_p.in_dll(library, f"blas_{c_type}").value = blas.address(dtype)
+        self._run = library.run
         self._run.argtypes = [*[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 5]
         self._run.restype = None
 
     def __call__(
-        self,
-        steps: int,
-        carry: list[Tensor],
-        samples: list[Tensor],
-        constants: list[Tensor],
-        lanes: int = 1,
-        groups: int = 1,
+        self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], groups: int = 1
     ) -> list[Tensor]:
         """Run `steps` steps; the carry changes in place, and the results are returned, one row per step.
 
         Groups of a population do not touch each other: they are shared out over PyTorch's number of threads.
         """
+        lanes = self.program.lanes
         results = [
             torch.empty((steps, groups, *shape, lanes) if laned else (steps, *shape), dtype=dtype)
             for shape, dtype, laned in self.program.results

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-Reads = list[tuple[str, str | None]]
-"""Memory that is read, with the element's position; `None` stands for any position."""
+from hamlearn.loops.indices import Affine
+
+Position = Affine | None
+"""Where in memory an element is; `None` stands for any position."""
+Reads = list[tuple[str, Position]]
+"""Memory that is read, with the element's position."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Folding:
     update: str
     x: str
     memory: str
-    position: str
+    position: Affine
     parts: int = 1
     floor: str = ""
 
@@ -86,7 +91,7 @@ class Nest:
     lanes: bool
     body: list[str] = field(default_factory=list)
     reads: Reads = field(default_factory=list)
-    writes: dict[str, str] = field(default_factory=dict)
+    writes: dict[str, Position] = field(default_factory=dict)
     open: bool = True
     ordered: bool = False
     function: str = ""
@@ -101,11 +106,11 @@ class Nest:
         """Names of the memory that is read or written."""
         return sorted({read for read, _ in self.reads} | set(self.writes))
 
-    def depends(self, reads: Reads, name: str) -> bool:
+    def depends(self, reads: Sequence[tuple[str, Affine]], name: str) -> bool:
         """Whether a statement that writes `name` must stay behind this nest."""
         return name in self.touched or any(read in self.writes for read, _ in reads)
 
-    def admits(self, reads: Reads, name: str, position: str) -> bool:
+    def admits(self, reads: Sequence[tuple[str, Affine]], name: str, position: Affine) -> bool:
         """Whether, within each iteration, a statement finds what it would find behind the whole nest."""
         for read, at in reads:
             if self.writes.get(read, at) != at or (read == name and at != position):
@@ -124,7 +129,12 @@ class Nest:
 
 
 def join(
-    nests: list[Nest], sizes: tuple[int, ...], lanes: bool, statement: str, reads: Reads, write: tuple[str, str]
+    nests: list[Nest],
+    sizes: tuple[int, ...],
+    lanes: bool,
+    statement: str,
+    reads: Sequence[tuple[str, Affine]],
+    write: tuple[str, Affine],
 ) -> None:
     """Put a statement into the earliest nest of its sizes where that changes nothing, or into a new one.
 

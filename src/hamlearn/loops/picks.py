@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from hamlearn.loops.call import Call, require
+from hamlearn.loops.indices import ZERO, Index, counter, replaced
 from hamlearn.loops.pointwise import elementwise
-from hamlearn.loops.values import Index, Value, broadcast, cast, choice, computed, constant, replaced
+from hamlearn.loops.values import Value, broadcast, cast, choice, computed, constant
 from hamlearn.loops.writer import Writer
 
 aten = torch.ops.aten
@@ -44,7 +45,7 @@ class Places:
     def at(self, i: Index) -> Index:
         """The place of element `i`."""
         return [
-            f"{self.end}({by.at(i)}, {length})" if isinstance(by, Value) else i[by]
+            counter(f"{self.end}({by.at(i)}, {length})") if isinstance(by, Value) else i[by]
             for by, length in zip(self.by, self.lengths, strict=True)
         ]
 
@@ -133,7 +134,7 @@ def _scatter(writer: Writer, call: Call) -> Value:
     written = cast(entry, call.dtype)
 
     def at(i: Index) -> str:
-        first = replaced(i, axis, "0")
+        first = replaced(i, axis, ZERO)
         return choice(call.dtype, f"{where.at(first)} == {i[axis]}", written(first), base.at(i))
 
     return computed(call.shape, call.dtype, at, [base, where, entry], 2)

@@ -132,7 +132,7 @@ def _floats(writer: Writer, call: Call) -> Value:
         raise UnsupportedError(f"{call.op} of {call.dtype} has no loops")
     args = call.operands("{1}" in text)
     if (
-        writer.vectors
+        writer.on_cpu
         and call.op in VECTORS
         and not args[0].lanes
         and args[0].numel * call.dtype.itemsize >= ALIGNMENT

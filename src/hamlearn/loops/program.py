@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, fx
 
+from hamlearn.loops import blas
 from hamlearn.loops.operations import apply
 from hamlearn.loops.pointwise import HEAVY
 from hamlearn.loops.prelude import PRELUDE
@@ -31,12 +32,16 @@ class Program:
             takes the groups from `first` up to `last` of all `groups`; the carry is updated
             in place.
         scratch: Bytes of working memory.
+        lanes: Number of members in a group.
+        products: C types of which a BLAS multiplies matrices.
         constants: Tensors that the graph itself holds, behind those given as constants.
         results: Shape, dtype and whether per member, of each result of a step.
     """
 
     source: str
     scratch: int
+    lanes: int
+    products: frozenset[str]
     constants: list[Tensor]
     results: list[tuple[tuple[int, ...], torch.dtype, bool]]
 
@@ -183,7 +188,8 @@ class Translation:
 class _InC(Translation):
     def program(self) -> Program:
         results = self.walk()
-        return Program(self._source(), self._layout()[1], self.constants, results)
+        products = frozenset(self.writer.products)
+        return Program(self._source(), self._layout()[1], self.lanes, products, self.constants, results)
 
     def _layout(self) -> tuple[list[str], int]:
         lines, offset = [], 0
@@ -210,8 +216,9 @@ class _InC(Translation):
             )
         lines, _ = self._layout()
         body = "\n".join([*pointers, *lines, self.writer.text()])
+        products = "".join(f"PRODUCT({c_type})\n" for c_type in sorted(self.writer.products))
         return (
-            f"{PRELUDE}\n{self.writer.functions()}"
+            f"{PRELUDE}\n{blas.FUNCTION + products if products else ''}{self.writer.functions()}"
             "void run(int64_t steps, int64_t first, int64_t last, int64_t groups, "
             "void** carry, void** samples, void** constants, void** results, char* scratch) {\n"
             # A group takes all steps before the next one begins: its weights stay in the cache.

@@ -9,8 +9,9 @@ import torch
 
 from hamlearn._torch_private import aten as private_aten
 from hamlearn.loops.call import Call, require
+from hamlearn.loops.indices import ZERO, Affine, Index, counter, replaced
 from hamlearn.loops.pointwise import elementwise
-from hamlearn.loops.values import C_TYPES, Index, Value, affine, broadcast, computed, constant, replaced
+from hamlearn.loops.values import C_TYPES, Value, broadcast, computed, constant
 from hamlearn.loops.writer import Writer
 
 aten = torch.ops.aten
@@ -24,7 +25,7 @@ def view(writer: Writer, source: Value, shape: tuple[int, ...]) -> Value:
 
         def remap(index: Index) -> Index:
             kept = iter([i for i, n in zip(index, shape, strict=True) if n != 1])
-            return [next(kept) if n != 1 else "0" for n in old]
+            return [next(kept) if n != 1 else ZERO for n in old]
 
         return source.viewed(shape, remap)
     stored = source if source.memory else writer.store(source)
@@ -41,8 +42,7 @@ def _as_strided(writer: Writer, call: Call) -> Value:
     flat, first = view(writer, call["self"], (call["self"].numel,)), call["storage_offset"] or 0
 
     def remap(index: Index) -> Index:
-        steps = [f"({i})*{stride}" for i, stride in zip(index, call["stride"], strict=True) if i != "0"]
-        return [" + ".join([*steps, *([str(first)] if first or not steps else [])])]
+        return [sum((i * stride for i, stride in zip(index, call["stride"], strict=True)), Affine(start=first))]
 
     return flat.viewed(call.shape, remap)
 
@@ -76,9 +76,7 @@ def _expand(writer: Writer, call: Call) -> Value:
 def _flip(writer: Writer, call: Call) -> Value:
     flipped = {axis % max(len(call.shape), 1) for axis in call["dims"]}
     n = call.shape
-    return call["self"].viewed(
-        n, lambda i: [affine(x, n[k] - 1, -1) if k in flipped else x for k, x in enumerate(i)]
-    )
+    return call["self"].viewed(n, lambda i: [x * -1 + (n[k] - 1) if k in flipped else x for k, x in enumerate(i)])
 
 
 def _roll(writer: Writer, call: Call) -> Value:
@@ -94,12 +92,12 @@ def _rolled(source: Value, axis: int, shift: int) -> Value:
     if length < 2:
         return source
     start = -shift % length
-    return source.viewed(source.shape, lambda i: replaced(i, axis, f"({affine(i[axis], start, 1)}) % {length}"))
+    return source.viewed(source.shape, lambda i: replaced(i, axis, counter(f"({i[axis] + start}) % {length}")))
 
 
 def part(source: Value, axis: int, start: int, step: int, shape: tuple[int, ...]) -> Value:
     """Some elements along an axis."""
-    return source.viewed(shape, lambda i: replaced(i, axis, affine(i[axis], start, step)))
+    return source.viewed(shape, lambda i: replaced(i, axis, i[axis] * step + start))
 
 
 def _begin(call: Call, size: int) -> int:
@@ -114,7 +112,7 @@ def _slice(writer: Writer, call: Call) -> Value:
 
 def _selected(source: Value, axis: int, at: int) -> Value:
     axis %= len(source.shape)
-    place = str(at % source.shape[axis])
+    place = Affine(start=at % source.shape[axis])
     shape = (*source.shape[:axis], *source.shape[axis + 1 :])
     return source.viewed(shape, lambda i: [*i[:axis], place, *i[axis:]])
 
@@ -143,12 +141,12 @@ def _cat(writer: Writer, call: Call) -> Value:
 def _slice_scatter(writer: Writer, call: Call) -> Value:
     axis, step = call.axis(), call["step"]
     start = _begin(call, call.shape[axis])
-    return writer.scatter(call["self"], call["src"], lambda i: replaced(i, axis, affine(i[axis], start, step)))
+    return writer.scatter(call["self"], call["src"], lambda i: replaced(i, axis, i[axis] * step + start))
 
 
 def _select_scatter(writer: Writer, call: Call) -> Value:
     axis = call.axis()
-    place = str(call["index"] % call.shape[axis])
+    place = Affine(start=call["index"] % call.shape[axis])
     return writer.scatter(call["self"], call["src"], lambda i: [*i[:axis], place, *i[axis:]])
 
 
@@ -157,9 +155,9 @@ def _pad(writer: Writer, call: Call) -> Value:
     before = [0] * (rank - len(pad) // 2) + pad[::2][::-1]
     after = [0] * (rank - len(pad) // 2) + pad[1::2][::-1]
     kept = tuple(max(n + min(b, 0) + min(a, 0), 0) for n, b, a in zip(source.shape, before, after, strict=True))
-    inner = source.viewed(kept, lambda i: [affine(x, max(-b, 0), 1) for x, b in zip(i, before, strict=True)])
+    inner = source.viewed(kept, lambda i: [x + max(-b, 0) for x, b in zip(i, before, strict=True)])
     base = constant(call["value"], call.dtype, call.shape)
-    return writer.scatter(base, inner, lambda i: [affine(x, max(b, 0), 1) for x, b in zip(i, before, strict=True)])
+    return writer.scatter(base, inner, lambda i: [x + max(b, 0) for x, b in zip(i, before, strict=True)])
 
 
 def _full(writer: Writer, call: Call) -> Value:

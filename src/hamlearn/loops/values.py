@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-Index = Sequence[str]
-"""One C expression per dimension."""
+from hamlearn.loops.indices import ZERO, Index
 
 C_TYPES = {
     torch.float32: "float",
@@ -67,21 +66,6 @@ class Value:
     def viewed(self, shape: tuple[int, ...], remap: Callable[[Index], Index]) -> Value:
         """The same elements under other indices."""
         return Value(shape, self.dtype, self.lanes, lambda i: self.at(remap(i)), self.cost, self.leaves)
-
-
-def linear(shape: Sequence[int], index: Index) -> str:
-    """Row-major position of `index`.
-
-    Example:
-        >>> linear((3, 1, 5), ["i", "0", "j"])
-        '(i)*5 + (j)'
-    """
-    terms, stride = [], 1
-    for length, i in zip(reversed(shape), reversed(index), strict=True):
-        if length > 1 and i != "0":
-            terms.append(f"({i})" if stride == 1 else f"({i})*{stride}")
-        stride *= length
-    return " + ".join(reversed(terms)) or "0"
 
 
 def computed(
@@ -152,7 +136,7 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
     ones = [length == 1 for length in value.shape]
 
     def remap(index: Index) -> Index:
-        return ["0" if one else i for one, i in zip(ones, index[skipped:], strict=True)]
+        return [ZERO if one else i for one, i in zip(ones, index[skipped:], strict=True)]
 
     return value.viewed(tuple(shape), remap)
 
@@ -160,21 +144,3 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
 def choice(dtype: torch.dtype, condition: str, a: str, b: str) -> str:
     """`a` where the condition holds, and otherwise `b`, in C; both are computed."""
     return f"choose_{C_TYPES[dtype]}({condition}, {a}, {b})"
-
-
-def replaced(index: Index, axis: int, expression: str) -> Index:
-    """An index with another expression for one axis."""
-    return [*index[:axis], expression, *index[axis + 1 :]]
-
-
-def affine(i: str, start: int, step: int) -> str:
-    """`start + step·i` in C.
-
-    Example:
-        >>> affine("i0", 2, 1), affine("i0", -2, 3), affine("0", 4, 2)
-        ('i0 + 2', '(i0)*3 + -2', '4')
-    """
-    if i == "0":
-        return str(start)
-    scaled = i if step == 1 else f"({i})*{step}"
-    return f"{scaled} + {start}" if start else scaled

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import torch
 
-from hamlearn.loops.nests import Folding, Nest, Reads, join
-from hamlearn.loops.values import C_TYPES, Index, Value, cast, linear, literal
+from hamlearn.loops.indices import ZERO, Affine, Index, counter, linear, own_index, replaced
+from hamlearn.loops.nests import Folding, Nest, join
+from hamlearn.loops.values import C_TYPES, Value, cast, choice, literal
 
 ON_STACK = 16384
 """Bytes that a row of sums may take on the stack."""
@@ -44,16 +45,18 @@ class Writer:
 
     Args:
         lanes: Number of members of a population; 1 for a single network.
-        vectors: Whether functions are computed in whole vectors where that is faster.
+        on_cpu: Whether the loops are for a CPU: functions are computed in whole vectors, and wide products by a
+            BLAS, where that is faster.
     """
 
-    def __init__(self, lanes: int = 1, vectors: bool = True) -> None:
-        self.lanes, self.vectors = lanes, vectors
+    def __init__(self, lanes: int = 1, on_cpu: bool = True) -> None:
+        self.lanes, self.on_cpu = lanes, on_cpu
         self.nests: list[Nest] = []
         self.memory: list[tuple[str, torch.dtype, int]] = []
         self.types: dict[str, torch.dtype] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._reads: Reads = []
+        self.products: set[str] = set()
+        self._reads: list[tuple[str, Affine]] = []
 
     @property
     def padded(self) -> set[str]:
@@ -93,9 +96,10 @@ class Writer:
         stored = value if value.memory in self.padded else self.store(value)
         result = self.in_memory(self.new_memory(value.shape, value.dtype, False), value.shape, value.dtype, False)
         count = -(-value.numel * value.dtype.itemsize // ALIGNMENT) * ALIGNMENT // value.dtype.itemsize
-        reads: Reads = [(str(stored.memory), "(i0)")]
-        statement = f"{result.memory}[(i0)] = {text.format(f'{stored.memory}[(i0)]')};"
-        join(self.nests, (count,), False, statement, reads, (str(result.memory), "(i0)"))
+        each = counter("i0")
+        statement = f"{result.memory}[{each}] = {text.format(f'{stored.memory}[{each}]')};"
+        reads = [(str(stored.memory), each)]
+        join(self.nests, (count,), False, statement, reads, (str(result.memory), each))
         return result
 
     def store_parts(self, pieces: Sequence[Value], axis: int, shape: tuple[int, ...], dtype: torch.dtype) -> Value:
@@ -105,11 +109,10 @@ class Writer:
         start = 0
         for piece in pieces:
             index = own_index(piece.shape)
-            into = [*index[:axis], f"{index[axis]} + {start}" if start else index[axis], *index[axis + 1 :]]
-            position = linear(shape, into)
+            position = linear(shape, replaced(index, axis, index[axis] + start))
             self._reads = []
             statement = f"{name}[{self._laned(position, lanes)}] = {cast(piece, dtype)(index)};"
-            self._close(Nest(_loops(piece.shape), lanes, [statement], disjoint=name), name)
+            self.close(Nest(_loops(piece.shape), lanes, [statement], disjoint=name), name, self._reads)
             start += piece.shape[axis]
         return self.in_memory(name, shape, dtype, lanes)
 
@@ -121,6 +124,7 @@ class Writer:
         by: Sequence[Value] = (),
         how: str = "=",
         apart: Sequence[int] = (),
+        meets: bool = False,
     ) -> Value:
         """A copy of `base`, changed in some places.
 
@@ -131,6 +135,7 @@ class Writer:
             by: The values that this depends on; where there are any, two elements may go to the same place.
             how: The assignment: `=` or `+=`.
             apart: Axes of the source along which no two elements go to the same place.
+            meets: Whether two elements may go to the same place though it depends on no values.
         """
         lanes = any(value.lanes for value in (base, source, *by))
         copy = self.store(Value(base.shape, base.dtype, lanes, base.at, base.cost, base.leaves))
@@ -142,16 +147,42 @@ class Writer:
             statement = f"{copy.memory}[{position}] {how} {cast(source, base.dtype)(index)};"
             depths = [axis for axis, length in enumerate(source.shape) if length > 1]
             free = tuple(depth for depth, axis in enumerate(depths) if axis in apart)
-            nest = Nest(_loops(source.shape), lanes, [statement], ordered=bool(by), apart=free)
-            self._close(nest, copy.memory)
+            nest = Nest(_loops(source.shape), lanes, [statement], ordered=meets or bool(by), apart=free)
+            self.close(nest, copy.memory, self._reads)
         return copy
 
     def overwrites_itself(self, value: Value, into: str) -> bool:
         """Whether elements of `into` are still read after the loop that stores `value` there has replaced them."""
         index = own_index(value.shape)
+        position = linear(value.shape, index)
+        return any(name == into and at != position for name, at in self.reads_of(value, index))
+
+    def reads_of(self, value: Value, index: Index) -> list[tuple[str, Affine]]:
+        """The memory that an element is computed from, and the positions there."""
         self._reads = []
         value.at(index)
-        return any(name == into and at != linear(value.shape, index) for name, at in self._reads)
+        return self._reads
+
+    def accumulate(self, value: Value, axis: int) -> Value:
+        """Each element, and all before it along an axis, added up in their order."""
+        result = self.in_memory(
+            self.new_memory(value.shape, value.dtype, value.lanes), value.shape, value.dtype, value.lanes
+        )
+        assert result.memory is not None
+        if value.numel:
+            index = own_index(value.shape)
+            later = f"{index[axis]} > 0"
+            self._reads = []
+            # The first element has none before it: it reads itself, which is not taken.
+            before = result.at(replaced(index, axis, index[axis] + counter(later) * -1))
+            total = f"{choice(value.dtype, later, before, '0')} + {value.at(index)}"
+            position = self._laned(linear(value.shape, index), value.lanes)
+            depths = [k for k, length in enumerate(value.shape) if length > 1]
+            free = tuple(depth for depth, k in enumerate(depths) if k != axis)
+            statement = f"{result.memory}[{position}] = {total};"
+            nest = Nest(_loops(value.shape), value.lanes, [statement], ordered=True, apart=free)
+            self.close(nest, result.memory, self._reads)
+        return result
 
     def reduce(self, value: Value, axes: Sequence[int], shape: tuple[int, ...], fold: Fold) -> Value:
         """Fold a value over some of its axes."""
@@ -161,12 +192,12 @@ class Writer:
             return result
         axes = [axis for axis in axes if value.shape[axis] != 1]
         kept = [axis for axis in range(len(value.shape)) if value.shape[axis] > 1 and axis not in axes]
-        index = ["0"] * len(value.shape)
+        index = [ZERO] * len(value.shape)
         for letter, chosen in (("i", kept), ("r", axes)):
             for depth, axis in enumerate(chosen):
-                index[axis] = f"{letter}{depth}"
+                index[axis] = counter(f"{letter}{depth}")
         sizes = tuple(value.shape[axis] for axis in kept)
-        position = linear(sizes, [f"i{depth}" for depth in range(len(sizes))])
+        position = linear(sizes, [counter(f"i{depth}") for depth in range(len(sizes))])
         self._reads = []
         loops = [f"for (int64_t r{d} = 0; r{d} < {value.shape[axis]}; ++r{d}) " for d, axis in enumerate(axes)]
         c_type, target = C_TYPES[value.dtype], f"{result.memory}[{self._laned(position, value.lanes)}]"
@@ -190,7 +221,7 @@ class Writer:
         else:
             body = f"{{ {c_type} acc = {start};\n{''.join(loops)}{update('acc')}\n{target} = acc; }}"
         apart = f"fold_{result.memory}" if fold.reorders and not rows and not value.lanes else ""
-        self._close(Nest(sizes, False, [body], function=apart, folding=folding), result.memory)
+        self.close(Nest(sizes, False, [body], function=apart, folding=folding), result.memory, self._reads)
         return result
 
     def functions(self) -> str:
@@ -210,29 +241,20 @@ class Writer:
             for nest in self.nests
         )
 
-    def _close(self, nest: Nest, name: str) -> None:
-        """Add a nest that no statement may join."""
-        nest.reads, nest.exact = [(read, None) for read, _ in self._reads], self._reads
-        nest.writes, nest.open = {name: "any"}, False
+    def close(self, nest: Nest, name: str, reads: Sequence[tuple[str, Affine]]) -> None:
+        """Add a nest that writes `name`, and that no statement may join."""
+        nest.reads, nest.exact = [(read, None) for read, _ in reads], [*reads]
+        nest.writes, nest.open = {name: None}, False
         self.nests.append(nest)
 
-    def _laned(self, position: str, lanes: bool) -> str:
-        return f"({position})*{self.lanes} + l" if lanes else position
+    def _laned(self, position: Affine, lanes: bool) -> str:
+        return f"({position})*{self.lanes} + l" if lanes else str(position)
 
     def new_memory(self, shape: Sequence[int], dtype: torch.dtype, lanes: bool) -> str:
         """Name of new memory for elements of this shape."""
         name = f"m{len(self.memory)}"
         self.memory.append((name, dtype, math.prod(shape) * (self.lanes if lanes else 1)))
         return name
-
-
-def own_index(shape: Sequence[int]) -> list[str]:
-    """The loops' own variables, one for each axis that is longer than one element."""
-    index, depth = [], 0
-    for length in shape:
-        index.append(f"i{depth}" if length > 1 else "0")
-        depth += length > 1
-    return index
 
 
 def _loops(shape: Sequence[int]) -> tuple[int, ...]:

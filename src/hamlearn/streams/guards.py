@@ -10,13 +10,14 @@ from typing import Any, Literal
 import torch
 
 from hamlearn import _tree
+from hamlearn._finite import is_finite
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, changed
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.values import Spec, tree_map
+from hamlearn.streams.values import Spec
 
 
 def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "raise") -> Stream:
@@ -108,11 +109,7 @@ class FiniteStream(Wrapper):
 
     def _look(self, block: Block, made: list[Any]) -> Block | None:
         """The block itself where all of it is finite and no time is owed; else its samples one by one."""
-        if (
-            block.u is not None
-            and not self._waited
-            and all(_is_finite(leaf) for leaf in (*block.u, *block.target))
-        ):
+        if block.u is not None and not self._waited and is_finite([*block.u, *block.target]):
             self._n += block.count
             if self._policy == "hold":
                 self._last = _tree.copied(block.sample(block.count - 1).u)
@@ -134,9 +131,9 @@ class FiniteStream(Wrapper):
         self._n += 1
         if isinstance(sample, Label):
             return sample
-        if sample.target is not None and not _is_finite(sample.target):
+        if sample.target is not None and not is_finite(sample.target):
             sample = replace(sample, target=None)
-        if not _is_finite(sample.u):
+        if not is_finite(sample.u):
             mended = self._mend(sample)
             if mended is None:
                 self.skipped += 1
@@ -168,17 +165,6 @@ class FiniteStream(Wrapper):
             raise SampleError('policy="hold" mends tensors, not pytrees. Use policy="skip".')
         self.filled += 1
         return replace(sample, u=torch.where(sample.u.isfinite(), sample.u, self._last))
-
-
-def _is_finite(tree: Any) -> bool:
-    good = True
-
-    def look(leaf: Any) -> None:
-        nonlocal good
-        good = good and bool(torch.isfinite(torch.as_tensor(leaf)).all())
-
-    tree_map(look, tree)
-    return good
 
 
 class ClippedTauStream(Wrapper):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -31,7 +32,32 @@ class _SeenClasses:
         return functional.cross_entropy(y[: self.count], target)
 
 
-class HLClassifier(base.Classifier):
+@dataclass(eq=False, repr=False)
+class _Choices:
+    """What both estimators take; River copies an estimator by the names of these."""
+
+    net: str = "mlp"
+    hidden: int = 16
+    module: Module | None = None
+    lr: float | Schedule | None = None
+    momentum: float = 0.0
+    hyper: Hyper | None = None
+    credit: Credit | None = None
+    unit: float = 1.0
+    capacity: int = 64
+    seed: int = 0
+
+    def _begin(self, loss: Any, outputs: int) -> None:
+        """Nothing has been learned yet: the network is made when the first features are seen."""
+        make = self.module or Named(self.net, self.hidden, outputs)
+        rates = (self.lr, self.momentum, self.hyper)
+        self._encoder = Encoder(self.capacity)
+        self._plan = make_plan(make, loss, RATE, rates, self.credit, self.unit, self.seed)
+        self._core: Core | None = None
+
+
+@dataclass(eq=False, repr=False)
+class HLClassifier(_Choices, base.Classifier):
     """A network that learns classes by Hamiltonian Learning, as a River classifier.
 
     Numbers are standardized on the way, texts become features of their own, features may appear and vanish,
@@ -52,8 +78,8 @@ class HLClassifier(base.Classifier):
             for an echo when a feature appears are dropped.
         unit: What counts as one unit of time, in the unit of `t` (seconds, for datetimes).
         capacity: Places for features; beyond them features share places, so that memory stays bounded.
-        max_classes: Places for classes, unless a `module` says how many there are.
         seed: Of the weights.
+        max_classes: Places for classes, unless a `module` says how many there are.
 
     Example:
         >>> from river import datasets, evaluate, metrics
@@ -62,29 +88,12 @@ class HLClassifier(base.Classifier):
         True
     """
 
-    def __init__(
-        self,
-        net: str = "mlp",
-        hidden: int = 16,
-        module: Module | None = None,
-        lr: float | Schedule | None = None,
-        momentum: float = 0.0,
-        hyper: Hyper | None = None,
-        credit: Credit | None = None,
-        unit: float = 1.0,
-        capacity: int = 64,
-        max_classes: int = 32,
-        seed: int = 0,
-    ) -> None:
-        self.net, self.hidden, self.module = net, hidden, module
-        self.lr, self.momentum, self.hyper, self.credit = lr, momentum, hyper, credit
-        self.unit, self.capacity, self.max_classes, self.seed = unit, capacity, max_classes, seed
-        self._encoder = Encoder(capacity)
+    max_classes: int = 32
+
+    def __post_init__(self) -> None:
         self._classes: dict[Hashable, int] = {}
         self._loss = _SeenClasses()
-        make = module or Named(net, hidden, max_classes)
-        self._plan = make_plan(make, self._loss, RATE, (lr, momentum, hyper), credit, unit, seed)
-        self._core: Core | None = None
+        self._begin(self._loss, self.max_classes)
 
     @property
     def _multiclass(self) -> bool:
@@ -129,7 +138,8 @@ class HLClassifier(base.Classifier):
             )
 
 
-class HLRegressor(base.Regressor):
+@dataclass(eq=False, repr=False)
+class HLRegressor(_Choices, base.Regressor):
     """A network that learns numbers by Hamiltonian Learning, as a River regressor.
 
     The arguments are those of `HLClassifier`; a `module` has one output. Targets are standardized on the way,
@@ -142,28 +152,9 @@ class HLRegressor(base.Regressor):
         True
     """
 
-    def __init__(
-        self,
-        net: str = "mlp",
-        hidden: int = 16,
-        module: Module | None = None,
-        lr: float | Schedule | None = None,
-        momentum: float = 0.0,
-        hyper: Hyper | None = None,
-        credit: Credit | None = None,
-        unit: float = 1.0,
-        capacity: int = 64,
-        seed: int = 0,
-    ) -> None:
-        self.net, self.hidden, self.module = net, hidden, module
-        self.lr, self.momentum, self.hyper, self.credit = lr, momentum, hyper, credit
-        self.unit, self.capacity, self.seed = unit, capacity, seed
-        self._encoder = Encoder(capacity)
+    def __post_init__(self) -> None:
         self._scale = Standard()
-        make = module or Named(net, hidden, 1)
-        loss = functional.huber_loss
-        self._plan = make_plan(make, loss, RATE, (lr, momentum, hyper), credit, unit, seed)
-        self._core: Core | None = None
+        self._begin(functional.huber_loss, 1)
 
     def learn_one(self, x: dict[Any, Any], y: float, t: Any = None) -> None:
         """Learn that `x` goes with `y`, at time `t` (a number or a datetime)."""

@@ -1,0 +1,103 @@
+"""The command `hamlearn`: a file per group of commands, and the entry point, which turns errors into messages."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from typing import Annotated, NoReturn
+
+import typer
+
+from hamlearn._version import __version__
+from hamlearn.cli.measuring import bench
+from hamlearn.cli.running import report, run, serve, watch
+from hamlearn.cli.studies import locality, reproduce
+from hamlearn.errors import HamlearnError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Hamiltonian Learning: networks that compute and learn over time, forward only.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"hamlearn {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+# In the order in which `hamlearn --help` lists them.
+for _command in (reproduce, bench, run, serve, report, watch, locality):
+    app.command()(_command)
+
+
+_REMEDIES = {
+    errno.ENOSPC: "Make room on the disk, then run the same command again.",
+    errno.EDQUOT: "Make room within your quota, then run the same command again.",
+    errno.EFBIG: "Raise the limit on the size of files, or give a folder on another disk.",
+    errno.EROFS: "Give a folder that can be written to, by --out.",
+    errno.EACCES: "Give a folder that you may write to, by --out, or change its permissions.",
+    errno.EPERM: "Give a folder that you may write to, by --out, or change its permissions.",
+}
+
+_EXTRAS = {
+    "sklearn": "experiments",
+    "matplotlib": "experiments",
+    "requests": "experiments",
+    "urllib3": "experiments",
+    "platformdirs": "experiments",
+    "psutil": "bench",
+    "torchdiffeq": "bench",
+    "jax": "bench",
+    "torchmetrics": "metrics",
+    "river": "river",
+    "tensorboard": "tensorboard",
+    "paho": "mqtt",
+    "redis": "redis",
+    "websockets": "websocket",
+    "starlette": "serve",
+    "uvicorn": "serve",
+    "httptools": "serve",
+    "msgpack": "serve",
+    "prometheus_client": "serve",
+}
+"""What brings a library that hamlearn can do without: `pip install 'hamlearn[…]'`."""
+
+
+def main() -> None:
+    """Entry point: errors that hamlearn raises on purpose, and the system's, are one message and exit code 2."""
+    try:
+        app()
+    except HamlearnError as error:
+        _end(str(error), error)
+    except ModuleNotFoundError as error:
+        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        _end(f"this needs {error.name}, which is not installed: pip install 'hamlearn[{extra}]'", error)
+    except OSError as error:
+        remedy = _REMEDIES.get(error.errno or 0, "")
+        _end(f"{error}. {remedy}".strip(), error)
+
+
+def _end(message: str, error: Exception) -> NoReturn:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        # Nobody can read what is printed: without this, Python would try again, and fail, when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    typer.secho(f"hamlearn: {message}", fg=typer.colors.RED, err=True)
+    raise SystemExit(2) from error

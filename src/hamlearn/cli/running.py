@@ -1,0 +1,107 @@
+"""Commands that run, serve and show a learner: run, serve, report, watch."""
+
+from __future__ import annotations
+
+import importlib
+import shlex
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file: stream, network, learner, records, checkpoints.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the run that the folder contains.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
+    progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
+) -> None:
+    """Run a stream, a network and a learner from one file; a run that was stopped resumes to the bit.
+
+    Exits with 2, and a message, for a mistake in the file, data that cannot be
+    read, a folder that another run is using, or a disk that is full or not
+    writable; with 130 if it was interrupted.
+    """
+    try:
+        result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress, overwrite)
+    except KeyboardInterrupt:
+        again = ["hamlearn", "run", str(config), *([] if out is None else ["--out", str(out)]), "--resume"]
+        typer.secho(f"Interrupted. Go on from the last checkpoint: {shlex.join(again)}", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"{result.steps} samples, {result.scores}, in {result.folder}")
+    if result.diverging is not None:
+        typer.secho(
+            f"Diverging since sample {result.diverging}: the loss is worse than at the start, and the weights "
+            "grow. Lower hyper.beta (or hyper.lr), or set stream.standardize = true.",
+            fg=typer.colors.YELLOW,
+            err=True,
+        )
+
+
+def serve(
+    config: Annotated[Path, typer.Argument(help="A TOML file: network, loss, hyper, learner, serve.")],
+    host: Annotated[str | None, typer.Option(help="Address to listen at, instead of serve.host.")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65_535, help="Port, instead of serve.port; 0: any that is free.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for checkpoints, instead of run.out.")] = None,
+) -> None:
+    """Serve a learner over HTTP: predictions at once, learning from targets, including those that arrive later.
+
+    A file like this is enough:
+
+        network.inputs = 4
+        network.outputs = 1
+
+    Then, from anywhere on this machine:
+
+        curl 127.0.0.1:8000/predict -H 'content-type: application/json'
+             -d '{"u": [0.1, 0.2, 0.3, 0.4], "target": [1.0], "id": "a-1"}'
+
+    POST /predict takes one sample or a batch, returns predictions, and learns
+    where there is a target; POST /label delivers targets later, by id; GET
+    /state, GET /metrics, POST /checkpoint; a WebSocket at /stream; /docs
+    describes all of them.
+
+    Only this machine can connect. For others, set HAMLEARN_TOKEN and give
+    --host; they send 'Authorization: Bearer TOKEN'. Use TLS then
+    (serve.tls_cert, serve.tls_key), or a proxy that does.
+
+    On SIGTERM or Ctrl-C it accepts nothing more, finishes what is waiting,
+    writes a checkpoint, and exits with 0. Started again, it continues from
+    the last checkpoint; GET /state says which sample that was, and samples
+    that are sent again under their ids are learned once.
+
+    Exits with 2, and a message, for a mistake in the file, a port or a folder
+    in use, or a disk that cannot be written to.
+    """
+
+    def ready(address: str, service: Any) -> None:
+        first = service.agents.get("")
+        typer.echo(f"Serving at {address}, from sample {first.journal.samples}. Stop with Ctrl-C.")
+
+    importlib.import_module("hamlearn.serve.server").serve(config, host, port, out, ready)
+
+
+def report(
+    folder: Annotated[Path, typer.Argument(help="A folder that `hamlearn run` wrote.")],
+) -> None:
+    """Write the HTML report of a run's records again."""
+    typer.echo(importlib.import_module("hamlearn.experiments.run").report(folder))
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(help="A folder that `hamlearn run` writes to.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0: any that is free.")] = 8765,
+    host: Annotated[str, typer.Option(help="An address of this machine that others cannot reach.")] = "127.0.0.1",
+) -> None:
+    """Show a run as a page that updates while it runs: loss, norms, speed, samples that a feed left out."""
+    with importlib.import_module("hamlearn.watch").watch(folder, host, port) as server:
+        typer.echo(f"Watching {folder} at {server.address}, until Ctrl-C.")
+        try:
+            server.ended.wait()
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
