@@ -41,6 +41,8 @@ def form_of(content_type: str) -> Form:
 
 def accepted(accept: str, form: Form) -> Form:
     """The form of an answer: what the client accepts first, or the form of its request."""
+    if not accept:
+        return form
     for part in accept.lower().split(","):
         name, _, rest = part.partition(";")
         if rest.replace(" ", "") in ("q=0", "q=0.0"):

@@ -19,6 +19,8 @@ from hamlearn.serve.worker import Errand, Worker
 
 _OFTEN = 0.005
 """Seconds between two looks whether there is room."""
+GATHER = 0.002
+"""Seconds that a round may wait while more and more requests are being read that can be part of it."""
 
 
 class Service:
@@ -54,7 +56,8 @@ class Service:
         self.metrics = Metrics(self.agents, self.worker)
         self.failed: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looks = False
+        self._looks: float | None = None
+        """When the first of the requests came that have not been looked at; `None` where all have been."""
 
     def start(self) -> None:
         """Begin to learn; answers are given in the event loop that runs now."""
@@ -123,13 +126,22 @@ class Service:
             if isinstance(item, Work):
                 self.agents.count_dropped(item.agent, item.count)
             raise
-        if samples and not self._looks:
-            # Whatever else is being read in this turn of the event loop is part of the same round.
-            self._looks = True
-            asyncio.get_running_loop().call_soon(self._look)
+        if samples and self._looks is None:
+            loop = asyncio.get_running_loop()
+            self._looks = loop.time()
+            loop.call_soon(self._look, loop, 0)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _look(self, loop: asyncio.AbstractEventLoop, before: int) -> None:
+        """Take what waits, unless more has come in the last turn of the event loop: then the next may bring more.
+
+        A round costs about as much as the reading of two requests, however small it is.
+        """
+        waiting = self.worker.waiting
+        assert self._looks is not None
+        if waiting > before and loop.time() - self._looks < GATHER:
+            loop.call_soon(self._look, loop, waiting)
+            return
+        self._looks = None
         self.worker.take_here()
 
     def _in_time(self, future: asyncio.Future[Any], item: Work | Errand) -> asyncio.Future[Any]:
