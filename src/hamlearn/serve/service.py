@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,6 +14,7 @@ from hamlearn.serve.agents import Agents
 from hamlearn.serve.metrics import Metrics
 from hamlearn.serve.reading import Reading
 from hamlearn.serve.refusals import BUSY, Refused
+from hamlearn.serve.saver import Saver
 from hamlearn.serve.settings import Settings
 from hamlearn.serve.work import Work
 from hamlearn.serve.worker import Errand, Worker
@@ -52,8 +54,10 @@ class Service:
             settings.config["run"]["dtype"],
             serve["batch"],
         )
-        self.worker = Worker(self.agents, serve["queue"], serve["checkpoint"], self._send)
-        self.metrics = Metrics(self.agents, self.worker)
+        turn = threading.Lock()
+        self.worker = Worker(self.agents, serve["queue"], turn, self._send)
+        self.saver = Saver(self.agents, turn, serve["checkpoint"])
+        self.metrics = Metrics(self.agents, self.worker, self.saver)
         self.failed: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._looks: float | None = None
@@ -63,11 +67,13 @@ class Service:
         """Begin to learn; answers are given in the event loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self.worker.start()
+        self.saver.start()
 
     async def stop(self) -> None:
         """Take nothing more, finish what waits, and save."""
         # The event loop goes on meanwhile: those who wait are answered.
         await asyncio.to_thread(self.worker.stop)
+        await asyncio.to_thread(self.saver.stop)
         try:
             await asyncio.to_thread(self.agents.close)
         except (HamlearnError, OSError) as error:
