@@ -152,7 +152,7 @@ def run(out: Path, quick: bool = False, requests: int = 100_000) -> Path:
             rows[name] = {"samples": count, "full": fast, "half": paced}
         body, kind, _ = bodies()["single, JSON"]
         flat = memory(process, port, body, kind, requests)
-    agents = 10 if quick else AGENTS
+    agents = 3 if quick else AGENTS
     with tempfile.TemporaryDirectory() as folder:
         rows[f"single, JSON, {agents} agents"] = many(Path(folder), agents, 200 if quick else 5000)
     _show(rows, flat)
