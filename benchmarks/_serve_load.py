@@ -6,6 +6,7 @@ It runs in a process of its own, and does next to nothing with an answer but to 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import time
 from collections import deque
@@ -26,7 +27,7 @@ class Link(asyncio.Protocol):
 
     def ask(self, began: float) -> None:
         self.began, self.data = began, b""
-        self.transport.write(self.load.request)
+        self.transport.write(next(self.load.requests))
 
     def data_received(self, data: bytes) -> None:
         self.data += data
@@ -44,18 +45,19 @@ class Link(asyncio.Protocol):
 
 
 class Load:
-    """Sends the same request again and again.
+    """Sends the same requests again and again.
 
     Args:
         host: Of the server.
         port: Of the server.
-        request: Head and body.
+        requests: Heads and bodies, to be sent in turn.
         links: How many connections.
         rate: Requests a second; `None`: each connection asks as soon as it was answered.
     """
 
-    def __init__(self, host: str, port: int, request: bytes, links: int, rate: float | None) -> None:
-        self.host, self.port, self.request, self.count, self.rate = host, port, request, links, rate
+    def __init__(self, host: str, port: int, requests: list[bytes], links: int, rate: float | None) -> None:
+        self.host, self.port, self.count, self.rate = host, port, links, rate
+        self.requests = itertools.cycle(requests)
         self.seconds: list[float] = []
         self.bad = 0
         self._left = 0
@@ -145,7 +147,8 @@ def main() -> None:
 
     job = json.loads(sys.stdin.readline())
     body = bytes.fromhex(job["body"])
-    load = Load("127.0.0.1", job["port"], request("/predict", body, job["type"]), job["links"], job["rate"])
+    requests = [request(path, body, job["type"]) for path in job["paths"]]
+    load = Load("127.0.0.1", job["port"], requests, job["links"], job["rate"])
     print(json.dumps(asyncio.run(load.run(job["requests"]))))
 
 

@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -41,16 +41,16 @@ lr = 0.001
 [serve]
 port = 0
 """
-BATCH = 64
+BATCH, AGENTS = 64, 200
 REACH = {"single": 1500.0, "batch": 40_000.0, "p99": 0.050}
 """Requests a second, samples a second, seconds at half of these."""
 
 
 @contextmanager
-def server(folder: Path) -> Iterator[tuple[psutil.Process, int]]:
+def server(folder: Path, more: str = "") -> Iterator[tuple[psutil.Process, int]]:
     """A server as a user would start it; its process and its port."""
     config = folder / "serve.toml"
-    config.write_text(CONFIG)
+    config.write_text(CONFIG + more)
     start = "from hamlearn.cli import main; main()"
     command = [sys.executable, "-c", start, "serve", str(config), "--out", str(folder / "out")]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -77,10 +77,12 @@ def bodies() -> dict[str, tuple[bytes, str, int]]:
     }
 
 
-def load(process: psutil.Process, port: int, body: bytes, kind: str, **job: Any) -> dict[str, Any]:
+def load(
+    process: psutil.Process, port: int, body: bytes, kind: str, paths: Sequence[str] = ("/predict",), **job: Any
+) -> dict[str, Any]:
     """Let the client send, and add the processor time that the server took for a request."""
     before = process.cpu_times()
-    text = json.dumps({"port": port, "body": body.hex(), "type": kind, **job})
+    text = json.dumps({"port": port, "body": body.hex(), "type": kind, "paths": paths, **job})
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks._serve_load"],
         cwd=ROOT,
@@ -93,6 +95,19 @@ def load(process: psutil.Process, port: int, body: bytes, kind: str, **job: Any)
     after, found = process.cpu_times(), json.loads(done.stdout)
     found["cpu"] = (after.user + after.system - before.user - before.system) / found["requests"]
     return {**found, "rate": found["requests"] / found["seconds"]}
+
+
+def many(folder: Path, agents: int, number: int) -> dict[str, Any]:
+    """Single requests to many agents in turn, at full load and at half of it; how long it takes to make one."""
+    body, kind, _ = bodies()["single, JSON"]
+    paths = [f"/predict?agent=a{index}" for index in range(agents)]
+    with server(folder, f"agents = {agents + 1}\ncheckpoint = 60.0\n") as (process, port):
+        made = load(process, port, body, kind, paths, requests=agents, links=1, rate=None)
+        load(process, port, body, kind, paths, requests=2 * agents, links=32, rate=None)
+        fast = load(process, port, body, kind, paths, requests=number, links=32, rate=None)
+        half = fast["rate"] / 2
+        paced = load(process, port, body, kind, paths, requests=int(half * 5), links=32, rate=half)
+    return {"samples": 1, "full": fast, "half": paced, "seconds_to_make_one": made["seconds"] / agents}
 
 
 def memory(process: psutil.Process, port: int, body: bytes, kind: str, requests: int) -> dict[str, Any]:
@@ -137,6 +152,9 @@ def run(out: Path, quick: bool = False, requests: int = 100_000) -> Path:
             rows[name] = {"samples": count, "full": fast, "half": paced}
         body, kind, _ = bodies()["single, JSON"]
         flat = memory(process, port, body, kind, requests)
+    agents = 3 if quick else AGENTS
+    with tempfile.TemporaryDirectory() as folder:
+        rows[f"single, JSON, {agents} agents"] = many(Path(folder), agents, 200 if quick else 5000)
     _show(rows, flat)
     return _report.write(out, "serve", {"rows": rows, "memory": flat, "reach": REACH})
 

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hamlearn.serve import check, worker
+from hamlearn.serve import check, service, worker
 from hamlearn.serve.server import _listener
 from tests.serve.asgi import NET, Served
 
@@ -103,6 +103,41 @@ def test_samples_and_errands_keep_their_order_whoever_takes_them(moment, tmp_pat
         positions = [answer.value["position"] for answer in answers[1::2]]
         assert positions == sorted(positions)
         assert all(position >= number for number, position in enumerate(positions, start=2))
+
+
+def staggered(served, count):
+    """Ask so many times, each a turn of the event loop after the one before; how many rounds that makes."""
+
+    async def later(turns):
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        return await served.asking("/predict", ONE)
+
+    async def all_of_them():
+        return await asyncio.gather(*(later(turns) for turns in range(count)))
+
+    before = served.service.worker.rounds
+    answers = served.loop.run_until_complete(all_of_them())
+    first = answers[0].value["sample"]
+    assert [answer.value["sample"] for answer in answers] == list(range(first, first + count))
+    return served.service.worker.rounds - before
+
+
+def test_requests_that_are_read_turn_after_turn_are_one_round(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "MOMENT", 60.0)
+    monkeypatch.setattr(service, "GATHER", 60.0)
+    with Served(tmp_path) as served:
+        assert staggered(served, 1) == 1
+        assert staggered(served, 8) == 1
+
+
+def test_a_round_does_not_wait_for_ever_for_requests_that_keep_coming(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "MOMENT", 60.0)
+    monkeypatch.setattr(service, "GATHER", 0.0)
+    with Served(tmp_path) as served:
+        for size in range(1, 9):
+            served.ask_all([("/predict", ONE)] * size)
+        assert staggered(served, 8) > 2
 
 
 def test_the_body_of_an_answer_does_not_wait_until_its_head_is_acknowledged(tmp_path):

@@ -1,13 +1,17 @@
 """What a server tells of itself: state, checkpoints, records, metrics, its routes, and the live page."""
 
 import asyncio
+import copy
 import itertools
 import json
+import shutil
+import threading
+import time
 
 from prometheus_client.parser import text_string_to_metric_families
 from typer.testing import CliRunner
 
-from hamlearn import record
+from hamlearn import _files, record
 from hamlearn.cli import app
 from hamlearn.errors import CheckpointError
 from hamlearn.serve import application
@@ -60,6 +64,69 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_learning_goes_on(tmp_pa
         assert served.ask("/predict", ONE).value["sample"] == 1
         served.stop()
         assert isinstance(served.service.failed, CheckpointError)
+
+
+class SlowDisk:
+    """A disk that takes a checkpoint only when it is let go."""
+
+    def __init__(self, monkeypatch):
+        self.asked, self.free, self.write = threading.Event(), threading.Event(), _files.replace
+        monkeypatch.setattr(_files, "replace", self.replace)
+
+    def replace(self, path, write):
+        self.asked.set()
+        assert self.free.wait(30)
+        self.write(path, write)
+
+
+def test_learning_does_not_wait_for_the_disk_that_a_checkpoint_goes_to(tmp_path, monkeypatch):
+    with Served(tmp_path, serve={"checkpoint": 0.05}) as served:
+        disk = SlowDisk(monkeypatch)
+        served.ask("/predict", [ONE] * 3)
+        twin = copy.deepcopy(served.learner)
+        assert disk.asked.wait(10)
+        assert served.ask("/predict", [ONE] * 4).value[-1]["sample"] == 7
+        assert served.ask("/state").value["checkpoint"]["position"] == 0
+        served.agent._saved_at += 1e6
+        disk.free.set()
+        while served.ask("/state").value["checkpoint"]["position"] == 0:
+            time.sleep(0.01)
+        # What was copied when it began, whatever was learned since.
+        assert served.ask("/state").value["checkpoint"]["position"] == 3
+        shutil.copytree(tmp_path, tmp_path / "again", ignore=shutil.ignore_patterns("again"))
+        with Served(tmp_path / "again") as again:
+            assert again.ask("/state").value["position"] == 3
+            assert same(again.learner, twin)
+
+
+def test_a_checkpoint_that_is_asked_for_comes_after_the_one_that_is_being_written(tmp_path, monkeypatch):
+    with Served(tmp_path, serve={"checkpoint": 0.05}) as served:
+        disk = SlowDisk(monkeypatch)
+        served.ask("/predict", [ONE] * 3)
+        assert disk.asked.wait(10)
+        served.ask("/predict", [ONE] * 4)
+        threading.Timer(0.1, disk.free.set).start()
+        assert served.ask("/checkpoint").value["position"] == 7
+        assert served.ask("/state").value["checkpoint"]["position"] == 7
+        monkeypatch.undo()
+    with Served(tmp_path) as again:
+        assert again.ask("/state").value["position"] == 7
+
+
+def test_a_checkpoint_that_could_not_be_written_is_written_later(tmp_path, monkeypatch):
+    def full(path, write):
+        raise CheckpointError("no room")
+
+    with Served(tmp_path, serve={"checkpoint": 0.02}) as served:
+        with monkeypatch.context() as patched:
+            patched.setattr(_files, "replace", full)
+            served.ask("/predict", ONE)
+            while b"hamlearn_checkpoint_failures_total 0.0" in served.ask("/metrics").body:
+                time.sleep(0.01)
+            assert served.ask("/state").value["checkpoint"]["position"] == 0
+        while served.ask("/state").value["checkpoint"]["position"] == 0:
+            time.sleep(0.01)
+        assert served.ask("/state").value["checkpoint"]["position"] == 1
 
 
 def test_records_go_on_where_the_checkpoint_was_and_say_where_that_is(tmp_path):

@@ -190,6 +190,23 @@ def tell(learner: SavableLearner, failed: str) -> tuple[dict[str, Tensor], dict[
     return tensors, header | {"reader": learner._reader.state_dict()} | learner._kind()
 
 
+def copied_for(learner: Savable, path: str | os.PathLike[str]) -> Callable[[], None]:
+    """Copies of all that `save` would write now; what is returned writes them, while the learner may go on.
+
+    Args:
+        learner: Whose state.
+        path: Of the file.
+    """
+    tensors, header = learner._tell(f"cannot save {path}")
+    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+    def write() -> None:
+        _checkpoint.write(path, copies, header)
+        learner._note_saved(header)
+
+    return write
+
+
 def loading(
     learner: SavableLearner, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
 ) -> Loading:

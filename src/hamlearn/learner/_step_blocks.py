@@ -185,7 +185,9 @@ def first_watch(
         return "all"
     if not any(r.stride * r.eta == 1.0 for r in rates):
         return "state"
-    still = any(bool((torch.as_tensor(beta) == 0).any()) for step in betas for beta in step)
+    still = any(
+        bool((beta == 0).any()) if isinstance(beta, Tensor) else beta == 0 for step in betas for beta in step
+    )
     return "all" if still else "state"
 
 

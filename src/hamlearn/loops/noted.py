@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable
+from itertools import repeat
+from operator import call, is_
 from typing import Any
 
 import torch
@@ -16,7 +18,6 @@ class Noted:
     """Values by where they stand: in dicts and lists, under names, in closures, in tensors and arrays.
 
     Attributes:
-        empty: Dicts that were empty, with the names by which they are told.
         tables: Dicts and lists, how long they were, and what they held.
         names: Names in a scope, or attributes of an object, and what they stood for.
         cells: Variables that functions close over.
@@ -26,7 +27,6 @@ class Noted:
     """
 
     def __init__(self) -> None:
-        self.empty: list[tuple[dict[Any, Any], str]] = []
         self.tables: list[tuple[Any, int, list[tuple[Any, Any]], str]] = []
         self.names: list[tuple[Any, str, Any, str]] = []
         self.cells: list[tuple[types.CellType, Any, str]] = []
@@ -35,19 +35,14 @@ class Noted:
         # Things are known by identity while this object holds them, so that no other can take their place.
         self.seen: dict[Any, Any] = {}
         self._ambient = ambient()
+        self._lookups: tuple[list[Any], list[int], list[Any], list[Any], list[Any]] = [], [], [], [], []
+        """All dicts and lists, and their lengths; how each entry is looked up, by which key, and what it was."""
 
     def changed(self) -> str | None:
         """The first value that is not what it was, by name; `None` where all are."""
-        for table, label in self.empty:
-            if table:
-                return label
-        for table, length, entries, label in self.tables:
-            if len(table) != length:
-                return label.rstrip(".")
-            for key, value in entries:
-                now = table.get(key, MISSING)
-                if now is not value and not equal(now, value):
-                    return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
+        found = None if self._same_tables() else self._changed_table()
+        if found is not None:
+            return found
         for scope, name, value, label in self.names:
             if not equal(look_up(scope, name), value):
                 return label
@@ -62,18 +57,42 @@ class Noted:
                 return label
         return None if self._ambient == ambient() else "the default dtype, the default device or autocast"
 
+    def _same_tables(self) -> bool:
+        """Whether all dicts and lists hold the very things that they held."""
+        # Asked before every block, of hundreds of tables: a line of Python for each would take longer than a step.
+        tables, lengths, gets, keys, values = self._lookups
+        return list(map(len, tables)) == lengths and all(map(is_, map(call, gets, keys, repeat(MISSING)), values))
+
+    def _changed_table(self) -> str | None:
+        for table, length, entries, label in self.tables:
+            if len(table) != length:
+                return label.rstrip(".")
+            for key, value in entries:
+                now = table.get(key, MISSING)
+                if now is not value and not equal(now, value):
+                    return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
+        return None
+
     def put_back(self) -> None:
         """Give dicts and lists their entries back."""
         # A recording may have left tensors of its own in a dict or list.
-        for table, _ in self.empty:
-            table.clear()
         for table, _, entries, _ in self.tables:
             source = table.source if isinstance(table, Items) else table
             if isinstance(source, list):
                 source[:] = [value for _, value in entries]
-            elif isinstance(source, dict) and dict(entries) is not source:
+            elif isinstance(source, dict):
                 source.clear()
                 source.update(entries)
+
+    def table(self, table: Any, items: list[tuple[Any, Any]], label: str) -> None:
+        """Note down what a dict, or a list that is read like one, holds."""
+        self.tables.append((table, len(items), items, label))
+        tables, lengths, gets, keys, values = self._lookups
+        tables.append(table)
+        lengths.append(len(items))
+        gets += [table.get] * len(items)
+        keys += [key for key, _ in items]
+        values += [value for _, value in items]
 
     def name(self, scope: Any, name: str, value: Any, label: str) -> None:
         """Note down what a name in a scope, or an attribute of an object, stands for."""

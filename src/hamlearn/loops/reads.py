@@ -208,10 +208,8 @@ class Reads(Noted):
     def _entries(self, label: str, value: Any) -> Parts:
         mapping = isinstance(value, dict | types.MappingProxyType)
         items = list(value.items()) if mapping else list(enumerate(value))
-        if mapping and not items and isinstance(value, dict):
-            self.empty.append((value, label))
-        elif not isinstance(value, tuple | frozenset):
-            self.tables.append((value if mapping else Items(value), len(value), items, label))
+        if not isinstance(value, tuple | frozenset):
+            self.table(value if mapping else Items(value), items, label)
         parent = label.removesuffix("._modules")
         if parent != label:
             return [(f"{parent}.{key}", item) for key, item in items]
@@ -238,7 +236,7 @@ class Reads(Noted):
         own = getattr(value, "__dict__", None)
         if isinstance(own, dict):
             items = list(own.items())
-            self.tables.append((own, len(own), items, f"{label}."))
+            self.table(own, items, f"{label}.")
             found += [(f"{label}.{name}", item) for name, item in items]
         for name in slot_names(type(value)):
             item = getattr(value, name, MISSING)

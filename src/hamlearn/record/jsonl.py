@@ -94,11 +94,19 @@ class JsonLines(Sink):
             os.close(self._file)
             self._file = -1
 
-    def state_dict(self) -> dict[str, Any]:
-        """Where the file ends, once the disk has it."""
+    def sync(self) -> None:
+        """Wait until the disk has all rows."""
         if self._file >= 0:
             os.fsync(self._file)
+
+    def place(self) -> dict[str, Any]:
+        """Where the file ends, whether the disk has it yet or not."""
         return {**super().state_dict(), "bytes": self._end, "crc32": self._sum}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the file ends, once the disk has it."""
+        self.sync()
+        return self.place()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the file to where it ended when the state was taken."""

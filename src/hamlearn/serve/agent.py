@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
+import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from hamlearn import _tree
 from hamlearn.errors import HamlearnError
 from hamlearn.learner import Learner
 from hamlearn.learner._rows import BlockReport
+from hamlearn.learner._saving import copied_for
 from hamlearn.serve.building import Engine, built, warmed
 from hamlearn.serve.inbox import Inbox, Stretch
 from hamlearn.serve.journal import Journal
@@ -31,7 +33,7 @@ log = logging.getLogger("hamlearn.serve")
 class Agent:
     """A learner, its inbox and its journal, in a folder of its own.
 
-    All methods belong to one thread at a time.
+    All methods belong to one thread at a time, but for what `begin_save` returns.
 
     Args:
         settings: What it is built from.
@@ -54,7 +56,10 @@ class Agent:
         self._saved_at = time.monotonic()
         self._labels = self.learner.labels
         self._last: StepReport | None = None
-        self._changes = 0
+        self._changes = self._kept = 0
+        """How often it has changed, and how many of these changes the last checkpoint holds."""
+        self._saving = threading.Lock()
+        """Held from the copy of what a checkpoint holds until it is written: no older one replaces a newer one."""
         self.engine: Engine = "eager"
         if not self._path.exists():
             self._open(resume=False)
@@ -63,7 +68,8 @@ class Agent:
         self.engine, self.reason = warmed(settings, self.learner)
         self.learner.load(self._path)
         self._open(resume=True)
-        self._note_saved(datetime.fromtimestamp(self._path.stat().st_mtime, UTC))
+        self._kept = self._changes
+        self.saved = self._about(datetime.fromtimestamp(self._path.stat().st_mtime, UTC))
         self._labels = self.learner.labels
 
     def take(self, works: Iterable[Work]) -> None:
@@ -132,38 +138,55 @@ class Agent:
 
     def save(self) -> dict[str, Any]:
         """Write a checkpoint, and answer up to which sample it reaches."""
-        self.inbox.saving = True
+        return self.begin_save()()
+
+    def begin_save(self) -> Callable[[], dict[str, Any]]:
+        """Copy what a checkpoint holds; what is returned writes it, in any thread, while the learner goes on.
+
+        It has to be called, once, and answers as `save` does. The disk may take long.
+        """
+        self._saving.acquire()
         try:
-            self.learner.save(self._path)
+            self._saved_at, self.inbox.saving = time.monotonic(), True
+            write = copied_for(self.learner, self._path)
+            saved, changes = self._about(datetime.now(UTC)), self._changes
+        except BaseException:
+            self._saving.release()
+            raise
         finally:
             self.inbox.saving = False
-        return self._note_saved(datetime.now(UTC))
+
+        def finish() -> dict[str, Any]:
+            try:
+                self.journal.sync()
+                write()
+                self.saved, self._kept = saved, changes
+            finally:
+                self._saving.release()
+            return saved
+
+        return finish
 
     def due(self, interval: float) -> bool:
         """Whether anything has changed since the last checkpoint, and so many seconds have gone by."""
-        return self._changes > 0 and time.monotonic() - self._saved_at >= interval
-
-    def postpone(self) -> None:
-        """Try the next checkpoint only after another interval."""
-        self._saved_at = time.monotonic()
+        return self._changes > self._kept and time.monotonic() - self._saved_at >= interval
 
     def close(self) -> None:
         """Save what is not saved yet, and close the records."""
         try:
-            if self._changes:
+            if self._changes > self._kept:
                 self.save()
         finally:
             self.journal.close()
 
-    def _note_saved(self, when: datetime) -> dict[str, Any]:
-        self.saved = {
+    def _about(self, when: datetime) -> dict[str, Any]:
+        """What is told of a checkpoint of the present state."""
+        return {
             "position": self.journal.samples,
             "last_id": self.journal.last,
             "labels": self.learner.labels.learned,
             "time": when.isoformat(timespec="seconds"),
         }
-        self._changes, self._saved_at = 0, time.monotonic()
-        return self.saved
 
     def _plan(self, rest: list[tuple[Work, int]]) -> tuple[list[Stretch], list[tuple[Work, int]]]:
         """What can be taken now, and what has to wait until it is known whether an id before was taken."""

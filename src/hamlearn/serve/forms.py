@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import msgpack
 import numpy as np
+import orjson
 
 from hamlearn.serve.refusals import Refused
 from hamlearn.streams.values import shown
@@ -39,6 +41,8 @@ def form_of(content_type: str) -> Form:
 
 def accepted(accept: str, form: Form) -> Form:
     """The form of an answer: what the client accepts first, or the form of its request."""
+    if not accept:
+        return form
     for part in accept.lower().split(","):
         name, _, rest = part.partition(";")
         if rest.replace(" ", "") in ("q=0", "q=0.0"):
@@ -54,8 +58,8 @@ def decode(data: bytes, form: Form) -> Any:
     """What a body says, in lists, dicts, texts and numbers, and arrays where MessagePack brings some."""
     try:
         if form == "json":
-            return _DECODER.decode(data.decode("utf-8").removeprefix("\ufeff"))
-        return msgpack.unpackb(data, object_pairs_hook=_object)
+            return _from_json(data)
+        return msgpack.unpackb(data, object_pairs_hook=_object_or_array)
     except RecursionError as error:
         raise Refused(400, "the body is nested too deeply. Send an object, or a list of objects.") from error
     except UnicodeDecodeError as error:
@@ -70,11 +74,8 @@ def encode(value: Any, form: Form) -> tuple[bytes, str]:
     """A body, and its content type."""
     if form == "msgpack":
         return msgpack.packb(value, default=_packed), MSGPACK
-    try:
-        text = json.dumps(value, allow_nan=False, separators=(",", ":"), default=_listed)
-    except ValueError:
-        text = json.dumps(_without_nan(value), separators=(",", ":"))
-    return text.encode(), JSON
+    # JSON has no numbers that are not finite: they are written as null.
+    return orjson.dumps(value, default=_listed), JSON
 
 
 def array(value: np.ndarray) -> dict[str, Any]:
@@ -88,10 +89,34 @@ def array(value: np.ndarray) -> dict[str, Any]:
     return {"dtype": little.dtype.str, "shape": list(little.shape), "data": little.tobytes()}
 
 
-def _object(pairs: list[tuple[Any, Any]]) -> Any:
+def _from_json(data: bytes) -> Any:
+    """What a body in JSON says; no key twice, no number that JSON does not have."""
+    try:
+        value = orjson.loads(data)
+        # Of a key that comes twice the fast parser keeps the last, so the keys are counted in the text.
+        if _keys(value) == sum(map(bool, _TEXTS.findall(data))):
+            return value
+    except orjson.JSONDecodeError:
+        pass
+    # The strict parser says what is wrong, and takes what is rare: half letters, numbers beyond all bounds.
+    return _STRICT.decode(data.decode("utf-8").removeprefix("\ufeff"))
+
+
+def _keys(value: Any) -> int:
+    """How many keys a request has: an object, or a list of objects."""
+    rows = value if isinstance(value, list) else [value]
+    return sum(len(row) for row in rows if isinstance(row, dict))
+
+
+def _object(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
     item = dict(pairs)
     if len(item) != len(pairs):
         raise ValueError("it has a key twice")
+    return item
+
+
+def _object_or_array(pairs: list[tuple[Any, Any]]) -> Any:
+    item = _object(pairs)
     return _unpacked(item) if item.keys() == _ARRAY else item
 
 
@@ -117,19 +142,9 @@ def _packed(value: Any) -> Any:
 
 def _listed(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return _without_nan(value.tolist())
+        # With all digits of a double, as single numbers are written.
+        return value.tolist()
     raise TypeError(f"{type(value).__name__} cannot be sent")
-
-
-def _without_nan(value: Any) -> Any:
-    # JSON has no such numbers: readers other than Python's would refuse the whole answer.
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, np.ndarray):
-        return _without_nan(value.tolist())
-    if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return [_without_nan(item) for item in value] if isinstance(value, list) else value
 
 
 def _no_number(name: str) -> Any:
@@ -137,4 +152,6 @@ def _no_number(name: str) -> Any:
 
 
 _WORDS: dict[Form, str] = {"json": "JSON", "msgpack": "MessagePack"}
-_DECODER = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_object)
+_STRICT = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_object)
+_TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')
+"""Every text of a body in JSON, and the colon after those that are keys."""

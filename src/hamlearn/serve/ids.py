@@ -53,7 +53,7 @@ def problem_with(id: object) -> str | None:
     if type(id) is int:
         return None if abs(id) < 1 << 63 else "is a whole number of more than 64 bits"
     if type(id) is not str:
-        return f"is a {type(id).__name__}, neither a text nor a whole number"
+        return f"is a {type(id).__name__}, neither a text nor a whole number of at most 64 bits"
     try:
         size = len(id.encode())
     except UnicodeEncodeError:

@@ -94,8 +94,13 @@ class Journal:
         """Whether a row is due, now that there were so many samples before the round."""
         return self.samples // self._every > before // self._every
 
+    def sync(self) -> None:
+        """Wait until the disk has all rows that a state tells of; takes as long as the disk does."""
+        self._rows.sync()
+        self._speed.sync()
+
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as JSON keeps it."""
+        """All of it, as JSON keeps it; it may be written down once `sync` has returned."""
         return {
             "counts": [self.samples, self.learned, self.bad, self.seen],
             "last": self.last,
@@ -103,8 +108,8 @@ class Journal:
             "label_ids": list(self.label_ids),
             "losses": list(self._losses),
             "seconds": self._seconds + time.monotonic() - self._since,
-            "rows": self._rows.state_dict(),
-            "speed": self._speed.state_dict(),
+            "rows": self._rows.place(),
+            "speed": self._speed.place(),
             "watch": self._watch.state_dict(),
         }
 

@@ -9,6 +9,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from hamlearn.serve.agents import Agents
+from hamlearn.serve.saver import Saver
 from hamlearn.serve.worker import Worker
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -32,10 +33,11 @@ class Metrics:
     Args:
         agents: The learners.
         worker: Their thread.
+        saver: Who saves them.
     """
 
-    def __init__(self, agents: Agents, worker: Worker) -> None:
-        self._agents, self._worker = agents, worker
+    def __init__(self, agents: Agents, worker: Worker, saver: Saver) -> None:
+        self._agents, self._worker, self._saver = agents, worker, saver
         # A registry of its own: two servers in one process do not know of each other.
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -78,5 +80,5 @@ class Metrics:
         yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=self._worker.waiting)
         yield CounterMetricFamily("hamlearn_rounds", "Blocks of requests taken.", value=self._worker.rounds)
         yield CounterMetricFamily(
-            "hamlearn_checkpoint_failures", "Checkpoints that could not be written.", value=self._worker.failures
+            "hamlearn_checkpoint_failures", "Checkpoints that could not be written.", value=self._saver.failures
         )

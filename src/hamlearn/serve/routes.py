@@ -39,7 +39,7 @@ class Route(ABC):
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request; whatever happens, there is an answer."""
         began, status = time.perf_counter(), 500
-        headers, form = dict(scope["headers"]), _usual(dict(scope["headers"]))
+        headers = dict(scope["headers"])
         try:
             status, body, content_type = await self.answer(scope, headers, receive)
             await send_body(send, status, body, content_type)
@@ -47,15 +47,15 @@ class Route(ABC):
             status = 499
         except Refused as refused:
             status = refused.status
-            await send_refused(send, refused, form)
+            await send_refused(send, refused, _usual(headers))
         except HamlearnError as error:
             # What was asked for was fine, and this machine could not do it, as where a disk is full.
             status = 503
-            await send_refused(send, Refused(503, str(error), retry=BUSY), form)
+            await send_refused(send, Refused(503, str(error), retry=BUSY), _usual(headers))
         except Exception:
             log.exception("%s failed", self.name)
             reason = "this is a mistake of the server's, which its log tells more about."
-            await send_refused(send, Refused(500, reason), form)
+            await send_refused(send, Refused(500, reason), _usual(headers))
         finally:
             self.service.metrics.count(self.name, status, time.perf_counter() - began)
 
@@ -168,6 +168,8 @@ class Scrape(Route):
 
 def agent_of(scope: Any) -> str:
     """The key that a request names; empty where it names none."""
+    if not scope["query_string"]:
+        return ""
     try:
         query = parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=10)
     except ValueError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -13,12 +14,15 @@ from hamlearn.serve.agents import Agents
 from hamlearn.serve.metrics import Metrics
 from hamlearn.serve.reading import Reading
 from hamlearn.serve.refusals import BUSY, Refused
+from hamlearn.serve.saver import Saver
 from hamlearn.serve.settings import Settings
 from hamlearn.serve.work import Work
 from hamlearn.serve.worker import Errand, Worker
 
 _OFTEN = 0.005
 """Seconds between two looks whether there is room."""
+GATHER = 0.002
+"""Seconds that a round may wait while more and more requests are being read that can be part of it."""
 
 
 class Service:
@@ -50,21 +54,26 @@ class Service:
             settings.config["run"]["dtype"],
             serve["batch"],
         )
-        self.worker = Worker(self.agents, serve["queue"], serve["checkpoint"], self._send)
-        self.metrics = Metrics(self.agents, self.worker)
+        turn = threading.Lock()
+        self.worker = Worker(self.agents, serve["queue"], turn, self._send)
+        self.saver = Saver(self.agents, turn, serve["checkpoint"])
+        self.metrics = Metrics(self.agents, self.worker, self.saver)
         self.failed: Exception | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._looks = False
+        self._looks: float | None = None
+        """When the first of the requests came that have not been looked at; `None` where all have been."""
 
     def start(self) -> None:
         """Begin to learn; answers are given in the event loop that runs now."""
         self._loop = asyncio.get_running_loop()
         self.worker.start()
+        self.saver.start()
 
     async def stop(self) -> None:
         """Take nothing more, finish what waits, and save."""
         # The event loop goes on meanwhile: those who wait are answered.
         await asyncio.to_thread(self.worker.stop)
+        await asyncio.to_thread(self.saver.stop)
         try:
             await asyncio.to_thread(self.agents.close)
         except (HamlearnError, OSError) as error:
@@ -123,13 +132,22 @@ class Service:
             if isinstance(item, Work):
                 self.agents.count_dropped(item.agent, item.count)
             raise
-        if samples and not self._looks:
-            # Whatever else is being read in this turn of the event loop is part of the same round.
-            self._looks = True
-            asyncio.get_running_loop().call_soon(self._look)
+        if samples and self._looks is None:
+            loop = asyncio.get_running_loop()
+            self._looks = loop.time()
+            loop.call_soon(self._look, loop, 0)
 
-    def _look(self) -> None:
-        self._looks = False
+    def _look(self, loop: asyncio.AbstractEventLoop, before: int) -> None:
+        """Take what waits, unless more has come in the last turn of the event loop: then the next may bring more.
+
+        A round costs about as much as the reading of two requests, however small it is.
+        """
+        waiting = self.worker.waiting
+        assert self._looks is not None
+        if waiting > before and loop.time() - self._looks < GATHER:
+            loop.call_soon(self._look, loop, waiting)
+            return
+        self._looks = None
         self.worker.take_here()
 
     def _in_time(self, future: asyncio.Future[Any], item: Work | Errand) -> asyncio.Future[Any]:

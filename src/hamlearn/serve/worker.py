@@ -1,4 +1,4 @@
-"""Who learns: takes what waits in order of arrival, as one round, and saves now and then.
+"""Who learns: takes what waits in order of arrival, as one round.
 
 A separate thread does it, so that a long round keeps nobody from being answered. But two threads that are busy at
 once slow each other down in Python, so rounds known to be short run in the thread that reads the requests.
@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from hamlearn.errors import HamlearnError
 from hamlearn.serve.agents import Agents
 from hamlearn.serve.refusals import BUSY, Refused
 from hamlearn.serve.work import Work
@@ -47,29 +46,26 @@ class Worker:
     Args:
         agents: The learners.
         queue: How many samples may wait.
-        interval: Seconds between checkpoints.
+        turn: Held by whoever uses the learners; only its holder takes anything out of the queue.
         sent: Called after each round with what is to be called in turn, from the worker's thread.
 
     Attributes:
         waiting: How many samples wait.
         rounds: How many rounds were taken.
-        failures: How many checkpoints could not be written.
     """
 
     def __init__(
-        self, agents: Agents, queue: int, interval: float, sent: Callable[[list[Callable[[], None]]], None]
+        self, agents: Agents, queue: int, turn: threading.Lock, sent: Callable[[list[Callable[[], None]]], None]
     ) -> None:
-        self._agents, self._most, self._interval, self._sent = agents, queue, interval, sent
+        self._agents, self._most, self._turn, self._sent = agents, queue, turn, sent
         self._queue: deque[Work | Errand] = deque()
         self._change = threading.Condition()
-        self._turn = threading.Lock()
-        """Held by whoever uses the learners; only its holder takes anything out of the queue."""
         self._took: dict[tuple[int, int], float] = {}
         """Seconds that the last round of about so many samples took (1, 2 to 3, 4 to 7, …), by how many singly."""
         self._met: set[tuple[Any, ...]] = set()
         """Kinds of requests that were taken before; the first of a kind may have to wait for a compiler."""
         self._closing = False
-        self.waiting = self.rounds = self.failures = 0
+        self.waiting = self.rounds = 0
         self._thread = threading.Thread(target=self._run, name="hamlearn-learner", daemon=True)
 
     def start(self) -> None:
@@ -154,13 +150,12 @@ class Worker:
             with self._turn:
                 replies = self._round(self._waiting())
             self._sent(replies)
-            self._save_due()
 
     def _wait(self) -> bool:
-        """Wait until there is something to do, or a checkpoint may be due; whether there will be more."""
+        """Wait until there is something to do, and tell whether there will be more."""
         with self._change:
             if not self._queue and not self._closing:
-                self._change.wait(self._interval)
+                self._change.wait()
             return bool(self._queue) or not self._closing
 
     def _waiting(self) -> list[Work | Errand]:
@@ -221,17 +216,6 @@ class Worker:
         except Exception as error:
             problem = error
         replies.append(lambda: errand.answer(answer, problem))
-
-    def _save_due(self) -> None:
-        for key, agent in self._agents.items():
-            if agent.due(self._interval):
-                try:
-                    with self._turn:
-                        agent.save()
-                except (HamlearnError, OSError):
-                    self.failures += 1
-                    agent.postpone()
-                    log.exception("the checkpoint of agent %r could not be written; learning goes on", key)
 
 
 def _size(works: list[Work]) -> tuple[int, int]:
