@@ -50,5 +50,5 @@ def silence(learner: PipelineLearner, sample: Sample) -> Callable[[], object]:
             setattr(border, name, Echoing())
     for entries in border.entries:
         entries.clear()
-    learner._engine.flights.clear()
+    learner._engine.reset()
     return lambda: learner._ticker.show(sample, 1)

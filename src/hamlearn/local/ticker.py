@@ -167,11 +167,12 @@ class Ticker:
         report: StepReport | None = None
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
-        moves: list[Move | Gathered] = list(system.moves(system.theta, moving, t, rates.stride))
+        moves = system.moves(system.theta, moving, t, rates.stride)
         gathered = [w for w in omega if isinstance(w, Gathered)]
         # θ follows the new ω, or the one that is about to be overwritten.
-        moves = gathered + moves if system.order == "sequential" else moves + gathered
-        return TickChange(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+        both: list[Move | Gathered]
+        both = [*gathered, *moves] if system.order == "sequential" else [*moves, *gathered]
+        return TickChange(both, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
 
     def _take(self, change: TickChange, count: Callable[[], None] | None = None) -> None:
         """Make a change, and count its sample; where that was interrupted, asking again makes the rest of it."""
