@@ -127,13 +127,19 @@ def test_a_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting: str,
 
 
 @pytest.mark.parametrize("setting", ["unaligned", "aligned", "sequential", "held"])
-def test_costates_of_large_layers_stay_in_their_memory_and_a_refused_sample_leaves_them_as_they_were(
+def test_costates_of_large_layers_stay_in_their_memory_unless_they_are_looked_at_or_a_sample_is_refused(
     setting: str,
 ) -> None:
     subject, known = learner(HEAVY, **SETTINGS[setting]), [s for s in samples(20) if s.target is not None]
-    through(subject, known[:10])
+    through(subject, known[:8])
+    subject.step(known[8])
     where = [omega.data_ptr() for omega in subject._ticker.omega if omega.dim() == 2]
+    subject.step(known[9])
+    assert setting == "held" or where == [w.data_ptr() for w in subject._ticker.omega if w.dim() == 2]
+    looked_at = subject.state.omega
+    values = {name: omega.clone() for name, omega in looked_at.items()}
     before = through(subject, known[10:12])
+    assert all(torch.equal(omega, values[name]) for name, omega in looked_at.items())
     spoilt = hl.Sample(known[0].u, torch.full((2, 5), torch.inf))
 
     def spoil() -> None:
@@ -145,7 +151,6 @@ def test_costates_of_large_layers_stay_in_their_memory_and_a_refused_sample_leav
     with pytest.raises(hl.errors.NonFiniteError):
         spoil()
     assert same(everything(subject), before)
-    assert setting == "held" or where == [w.data_ptr() for w in subject._ticker.omega if w.dim() == 2]
 
 
 @pytest.mark.parametrize("order", ["parallel", "sequential"])

@@ -54,10 +54,14 @@ class Sizes:
     """How large the entries of costates can be by now that move in their own memory, without their being read.
 
     By the triangle inequality, tick by tick; this holds while nobody else writes to them, as their versions tell.
+
+    Attributes:
+        lent: Whether somebody may hold the costates, so that the next tick has to take other memory.
     """
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, int, float]] = {}
+        self.lent = False
 
     def of(self, slot: int, omega: Tensor) -> float:
         """A bound on the size of every entry."""
@@ -71,6 +75,7 @@ class Sizes:
         for slot, w in enumerate(omega):
             if isinstance(w, Gathered):
                 self._known[slot] = w.omega, w.omega._version, w.bound()
+        self.lent = False
         return [w.omega if isinstance(w, Gathered) else w for w in omega]
 
 
@@ -87,7 +92,7 @@ def costate(
     beside = []
     for slot, (w, g) in enumerate(zip(omega, grads, strict=True)):
         if isinstance(g, Outer) and g.single and isinstance(w, Tensor) and w.dtype is g.x.dtype:
-            new[slot] = Gathered(w, g, decay, gain, sizes.of(slot, w))
+            new[slot] = Gathered(w.clone() if sizes.lent else w, g, decay, gain, sizes.of(slot, w))
         else:
             beside.append(slot)
     if beside:
