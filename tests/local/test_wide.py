@@ -230,3 +230,30 @@ def test_what_a_plain_product_would_pass_over_is_heeded(
             change(module)
         found.append(through(subject, samples()))
     assert_close(*found)
+
+
+class Real(nn.Module):
+    """Both parts of complex numbers, one beside the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(x).flatten(-2)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_complex_layers_gather_the_gradient_of_backpropagation(stacked: bool) -> None:
+    torch.manual_seed(3)
+    layers = nn.Sequential(*(nn.Linear(4, 4, dtype=torch.complex128) for _ in range(3)))
+    judge = copy.deepcopy(nn.Sequential(layers, Real()))
+    # Each layer a node, which might be stacked; or all of them in one, as a chain.
+    module = nn.Sequential(*layers, Real()) if stacked else nn.Sequential(layers, Real())
+    hyper = hl.Hyper(eta=1.0, eta_z=0.0, beta=0.0)
+    subject = LocalLearner(module, mse, hyper, align=True, stacked=stacked)
+    sample = hl.Sample(torch.randn(2, 4, dtype=torch.complex128), torch.randn(2, 8))
+    subject.step(sample)
+    total = list(subject.state.omega.values())
+    for _ in range(2 * len(module)):
+        subject.step(hl.Sample(sample.u))
+        total = [before + omega for before, omega in zip(total, subject.state.omega.values(), strict=True)]
+    mse(judge(sample.u), sample.target).backward()
+    for gathered, weight in zip(total, judge.parameters(), strict=True):
+        torch.testing.assert_close(gathered, weight.grad, rtol=1e-12, atol=1e-12)

@@ -41,6 +41,7 @@ class WideLayers:
             if type(leaf) is nn.Linear
             for index, weight in enumerate(theta)
             if weight is leaf.weight and weight.numel() >= LARGE and uses[weight.data_ptr()] == 1
+            if weight.is_floating_point()
         }
         self._holders = holders
 
@@ -72,7 +73,7 @@ class WideLayers:
 
     def factors(self, place: int, x: Tensor, y: Tensor) -> tuple[int, Factors] | None:
         """The weight of the layer at a place, by its index, and what its gradient is made of, if that is small."""
-        if place not in self._large or y.grad_fn is None:
+        if place not in self._large or y.grad_fn is None or x.layout is not torch.strided:
             return None
         leaf: Any = self.leaves[place]
         rows = x.numel() // x.shape[-1]
@@ -96,14 +97,18 @@ class Walk:
 
     def __call__(self, x: Tensor) -> Tensor:
         """The output of the last layer."""
-        given = x.untyped_storage().data_ptr()
+        given = x
         for place, leaf in enumerate(self._layers.leaves):
             y = leaf(x)
             seen = self._layers.factors(place, x, y)
             if seen is not None:
                 index, (held, edge) = seen
                 # What was handed in may be written over before the costate is used.
-                ours = held.clone() if held.untyped_storage().data_ptr() == given else held
-                self.found[index] = Factors(ours, edge)
+                self.found[index] = Factors(held.clone() if _shared(held, given) else held, edge)
             x = y
         return x
+
+
+def _shared(x: Tensor, y: Tensor) -> bool:
+    """Whether two tensors, of which the first is a plain one, may have memory in common."""
+    return y.layout is not torch.strided or x.untyped_storage().data_ptr() == y.untyped_storage().data_ptr()
