@@ -109,6 +109,17 @@ def test_a_learner_that_is_saved_and_loaded_goes_on_bit_for_bit(setting: str) ->
     assert same(through(twin, samples()[6:]), through(subject, samples()[6:]))
 
 
+def test_factors_that_do_not_make_a_costate_are_refused_and_nothing_changes() -> None:
+    subject = learner()
+    before = through(subject, samples(6))
+    state = subject.state_dict()
+    name = next(name for name in state["tensors"] if name.startswith("factors/") and name.endswith("/x"))
+    state["tensors"][name] = state["tensors"][name][:, :-1].clone()
+    with pytest.raises(hl.errors.CheckpointError, match="factors"):
+        subject.load_state_dict(state)
+    assert same(everything(subject), before)
+
+
 @pytest.mark.parametrize("setting", ["unaligned", "aligned", "held", "one group"])
 def test_a_source_may_use_its_memory_again(setting: str) -> None:
     given = [sample for sample in samples() if sample.target is not None]
