@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ from torch import nn
 import hamlearn as hl
 from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner
+
+AHEAD = 200
+"""Samples from the one at which the first rank is asked to stop to the end: ranks differ by fewer."""
 
 
 def network() -> nn.Sequential:
@@ -34,7 +38,7 @@ class Source:
         self.count, self.pace, self.plan, self.place, self.position = count, pace, plan, place, 0
 
     def __iter__(self) -> Iterator[hl.Sample]:
-        while self.position < self.count:
+        while self.position < end_of(self):
             if self.pace:
                 time.sleep(self.pace)
             kind = None if self.plan is None else due(self.plan, self.place, self.position)
@@ -51,11 +55,26 @@ class Source:
         self.position = state["position"]
 
 
+def end_of(source: Source) -> int:
+    """How many samples the stream has; where its end is asked for, one that both ranks have yet to come to."""
+    if source.plan is None:
+        return source.count
+    end = source.plan / "end"
+    if source.place == 0 and not end.exists() and (source.plan / "stop").exists():
+        told = end.with_suffix(".new")
+        told.write_text(str(source.position + AHEAD))
+        told.rename(end)
+    return int(end.read_text()) if end.exists() else source.count
+
+
 def due(plan: Path, place: int, done: int) -> str | None:
     """The next fault that is planned, if it is this rank's turn and time; each strikes once, in any life."""
     faults = sorted(plan.glob("*.fault"))
     for path in faults[:1]:
-        fault = json.loads(path.read_text())
+        try:
+            fault = json.loads(path.read_text())
+        except FileNotFoundError:  # it has struck the other rank in this very moment
+            return None
         if fault["rank"] == place and done >= fault["sample"]:
             path.rename(path.with_suffix(".struck"))
             return str(fault["kind"])
@@ -71,9 +90,13 @@ def main() -> None:
     parser.add_argument("--pace", type=float, default=0.0)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    # torchrun ends all ranks when one has died; each is to find out by itself, and to say so, before it is killed.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     dist.init_process_group("gloo")
     place, folder = dist.get_rank(), options.folder
     try:
+        with (folder / f"lives-{place}.txt").open("a") as lives:
+            lives.write(f"{os.getpid()}\n")
         learner = PipelineLearner(
             network(), nn.functional.mse_loss, hl.Hyper(eta=0.5, eta_z=0.0), align=True, timeout=options.timeout
         )

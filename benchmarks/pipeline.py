@@ -7,6 +7,10 @@ Eight layers of 2,048 with tanh, batch 32, mean squared error, float32, one thre
 - `torch.distributed.pipelining` on the same two halves: GPipe and 1F1B with four micro-batches, then
   `torch.optim.SGD.step`.
 
+The machine's own limit is measured too: both ranks make the ticks of their halves with messages that are there
+already, at the same time and one after the other. At the same time they share the memory's bandwidth; that tick of
+the slower rank is what a pipeline with free messages would take.
+
 Rounds are interleaved, and medians are reported, with the share of a tick in which a rank waits for messages. A
 batch of GPipe is learned from in one step; in a tick a new batch enters, and every group learns from another
 one. Time is taken on the wall, and as time of the processor that each process used, its communication included,
@@ -33,6 +37,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from benchmarks import _report
+from benchmarks._silence import silence
 from hamlearn.distributed import PipelineLearner
 from hamlearn.distributed.links import Peer
 from hamlearn.hyper import Hyper
@@ -57,21 +62,23 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
     for name in ("GPipe", "1F1B"):
         found[name] = (_job(_theirs, width, rounds, ticks, name) or {}).get("seconds")
     one, two = found["one process"], found["two processes"]
-    waits, processor = found.pop("waits"), found.pop("processor")
+    waits, processor, silent = found.pop("waits"), found.pop("processor"), found.pop("silent")
     alone, halves = processor[0]["one process"], [rank["two processes"] for rank in processor]
     results = {
         "layers": 8,
         "width": width,
         "batch": BATCH,
-        "milliseconds a batch": {
-            n: None if s is None else round(1e3 * s, 2) for n, s in found.items() if n != "waits"
-        },
+        "milliseconds a batch": {n: None if s is None else round(1e3 * s, 2) for n, s in found.items()},
         "share of a tick spent waiting for messages": [round(share, 4) for share in waits],
         "processor milliseconds a batch": {
             "one process": round(1e3 * alone, 2),
             "two processes, by rank": [round(1e3 * half, 2) for half in halves],
         },
+        "milliseconds of a rank's tick without communication": {
+            name: [round(1e3 * rank[name], 2) for rank in silent] for name in silent[0]
+        },
         "two processes / one": round(one / two, 3),
+        "two processes / one, without communication": round(one / max(rank["at once"] for rank in silent), 3),
         "two processes / one, by the processor time of the busier rank": round(alone / max(halves), 3),
         "load average": os.getloadavg()[0],
         "reach": 1.85,
@@ -116,6 +123,8 @@ def _ours(width: int, rounds: int, ticks: int) -> dict[str, Any]:
     Peer.wait = counted  # type: ignore[method-assign, assignment]
     local = LocalLearner(_net(width), mse, hyper, groups=2, align=True, stacked=False) if rank == 0 else None
     pipeline = PipelineLearner(_net(width), mse, hyper, align=True)
+    deaf = PipelineLearner(_net(width), mse, hyper, align=True)
+    tick = silence(deaf, sample)
 
     def alone() -> None:
         if local is not None:
@@ -127,6 +136,20 @@ def _ours(width: int, rounds: int, ticks: int) -> dict[str, Any]:
     times: dict[str, list[float]] = {"one process": [], "two processes": []}
     shares = []
     used: dict[str, list[float]] = {name: [] for name in times}
+    silent: dict[str, list[float]] = {"at once": [], "one after the other": []}
+
+    def ticking(turns: tuple[int, ...]) -> float:
+        own = 0.0
+        for turn in turns:
+            dist.barrier()
+            if turn in (rank, -1):
+                begin = time.perf_counter()
+                for _ in range(ticks):
+                    tick()
+                own = (time.perf_counter() - begin) / ticks
+        dist.barrier()
+        return own
+
     for index in range(rounds + 1):
         for name, work in (("one process", alone), ("two processes", together)):
             waited, begin = 0.0, time.process_time()
@@ -135,11 +158,15 @@ def _ours(width: int, rounds: int, ticks: int) -> dict[str, Any]:
                 times[name].append(seconds / ticks)
                 used[name].append((time.process_time() - begin) / ticks)
         shares += [waited / seconds] if index else []
+        for name, turns in (("at once", (-1,)), ("one after the other", (0, 1))):
+            own = ticking(turns)
+            silent[name] += [own] if index else []
     told: list[Any] = [None, None]
-    dist.all_gather_object(told, (statistics.median(shares), {n: statistics.median(x) for n, x in used.items()}))
-    waits, processor = zip(*told, strict=True)
+    medians = [{n: statistics.median(x) for n, x in each.items()} for each in (used, silent)]
+    dist.all_gather_object(told, (statistics.median(shares), *medians))
+    waits, processor, silence_of = zip(*told, strict=True)
     found = {name: statistics.median(values) for name, values in times.items()}
-    return found | {"waits": waits, "processor": processor}
+    return found | {"waits": waits, "processor": processor, "silent": silence_of}
 
 
 def _theirs(width: int, rounds: int, ticks: int, name: str) -> dict[str, Any]:
@@ -202,6 +229,7 @@ def _print(results: dict[str, Any]) -> None:
     console = Console()
     console.print(table)
     console.print(f"two processes / one: {results['two processes / one']} (reach {results['reach']})")
+    console.print(f"without communication: {results['two processes / one, without communication']}")
     by_processor = results["two processes / one, by the processor time of the busier rank"]
     console.print(f"by processor time: {by_processor}; load average {results['load average']:.1f}")
     console.print(f"waiting: {results['share of a tick spent waiting for messages']} of a tick, by rank")

@@ -55,6 +55,13 @@ def test_states_costates_weights_and_reports_are_those_of_a_local_learner_bit_fo
             assert middle[2] is None
 
 
+def test_large_layers_too_and_after_a_restart(tmp_path: Path) -> None:
+    (expected,) = values(jobs.wide_layers, 1, tmp_path / "alone", None)
+    found = values(jobs.wide_layers, 2, tmp_path / "ranks", str(tmp_path / "saved"))
+    for setting in jobs.RESUMED:
+        assert equal(joined([rank[setting] for rank in found]), expected[setting]), setting
+
+
 def test_replicas_with_streams_of_their_own_average_weights_and_costates_as_by_hand(tmp_path: Path) -> None:
     found = values(jobs.replicas, 4, tmp_path, str(tmp_path / "saved"))
     for replica, expected in enumerate(jobs.averaged(47)):

@@ -102,6 +102,23 @@ def test_the_stacked_engine_equals_the_plain_one_without_momentum(batch, setting
         assert plain.state.omega[name].any()
 
 
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("setting", [{}, {"align": True}])
+def test_a_stack_without_momentum_that_is_saved_and_loaded_goes_on_bit_for_bit(batch, setting):
+    samples = [hl.Sample(torch.randn(batch, 3), torch.randn(batch, 2)) for _ in range(24)]
+    module = chain(3, 4, 4, 4, 2)
+    twin = LocalLearner(copy.deepcopy(module), mse, hl.Hyper.from_sgd(lr=0.1), **setting)
+    learner = LocalLearner(module, mse, hl.Hyper.from_sgd(lr=0.1), **setting)
+    for k, sample in enumerate(samples):
+        learner.step(sample)
+        if k % 5 == 4:
+            twin.load_state_dict(learner.state_dict())
+        elif k > 4:
+            twin.step(sample)
+            for a, b in zip(learner.module.parameters(), twin.module.parameters(), strict=True):
+                assert torch.equal(a, b)
+
+
 def test_no_entry_of_an_increment_is_larger_than_its_bound():
     for delta, x in [(1e160, 1e-160), (3.0, -2.0)]:
         increment = Outer(torch.full((2, 4, 3), delta), torch.full((2, 4, 3), x))

@@ -18,6 +18,7 @@ from hamlearn.learner._running import Reader, checked_place
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.flights import Flight
 from hamlearn.local.learner import LocalLearner, settled
+from hamlearn.local.outer import dense, kept, told
 from hamlearn.local.proposal import Omega
 from hamlearn.local.stacked import LayerStack
 from hamlearn.local.system import LocalSystem
@@ -54,7 +55,8 @@ def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     system, engine = ticker.system, ticker.engine
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
     tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
-    tensors |= {f"omega/{n}": w for n, w in system.by_name(ticker.omega).items()}
+    for (name,), omega in zip(system.slot_names, ticker.omega, strict=True):
+        tensors |= told(omega, name)
     about: dict[str, Any] = {
         "config": held.config,
         "ranks": held.ranks,
@@ -199,12 +201,12 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> 
     named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
     named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
     names = [f"omega/{n}" for n in system.names.values()]
+    names += [f"factors/{n}/{part}" for n in system.names.values() for part in saved.under(f"factors/{n}/")]
     random = {f"rng/cpu/{rank}"} & set(saved.forms)
     left = Tensors(saved.read([*(n for n, _ in named), *names, *random]))
     values = [(tensor, left.take(name, tensor)) for name, tensor in named]
-    omega = {n: left.take(f"omega/{n}") for n in system.names.values()}
     moved = {
-        "omega": _slots(system, omega),
+        "omega": _slots(system, left),
         "t": number(about["t"], "t"),
         "updates": whole(saved.ranks[-1]["updates"], "updates"),
         "shown": whole(about["shown"], "the number of samples shown"),
@@ -227,14 +229,13 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> 
     return take
 
 
-def _slots(system: LocalSystem, omega: dict[str, Tensor]) -> list[Omega]:
+def _slots(system: LocalSystem, left: Tensors) -> list[Omega]:
     """Costates as the system lays them out: one per weight, or one per stack of weights."""
     slots: list[Omega] = []
-    for names, weight in zip(system.slot_names, system.theta, strict=True):
-        value = omega[names[0]] if len(names) == 1 else torch.stack([omega[name] for name in names])
-        if value.shape != weight.shape:
-            raise ValueError(f"the costate of {names[0]} has the shape {list(value.shape)}")
-        slots.append(value.to(weight.device, copy=True))
+    device = system.theta[0].device
+    for names, form in zip(system.slot_names, system.forms(), strict=True):
+        parts = [kept(left, name, form if len(names) == 1 else form[0], device) for name in names]
+        slots.append(parts[0] if len(names) == 1 else torch.stack([dense(part) for part in parts]))
     return slots
 
 

@@ -1,38 +1,33 @@
-"""A population over ranks: each rank a slice of the members, one report of them all."""
+"""A population over ranks: each rank a slice of the members and of their streams, one report of them all."""
 
 from __future__ import annotations
 
 import itertools
-import json
-import os
-import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hamlearn import _files
-from hamlearn._claims import whole
 from hamlearn._identity import identity
 from hamlearn.distributed.place import find_place
-from hamlearn.distributed.storage import PARTIAL, newest_of
-from hamlearn.errors import CheckpointError, ConfigError, HamlearnError
+from hamlearn.distributed.saved_population import SavedPopulation
+from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
-from hamlearn.learner import Learner, Population, PopulationReport
+from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
 from hamlearn.state import Sample
 
-FORMAT = "hamlearn-population-1"
+Streams = Sequence[Iterable[Sample]] | Callable[[int], Iterable[Sample]]
 
 
 class ShardedReport(NamedTuple):
-    """One sample, as all members took it.
+    """One step, as all members took it.
 
     Attributes:
-        loss: The losses of all members of all ranks, on every rank; `None` without target.
+        loss: The losses of all members of all ranks, on every rank, not a number for one that has none; `None`
+            where no member has one.
         own: The report of this rank's members.
+        took: Which of all members took a sample.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -41,15 +36,16 @@ class ShardedReport(NamedTuple):
         ...     return hl.Learner(network, torch.nn.functional.mse_loss, hyper)
         >>> population = hl.distributed.ShardedPopulation(make, [hl.Hyper()], seeds=[0, 1])
         >>> (report,) = population.run([hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1))])
-        >>> report.loss.shape, len(report.own)
-        (torch.Size([2]), 2)
+        >>> report.loss.shape, len(report.own), report.took
+        (torch.Size([2]), 2, [True, True])
     """
 
     loss: Tensor | None
-    own: PopulationReport
+    own: PopulationReport | AgentsReport
+    took: list[bool]
 
 
-class ShardedPopulation:
+class ShardedPopulation(SavedPopulation):
     """`Population` over the ranks of `torch.distributed`: each rank makes, runs and saves a slice of the members.
 
     Members do not touch each other, so that each ends, to the bit, where it would in a `Population` of its rank's
@@ -60,6 +56,8 @@ class ShardedPopulation:
         hyper: Hyper-parameter settings of all members.
         seeds: Seeds of the first weights of all members.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
+        streams: One stream for each of all members, in their order, or a function from a member's number to its
+            stream; a rank opens, or makes, those of its own members only. `None`: `run` is given one for all.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -71,6 +69,13 @@ class ShardedPopulation:
         >>> stream = [hl.Sample(torch.randn(1, 2), target=torch.zeros(1, 1)) for _ in range(5)]
         >>> [report.loss.shape[0] for report in population.run(stream)], population.own
         ([6, 6, 6, 6, 6], range(0, 6))
+
+        Agents, each with a feed of its own:
+
+        >>> agents = hl.distributed.ShardedPopulation(make, rates, streams=lambda number: stream[number:])
+        >>> reports = list(agents.run())
+        >>> len(reports), reports[-1].took, agents.positions
+        (5, [True, False], [5, 4])
     """
 
     def __init__(
@@ -80,153 +85,137 @@ class ShardedPopulation:
         seeds: Sequence[int] = (0,),
         *,
         timeout: float = 60.0,
+        streams: Streams | None = None,
     ) -> None:
         self._place = place = find_place(None, timeout)
         pairs = list(itertools.product(hyper, seeds))
         self._identity = [[identity(vars(setting)), int(seed)] for setting, seed in pairs]
+        self._several, self._position = streams is not None, 0
         size, larger = divmod(len(pairs), place.ranks)
         starts = [r * size + min(r, larger) for r in range(place.ranks + 1)]
+        self._sizes = [b - a for a, b in itertools.pairwise(starts)]
         self.own = range(starts[place.rank], starts[place.rank + 1])
         problem: HamlearnError | None = None
-        members: list[Learner] = []
-        if len(pairs) < place.ranks:
-            problem = ConfigError(
-                f"{len(pairs)} members for {place.ranks} ranks: start fewer, or give more members"
-            )
-        else:
-            try:
-                for setting, seed in pairs[self.own.start : self.own.stop]:
-                    torch.manual_seed(seed)
-                    members.append(learner_factory(setting))
-                self._population = Population.of(members)
-            except HamlearnError as error:
-                problem = error
-        self._position = 0
+        try:
+            if len(pairs) < place.ranks:
+                raise ConfigError(
+                    f"{len(pairs)} members for {place.ranks} ranks: start fewer, or give more members"
+                )
+            feeds = None if streams is None else _own_streams(streams, self.own, len(pairs))
+            members = []
+            for setting, seed in pairs[self.own.start : self.own.stop]:
+                torch.manual_seed(seed)
+                members.append(learner_factory(setting))
+            self._population = Population.of(members, feeds)
+        except HamlearnError as error:
+            problem = error
         with self._together():
-            problem = place.agree(problem, {"members": self._identity})
+            about = {"members": self._identity, "streams of their own": self._several}
+            problem = place.agree(problem, about)
             if problem is not None:
                 raise problem
-
-    @contextmanager
-    def _together(self) -> Iterator[None]:
-        try:
-            yield
-        except GeneratorExit:
-            raise
-        except BaseException:
-            # Closed connections tell the others.
-            self._place.close()
-            raise
 
     def __len__(self) -> int:
         return len(self._identity)
 
     @property
-    def members(self) -> list[Learner]:
-        """This rank's learners; `own` says which of all members they are."""
-        return self._population.members
+    def position(self) -> int:
+        """How many samples have been taken by whom most have been, whole blocks at a time."""
+        return self._position
 
     @property
-    def position(self) -> int:
-        """How many samples of the present stream have been taken, whole blocks at a time."""
-        return self._position
+    def positions(self) -> list[int]:
+        """How many samples each member on this rank has taken of its present stream, whole blocks at a time."""
+        return self._population.positions if self._several else [self._position] * len(self.own)
+
+    @property
+    def aside(self) -> dict[int, Exception]:
+        """Members on this rank that the last run has set aside, and why, by their numbers among all members."""
+        return {self.own[number]: error for number, error in self._population.aside.items()}
 
     def run(
         self,
-        stream: Iterable[Sample],
+        stream: Iterable[Sample] | None = None,
         max_steps: int | None = None,
         engine: Literal["compiled", "eager"] = "compiled",
         *,
         resume: bool = False,
         block: int = 64,
     ) -> Iterator[ShardedReport]:
-        """Take samples from `stream`, the same on every rank, and yield a report of all members for each.
+        """Take samples from `stream`, or from each member's own, and yield a report of all members for each step.
+
+        With streams of their own, members rest when their streams have ended, and the run ends on every rank with
+        the last stream of all ranks.
 
         Args:
-            stream: Any iterable of samples.
-            max_steps: How many samples to take at most.
+            stream: Any iterable of samples, the same on every rank; `None` where members have streams of their
+                own.
+            max_steps: How many samples to take at most, of each stream.
             engine: As for `Population.run`.
-            resume: Pass over the samples that were taken before the loaded checkpoint was saved.
-            block: Samples whose losses are told to the other ranks at one time.
+            resume: Go on where the loaded checkpoint was saved.
+            block: Steps whose losses are told to the other ranks at one time. Members are as after the last step
+                of a block when its first report is handed out.
         """
         if not isinstance(block, int) or block < 1:
             raise ConfigError(f"block={block!r} must be a whole number of samples, at least 1")
-        if resume:
+        if (stream is None) != self._several:
+            raise ConfigError(
+                "each member has a stream of its own: call run() without one, or leave out streams="
+                if self._several
+                else "there is nothing to learn from: give run(stream), or ShardedPopulation(..., streams=...)"
+            )
+        if stream is not None and resume:
+            # The members share one stream, whose place the population keeps.
             stream = itertools.islice(stream, self._position, None)
-        else:
+        if not resume:
             self._position = 0
-        return self._run(stream, max_steps, engine, block)
+        return self._run(self._population.run(stream, max_steps, engine, resume=resume and self._several), block)
 
-    def _run(self, stream: Any, max_steps: int | None, engine: Any, block: int) -> Iterator[ShardedReport]:
+    def _run(self, reports: Iterator[Any], block: int) -> Iterator[ShardedReport]:
         with self._together():
-            reports = self._population.run(stream, max_steps, engine)
-            while held := list(itertools.islice(reports, block)):
-                self._position += len(held)
-                losses = self._gathered([report.loss for report in held])
-                for report, loss in zip(held, losses, strict=True):
-                    yield ShardedReport(loss, report)
-
-    def _gathered(self, own: list[Tensor | None]) -> list[Tensor | None]:
-        """The losses of all ranks, sample by sample."""
-        told = self._place.gathered([None if loss is None else loss.detach().cpu() for loss in own])
-        if len({len(losses) for losses in told}) != 1:
-            raise ConfigError("the ranks took different numbers of samples: give every rank the same stream")
-        return [None if parts[0] is None else torch.cat(parts) for parts in zip(*told, strict=True)]
-
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write a checkpoint to a new folder in `folder`: one file per member, complete or not there at all."""
-        path = Path(folder) / f"tick-{self._position:012d}"
-        partial = path.with_name(path.name + PARTIAL)
-        problem: HamlearnError | None = None
-        try:
-            partial.mkdir(parents=True, exist_ok=True)
-            for number, member in zip(self.own, self.members, strict=True):
-                member.save(partial / f"member-{number}.safetensors")
-            if self._place.rank == 0:
-                about = {"format": FORMAT, "members": self._identity, "position": self._position}
-                _files.replace(partial / "population.json", lambda file: _put(file, json.dumps(about).encode()))
-        except OSError as error:
-            problem = CheckpointError(f"cannot save {path}: {error}. Allow writing there, or save elsewhere")
-        except CheckpointError as error:
-            problem = error
-        with self._together():
-            problem = self._place.agree(problem, {"position": self._position})
-            if problem is not None:
-                raise problem
-            if self._place.rank == 0:
-                shutil.rmtree(path, ignore_errors=True)
-                partial.rename(path)
-            self._place.gathered(None)
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Read a checkpoint that any number of ranks wrote; each rank reads the files of its own members."""
-        problem: HamlearnError | None = None
-        try:
-            found = newest_of(path)
-            about = _about(found, self._identity)
-            for number, member in zip(self.own, self.members, strict=True):
-                member.load(found / f"member-{number}.safetensors")
-            self._position = whole(about["position"], "the position in the stream")
-        except (CheckpointError, ValueError) as error:
-            problem = error if isinstance(error, CheckpointError) else CheckpointError(f"{path}: {error}")
-        with self._together():
-            problem = self._place.agree(problem, {})
-            if problem is not None:
-                raise problem
+            while True:
+                held = list(itertools.islice(reports, block))
+                told = self._place.gathered([_told(report, len(self.own)) for report in held])
+                steps = {len(each) for each in told}
+                if not self._several and len(steps) != 1:
+                    raise ConfigError(
+                        "the ranks took different numbers of samples: give every rank the same stream"
+                    )
+                if not max(steps):
+                    return
+                self._position += max(steps)
+                for index in range(max(steps)):
+                    parts = [
+                        each[index] if index < len(each) else (None, [False] * size)
+                        for each, size in zip(told, self._sizes, strict=True)
+                    ]
+                    own = held[index] if index < len(held) else AgentsReport(len(self.own), None, 0, {})
+                    yield ShardedReport(_joined(parts), own, [took for _, each in parts for took in each])
 
 
-def _put(file: Any, data: bytes) -> None:
-    file.write(data)
-
-
-def _about(path: Path, members: list[Any]) -> dict[str, Any]:
-    try:
-        about: dict[str, Any] = json.loads((path / "population.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} is no checkpoint of a population ({error}): give another one") from error
-    if about.get("format") != FORMAT or about.get("members") != members:
-        raise CheckpointError(
-            f"{path} was saved from other members, or by another version: make the population with the same "
-            "hyper-parameters and seeds, in the same order"
+def _own_streams(streams: Streams, own: range, members: int) -> list[Iterable[Sample]]:
+    if callable(streams):
+        return [streams(number) for number in own]
+    if len(streams) != members:
+        raise ConfigError(
+            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(streams)} streams: "
+            "give one stream for each member of all ranks"
         )
-    return about
+    return [streams[number] for number in own]
+
+
+def _told(report: PopulationReport | AgentsReport, members: int) -> tuple[Tensor | None, list[bool]]:
+    """What the other ranks hear of a step: the losses, and who took a sample."""
+    loss = report.loss
+    took = report.took if isinstance(report, AgentsReport) else [True] * members
+    return None if loss is None else loss.detach().cpu(), took
+
+
+def _joined(parts: list[tuple[Tensor | None, list[bool]]]) -> Tensor | None:
+    """The losses of all members; not a number where a rank has none and another one has."""
+    known = next((loss for loss, _ in parts if loss is not None), None)
+    if known is None:
+        return None
+    return torch.cat(
+        [known.new_full((len(took),), float("nan")) if loss is None else loss for loss, took in parts]
+    )

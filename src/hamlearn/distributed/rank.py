@@ -130,7 +130,7 @@ class Rank(Settings):
             self._engine.settle()
         h, z = self._engine.by_node()
         now = self._ticker
-        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
+        return State(now.t, h or None, z or None, now.lend(), now.updates)
 
     def _settle_sent(self) -> None:
         """Wait until the neighbours have all that was sent: this process may end next."""

@@ -11,7 +11,9 @@ from torch import Tensor, nn
 from hamlearn._replay import Buffers, devices_of, drawing, generators, tensors_of
 from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError
+from hamlearn.local.outer import Outer
 from hamlearn.local.residual import Residual
+from hamlearn.local.wide import Factors, Walk, WideLayers
 from hamlearn.local.wiring import Merged, Node
 
 # Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.
@@ -25,29 +27,43 @@ _STEADY = {
 
 
 class CellTrace:
-    """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ."""
+    """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ.
 
-    def __init__(self, out: Tensor, inputs: list[Tensor], theta: list[Tensor]) -> None:
+    Of weights in `wide`, by their index, the derivative by a layer's output is asked for, which is one of the two
+    factors that the gradient is made of.
+    """
+
+    def __init__(
+        self, out: Tensor, inputs: list[Tensor], theta: list[Tensor], wide: dict[int, Factors] | None = None
+    ) -> None:
         self.out = out
         self.inputs = inputs
-        self.theta = theta
+        self.wide = wide or {}
+        self.sought: list[Any] = [self.wide[i].edge if i in self.wide else w for i, w in enumerate(theta)]
 
     def state(self) -> Tensor:
         """ĥ by itself, to be carried on: a node may return its input, its weight, or memory that it uses again."""
         return self.out.detach().clone()
 
-    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def both(self, z: Tensor) -> tuple[list[Tensor], list[Tensor | Outer]]:
         """Messages to the nodes that were read, and the increments of ω before their sign."""
-        grads = vjp([self.out], [z], [*self.inputs, *self.theta])
-        return grads[: len(self.inputs)], grads[len(self.inputs) :]
+        grads = vjp([self.out], [z], [*self.inputs, *self.sought])
+        return grads[: len(self.inputs)], self._increments(grads[len(self.inputs) :])
 
     def messages(self, z: Tensor) -> list[Tensor]:
         """z·∂ĥ/∂inputs; the graph is kept."""
         return vjp([self.out], [z], self.inputs, keep=True)
 
-    def gradients(self, z: Tensor) -> list[Tensor]:
+    def gradients(self, z: Tensor) -> list[Tensor | Outer]:
         """z·∂ĥ/∂θ."""
-        return vjp([self.out], [z], self.theta)
+        return self._increments(vjp([self.out], [z], self.sought))
+
+    def _increments(self, grads: list[Tensor]) -> list[Tensor | Outer]:
+        found: list[Tensor | Outer] = list(grads)
+        for index, (x, _) in self.wide.items():
+            delta = grads[index]
+            found[index] = Outer(delta.reshape(-1, delta.shape[-1]), x.reshape(-1, x.shape[-1]))
+        return found
 
 
 class Cell:
@@ -76,6 +92,7 @@ class Cell:
         self.inplace = any(getattr(m, "inplace", False) for m in modules)
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
+        self._layers = WideLayers.of(node.module, theta) if len(node.sources) == 1 else None
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
         """First state."""
@@ -123,13 +140,15 @@ class Cell:
         wide, theta = self.node.wide, self.theta
         if wide is not None:
             theta = [weight.detach().to(wide).requires_grad_() for weight in theta]
+        layers = self._layers
+        walk = None if layers is None or wide is not None or not layers.usual() else layers.walk()
         with torch.enable_grad():
-            out = self._evaluate(inputs, None if wide is None else theta)
-        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta)
+            out = self._evaluate(inputs, None if wide is None else theta, walk)
+        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta, None if walk is None else walk.found)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
-    ) -> tuple[list[Tensor], list[Tensor]]:
+    ) -> tuple[list[Tensor], list[Tensor | Outer]]:
         """Both products of a second evaluation, with the draws of the first; statistics do not move again."""
         kept = self.buffers.keep()
         if draws is None:
@@ -149,12 +168,12 @@ class Cell:
         """State of the random number generators, for `again`; `None` for a node that draws none."""
         return generators(self.devices) if self.may_draw() else None
 
-    def _evaluate(self, inputs: list[Any], theta: list[Tensor] | None = None) -> Tensor:
+    def _evaluate(self, inputs: list[Any], theta: list[Tensor] | None = None, walk: Walk | None = None) -> Tensor:
         if self.inplace:
             # The inputs are other nodes' states: a module that works in place gets copies.
-            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs), theta=theta)
+            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs), theta=theta, walk=walk)
         before = _versions(inputs)
-        out = self.node(*inputs, theta=theta)
+        out = self.node(*inputs, theta=theta, walk=walk)
         if before != _versions(inputs):
             raise ConfigError(
                 f"node {self.name!r} ({type(self.node.module).__name__}) writes into its input, which others read "

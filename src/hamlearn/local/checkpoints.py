@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from hamlearn._claims import Tensors, number, whole
 from hamlearn.learner._owner import Owner
 from hamlearn.learner._saving import Change
-from hamlearn.local.outer import dense
+from hamlearn.local.outer import kept, told
 from hamlearn.local.setting import Settings
 
 
@@ -37,16 +37,18 @@ class LocalSnapshot(Settings, Owner):
         }
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        tensors = {f"omega/{i}": dense(omega) for i, omega in enumerate(self._ticker.omega)}
+        tensors: dict[str, Tensor] = {}
+        for i, omega in enumerate(self._ticker.omega):
+            tensors |= told(omega, str(i))
         held, engine = self._engine.saved()
         tensors |= {f"engine/{name}": tensor for name, tensor in held.items()}
         return tensors, {"t": self._ticker.t, "updates": self._ticker.updates, "engine": engine}
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
         ticker, engine = self._ticker, self._engine
-        held = [dense(omega) for omega in ticker.omega]
+        forms, device = ticker.system.forms(), ticker.system.theta[0].device
         moved = {
-            "omega": [left.keep(f"omega/{i}", omega.device, omega) for i, omega in enumerate(held)],
+            "omega": [kept(left, str(i), form, device) for i, form in enumerate(forms)],
             "t": number(header["t"], "t"),
             "updates": whole(header["updates"], "updates"),
         }

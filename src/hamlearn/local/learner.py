@@ -120,7 +120,7 @@ class LocalLearner(LocalSnapshot):
         self._settle(hand_over=True)
         h, z = self._engine.by_node()
         now = self._ticker
-        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
+        return State(now.t, h or None, z or None, now.lend(), now.updates)
 
     @property
     def nodes(self) -> list[str]:

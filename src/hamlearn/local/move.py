@@ -28,10 +28,13 @@ class Move:
 
     def __init__(self, theta: list[Tensor], omega: list[Tensor] | Outer, scale: Scale) -> None:
         self.theta, self.omega, self.scale = theta, omega, scale
-        self.version = theta[0]._version
+        self.version: int | None = None
 
     def make(self) -> None:
         """Move, unless that has been done."""
+        if self.version is None:
+            # Not before: weights that share memory share its version, and those before this one have moved it.
+            self.version = self.theta[0]._version
         if self.theta[0]._version != self.version:
             return
         if isinstance(self.omega, Outer):

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._torch_private import foreach_add_, foreach_mul
-from hamlearn.local.outer import Outer, dense
+from hamlearn.local.outer import Gathered, Outer, dense
 from hamlearn.state import Sample
 
 Omega = Tensor | Outer
@@ -50,18 +50,62 @@ class Proposal:
     done: Done | None
 
 
-def costate(omega: list[Omega], grads: list[Tensor | Outer | None], decay: float, gain: float) -> list[Omega]:
-    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
+class Sizes:
+    """How large the entries of costates can be by now that move in their own memory, without their being read.
+
+    By the triangle inequality, tick by tick; this holds while nobody else writes to them, as their versions tell.
+
+    Attributes:
+        lent: Whether somebody may hold the costates, so that the next tick has to take other memory.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Tensor, int, float]] = {}
+        self.lent = False
+
+    def of(self, slot: int, omega: Tensor) -> float:
+        """A bound on the size of every entry."""
+        tensor, version, size = self._known.get(slot, (None, 0, 0.0))
+        if tensor is not omega or version != omega._version:
+            size = torch.linalg.vector_norm(omega).item()
+        return size
+
+    def taken(self, omega: list[Omega]) -> list[Omega]:
+        """Costates that have been made, as plain tensors again; what bounds them is remembered."""
+        for slot, w in enumerate(omega):
+            if isinstance(w, Gathered):
+                self._known[slot] = w.omega, w.omega._version, w.bound()
+        self.lent = False
+        return [w.omega if isinstance(w, Gathered) else w for w in omega]
+
+
+def costate(
+    omega: list[Omega], grads: list[Tensor | Outer | None], decay: float, gain: float, sizes: Sizes
+) -> list[Omega]:
+    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing.
+
+    Of one large layer it is made when the tick is accepted, in ω's own memory, and rounded once.
+    """
     if decay == 0.0 and gain == 1.0:
         return [torch.zeros_like(dense(w)) if g is None else _plain(g) for w, g in zip(omega, grads, strict=True)]
-    new = list(foreach_mul([dense(w) for w in omega], decay))
-    moved = [(w, g) for w, g in zip(new, grads, strict=True) if isinstance(g, Tensor)]
-    if moved:
-        foreach_add_([w for w, _ in moved], [g for _, g in moved], alpha=gain)
-    for w, g in zip(new, grads, strict=True):
-        if isinstance(g, Outer):
-            g.add_to_(w, gain)
-    return list(new)
+    new: list[Omega] = list(omega)
+    beside = []
+    for slot, (w, g) in enumerate(zip(omega, grads, strict=True)):
+        if isinstance(g, Outer) and g.single and isinstance(w, Tensor) and w.dtype is g.x.dtype:
+            new[slot] = Gathered(w.clone() if sizes.lent else w, g, decay, gain, sizes.of(slot, w))
+        else:
+            beside.append(slot)
+    if beside:
+        moved = foreach_mul([dense(omega[slot]) for slot in beside], decay)
+        plain = [(w, g) for w, slot in zip(moved, beside, strict=True) if isinstance(g := grads[slot], Tensor)]
+        if plain:
+            foreach_add_([w for w, _ in plain], [g for _, g in plain], alpha=gain)
+        for w, slot in zip(moved, beside, strict=True):
+            g = grads[slot]
+            if isinstance(g, Outer):
+                g.add_to_(w, gain)
+            new[slot] = w
+    return new
 
 
 def _plain(grad: Tensor | Outer) -> Tensor | Outer:
@@ -73,5 +117,4 @@ def add_at(total: list[Tensor | Outer | None], slots: list[int], grads: Sequence
     """Sum gradients by slot; tied weights, which are never stacked, get several."""
     for slot, grad in zip(slots, grads, strict=True):
         before = total[slot]
-        both = isinstance(before, Tensor) and isinstance(grad, Tensor)
-        total[slot] = before + grad if both else grad  # type: ignore[operator]
+        total[slot] = grad if before is None else dense(before) + dense(grad)

@@ -39,6 +39,9 @@ def _shape(node: Node, uses: Counter[int]) -> str | None:
     if leaves is None or called or type(leaves[0]) is not nn.Linear:
         return None
     linear, functions = leaves[0], leaves[1:]
+    # The derivatives of a stack are written out for real numbers.
+    if not linear.weight.is_floating_point():
+        return None
     if linear.in_features != linear.out_features or not all(type(m) in _ELEMENTWISE for m in functions):
         return None
     if not all(w.requires_grad and uses[w.data_ptr()] == 1 and not w._backward_hooks for w in linear.parameters()):

@@ -16,7 +16,7 @@ from hamlearn.local.cells import Cell
 from hamlearn.local.losses import without_graph
 from hamlearn.local.move import Move
 from hamlearn.local.narrow import check_compute_dtype
-from hamlearn.local.outer import Outer, dense
+from hamlearn.local.outer import Gathered, Outer, dense
 from hamlearn.local.proposal import Omega
 from hamlearn.local.runs import runs
 from hamlearn.local.setting import check_tensors
@@ -121,12 +121,18 @@ class LocalSystem:
         return betas
 
     def moves(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> list[Move]:
-        """θ ← θ − τβ⊙ω, ready to be made in as few calls as the kinds of β allow."""
+        """θ ← θ − τβ⊙ω, ready to be made in as few calls as the kinds of β allow.
+
+        Costates that are still to be made in their own memory have to be, before these moves are.
+        """
         if not self._one_beta:
             return self._moves_by_beta(theta, omega, t, tau)
         scale, moves, weights, costates = -(tau * self._beta_at(t)), [], list[Tensor](), list[Tensor]()
         for w, o in zip(theta, omega, strict=True):
-            if isinstance(o, Outer):
+            if isinstance(o, Gathered):
+                weights.append(w)
+                costates.append(o.omega)
+            elif isinstance(o, Outer):
                 moves.append(Move([w], o, scale))
             else:
                 weights.append(w)
@@ -137,15 +143,19 @@ class LocalSystem:
 
     def _moves_by_beta(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> list[Move]:
         moves, numbers = [], dict[float, tuple[list[Tensor], list[Tensor]]]()
-        for w, o, beta in zip(theta, map(dense, omega), self.velocity.values(t), strict=True):
-            if not isinstance(beta, Tensor):
+        for w, given, beta in zip(theta, omega, self.velocity.values(t), strict=True):
+            o = given.omega if isinstance(given, Gathered) else given
+            if isinstance(beta, Tensor) and beta.dim():
+                moves.append(Move([w], [dense(given) * beta.to(w.device)], -tau))
+            elif not isinstance(beta, Tensor):
+                if isinstance(o, Outer):
+                    moves += [Move([w], o, -(tau * beta))] if beta else []
+                    continue
                 group = numbers.setdefault(beta, ([], []))
                 group[0].append(w)
-                group[1].append(o)
-            elif beta.dim():
-                moves.append(Move([w], [o * beta.to(o.device)], -tau))
+                group[1].append(dense(o))
             else:
-                moves.append(Move([w], [o], -(tau * beta)))
+                moves.append(Move([w], [dense(o)], -(tau * beta)))
         return moves + [Move(ws, os, -(tau * beta)) for beta, (ws, os) in numbers.items() if beta]
 
     def largest_beta(self, t: float) -> float:
@@ -165,6 +175,10 @@ class LocalSystem:
         for names, tensor in zip(self.slot_names, map(dense, slots), strict=True):
             found |= {names[0]: tensor} if len(names) == 1 else dict(zip(names, tensor, strict=True))
         return {name: found[name] for name in self.names.values()}
+
+    def forms(self) -> list[Tensor]:
+        """Shape and dtype of the costate of each slot, without any memory."""
+        return [torch.empty_like(w, dtype=self.wide, device="meta", requires_grad=False) for w in self.theta]
 
     def may_draw(self) -> bool:
         """Whether a tick may draw random numbers: of functions that are not known, anything is to be expected."""

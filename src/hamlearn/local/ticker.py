@@ -19,7 +19,8 @@ from hamlearn.local.aligned import Aligned
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import all_finite, is_finite, is_sound, nonfinite_message, reach, smallest_risk
 from hamlearn.local.move import Move
-from hamlearn.local.proposal import Done, Omega, Proposal, costate
+from hamlearn.local.outer import Gathered, dense
+from hamlearn.local.proposal import Done, Omega, Proposal, Sizes, costate
 from hamlearn.local.stacked import LayerStack
 from hamlearn.local.system import LocalSystem
 from hamlearn.local.unaligned import Unaligned
@@ -31,7 +32,7 @@ from hamlearn.state import Sample, StepReport
 class TickChange:
     """All that a tick would change: the weights by `moves`, states by `commit`, and numbers by value."""
 
-    moves: list[Move]
+    moves: list[Move | Gathered]
     proposal: Proposal
     omega: list[Omega]
     t: float
@@ -79,6 +80,7 @@ class Ticker:
         self._devices = devices_of(tensors_of(modules))
         self._risk = smallest_risk(system.theta)
         self._reach: tuple[list[Omega], float] | None = None
+        self._sizes = Sizes()
 
     @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
@@ -124,6 +126,11 @@ class Ticker:
             raise
         return told
 
+    def lend(self) -> dict[str, Tensor]:
+        """ω by parameter name, to be looked at or changed; the next tick leaves these tensors as they are."""
+        self._sizes.lent = True
+        return self.system.by_name(self.omega)
+
     def pass_over(self, sample: Sample, reader: Reader) -> StepReport:
         """Count a sample that is not shown, since its input is not finite."""
         self._counting(sample, reader)()
@@ -151,7 +158,7 @@ class Ticker:
         extra = {"given": sample} if self.aligned else {}
         proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
         done = proposal.done
-        omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
+        omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s), self._sizes)
         if self.on_nonfinite != "ignore":
             spoilt = self._buffers.spoilt(buffers)
             if spoilt or not (is_finite(proposal) and self._weights_stay_finite(omega, t, rates.stride)):
@@ -166,14 +173,23 @@ class Ticker:
         if done is not None:
             report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
         moves = system.moves(system.theta, moving, t, rates.stride)
-        return TickChange(moves, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+        gathered = [w for w in omega if isinstance(w, Gathered)]
+        # θ follows the new ω, or the one that is about to be overwritten.
+        both: list[Move | Gathered]
+        both = [*gathered, *moves] if system.order == "sequential" else [*moves, *gathered]
+        return TickChange(both, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
 
     def _take(self, change: TickChange, count: Callable[[], None] | None = None) -> None:
         """Make a change, and count its sample; where that was interrupted, asking again makes the rest of it."""
         for move in change.moves:
             move.make()
         change.proposal.commit()
-        self.omega, self.t, self.updates = change.omega, change.t, change.updates
+        omega = change.omega
+        if any(isinstance(w, Gathered) for w in omega):
+            omega = self._sizes.taken(omega)
+            if self._reach is not None and self._reach[0] is change.omega:
+                self._reach = omega, self._reach[1]
+        self.omega, self.t, self.updates = omega, change.t, change.updates
         if count is not None:
             count()
 
@@ -189,7 +205,8 @@ class Ticker:
         if not all_finite(omega):
             return False
         theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
-        for step in (omega,) if sequential else (self.omega, omega):
+        after: list[Omega] = [dense(w) if isinstance(w, Gathered) else w for w in omega]
+        for step in (after,) if sequential else (self.omega, after):
             for move in system.moves(theta, step, t, stride):
                 move.make()
             if not all_finite(list(theta)):
@@ -198,7 +215,9 @@ class Ticker:
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
         theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None
-        numbers = self.omega, self.t, self.updates
+        # Costates of large layers move in place, as weights do.
+        omega = self.omega if theta is None else [w.clone() if isinstance(w, Tensor) else w for w in self.omega]
+        numbers = omega, self.t, self.updates
         random = generators(self._devices) if self.system.may_draw() else None
         return self._buffers.keep(), random, self.engine.snapshot(ticks=ticks), numbers, theta
 

@@ -34,11 +34,22 @@ class Node:
     sources: tuple[str, ...]
     wide: torch.dtype | None = None
 
-    def __call__(self, *inputs: Tensor, theta: Sequence[Tensor] | None = None) -> Tensor:
-        """ĥ of this node, by `theta` if its weights are given; says which node and which edges did not fit."""
+    def __call__(
+        self,
+        *inputs: Tensor,
+        theta: Sequence[Tensor] | None = None,
+        walk: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """ĥ of this node; says which node and which edges did not fit.
+
+        Args:
+            inputs: What its edges bring.
+            theta: Its weights in the type to compute in, if they have been widened already.
+            walk: What to call in the place of the module, to the same end.
+        """
         try:
             if self.wide is None:
-                out = self.module(*inputs)
+                out = (walk or self.module)(*inputs)
             else:
                 out = functional_call(self.module, widened(self.module, self.wide, theta), inputs)
         except (torch.OutOfMemoryError, HamlearnError):

@@ -1,0 +1,270 @@
+"""Large layers, whose gradients are never written out: the same numbers, and nothing to be seen of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.local import LocalLearner, wide
+from hamlearn.local.outer import Outer
+from tests.local.test_interrupts import break_off_everywhere, everything, same
+from tests.local.test_refilled import refilled
+
+mse = nn.functional.mse_loss
+PLAIN, HEAVY = hl.Hyper.from_sgd(lr=0.1), hl.Hyper.from_sgd(lr=0.1, momentum=0.5)
+BY_NAME = hl.Hyper(eta=1.0, eta_z=0.0, beta={"0.*": 0.02, "1.*": lambda t: 0.1 / (1 + t), "2.*": 0.0, "*": 0.05})
+SETTINGS: dict[str, dict[str, Any]] = {
+    "unaligned": {},
+    "sequential": {"order": "sequential"},
+    "aligned": {"align": True},
+    "aligned, sequential": {"align": True, "order": "sequential"},
+    "held": {"align": True, "hold": 2},
+    "delay-free": {"delay_free": True},
+    "one group": {"groups": 1, "order": "sequential"},
+}
+
+
+@pytest.fixture(autouse=True)
+def _small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every matrix counts as large."""
+    monkeypatch.setattr(wide, "LARGE", 1)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(3)
+    first = nn.Sequential(nn.Linear(7, 11), nn.Tanh())
+    second = nn.Sequential(nn.Linear(11, 9, bias=False), nn.ReLU(inplace=True), nn.Linear(9, 9))
+    third = nn.Sequential(nn.Flatten(), nn.Linear(9, 8), nn.LayerNorm(8))
+    return nn.Sequential(first, second, third, nn.Linear(8, 5))
+
+
+def samples(count: int = 9, rows: tuple[int, ...] = (2,)) -> list[hl.Sample]:
+    given = torch.Generator().manual_seed(5)
+    return [
+        hl.Sample(
+            torch.randn(*rows, 7, generator=given),
+            torch.randn(*rows, 5, generator=given) if k % 4 != 2 else None,
+        )
+        for k in range(count)
+    ]
+
+
+def learner(hyper: hl.Hyper = PLAIN, module: nn.Module | None = None, **setting: Any) -> LocalLearner:
+    return LocalLearner(module or network(), mse, hyper, **({"groups": 4} | setting), stacked=False)
+
+
+def through(subject: LocalLearner, given: Any) -> list[Any]:
+    for sample in given:
+        subject.step(sample)
+    return everything(subject)
+
+
+def kept(subject: LocalLearner) -> int:
+    """How many costates are kept as factors."""
+    return sum(isinstance(omega, Outer) for omega in subject._ticker.omega)
+
+
+def assert_close(one: list[Any], other: list[Any]) -> None:
+    for a, b in zip(one, other, strict=True):
+        if isinstance(a, torch.Tensor) and a.is_floating_point():
+            torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [(2,), (1,), (1, 2)])
+@pytest.mark.parametrize("hyper", [PLAIN, HEAVY, BY_NAME], ids=["plain", "momentum", "by name"])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_large_layers_learn_what_small_ones_do(
+    setting: str, hyper: hl.Hyper, rows: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if len(rows) > 1:
+        rows, module = (1, 2), nn.Sequential(nn.Linear(7, 11), nn.Tanh(), nn.Linear(11, 9), nn.Linear(9, 5))
+    else:
+        module = network()
+    twin = copy.deepcopy(module)
+    if hyper is BY_NAME and len(rows) > 1:
+        hyper = hl.Hyper(eta=1.0, eta_z=0.0, beta={"0.*": 0.02, "*": 0.1})
+    setting_of = SETTINGS[setting]
+    subject = learner(hyper, module, **setting_of)
+    found = through(subject, samples(rows=rows))
+    if hyper is not HEAVY and setting != "delay-free":
+        assert kept(subject)
+    monkeypatch.setattr(wide, "LARGE", 10**9)
+    judge = learner(hyper, twin, **setting_of)
+    assert_close(found, through(judge, samples(rows=rows)))
+    assert kept(judge) == 0
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_learner_that_is_saved_and_loaded_goes_on_bit_for_bit(setting: str) -> None:
+    subject = learner(**SETTINGS[setting])
+    through(subject, samples(6))
+    twin = learner(**SETTINGS[setting])
+    twin.load_state_dict(subject.state_dict())
+    assert same(through(twin, samples()[6:]), through(subject, samples()[6:]))
+
+
+def test_factors_that_do_not_make_a_costate_are_refused_and_nothing_changes() -> None:
+    subject = learner()
+    before = through(subject, samples(6))
+    state = subject.state_dict()
+    name = next(name for name in state["tensors"] if name.startswith("factors/") and name.endswith("/x"))
+    state["tensors"][name] = state["tensors"][name][:, :-1].clone()
+    with pytest.raises(hl.errors.CheckpointError, match="factors"):
+        subject.load_state_dict(state)
+    assert same(everything(subject), before)
+
+
+@pytest.mark.parametrize("setting", ["unaligned", "aligned", "held", "one group"])
+def test_a_source_may_use_its_memory_again(setting: str) -> None:
+    given = [sample for sample in samples() if sample.target is not None]
+    refilling = refilled(given)
+    assert same(through(learner(**SETTINGS[setting]), refilling), through(learner(**SETTINGS[setting]), given))
+
+
+@pytest.mark.parametrize("hyper", [PLAIN, HEAVY], ids=["plain", "momentum"])
+@pytest.mark.parametrize("setting", ["unaligned", "aligned, sequential"])
+def test_a_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting: str, hyper: hl.Hyper) -> None:
+    module = nn.Sequential(nn.Linear(7, 11), nn.Linear(11, 5))
+    ready = learner(hyper, module, **SETTINGS[setting] | {"groups": 2})
+    through(ready, samples(6))
+    assert bool(kept(ready)) == (hyper is PLAIN)
+    break_off_everywhere(ready, samples()[7])
+
+
+@pytest.mark.parametrize("setting", ["unaligned", "aligned", "sequential", "held"])
+def test_costates_of_large_layers_stay_in_their_memory_unless_they_are_looked_at_or_a_sample_is_refused(
+    setting: str,
+) -> None:
+    subject, known = learner(HEAVY, **SETTINGS[setting]), [s for s in samples(20) if s.target is not None]
+    through(subject, known[:8])
+    subject.step(known[8])
+    where = [omega.data_ptr() for omega in subject._ticker.omega if omega.dim() == 2]
+    subject.step(known[9])
+    assert setting == "held" or where == [w.data_ptr() for w in subject._ticker.omega if w.dim() == 2]
+    looked_at = subject.state.omega
+    values = {name: omega.clone() for name, omega in looked_at.items()}
+    before = through(subject, known[10:12])
+    assert all(torch.equal(omega, values[name]) for name, omega in looked_at.items())
+    spoilt = hl.Sample(known[0].u, torch.full((2, 5), torch.inf))
+
+    def spoil() -> None:
+        nonlocal before
+        for _ in range(9):  # aligned, the loss comes some ticks after its sample
+            before = everything(subject)
+            subject.step(spoilt)
+
+    with pytest.raises(hl.errors.NonFiniteError):
+        spoil()
+    assert same(everything(subject), before)
+
+
+@pytest.mark.parametrize("order", ["parallel", "sequential"])
+def test_a_beta_for_each_entry_scales_the_costate_of_its_own_tick(
+    order: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for large in (1, 10**9):
+        monkeypatch.setattr(wide, "LARGE", large)
+        beta = {"0.0.weight": torch.linspace(0.0, 0.1, 77).view(11, 7), "1.*": torch.tensor(0.05), "*": 0.1}
+        hyper = hl.Hyper(eta=0.5, eta_z=0.0, beta=beta)
+        found.append(through(learner(hyper, align=True, order=order), samples()))
+    assert_close(*found)
+
+
+def test_large_layers_whose_weights_share_memory_all_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    def shared() -> nn.Sequential:
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(7, 11, bias=False), nn.Linear(11, 5, bias=False))
+        memory = torch.randn(7 * 11 + 11 * 5)
+        module[0].weight = nn.Parameter(memory[:77].view(11, 7))
+        module[1].weight = nn.Parameter(memory[77:].view(5, 11))
+        return module
+
+    found = through(learner(PLAIN, shared(), groups=2), samples())
+    monkeypatch.setattr(wide, "LARGE", 10**9)
+    assert_close(found, through(learner(PLAIN, shared(), groups=2), samples()))
+
+
+class Odd(nn.Module):
+    """Not one of PyTorch's own: it might use anybody's weights."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x
+
+
+def doubled(*given: Any) -> Any:
+    return 2 * given[-1]
+
+
+def overridden(module: nn.Sequential) -> None:
+    first = module[0]
+    first.forward = lambda x: 2 * x @ first.weight.T
+
+
+def tied(module: nn.Sequential) -> None:
+    module[2].weight = module[0].weight
+
+
+HEEDED: dict[str, Callable[[nn.Sequential], Any]] = {
+    "a hook of the layer": lambda m: m[0].register_forward_hook(doubled),
+    "a hook of the weight": lambda m: m[0].weight.register_hook(lambda grad: 3 * grad),
+    "a hook of the chain": lambda m: m.register_forward_hook(doubled),
+    "a forward of its own": overridden,
+    "a layer of others": lambda m: m.insert(1, Odd()),
+    "two layers with one weight": tied,
+}
+
+
+@pytest.mark.parametrize("what", HEEDED)
+@pytest.mark.parametrize("late", [False, True])
+def test_what_a_plain_product_would_pass_over_is_heeded(
+    what: str, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hooks may come at any time; whatever else changes the layers comes before the learner is made."""
+    change = HEEDED[what]
+    late = late and ("hook" in what or "forward" in what)
+    found = []
+    for large in (1, 10**9):
+        monkeypatch.setattr(wide, "LARGE", large)
+        torch.manual_seed(3)
+        module = nn.Sequential(nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 7), nn.Linear(7, 5))
+        if not late:
+            change(module)
+        subject = learner(PLAIN, module, groups=1)
+        if late:
+            change(module)
+        found.append(through(subject, samples()))
+    assert_close(*found)
+
+
+class Real(nn.Module):
+    """Both parts of complex numbers, one beside the other."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.view_as_real(x).flatten(-2)
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_complex_layers_gather_the_gradient_of_backpropagation(stacked: bool) -> None:
+    torch.manual_seed(3)
+    layers = nn.Sequential(*(nn.Linear(4, 4, dtype=torch.complex128) for _ in range(3)))
+    judge = copy.deepcopy(nn.Sequential(layers, Real()))
+    # Each layer a node, which might be stacked; or all of them in one, as a chain.
+    module = nn.Sequential(*layers, Real()) if stacked else nn.Sequential(layers, Real())
+    hyper = hl.Hyper(eta=1.0, eta_z=0.0, beta=0.0)
+    subject = LocalLearner(module, mse, hyper, align=True, stacked=stacked)
+    sample = hl.Sample(torch.randn(2, 4, dtype=torch.complex128), torch.randn(2, 8))
+    subject.step(sample)
+    total = list(subject.state.omega.values())
+    for _ in range(2 * len(module)):
+        subject.step(hl.Sample(sample.u))
+        total = [before + omega for before, omega in zip(total, subject.state.omega.values(), strict=True)]
+    mse(judge(sample.u), sample.target).backward()
+    for gathered, weight in zip(total, judge.parameters(), strict=True):
+        torch.testing.assert_close(gathered, weight.grad, rtol=1e-12, atol=1e-12)
