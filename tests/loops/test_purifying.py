@@ -159,8 +159,8 @@ def test_what_others_share_is_left_to_pytorch(function):
     assert purified(traced(function, given(0)), _apart()) is None
 
 
-# An input that is written is refused by whoever records; PyTorch forbids reading what `unsafe_split` was given, and
-# adds but once to what is twice in a list.
+# An input that is written is refused by whoever records. PyTorch forbids reading what `unsafe_split` was given; to
+# a tensor that is twice in a list it adds only once.
 EITHER = {*NODE_BY_NODE, *ONCE_MORE} - {an_input, split_whose_whole_is_read, one_written_twice_at_once}
 
 
