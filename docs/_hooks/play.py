@@ -6,6 +6,7 @@ writes to `printed` and `told` beside it. A line comes back with the child's exi
 that it took.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -13,14 +14,13 @@ import runpy
 import sys
 from pathlib import Path
 
-import matplotlib.pyplot  # noqa: F401 (so that no child has to load it)
 import torch
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
-import hamlearn  # noqa: F401
-
 ROOT = Path(__file__).parents[2]
+SHARED = ("matplotlib.pyplot", "hamlearn.learner", "torch.fx.experimental.proxy_tensor")
+"""What most pages load; the last is PyTorch's part of the compiled engine."""
 
 
 def play(source: Path) -> None:
@@ -61,4 +61,6 @@ def _enter(folder: Path, limit: int) -> None:
 
 
 if __name__ == "__main__":
+    for name in SHARED:
+        importlib.import_module(name)
     serve(int(sys.argv[1]))
