@@ -3,6 +3,7 @@
 The blocks of a page share one namespace and run in order, in a folder of their own that is gone afterwards.
 """
 
+import gc
 import os
 import sys
 from contextlib import ExitStack, chdir
@@ -14,7 +15,6 @@ import pytest
 import torch
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
-from xdist.scheduler import LoadGroupScheduling
 
 ROOT = Path(__file__).parent
 # Triton comes with PyTorch for GPUs only; braintrace lives in an environment of its own.
@@ -22,6 +22,8 @@ KERNELS = [f"src/hamlearn/local/fused/{name}.py" for name in ("batched", "functi
 collect_ignore = [] if find_spec("triton") else KERNELS
 # What the site is built with runs in the build.
 collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]
+# Pages that draw are run when the site is built, and by tests/docs/test_drawn.py if they have not been.
+collect_ignore += [str(page) for page in (ROOT / "docs").rglob("*.md") if "savefig(" in page.read_text()]
 collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
 _open_page = ExitStack()
 os.environ["MPLBACKEND"] = "agg"  # pages draw, and no window should open
@@ -49,14 +51,13 @@ pytest_collect_file = Sybil(
 ).pytest()
 
 
-class _WholePages(LoadGroupScheduling):
-    """Gives all blocks of a page to one process, since a block needs the names of those above it."""
-
-    # By node id and not by the mark `xdist_group`, which pytest-xdist 3.8 writes where pytest 9.2 does not look.
-    def _split_scope(self, nodeid: str) -> str:
-        page, is_block, _ = nodeid.partition(".md::")
-        return page if is_block else super()._split_scope(nodeid)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests come first, so that no process is left alone with one of them at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadGroupScheduling | None:
-    return _WholePages(config, log) if config.getvalue("dist") == "loadgroup" else None
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: whoever collects garbage later need not look through it again."""
+    gc.collect()
+    gc.freeze()

@@ -22,7 +22,7 @@ from hamlearn.state import Sample
 
 def run(out: Path, quick: bool = False) -> dict[str, Any]:
     """Step a small recurrent learner, note its resident memory now and then, and write a dated report."""
-    early, late = (1_000, 5_000) if quick else (10_000, 1_000_000)
+    early, late = (500, 2_000) if quick else (10_000, 1_000_000)
     torch.manual_seed(0)
     network = Network.recurrent(nn.RNNCell(4, 8), nn.Linear(8, 2))
     learner = Learner(

@@ -27,8 +27,15 @@ def answers(by):
     return right, learner.labels.learned
 
 
-if __name__ == "__main__":
+def main():
+    """The answers, by how late the labels were."""
+    found = {}
     for by in (0, 10, 100, 400):
-        right, learned = answers(by)
-        share = sum(right) / len(right)
+        found[by], learned = answers(by)
+        share = sum(found[by]) / len(found[by])
         print(f"labels {by:3d} samples late: {share:.1%} of the answers were right ({learned} labels learned)")
+    return found
+
+
+if __name__ == "__main__":
+    main()

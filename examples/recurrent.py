@@ -41,11 +41,15 @@ def answers(credit: object, steps: int = 4_000) -> torch.Tensor:
     return torch.stack(right)
 
 
-def main(steps: int = 4_000) -> None:
+def main(steps: int = 4_000) -> dict[str, torch.Tensor]:
+    """The answers by each credit."""
+    found = {}
     for credit in (hl.Cleared(), hl.Forward(), hl.Echo(every=DELAY + 2), hl.Sensitivity()):
-        right = answers(credit, steps)
-        print(f"{type(credit).__name__:12} {right[-len(right) // 5 :].mean():.2f}")
+        name = type(credit).__name__
+        found[name] = right = answers(credit, steps)
+        print(f"{name:12} {right[-len(right) // 5 :].mean():.2f}")
     print(f"chance       {1 / CUES:.2f}")
+    return found
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@
 import recall
 from matplotlib import pyplot as plt
 
-import hamlearn as hl
-
 figure, ax = plt.subplots()
-for credit in (hl.Cleared(), hl.Sensitivity()):
-    ax.plot(recall.answers(credit).unfold(0, 30, 1).mean(1), label=type(credit).__name__)
+for credit, right in recall.main().items():
+    ax.plot(right.unfold(0, 30, 1).mean(1), label=credit)
 ax.axhline(0.25, color="grey", linestyle=":", label="chance")
 ax.set(xlabel="episode", ylabel="right answers", ylim=(0, 1.05))
 ax.legend(loc="center right")

@@ -2,12 +2,11 @@
 
 from matplotlib import pyplot as plt
 
-import hamlearn as hl
 import recurrent
 
 figure, ax = plt.subplots()
-for credit in (hl.Cleared(), hl.Forward(), hl.Echo(every=recurrent.DELAY + 2), hl.Sensitivity()):
-    ax.plot(recurrent.answers(credit).unfold(0, 30, 1).mean(1), label=type(credit).__name__)
+for credit, right in recurrent.main().items():
+    ax.plot(right.unfold(0, 30, 1).mean(1), label=credit)
 ax.axhline(0.25, color="grey", linestyle=":", label="chance")
 ax.set(xlabel="episode", ylabel="right answers", ylim=(0, 1.05))
 ax.legend(loc="center right")

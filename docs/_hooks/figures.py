@@ -1,15 +1,17 @@
 """Makes the figures of the site while it is built.
 
-A page whose Python blocks call `savefig` is run, each page in a process of its own, and what it saved is placed
-beside it: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in the text. The scripts in
+A page whose Python blocks call `savefig` is run, each page in a process of its own (`play.py`), and what it saved
+is placed beside it: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in the text. The scripts in
 `docs/_gallery` draw the figures of the examples, which go to `gallery/`. Every figure exists in two inks, for
 light and dark pages.
 
 What a run has made is kept in `.cache/figures`, under a name that stands for everything it depends on: the page,
-the library, the examples, how it is run, and the versions of what computes and draws.
+the library, the examples, how it is run, and the versions of what computes and draws. The tests of pages and
+examples look there too, so that the site and the tests run each of them once.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -17,7 +19,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -58,11 +60,10 @@ class Job:
 def on_files(files: Files, config: Any) -> Files:
     """Run what draws, as far as it has changed, and add the figures to the site."""
     root = Path(config.config_file_path).parent
-    jobs = list(_jobs(files, root, Path(config.docs_dir)))
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda job: _run(job, root), jobs))
+    found = jobs(root, Path(config.docs_dir))
+    run(*found)
     _made.clear()
-    for job in jobs:
+    for job in found:
         for path in sorted(job.kept.glob("*.svg")):
             name = join(job.folder, path.stem)
             if name in _made or files.get_file_from_path(f"{name}.svg"):
@@ -71,7 +72,7 @@ def on_files(files: Files, config: Any) -> Files:
             text = path.read_text()
             for ending, shown in ((".svg", text), ("-dark.svg", _dark(text))):
                 files.append(File.generated(config, name + ending, content=shown))
-    _forget({job.kept for job in jobs}, root)
+    _forget({job.kept for job in found}, root)
     return files
 
 
@@ -98,17 +99,25 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     return CODE.sub(code, SECONDS.sub(seconds, IMAGE.sub(both, markdown)))
 
 
-def _jobs(files: Files, root: Path, docs: Path) -> Iterator[Job]:
+def draws(page: Path) -> bool:
+    """Whether the code of a page saves a figure."""
+    return "savefig(" in page.read_text()
+
+
+def jobs(root: Path, docs: Path) -> list[Job]:
+    """The pages and the drawings of the gallery, with what each of them depends on."""
     versions = " ".join([sys.version, *(f"{name} {version(name)}" for name in ("torch", "numpy", "matplotlib"))])
-    manner = [(HERE / name).read_text() for name in ("play.py", "matplotlibrc")]
+    manner = [(HERE / name).read_text() for name in ("figures.py", "play.py", "matplotlibrc")]
     common = "".join([_digest(root / "src"), versions, *manner])
-    for file in files.documentation_pages():
-        text = file.content_string
-        if "savefig(" in text:
-            yield Job(Path(file.abs_src_path or ""), dirname(file.src_uri), _kept(root, common + text))
+    found = [
+        Job(page, dirname(page.relative_to(docs).as_posix()), _kept(root, common + page.read_text()))
+        for page in sorted(docs.rglob("*.md"))
+        if draws(page)
+    ]
     common += _digest(root / "examples")
     for drawing in sorted((docs / "_gallery").glob("*.py")):
-        yield Job(drawing, "gallery", _kept(root, common + drawing.read_text()))
+        found.append(Job(drawing, "gallery", _kept(root, common + drawing.read_text())))
+    return found
 
 
 def _digest(folder: Path) -> str:
@@ -124,28 +133,53 @@ def _kept(root: Path, dependencies: str) -> Path:
     return root / ".cache" / "figures" / hashlib.sha256(dependencies.encode()).hexdigest()[:20]
 
 
-def _run(job: Job, root: Path) -> None:
-    if job.kept.exists():
-        return
-    job.kept.parent.mkdir(parents=True, exist_ok=True)
+def run(*asked: Job) -> None:
+    """Run pages and drawings, unless what they make is there: figures, seconds, and what they printed.
+
+    As many at a time as there are cores. A warning ends one of them, as it ends a test.
+    """
+    waiting = deque(job for job in asked if not job.kept.exists())
+    cores = min(os.cpu_count() or 1, len(waiting))
+    if cores:
+        with ThreadPoolExecutor(cores) as pool:
+            list(pool.map(lambda _: _work_off(waiting), range(cores)))
+
+
+def _work_off(waiting: deque[Job]) -> None:
     # SOURCE_DATE_EPOCH: the same figure is the same file, whenever it is drawn.
     setting = {"MATPLOTLIBRC": str(HERE / "matplotlibrc"), "OMP_NUM_THREADS": "1", "SOURCE_DATE_EPOCH": "0"}
-    command = [sys.executable, str(HERE / "play.py"), str(job.source.resolve())]
-    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as told:
-        # Time of the processor, since a busy machine makes a page late, and no longer.
-        limited = ["sh", "-c", f'ulimit -t {LIMIT}; exec "$@"', "sh", *command]
-        process = subprocess.Popen(limited, cwd=folder, env=os.environ | setting, stdout=told, stderr=told)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        if process.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
-            raise PluginError(f"{job.source}: took more than {LIMIT} s of one core; make its problem smaller")
-        if process.returncode:
-            told.seek(0)
-            raise PluginError(f"{job.source}: cannot be run\n{told.read().strip()[-2000:]}")
-        made = Path(tempfile.mkdtemp(dir=job.kept.parent))
-        (made / "seconds").write_text(f"{usage.ru_utime + usage.ru_stime:.1f}")
-        for path in Path(folder).glob("*.svg"):
-            shutil.copy(path, made)
+    setting |= {"PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(HERE / "play.py"), str(LIMIT)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | setting) as player:
+        while waiting:
+            try:
+                job = waiting.popleft()
+            except IndexError:  # another thread was faster
+                return
+            with tempfile.TemporaryDirectory() as folder:
+                _play(job, player, Path(folder))
+
+
+def _play(job: Job, player: subprocess.Popen[str], folder: Path) -> None:
+    job.kept.parent.mkdir(parents=True, exist_ok=True)
+    work = folder / "work"
+    work.mkdir()
+    assert player.stdin is not None
+    assert player.stdout is not None
+    print(json.dumps([str(job.source.resolve()), str(work)]), file=player.stdin, flush=True)
+    answer = player.stdout.readline()
+    if not answer:
+        raise PluginError(f"{job.source}: what plays it has ended with code {player.wait()}")
+    code, seconds = json.loads(answer)
+    if code in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise PluginError(f"{job.source}: took more than {LIMIT} s of one core; make its problem smaller")
+    if code:
+        raise PluginError(f"{job.source}: cannot be run\n{(folder / 'told').read_text().strip()[-2000:]}")
+    made = Path(tempfile.mkdtemp(dir=job.kept.parent))
+    (made / "seconds").write_text(f"{seconds:.1f}")
+    for path in (folder / "printed", *work.glob("*.svg")):
+        shutil.copy(path, made)
     try:
         # At once: a build that is stopped leaves nothing that looks whole.
         made.rename(job.kept)

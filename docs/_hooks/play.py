@@ -1,8 +1,15 @@
-"""Runs the Python blocks of a page, or a drawing of the gallery; figures go to the folder that it is started in.
+"""Runs pages and drawings of the gallery, each in a process and a folder of its own.
 
-python docs/_hooks/play.py PAGE.md|DRAWING.py
+The hook `figures.py` starts it: `python docs/_hooks/play.py SECONDS`. It loads the libraries once. For each line
+that it reads, a path and a folder in JSON, it forks: the child runs the page or the drawing in that folder, and
+writes to `printed` and `told` beside it. A line comes back with the child's exit code and the seconds of one core
+that it took.
 """
 
+import importlib
+import json
+import os
+import resource
 import runpy
 import sys
 from pathlib import Path
@@ -12,6 +19,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parents[2]
+SHARED = ("matplotlib.pyplot", "hamlearn.learner", "torch.fx.experimental.proxy_tensor")
+"""What most pages load; the last is PyTorch's part of the compiled engine."""
 
 
 def play(source: Path) -> None:
@@ -27,5 +36,31 @@ def play(source: Path) -> None:
         block.evaluate()
 
 
+def serve(limit: int) -> None:
+    """Play what is asked for on standard input until it ends; `limit` is in seconds of one core."""
+    for line in sys.stdin:
+        source, folder = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            _enter(Path(folder), limit)
+            play(Path(source))
+            sys.exit()
+        _, status, usage = os.wait4(child, 0)
+        print(json.dumps([os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime]), flush=True)
+
+
+def _enter(folder: Path, limit: int) -> None:
+    """Work in a folder of its own, and for so long at most; what is written to the console goes beside it."""
+    # Time of the processor, since a busy machine makes a page late, and no longer.
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
+    os.chdir(folder)
+    for number, place in enumerate((os.devnull, folder.with_name("printed"), folder.with_name("told"))):
+        opened = os.open(place, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT)
+        os.dup2(opened, number)
+        os.close(opened)
+
+
 if __name__ == "__main__":
-    play(Path(sys.argv[1]))
+    for name in SHARED:
+        importlib.import_module(name)
+    serve(int(sys.argv[1]))

@@ -14,8 +14,7 @@ from benchmarks import _stream_single as single
 from benchmarks._stream_workloads import WORKLOADS, make_problem
 from hamlearn.errors import HamlearnError
 
-# What a module sets up once would be set up by each process otherwise.
-pytestmark = [pytest.mark.xdist_group("bench of streams"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 EVERYWHERE = {"sgd_eager", "hl_eager", "hl_compiled", "hl_each_loss", "hl_scan", "hl_loop"}
 

@@ -104,4 +104,4 @@ def test_a_page_that_takes_too_long_is_named(tmp_path, monkeypatch):
     page = tmp_path / "slow.md"
     page.write_text("```python\nwhile True:\n    pass\n```\n")
     with pytest.raises(PluginError, match=r"slow\.md: took more than 1 s of one core; make its problem smaller"):
-        figures._run(figures.Job(page, "", tmp_path / ".cache" / "figures" / "kept"), tmp_path)
+        figures.run(figures.Job(page, "", tmp_path / ".cache" / "figures" / "kept"))

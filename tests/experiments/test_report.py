@@ -10,9 +10,6 @@ from rich.console import Console
 
 from hamlearn.experiments.reproduce import Settings, reproduce
 
-# What a module sets up once would be set up by each process otherwise.
-pytestmark = pytest.mark.xdist_group("report of reproduce")
-
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )

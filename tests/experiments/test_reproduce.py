@@ -22,8 +22,7 @@ from hamlearn.experiments.reproduce import Settings, job, reproduce, results
 from hamlearn.experiments.reproduce.plan import draws, plan
 from hamlearn.experiments.scenarios import SCENARIOS
 
-# What a module sets up once would be set up by each process otherwise.
-pytestmark = [pytest.mark.xdist_group("reproduce"), pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 runner = CliRunner()
 QUICK = ["--models", "Linear", "--epochs", "1", "--jobs", "1"]
@@ -56,7 +55,7 @@ def planned(**kwargs):
 def whole(tmp_path_factory):
     """All models and scenarios of the paper, one epoch of the embedded data."""
     out = tmp_path_factory.mktemp("whole")
-    arguments = ["--epochs", "1", "--jobs", "2", "--no-extension", "--out", str(out)]
+    arguments = ["--epochs", "1", "--jobs", "1", "--no-extension", "--out", str(out)]
     result = runner.invoke(app, ["reproduce", *arguments])
     assert result.exit_code == 0, result.output
     return out, plain(result.output)

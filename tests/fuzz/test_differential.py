@@ -15,7 +15,7 @@ import hamlearn as hl
 from tests.fuzz import cases, differential
 from tests.fuzz.session import Diverged, Session
 
-QUICK = {"learner": 16, "sgd": 4, "reference": 5, "local": 12, "population": 3, "agents": 3, "optimizer": 10}
+QUICK = {"learner": 10, "sgd": 3, "reference": 3, "local": 8, "population": 2, "agents": 2, "optimizer": 6}
 VARIANTS = 8
 DELICATE = (
     *("tied", "tied rate", "split", "gain", "gain rnn", "hook", "one-hot", "dropout rnn", "counter rnn"),
@@ -95,7 +95,7 @@ def test_no_interleaving_of_operations_parts_a_learner_from_its_judges():
     run_state_machine_as_test(
         Machine,
         settings=settings(
-            max_examples=14,
+            max_examples=8,
             stateful_step_count=6,
             derandomize=True,
             # A failure has six steps at most, and is the same in every run: to make it smaller takes minutes.

@@ -38,7 +38,7 @@ def test_unaligned_agrees_with_the_equations_of_the_whole_graph_tick_by_tick(kin
     given = hyper(names, clock=clock)
     learner = LocalLearner(module, torch.nn.functional.mse_loss, given, stacked=stacked, order=order)
     assert bool(learner.stacks) == (stacked and kind in ("skips", "long chain"))
-    stream = samples(kind, 100 if order == "parallel" else 40)
+    stream = samples(kind, 50 if order == "parallel" else 25)
     judged = hl.Hyper(**{**vars(given), "beta": {f"state.module.{names[0]}": 0.02, "*": given.beta["*"]}})
     start = copy.deepcopy(dict(module.named_parameters()))
     for sample, (state, seen) in zip(

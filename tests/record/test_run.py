@@ -1,44 +1,19 @@
 """`hamlearn run`: one file in, results out; mistakes are named."""
 
 import json
-import multiprocessing
 import os
 import random
 import resource
-import signal
 import socket
 import threading
-import time
 
 import pytest
-from safetensors import safe_open
 
 from hamlearn import record
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, SPEED, run
+from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from hamlearn.experiments.run_keys import accepted
-
-CONFIG = """
-[run]
-steps = 300
-seed = 3
-threads = 1
-[stream]
-kind = "signals.mackey_glass"
-substeps = 2
-[network]
-kind = "gru"
-hidden = 5
-[hyper]
-eta = 0.5
-beta = 0.02
-[records]
-every = 10
-metrics = ["MAE", "RMSE"]
-metric_window = 30
-[checkpoint]
-every = 40
-"""
+from tests.fuzz.kills import COMPILED, CONFIG, finished, killed_and_resumed
 
 
 @pytest.fixture
@@ -49,25 +24,6 @@ def write(tmp_path):
         return path
 
     return write
-
-
-def sinks_of(header):
-    """The states of the sinks, wherever the checkpoint keeps what the stream gave it."""
-    if "sinks" in header:
-        return header["sinks"]
-    return next((found for part in header.values() if isinstance(part, dict) and (found := sinks_of(part))), None)
-
-
-def finished(folder):
-    """All that must be the same in two runs of one configuration."""
-    with safe_open(folder / CHECKPOINT, framework="pt") as file:
-        tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
-        header = json.loads(file.metadata()["hamlearn"])
-    # How many bytes the clock's figures take differs from run to run; nothing else may.
-    speed = sinks_of(header).pop(2)
-    assert speed["bytes"] == (folder / SPEED).stat().st_size
-    steps = [row["step"] for row in record.read(folder / SPEED)]
-    return tensors, header, (folder / RECORD).read_bytes(), (folder / RESULT).read_bytes(), steps
 
 
 def test_a_run_leaves_record_result_report_and_checkpoint(write, tmp_path):
@@ -81,38 +37,11 @@ def test_a_run_leaves_record_result_report_and_checkpoint(write, tmp_path):
     assert "signals.mackey_glass" in (tmp_path / "out" / REPORT).read_text()
 
 
-COMPILED = ("[hyper]", '[learner]\nengine = "compiled"\nchunk = 64\n[hyper]')
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("change", "steps", "kill"), [(("", ""), 2500, 20), (COMPILED, 40_000, 8)], ids=["eager", "compiled"]
-)
-def test_killed_at_random_moments_and_resumed_it_ends_bit_for_bit_the_same(write, tmp_path, change, steps, kill):
-    config = write(CONFIG.replace("steps = 300", f"steps = {steps}").replace(*change))
-    run(config, out=tmp_path / "whole", progress=False)
-    draw = random.Random(os.getpid())
-    # A server that has loaded the library once: each child starts at once, from a process with a single thread.
-    server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["hamlearn.experiments.run", "river.metrics"])
-    rows = tmp_path / "killed" / RECORD
-    kills = 0
-    while kills < kill:
-        start = rows.stat().st_size if rows.exists() else 0
-        child = server.Process(target=run, args=(config, True, tmp_path / "killed", False))
-        child.start()
-        # By progress, not by the clock: all kills fit into the run on any machine.
-        enough = start + draw.randrange(1, 1800)
-        while child.is_alive() and (not rows.exists() or rows.stat().st_size < enough):
-            time.sleep(0.0002)
-        time.sleep(draw.random() * 0.02)
-        if child.is_alive():
-            os.kill(child.pid, signal.SIGKILL)
-        child.join()
-        assert child.exitcode == -signal.SIGKILL, "it ended before it could be killed so often"
-        kills += 1
-    run(config, resume=True, out=tmp_path / "killed", progress=False)
-    assert finished(tmp_path / "killed") == finished(tmp_path / "whole")
+@pytest.mark.parametrize(("engine", "kills"), [("eager", 6), ("compiled", 3)])
+def test_killed_at_random_moments_and_resumed_it_ends_bit_for_bit_the_same(tmp_path, engine, kills):
+    whole, killed = killed_and_resumed(tmp_path, engine, kills, random.Random(os.getpid()))
+    assert killed == whole
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def problem_of(network, seed, lanes, clock):
     draw = torch.Generator().manual_seed(seed)
     hyper = random_hyper(network, draw, clock=clock)
     hyper = hl.Hyper(**{**vars(hyper), "s": -1})
-    samples = stream(80, lanes, seed=seed, uneven=True)
+    samples = stream(40, lanes, seed=seed, uneven=True)
     return Problem(network, MSE, hyper, samples)
 
 
@@ -77,7 +77,7 @@ def test_a_learned_first_state_moves_as_the_equations_say(kind, order):
     torch.manual_seed(15)
     network = network_of(kind, h0="learned")
     hyper = hl.Hyper(tau=0.5, eta=0.4, beta=0.05, phi=2.0)
-    problem = Problem(network, MSE, hyper, stream(80, 2, seed=16))
+    problem = Problem(network, MSE, hyper, stream(40, 2, seed=16))
     compare(problem, 1e-12, order=order, credit=hl.Sensitivity())
 
 

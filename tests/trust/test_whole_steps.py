@@ -144,7 +144,7 @@ def test_an_interrupt_at_any_line_of_a_step_leaves_the_learner_as_before_or_as_a
     assert not same(before, after)
     seen = set()
     # Every line of two cases; elsewhere the same lines are run, so that every fourth will do.
-    for line in itertools.count(1, 1 if case in ("buffers", "echo") else 4):
+    for line in itertools.count(1, 1 if (case, ends) in (("buffers", False), ("echo", True)) else 4):
         learner = made(case, first)
         interrupted = False
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import logging
 import random
 import sys
@@ -54,6 +55,7 @@ def stands_alone(value: Any) -> bool:
     return type(value).__module__ in _UNCHANGING and not hasattr(value, "__dict__")
 
 
+@functools.cache
 def in_library(module: str | None) -> bool:
     """Whether a module belongs to Python, PyTorch, NumPy or this package."""
     return module is None or module.split(".", 1)[0] in _LIBRARIES

@@ -90,15 +90,14 @@ class _Purifier:
         """A new value in the place of the one that is written, for all that comes after."""
         written, result = node.args[0] if node.args else None, node.meta.get("val")
         pure = _out_of_place(node.target)
-        if pure is None or not isinstance(written, fx.Node) or not isinstance(result, Tensor):
+        if pure is None:
             raise _Shared
-        [storage] = _storages(result)
-        root = _root(node)
-        same = [other for other in self._memory[storage] if _root(other) is root]
-        if root.op != "call_function" or any(
-            self._is_read(other, node, root) for other in self._memory[storage] if _root(other) is not root
-        ):
+        if isinstance(written, list | tuple):
+            self._write_each(node, pure, list(written))
+            return
+        if not isinstance(written, fx.Node) or not isinstance(result, Tensor):
             raise _Shared
+        names = self._names(written, node)
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: _like(each.meta["val"]))
         value = pure(*args, **kwargs)
         if value.dtype != result.dtype or value.shape != result.shape:
@@ -108,8 +107,35 @@ class _Purifier:
         else:
             made = self._new.call_function(pure, *fx.map_arg((node.args, node.kwargs), self._now.__getitem__))
             made.meta = {**node.meta, "val": value}
-        for other in same:
-            if other in self._now or other is node:
+        self._rename(names, made, node)
+
+    def _write_each(self, node: fx.Node, pure: Any, written: list[Any]) -> None:
+        """The same for one call that writes to each tensor of a list, and to nothing else."""
+        given = [argument.alias_info for argument in schema(node.target).arguments]
+        alone = sum(alias is not None and alias.is_write for alias in given)
+        apart = {storage for each in written for storage in _storages(each.meta["val"])}
+        if alone != 1 or len(apart) != len(written) or pure not in self._table:
+            raise _Shared
+        names = [self._names(each, node) for each in written]
+        made = self._inlined(pure, node)
+        for old, own, new in zip(written, names, made, strict=True):
+            before, after = old.meta["val"], new.meta["val"]
+            if before.dtype != after.dtype or before.shape != after.shape:
+                raise _Shared
+            self._rename(own, new, node)
+
+    def _names(self, written: fx.Node, write: fx.Node) -> list[fx.Node]:
+        """The nodes that are other names of the value that is written."""
+        root, [storage] = _root(written), _storages(written.meta["val"])
+        if root.op != "call_function" or any(
+            self._is_read(other, write, root) for other in self._memory[storage] if _root(other) is not root
+        ):
+            raise _Shared
+        return [other for other in self._memory[storage] if _root(other) is root]
+
+    def _rename(self, names: list[fx.Node], made: fx.Node, write: fx.Node) -> None:
+        for other in names:
+            if other in self._now or other is write:
                 self._now[other] = made
 
     def _is_read(self, other: fx.Node, write: fx.Node, root: fx.Node) -> bool:

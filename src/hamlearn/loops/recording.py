@@ -18,6 +18,7 @@ from hamlearn._torch_private import aten as private_aten
 from hamlearn._torch_private import decompositions, traced
 from hamlearn.loops.operations import known
 from hamlearn.loops.purifying import purified, writes
+from hamlearn.loops.unseen import aside, unseen
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
@@ -68,11 +69,12 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             warnings.simplefilter("ignore")
             # Attention in plain operations: its fused kernels have no loops.
             with sdpa_kernel(SDPBackend.MATH):
-                graph = traced(function, inputs)
-            pure = purified(graph, _apart()) or traced(functionalize(graph), inputs, _apart())
-            # Some operations, batch normalization among them, are taken apart into ones that write in place.
-            if any(writes(node) for node in pure.graph.nodes):
-                pure = traced(functionalize(pure), inputs)
+                graph = traced(aside(function), inputs)
+            with unseen():
+                pure = purified(graph, _apart()) or traced(functionalize(graph), inputs, _apart())
+                # Some operations, batch normalization among them, are taken apart into ones that write in place.
+                if any(writes(node) for node in pure.graph.nodes):
+                    pure = traced(functionalize(pure), inputs)
     except UnsupportedError:
         raise
     except Exception as error:

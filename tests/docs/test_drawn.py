@@ -1,0 +1,33 @@
+"""Pages and examples that draw are run as their readers run them, once for the site and the tests together."""
+
+import ast
+
+import pytest
+
+from tests.docs.pages import DOCS, ROOT, hook
+
+figures = hook("figures")
+JOBS = {f"{job.folder}/{job.source.stem}": job for job in figures.jobs(ROOT, DOCS)}
+# Others are run by tests/test_examples.py: their drawings take parts of them.
+WHOLE = [
+    job
+    for name, job in JOBS.items()
+    if job.source.suffix == ".py" and f"{job.source.stem}.main(" in job.source.read_text()
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", JOBS)
+def test_a_page_or_an_example_that_draws_runs_without_a_warning_and_saves_a_figure(name):
+    figures.run(JOBS[name])
+    assert list(JOBS[name].kept.glob("*.svg"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", WHOLE, ids=lambda job: job.source.stem)
+def test_an_example_that_the_gallery_runs_is_its_function_main_and_prints_what_it_found(job):
+    *_, guard = ast.parse((ROOT / "examples" / job.source.name).read_text()).body
+    assert ast.unparse(guard).startswith("if __name__ == '__main__':\n    main(")
+    assert len(guard.body) == 1
+    figures.run(job)
+    assert (job.kept / "printed").read_text().strip()
