@@ -195,7 +195,9 @@ def main() -> int:
             console.print(kind, results[kind])
     good = all(result["same weights"] for result in results.values() if isinstance(result, dict))
     console.print(results)
-    _report.write(options.out, "soak" if options.soak else "faults", results, "python -m benchmarks.faults")
+    how = f"--soak {options.soak:g}" if options.soak else f"--times {options.times}"
+    name, rerun = "soak" if options.soak else "faults", f"python -m benchmarks.faults {how}"
+    _report.write(options.out, name, results, rerun)
     return 0 if good else 1
 
 
