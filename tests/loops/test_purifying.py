@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from hamlearn._torch_private import traced
+from hamlearn.loops import UnsupportedError
 from hamlearn.loops.purifying import purified, writes
 from hamlearn.loops.recording import _apart, pure_graph
 
@@ -159,8 +160,20 @@ def test_what_others_share_is_left_to_pytorch(function):
     assert purified(traced(function, given(0)), _apart()) is None
 
 
-# An input that is written is refused by whoever records. PyTorch forbids reading what `unsafe_split` was given; to
-# a tensor that is twice in a list it adds only once.
+def views_written_at_once(x, w):
+    first = x * w
+    torch._foreach_add_([first[:2], first[1:3]], 1.0)
+    return first
+
+
+@pytest.mark.parametrize("function", [one_written_twice_at_once, views_written_at_once])
+def test_a_list_that_holds_one_tensor_twice_is_refused(function):
+    # PyTorch's own way of making a graph pure would add to it only once.
+    with pytest.raises(UnsupportedError, match="in two places of a list"):
+        pure_graph(function, given(0))
+
+
+# An input that is written is refused by whoever records. PyTorch forbids reading what `unsafe_split` was given.
 EITHER = {*NODE_BY_NODE, *ONCE_MORE} - {an_input, split_whose_whole_is_read, one_written_twice_at_once}
 
 

@@ -36,6 +36,20 @@ def writes(node: fx.Node) -> bool:
     return told is not None and told.is_mutable
 
 
+def written_twice(graph: fx.GraphModule) -> fx.Node | None:
+    """The first call that is given one tensor, or views of it, in two places of a list that it writes to."""
+    for node in graph.graph.nodes:
+        if not writes(node):
+            continue
+        aliases = [argument.alias_info for argument in schema(node.target).arguments]
+        for given, alias in zip(node.args, aliases, strict=False):
+            if isinstance(given, list | tuple) and alias is not None and alias.is_write:
+                memories = [storage for each in given for storage in _storages(each.meta["val"])]
+                if len(set(memories)) < len(memories):
+                    return node
+    return None
+
+
 def purified(graph: fx.GraphModule, table: Table) -> fx.GraphModule | None:
     """The same operations with nothing changed in place, and those of `table` taken apart.
 
