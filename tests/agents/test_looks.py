@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import hamlearn as hl
+from hamlearn.compiled import engine
 from tests.agents.feeds import Make, alone, assert_member, feed, maker
 from tests.loops.running import quickly_compiled
 
@@ -156,3 +157,32 @@ def test_a_copy_of_a_population_of_agents_goes_on_by_itself() -> None:
     for number, (learner, expected, _) in enumerate(singles):
         assert_member(twin.member(number), learner, close=0.0)
         assert len(reports) == len(expected) - 8
+
+
+class OwnCell(torch.nn.Module):
+    """A cell whose `forward` is the user's, so that what it reads is noted down when a step is recorded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs, self.past = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)
+
+    def forward(self, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.inputs(u) + self.past(h))
+
+
+def test_members_that_outlast_the_first_one_are_recorded_once_and_without_a_warning() -> None:
+    def make(hyper: hl.Hyper) -> hl.Learner:
+        network = hl.Network.recurrent(OwnCell(), torch.nn.Linear(4, 2), h0=torch.zeros(4))
+        return hl.Learner(network.double(), torch.nn.functional.mse_loss, hyper)
+
+    feeds = [feed(0, 3), feed(1, 3), feed(2, 40), feed(3, 40)]
+    population = hl.Population(make, HYPER, SEEDS, streams=feeds)
+    recorded = []
+    with pytest.MonkeyPatch.context() as patch, quickly_compiled():
+        made = engine.make_step
+        patch.setattr(engine, "make_step", lambda *given: recorded.append(1) or made(*given))
+        list(population.run(engine="compiled", chunk=4))
+    # One for blocks in which all members go on, one for those in which some rest.
+    assert len(recorded) <= 2
+    for number, learner in enumerate(after(make, feeds, 99)):
+        assert_member(population.member(number), learner)

@@ -1,7 +1,7 @@
 """The compiled engine: the step that the eager engine takes, recorded as a graph and run in whole blocks."""
 
 from hamlearn.compiled.echo_engine import EchoEngine, Passed, Stretch
-from hamlearn.compiled.engine import Engine, Pace, Ran, named
+from hamlearn.compiled.engine import Engine, Pace, Ran, Trial, named
 from hamlearn.compiled.guard import LEFT, SKIPPED, TAKEN, Guard
 from hamlearn.compiled.trace import Watch
 from hamlearn.loops import UnsupportedError
@@ -17,6 +17,7 @@ __all__ = [
     "Passed",
     "Ran",
     "Stretch",
+    "Trial",
     "UnsupportedError",
     "Watch",
     "named",

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.engine import make_step, named
+from hamlearn.compiled.engine import Trial, make_step, named
 from hamlearn.compiled.trace import Inputs, Recorded, Variant
 from hamlearn.compiled.trace_echo import record_backward, record_forward
 from hamlearn.echo import Echoed
@@ -93,11 +93,11 @@ class EchoEngine:
         rates: list[Tensor],
         fresh: Tensor,
         block: Block,
-        check: Callable[[], None],
+        trial: Trial,
     ) -> Passed:
         """Run the tokens of a block from the state `h`; buffers change in place.
 
-        `check` raises where the eager engine would refuse the first token; it is called before one of its kind is
+        `trial` raises where the eager engine would refuse the first token; it is made before one of its kind is
         recorded.
         """
         assert block.u is not None
@@ -110,7 +110,7 @@ class EchoEngine:
         first = [[row[0] for row in part] for part in rows]
         inputs = Inputs(theta, [], h, [], [], [], buffers, frozen, first[0], [], [], *first[1:])
         made = self._step(
-            record_forward, inputs, block, h_spec, {"h", "buffers"}, {"rates", "u", "target", "fresh"}, check
+            record_forward, inputs, block, h_spec, {"h", "buffers"}, {"rates", "u", "target", "fresh"}, trial
         )
         samples = [tensor for part in rows for tensor in part]
         work = [buffer.contiguous() for buffer in buffers]
@@ -149,7 +149,7 @@ class EchoEngine:
             joined.h_spec,
             {"omega", "z", "flow"},
             {"h", "rates", "u", "target", "fresh"},
-            lambda: None,
+            Trial(lambda: None, self.order.system.network),
         )
         samples = [tensor for part in rows for tensor in part]
         made.loop(joined.count, [*omega, *z, *flow], samples, _contiguous(theta, buffers, frozen))
@@ -163,7 +163,7 @@ class EchoEngine:
         h_spec: _tree.Spec,
         carry: set[str],
         sample: set[str],
-        check: Callable[[], None],
+        trial: Trial,
     ) -> Made:
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.flat())
         key = (record.__name__, shapes, str(block.u_spec), str(block.target_spec), str(h_spec))
@@ -173,7 +173,7 @@ class EchoEngine:
             specs = (h_spec, block.u_spec, block.target_spec)
             names, kinds = (self.buffer_names, self.frozen_names), inputs.kinds(carry, sample)
             recording = lambda: record(self.order, inputs, variant, specs, names)  # noqa: E731
-            return make_step(self.order, check, recording, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
+            return make_step(self.order, trial, recording, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
 
         return self._steps.get(key, make)
 

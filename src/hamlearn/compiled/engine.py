@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamlearn import _tree
 from hamlearn.compiled.bring import Bring
@@ -98,7 +99,7 @@ class Engine:
         pace: Pace,
         block: Block,
         watch: Watch,
-        check: Callable[[], None],
+        trial: Trial,
         guard: Guard | None = None,
     ) -> Ran:
         """Take all samples of `block`; `theta` and `buffers` change in place.
@@ -112,8 +113,7 @@ class Engine:
             pace: Rates and β of each step.
             block: The samples.
             watch: What is looked at for values that are not finite, step by step.
-            check: Raises where the eager engine would refuse the first sample; called before a step for samples of
-                its kind is recorded, since a recording may take what the eager engine does not.
+            trial: Takes the first sample eagerly, before a step for samples of its kind is recorded.
             guard: Has members rest, and sees to steps that go wrong, each member for itself.
 
         Raises:
@@ -148,7 +148,7 @@ class Engine:
         key = (shapes, specs, len(target), pace.varying, len(drive), variant)
 
         def make() -> Made:
-            return self._make(first(), block, carry.spec, pace.varying, variant, check)
+            return self._make(first(), block, carry.spec, pace.varying, variant, trial)
 
         made = self._steps.get(key, make)
         carried = [*theta, *omega, *h, *z, *v, *E, *buffers, *kept]
@@ -168,7 +168,7 @@ class Engine:
         h_spec: _tree.Spec,
         varying: bool,
         variant: Variant,
-        check: Callable[[], None],
+        trial: Trial,
     ) -> Made:
         def recording() -> Recorded:
             return record(
@@ -184,7 +184,7 @@ class Engine:
         read = {"rates", "drive", "u", "target", "fresh", "active", *(["betas"] if varying else [])}
         kinds = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers", "guard"}, read)
         laned = first.laned(self.own)
-        return make_step(self.order, check, recording, kinds, laned, self.lanes, first.theta[0].device)
+        return make_step(self.order, trial, recording, kinds, laned, self.lanes, first.theta[0].device)
 
     def _member(self, inputs: Inputs) -> Inputs:
         if self.lanes == 1:
@@ -193,22 +193,35 @@ class Engine:
         return inputs.like([tensor[0, ..., 0] if laned else tensor for tensor, laned in flat])
 
 
+class Trial(NamedTuple):
+    """Takes the first sample as the eager engine would, since a recording may take what that refuses.
+
+    Attributes:
+        run: Raises where the sample is refused.
+        network: Whose step is tried: the one that is recorded, or another member's of its kind.
+    """
+
+    run: Callable[[], None]
+    network: nn.Module
+
+
 def make_step(
     order: Order,
-    check: Callable[[], None],
+    trial: Trial,
     record: Callable[[], Recorded],
     kinds: Sequence[Kind],
     laned: Sequence[bool],
     lanes: int,
     device: torch.device,
 ) -> Made:
-    """Record a step, note down what it reads, and make a loop of it; `check` tries the eager step first."""
+    """Record a step, note down what it reads, and make a loop of it; the eager step is tried first."""
     system, made = order.system, Made(Reads())
     made.reads.network(system.network)
     made.reads.follow("the loss", system.loss)
+    made.reads.inputs(trial.network)
     try:
         with made.reads.watching():
-            check()
+            trial.run()
         with made.reads.watching():
             made.recorded = record()
         if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:

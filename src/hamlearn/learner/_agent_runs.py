@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hamlearn._finite import all_finite
-from hamlearn.compiled import LEFT, TAKEN, Engine, Guard, Ran, UnsupportedError, Watch
+from hamlearn.compiled import LEFT, TAKEN, Engine, Guard, Ran, Trial, UnsupportedError, Watch
 from hamlearn.learner._agent_lanes import AgentLanes
 from hamlearn.learner._agent_plan import AgentPlan, Settings
 from hamlearn.learner._agent_reports import Passed
@@ -127,12 +127,12 @@ class SideBySide:
         fresh, whole = sheet.begins(lanes.fresh, lanes.layout), bool((plan.counts == sheet.count).all())
         tried = int(np.argmax(plan.counts > 0))
 
-        def check() -> None:
-            members[tried].rehearse(sheet.sample(0, tried))
+        one = members[tried]
+        trial = Trial(lambda: one.rehearse(sheet.sample(0, tried)), one.parts.network)
 
         def run(watch: Watch, guard: Guard | None) -> Ran:
             weights = (lanes.theta, lanes.buffers, lanes.frozen)
-            return self.engine.run(*weights, lanes.carry, fresh, pace, sheet.together, watch, check, guard)
+            return self.engine.run(*weights, lanes.carry, fresh, pace, sheet.together, watch, trial, guard)
 
         def sound(ran: Ran) -> bool:
             return all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in lanes.theta)])

@@ -15,7 +15,7 @@ from torch import Tensor
 from hamlearn._finite import all_finite
 from hamlearn._scale import scaled
 from hamlearn._torch_private import foreach_copy_
-from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, UnsupportedError
+from hamlearn.compiled import EchoEngine, Passed, Ran, Stretch, Trial, UnsupportedError
 from hamlearn.echo import Echoed
 from hamlearn.learner._blocks import PlannedRunner, undo_of
 from hamlearn.learner._stepping import Stepper
@@ -124,10 +124,8 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         fresh[0] = state.fresh
         rows = plan.rows(start, start + part.count, part)
 
-        def check() -> None:
-            self.stepper.rehearse(part.sample(0))
-
-        done = self.engine.forward(met.h, met.spec, rows, fresh, part, check)
+        trial = Trial(lambda: self.stepper.rehearse(part.sample(0)), self.parts.network)
+        done = self.engine.forward(met.h, met.spec, rows, fresh, part, trial)
         self._become(carry=state.carry.anew(done.h, met.spec, []), fresh=False)
         self.since += part.count
         self.waiting.append(done.stretch)
@@ -188,7 +186,8 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         block = blocks[0]
         if self.order.joined:
             met = [leaf.detach() for leaf in tokens[0].h]
-            self.waiting = [self.engine.forward(met, spec, rows, fresh, block, lambda: None).stretch]
+            taken = Trial(lambda: None, self.parts.network)
+            self.waiting = [self.engine.forward(met, spec, rows, fresh, block, taken).stretch]
         else:
             h = [
                 torch.stack([leaf.detach() for leaf in leaves])

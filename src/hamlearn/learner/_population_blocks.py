@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch
+from hamlearn.compiled import Engine, Pace, Ran, Trial, UnsupportedError, Watch
 from hamlearn.learner._alike import difference
 from hamlearn.learner._blocks import PlannedRunner, Undo
 from hamlearn.learner._driven import drive_rows
@@ -78,12 +78,12 @@ class PopulationRunner(PlannedRunner["PopulationPlan"]):
             start = self._anew(block.sample(0).u, start)
         pace = plan.pace()
 
+        first = self.members[0]
+        trial = Trial(lambda: first.rehearse(block.sample(0)), first.parts.network)
+
         def run(watch: Watch) -> Ran:
             weights = (lanes.theta, lanes.buffers, lanes.frozen)
-            return self.engine.run(*weights, start, plan.fresh, pace, block, watch, check)
-
-        def check() -> None:
-            self.members[0].rehearse(block.sample(0))
+            return self.engine.run(*weights, start, plan.fresh, pace, block, watch, trial)
 
         return run_watched(run, undo, lanes.theta, block, plan.watch(self.choices.on_nonfinite))
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hamlearn._finite import all_finite
 from hamlearn.adaptive import Adaptive
-from hamlearn.compiled import Engine, Pace, Ran, UnsupportedError, Watch, named
+from hamlearn.compiled import Engine, Pace, Ran, Trial, UnsupportedError, Watch, named
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import PlannedRunner, Undo, undo_of
@@ -58,11 +58,10 @@ class StepRunner(PlannedRunner["StepPlan"]):
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
         start, pace = self.parts.met(self.stepper.state, block.sample(0).u), plan.pace(self._kept)
 
-        def run(watch: Watch) -> Ran:
-            return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch, check)
+        trial = Trial(lambda: self.stepper.rehearse(block.sample(0)), self.parts.network)
 
-        def check() -> None:
-            self.stepper.rehearse(block.sample(0))
+        def run(watch: Watch) -> Ran:
+            return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch, trial)
 
         return run_watched(run, undo, theta, block, plan.watch(self.parts.choices.on_nonfinite))
 

@@ -73,12 +73,17 @@ class Reads(Noted):
 
     def network(self, network: nn.Module) -> None:
         """Note down a network, whose parameters and buffers are inputs, not values."""
+        self.inputs(network)
         for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-            self.seen[id(tensor)] = tensor
             if tensor_hooks(tensor):
                 raise UnsupportedError(f"{name!r} has a hook, which a recorded step would not call")
             self.names.append((tensor, "_backward_hooks", tensor_hooks(tensor), f"the hooks of {name!r}"))
         self.follow("the network", network)
+
+    def inputs(self, network: nn.Module) -> None:
+        """Take a network's parameters and buffers for inputs, whatever refers to them."""
+        for tensor in (*network.parameters(), *network.buffers()):
+            self.seen[id(tensor)] = tensor
 
     def follow(self, label: str, value: Any) -> None:
         """Note down a value and all that it refers to.
