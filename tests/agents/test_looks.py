@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import hamlearn as hl
-from hamlearn.compiled import engine
+from hamlearn.compiled import engine as compiled_engine
 from tests.agents.feeds import Make, alone, assert_member, feed, maker
 from tests.loops.running import quickly_compiled
 
@@ -175,14 +175,20 @@ def test_members_that_outlast_the_first_one_are_recorded_once_and_without_a_warn
         network = hl.Network.recurrent(OwnCell(), torch.nn.Linear(4, 2), h0=torch.zeros(4))
         return hl.Learner(network.double(), torch.nn.functional.mse_loss, hyper)
 
-    feeds = [feed(0, 3), feed(1, 3), feed(2, 40), feed(3, 40)]
+    feeds = [feed(0, 4), feed(1, 4), feed(2, 40), feed(3, 40)]
     population = hl.Population(make, HYPER, SEEDS, streams=feeds)
-    recorded = []
+    recorded, made = [], compiled_engine.make_step
+
+    def counted(*given: Any) -> Any:
+        recorded.append(given)
+        return made(*given)
+
     with pytest.MonkeyPatch.context() as patch, quickly_compiled():
-        made = engine.make_step
-        patch.setattr(engine, "make_step", lambda *given: recorded.append(1) or made(*given))
-        list(population.run(engine="compiled", chunk=4))
-    # One for blocks in which all members go on, one for those in which some rest.
-    assert len(recorded) <= 2
+        patch.setattr(compiled_engine, "make_step", counted)
+        list(population.run(engine="compiled", chunk=2, max_steps=4))
+        for _ in range(3):
+            list(population.run(engine="compiled", chunk=4, max_steps=12, resume=True))
+            assert population.member(2).network is not population.member(0).network
+    assert len(recorded) == 2  # Of all, and of those that go on.
     for number, learner in enumerate(after(make, feeds, 99)):
         assert_member(population.member(number), learner)
