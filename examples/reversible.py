@@ -29,9 +29,7 @@ def build(memory: str) -> nn.Module:
 
 def peak_mib(model: nn.Module, x: Tensor, label: Tensor) -> float:
     """The most memory that tensors hold at once during a forward and a backward run."""
-    with torch.profiler.profile(
-        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
-    ) as profile:
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
         nn.functional.cross_entropy(model(x), label).backward()
     held = peak = 0
     for event in profile.profiler.kineto_results.events():
