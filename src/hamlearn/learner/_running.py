@@ -265,10 +265,14 @@ class Reader:
         return self.position
 
     def _samples(self, stream: Iterable[Sample], skip: int) -> Iterator[Sample]:
+        """What is to come after `skip` samples, which are passed over now: a run of no steps may follow."""
         iterator = iter(stream)
         for passed in range(skip):
             if next(iterator, END) is END:
                 raise self._too_short(skip - passed)
+        return self._rest(iterator)
+
+    def _rest(self, iterator: Iterator[Sample]) -> Iterator[Sample]:
         while self._held is not None and self.progress.start < self._held.count:
             yield self._held.sample(self.progress.start)
         self._held = None

@@ -7,6 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from hamlearn.errors import CheckpointError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, blocks_of
@@ -60,6 +62,40 @@ class Stream(ABC):
     def numbers(self) -> list[bool] | None:
         """Which entries of a vector `u` are measured, rather than 0 or 1 for a category; `None`: all."""
         return None
+
+    def encode(self, row: Mapping[str, Any]) -> Tensor:
+        """The input `u` that the stream would make of a row now; nothing changes.
+
+        Tables have this (`csv`, `from_rows`, and `from_any` where it makes one of them), and so have `take`,
+        `finite`, `clip_tau`, `autoregress` and `standardize` around a table.
+
+        Args:
+            row: Cells by the names of their columns, as texts or as Python has them. A cell that is `None`, NaN,
+                empty, or not there, is missing. Target, time and id are ignored, and may be left out.
+
+        `u` has the bits that it would have if the row were the next to be read: means, deviations and names are
+        those found so far. They stay as they are: a new name is encoded at the place that it would be given,
+        and is not given it. Within a compiled run, the stream may be a block ahead of the learner.
+
+        Raises:
+            SampleError: The row has a column that the table does not have, a cell that cannot be in its column, or
+                it would be left out.
+            StreamError: The stream is not made of a table.
+
+        Example:
+            >>> from hamlearn import streams
+            >>> rows = [{"price": 1.0, "shop": "north", "sold": 1}, {"price": 3.0, "shop": "west", "sold": 0}]
+            >>> table = streams.from_rows(rows, target="sold", categories={"shop": 3}, missing="mean")
+            >>> _ = list(table)
+            >>> table.encode({"price": "2.5", "shop": "west"}), table.encode({"shop": "east"})
+            (tensor([2.5000, 0.0000, 1.0000, 0.0000]), tensor([2., 0., 0., 1.]))
+            >>> table.entries
+            ['price', 'shop=north', 'shop=west', 'shop=?2']
+        """
+        raise StreamError(
+            f"a {type(self).__name__} has no rule that makes an input of a row. Ask the table itself "
+            "(streams.csv, streams.from_rows), and do to its input what the streams around it do."
+        )
 
     def _rewind(self) -> None:
         """Put the cursor at the beginning."""

@@ -67,18 +67,36 @@ def plain_numbers(cells: Sequence[Any], largest: float) -> Array | None:
     return values if bool((np.abs(values) <= largest).all()) else None
 
 
+def listed(header: Sequence[str]) -> str:
+    """The names of the columns, the first of them where there are very many."""
+    columns = ", ".join(str(column)[:60] for column in header[:20])
+    return columns + (f" and {len(header) - 20} more" if len(header) > 20 else "")
+
+
 def require_columns(header: Sequence[str], names: Iterable[str], file: str) -> None:
     """Refuse a table in which a column is missing, or there more than once."""
     for name in names:
         found = [i for i, column in enumerate(header, 1) if column == name]
         if not found:
-            columns = ", ".join(str(column)[:60] for column in header[:20])
-            columns += f" and {len(header) - 20} more" if len(header) > 20 else ""
             near = next((column for column in header if str(column).strip() == str(name).strip()), None)
             hint = "" if near is None else f" Did you mean {shown(near)}?"
-            raise ConfigError(f"{file} has no column {name!r}. Its columns are {columns}.{hint}")
+            raise ConfigError(f"{file} has no column {name!r}. Its columns are {listed(header)}.{hint}")
         if len(found) > 1:
             raise ConfigError(
                 f"{file}, line 1 names {name!r} {len(found)} times, as columns {', '.join(map(str, found[:5]))}. "
                 "Give each column that is used a name of its own."
             )
+
+
+def require_delimiter(header: Sequence[str], named: Iterable[str], file: str, delimiter: str) -> None:
+    """Refuse a header of one column that nobody named and that seems to hold several, separated otherwise."""
+    if len(header) != 1 or header[0] in named:
+        return
+    counts = {other: header[0].count(other) for other in (";", "\t", ",", "|") if other != delimiter}
+    most = max(counts, key=lambda other: counts[other])
+    if counts[most]:
+        written = '"\\t"' if most == "\t" else f'"{most}"'
+        raise ConfigError(
+            f"{file} has one column only, {shown(header[0])}: its cells seem to be separated by {written}. Give "
+            f"delimiter={written}, or, if this is the name of one column, name it by u."
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hamlearn.errors import SampleError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.cells import plain_numbers
 from hamlearn.streams.moments import Array
 from hamlearn.streams.units import median_gap, tell
@@ -25,11 +25,21 @@ class Clock:
     Args:
         unit: What counts as one unit of time; `None` to find it from the data.
         first: The time step of the first sample.
+        ties: The time step of a sample whose stamp is that of its predecessor; `None`: there may be none.
+
+    Raises:
+        ConfigError: `ties` is no time step.
     """
 
-    def __init__(self, unit: float | None, first: float | None) -> None:
+    def __init__(self, unit: float | None, first: float | None, ties: float | None = None) -> None:
+        if ties is not None and (isinstance(ties, bool) or not 0.0 < ties < math.inf):
+            raise ConfigError(
+                f"ties={ties!r} is no time step. Give a positive number of units of time, such as 0.01, or None "
+                "to refuse equal time stamps."
+            )
         self.unit = unit
         self.first = first
+        self.ties = None if ties is None else float(ties)
         self.last: float | None = None
         self._finds = unit is None
 
@@ -62,14 +72,13 @@ class Clock:
         if self.last is None:
             self.last = now
             return self.first, True
+        if now == self.last and self.ties is not None:
+            return self.ties, True
         if not now > self.last:
             if skip:
                 return None, False
-            how = "stands still" if now == self.last else "runs backwards"
-            when = "at the time of" if now == self.last else f"{self.last - now:g} before"
-            raise SampleError(
-                f"time {how} at {where}: {shown(stamp)} comes {when} its predecessor. "
-                f'Sort the data by time, or leave such samples out with {option}="skip".'
+            raise (
+                _still(stamp, where, option) if now == self.last else _back(stamp, where, option, self.last - now)
             )
         if self.unit is None:
             self.find([self.last, now])
@@ -93,11 +102,29 @@ class Clock:
         # Nobody needs to hear that a quotient is no number: the row is read by itself then, and named.
         with np.errstate(all="ignore"):
             taus = gaps / self.unit if self.unit is not None else gaps
+        if self.ties is not None:
+            gaps, taus = np.where(gaps == 0, 1.0, gaps), np.where(gaps == 0, self.ties, taus)
         if not bool(((gaps > 0) & (taus > 0) & np.isfinite(taus)).all()):
             return None
         first: list[float | None] = [self.first] if self.last is None else []
         self.last = float(now[-1])
         return [*first, *taus.tolist()]
+
+
+def _still(stamp: Stamp, where: str, option: str) -> SampleError:
+    return SampleError(
+        f"time stands still at {where}: it has the time stamp of its predecessor, {shown(stamp)}. Let such "
+        "samples follow after a fixed step, for example ties=0.01 (units of time), give stamps of a finer "
+        f'resolution, do without time stamps, or leave such samples out with {option}="skip".'
+    )
+
+
+def _back(stamp: Stamp, where: str, option: str, by: float) -> SampleError:
+    return SampleError(
+        f"time runs backwards at {where}: {shown(stamp)} comes {by:g} before its predecessor. Sort the data by "
+        "time; if these are local times and the clock was put back, give them in UTC or with their offset "
+        f'(2024-10-27T02:30+02:00); or leave such samples out with {option}="skip".'
+    )
 
 
 def _plain_seconds(stamps: Sequence[Stamp]) -> Array | None:

@@ -57,9 +57,12 @@ class Column(ABC):
         """The entries of a value that was read, which is counted in now."""
         if value is not None:
             self.held = value
-        elif self.missing == "hold":
-            return self._entries(self.held)
-        return self._entries(value)
+            self._count(value)
+        return self.look(value)
+
+    def look(self, value: Any) -> list[float]:
+        """The entries that `write` would return; nothing changes."""
+        return self._entries(self.held if value is None and self.missing == "hold" else value)
 
     def many(self, cells: Sequence[Any]) -> Array | None:
         """Read and write many cells at once; `None` where a row has to be left out or refused."""
@@ -77,6 +80,9 @@ class Column(ABC):
 
     @abstractmethod
     def _value(self, cell: Any, where: str) -> Any: ...
+
+    @abstractmethod
+    def _count(self, value: Any) -> None: ...
 
     @abstractmethod
     def _entries(self, value: Any) -> list[float]: ...
@@ -110,16 +116,17 @@ class Number(Column):
     def _value(self, cell: Any, where: str) -> float | None:
         return number(cell, self.name, where, self._largest, self._remedy)
 
+    def _count(self, value: float) -> None:
+        if self._means:
+            self._n, self._sum = self._n + 1, self._sum + value
+
     def _entries(self, value: float | None) -> list[float]:
-        filled = value
         if value is not None:
-            if self._means:
-                self._n, self._sum = self._n + 1, self._sum + value
+            filled = value
         elif self._means:
             filled = self._sum / self._n if self._n else 0.0
         else:
             filled = float(self.missing)
-        assert filled is not None
         return [filled, float(value is None)] if self._indicates else [filled]
 
     def many(self, cells: Sequence[Any]) -> Array | None:
@@ -189,9 +196,12 @@ class Category(Column):
             f'hashed={{{self.name!r}: 16}}, or leave such rows out with bad="skip".'
         )
 
+    def _count(self, value: str) -> None:
+        self.places.find(value)
+
     def _place(self, value: str) -> int | None:
-        """The place of a category that was read, which it is given now if it is new."""
-        return self.places.find(value)
+        """The place of a category that was read; a new one would be given it when it is counted in."""
+        return self.places.look(value)
 
     def _entries(self, value: str | None) -> list[float]:
         row = [0.0] * self.places.count
@@ -215,6 +225,8 @@ class Category(Column):
                 return super().many(cells)
             if value is SKIP:
                 return None
+            if value is not None:
+                self._count(value)
             places[cell] = None if value is None else self._place(value)
         self.held = next((values[cell] for cell in reversed(cells) if values[cell] is not None), self.held)
         known = [(row, places[cell]) for row, cell in enumerate(cells) if places[cell] is not None]
@@ -246,6 +258,9 @@ class Hashed(Category):
 
     def _value(self, cell: Any, where: str) -> str | None:
         return None if is_missing(cell) else name_of(cell)
+
+    def _count(self, value: str) -> None:
+        """Nothing to count: every name has its place already."""
 
     def _place(self, value: str) -> int:
         return shared(value, self.places.count)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Label, Sample
 from hamlearn.streams.base import Stream
@@ -65,9 +67,11 @@ class Wrapper(Stream):
 
     Attributes:
         passes_blocks: Whether each of its blocks is made of one block of the stream inside.
+        passes_inputs: Whether its inputs are those of the stream inside, and its state holds where that stands.
     """
 
     passes_blocks = False
+    passes_inputs = False
 
     def __init__(self, inner: Stream) -> None:
         self.inner = inner
@@ -105,6 +109,10 @@ class Wrapper(Stream):
         """As in the stream inside."""
         return self.inner.numbers
 
+    def encode(self, row: Mapping[str, Any]) -> Tensor:
+        """As the stream inside, where inputs are passed on as they are."""
+        return self.inner.encode(row) if self.passes_inputs else super().encode(row)
+
     @property
     def dropped(self) -> int:
         """Samples that a live feed inside has dropped; 0 where there is none."""
@@ -137,7 +145,7 @@ class Wrapper(Stream):
 class TakeStream(Wrapper):
     """What `take` returns."""
 
-    passes_blocks = True
+    passes_blocks = passes_inputs = True
     _n = 0
     _moves = ("_n",)
 

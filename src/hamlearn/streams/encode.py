@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.columns import SKIP, Category, Column, Hashed, Number
 from hamlearn.streams.moments import Array
 from hamlearn.streams.places import to_places
@@ -64,6 +64,24 @@ class Columns:
         row: list[float] = []
         for column, value in zip(self._columns, values, strict=True):
             row += column.write(value)
+        return row
+
+    def look(self, cells: Sequence[Any], where: str) -> list[float]:
+        """The vector that would be made of a row now; nothing changes.
+
+        Raises:
+            SampleError: A cell cannot be in its column, or the row would be left out.
+        """
+        row: list[float] = []
+        for column, cell in zip(self._columns, cells, strict=True):
+            value = column.read(cell, where)
+            if value is SKIP:
+                why = "leaves such rows out" if column.missing == "skip" else "has no value to hold yet"
+                raise SampleError(
+                    f"{where}: column {column.name!r} is missing, and missing={column.missing!r} {why}, so that "
+                    "there is no input. Give it a value."
+                )
+            row += column.look(value)
         return row
 
     def many(self, columns: Sequence[Sequence[Any]]) -> Array | None:

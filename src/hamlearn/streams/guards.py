@@ -63,7 +63,7 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
 class FiniteStream(Wrapper):
     """What `finite` returns. `skipped` and `filled` count what it did."""
 
-    passes_blocks = True
+    passes_blocks = passes_inputs = True
     _n = skipped = filled = 0
     _waited = 0.0
     _moves = ("_n", "skipped", "filled", "_waited")
@@ -170,7 +170,7 @@ class FiniteStream(Wrapper):
 class ClippedTauStream(Wrapper):
     """What `clip_tau` returns. `clipped` counts the steps that were longer."""
 
-    passes_blocks = True
+    passes_blocks = passes_inputs = True
     clipped = 0
     _moves, _fixed = ("clipped",), ("_longest",)
 

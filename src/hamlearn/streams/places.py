@@ -53,14 +53,21 @@ class Places:
 
     def find(self, value: Hashable) -> int | None:
         """The place of a value, which it is given now if there is one free; `None` where there is none."""
+        place = self.look(value)
+        if place is not None:
+            self.index[value] = place
+        return place
+
+    def look(self, value: Hashable) -> int | None:
+        """The place that `find` would return; nothing changes."""
         place = self.index.get(value)
         if place is None and not self.fixed and len(self.index) < self.count:
-            place = self.index[value] = len(self.index)
+            place = len(self.index)
         return place
 
     def has_room(self, value: Hashable) -> bool:
-        """Whether `find` would answer a place; nothing changes."""
-        return value in self.index or (not self.fixed and len(self.index) < self.count)
+        """Whether there is a place for a value; nothing changes."""
+        return self.look(value) is not None
 
     def __len__(self) -> int:
         return len(self.index)

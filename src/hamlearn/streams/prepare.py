@@ -75,6 +75,12 @@ class StandardizedStream(Wrapper):
         super()._seek(cursor)
         self._shape, self._moments = cursor["shape"], Moments.of(cursor["moments"])
 
+    def encode(self, row: Mapping[str, Any]) -> Tensor:
+        """As the stream inside, less the mean and over the deviation, in which the row itself counts."""
+        u = self.inner.encode(row)
+        moments = Moments(u.numel()) if self._shape is None else Moments.of(self._moments.state())
+        return self._scaled_by(moments, u[None])[0]
+
     def _samples(self) -> Iterator[Sample]:
         for sample in self.inner:
             yield sample if isinstance(sample, Label) else self._standard(sample)
@@ -114,8 +120,12 @@ class StandardizedStream(Wrapper):
                 f"standardize has seen inputs of shape {self._shape}, and now one of {shape}: each entry has a "
                 "mean of its own. Give all inputs one shape."
             )
+        return self._scaled_by(self._moments, u)
+
+    def _scaled_by(self, moments: Moments, u: Tensor) -> Tensor:
+        """The same by these moments, in which the inputs are counted."""
         rows = u.detach().cpu().reshape(len(u), -1).double().numpy()
-        mean, spread = self._moments.extend(rows)
+        mean, spread = moments.extend(rows)
         scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
         np.clip(scaled, -self._clip, self._clip, out=scaled)
         measured = self.inner.numbers

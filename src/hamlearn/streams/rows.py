@@ -32,6 +32,7 @@ def from_rows(
     categories: Categories | None = None,
     hashed: Mapping[str, int] | None = None,
     id: str | None = None,
+    ties: float | None = None,
 ) -> RowsStream:
     """A stream over rows, each a mapping from names of columns to cells; `csv` says what columns may hold.
 
@@ -53,6 +54,7 @@ def from_rows(
         id: The column of names by which labels that come later call their samples. A row without a target is
             then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
             which takes no time.
+        ties: The time step, in units of time, of a row with the time stamp of the row before it, as in `csv`.
 
     An iterator, which can be iterated over only once, simply continues in a second pass.
 
@@ -70,7 +72,7 @@ def from_rows(
         u = others_than(header or [], target, time, id)
         if header == []:
             raise ConfigError("there are no rows, so that nobody knows the input columns. Name them by u.")
-    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype, id)
+    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype, id, ties)
     return RowsStream(source, header, columns)
 
 
@@ -82,7 +84,7 @@ class RowsStream(TableStream):
 
     def __init__(self, source: Source, header: list[str] | None, columns: tuple[Any, ...]) -> None:
         super().__init__(*columns)
-        self._source = source
+        self._source, self._header = source, header or self._used
         if header:
             require_columns(header, self._used, "the table")
         self._rewind()

@@ -8,12 +8,13 @@ from datetime import datetime
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.state import Id, Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.cells import is_missing
+from hamlearn.streams.cells import is_missing, listed
 from hamlearn.streams.clock import Clock
 from hamlearn.streams.encode import Categories, Missing, declare
 from hamlearn.streams.targets import Targets
@@ -38,6 +39,7 @@ class TableStream(Stream):
     """Rows of a table as samples. `skipped` counts the rows that were left out."""
 
     skipped = 0
+    _header: Sequence[str]
     _moves: ClassVar[tuple[str, ...]] = ("skipped",)
 
     def __init__(
@@ -54,6 +56,7 @@ class TableStream(Stream):
         unit: Unit,
         dtype: torch.dtype | None,
         id: str | None,
+        ties: float | None,
     ) -> None:
         if bad not in ("raise", "skip"):
             raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
@@ -64,7 +67,7 @@ class TableStream(Stream):
             raise ConfigError("u=[] names no input column. Name one or more.")
         self._columns = declare(self._u, categories, hashed, missing, largest)
         self._targets = Targets(column_names(target), classes, self._dtype, largest)
-        self._clock = Clock(unit_or_auto(unit), None)
+        self._clock = Clock(unit_or_auto(unit), None, ties)
         self._id = id
         if id is not None and not self._targets.names:
             raise ConfigError(f"id={id!r} is what labels call their samples by, and there is no target: name it")
@@ -95,12 +98,30 @@ class TableStream(Stream):
         """What counts as one unit of time; `None` as long as it has not been found."""
         return self._clock.unit
 
+    def encode(self, row: Mapping[str, Any]) -> Tensor:
+        """The input that the stream would make of a row now; nothing changes. `Stream.encode` says more."""
+        if not isinstance(row, Mapping):
+            raise SampleError(
+                f"the row is a {type(row).__name__}, not a mapping from names of columns to cells. "
+                "Give a dictionary."
+            )
+        named = {*self._header, *self._used}
+        unknown = [name for name in row if name not in named]
+        if unknown:
+            raise SampleError(
+                f"the row has {listed(unknown)}, which the table does not have. Its columns are "
+                f"{listed(self._header)}. Leave out what is not among them."
+            )
+        cells = [row.get(name) for name in self._u]
+        return torch.tensor(self._columns.look(cells, "the row"), dtype=self._dtype)
+
     def _config(self) -> dict[str, Any]:
         return {
             "u": self._u,
             "target": self._targets.names,
             "time": self._time,
             "id": self._id,
+            "ties": self._clock.ties,
             "width": len(self._columns.numbers),
             "classes": None if self._targets.places is None else self._targets.places.count,
         }

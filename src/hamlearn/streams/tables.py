@@ -15,10 +15,10 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.streams.blocks import Block, blocks_of
-from hamlearn.streams.cells import is_missing, require_columns
+from hamlearn.streams.cells import is_missing, require_columns, require_delimiter
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.lines import LineError, Lines, detect
-from hamlearn.streams.table import TableStream, others_than
+from hamlearn.streams.table import TableStream, column_names, others_than
 from hamlearn.streams.units import FIRST, Unit
 
 
@@ -38,6 +38,7 @@ def csv(
     categories: Categories | None = None,
     hashed: Mapping[str, int] | None = None,
     id: str | None = None,
+    ties: float | None = None,
 ) -> CsvStream:
     r"""A stream over the rows of a CSV file whose first line names the columns.
 
@@ -61,7 +62,7 @@ def csv(
         time_format: As in `datetime.strptime`.
         unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
             median of the first 32 gaps, which is logged, and kept with the stream's state.
-        delimiter: Between cells.
+        delimiter: Between cells: `";"` where commas are decimal signs, `"\t"` for tabs.
         encoding: Of the file; `None` is what its byte-order mark says, and UTF-8 where it has none.
         dtype: Of inputs and numeric targets; `None` is torch's default.
         categories: Input columns of categories, which become one entry a category, 1 for the present one. For each
@@ -70,6 +71,8 @@ def csv(
         id: The column of names by which labels that come later call their samples. A row without a target is
             then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
             which takes no time.
+        ties: The time step, in units of time, of a row whose time stamp is that of the row before it, as in logs
+            that count whole seconds; the next gap is still measured from that stamp. `None`: such a row is bad.
 
     The stream counts what it left out in `skipped`, names the entries of the input in `entries` and the
     classes that it knows in `classes`. What it finds on the way is part of its state.
@@ -93,7 +96,7 @@ def csv(
         found = False
     if not found:
         raise ConfigError(f"there is no file {os.fspath(path)!r}. Give the path of a CSV file.")
-    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype, id)
+    columns = (u, target, time, classes, categories, hashed, missing, bad, time_format, unit, dtype, id, ties)
     return CsvStream(Path(path), delimiter, encoding, columns)
 
 
@@ -121,8 +124,10 @@ class CsvStream(TableStream):
         self._path, self._delimiter = path, delimiter
         self._header, self._encoding, self._start, self._first = self._read_header(encoding)
         u, target, time, *others = columns
+        named = [*column_names(u), *column_names(target), *column_names(time)]
+        require_delimiter(self._header, named, path.name, delimiter)
         if u is None:
-            u = others_than(self._header, target, time, columns[-1])
+            u = others_than(self._header, target, time, columns[-2])
         super().__init__(u, target, time, *others)
         require_columns(self._header, self._used, path.name)
         self._at = [self._header.index(name) for name in self._used]
@@ -155,7 +160,10 @@ class CsvStream(TableStream):
                 f"{self._path} cannot be read: {error.strerror}. Give the path of a file."
             ) from error
         except (LineError, _csv.Error) as error:
-            raise ConfigError(f"{self._path.name}, line {lines.line} cannot be read: {error}.") from error
+            raise ConfigError(
+                f"{self._path.name}, line {lines.line} cannot be read: {error}. Mend it, or say by delimiter=... "
+                f"what separates the cells, if it is not {self._delimiter!r}."
+            ) from error
         if not header:
             raise ConfigError(f"{self._path.name}, line 1 is empty. Name the columns in the first line.")
         return header, encoding, lines.offset, lines.line

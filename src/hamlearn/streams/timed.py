@@ -24,6 +24,7 @@ def timed(
     unit: Unit = "auto",
     first: float | None = None,
     backwards: Literal["raise", "skip"] = "raise",
+    ties: float | None = None,
 ) -> Stream:
     """A stream whose samples carry the true time since the one before, τ_k = (t_k − t_{k−1}) / unit.
 
@@ -36,6 +37,8 @@ def timed(
             iterator, so many rows are then read before the first sample is yielded.
         first: `tau` of the first sample; `None` takes `Hyper.tau`.
         backwards: What happens where time stands still or runs backwards: `"raise"`, or `"skip"` the sample.
+        ties: The time step, in units of time, of a sample whose stamp is that of the one before; the next gap is
+            still measured from that stamp. `None`: time stands still there.
 
     Example:
         >>> from datetime import datetime, timedelta
@@ -50,7 +53,7 @@ def timed(
     sizes = {name: len(column) for name, column in columns.items() if isinstance(column, _INDEXED)}
     if len(set(sizes.values())) > 1:
         raise ConfigError(f"the columns differ in length: {sizes}. Give one entry for each time stamp.")
-    return TimedStream(times, u, target, seconds, first, backwards)
+    return TimedStream(times, u, target, seconds, first, backwards, ties)
 
 
 class TimedStream(Stream):
@@ -67,9 +70,10 @@ class TimedStream(Stream):
         unit: float | None,
         first: float | None,
         backwards: str,
+        ties: float | None,
     ) -> None:
         self._columns: tuple[Iterable[Any], ...] = (times, u) if target is None else (times, u, target)
-        self._clock = Clock(unit, first)
+        self._clock = Clock(unit, first, ties)
         self._backwards = backwards
         self._seen: Sample | None = None
         self._rewind()
@@ -93,6 +97,9 @@ class TimedStream(Stream):
     def _rewind(self) -> None:
         super()._rewind()
         self._clock.last = None
+
+    def _config(self) -> dict[str, Any]:
+        return {"ties": self._clock.ties}
 
     def _cursor(self) -> dict[str, Any]:
         return {**super()._cursor(), **self._clock.state()}

@@ -28,6 +28,7 @@ def from_river(
     hashed: Mapping[str, int] | None = None,
     missing: Missing = "raise",
     bad: Literal["raise", "skip"] = "raise",
+    ties: float | None = None,
 ) -> RiverStream:
     """A stream over a River data set: pairs of a dictionary and a target.
 
@@ -44,6 +45,8 @@ def from_river(
         missing: What a feature that is missing gets, as in `hamlearn.streams.csv`.
         bad: What a bad sample gets (a feature that is no number, an unknown category, time that does not move
             forward): `"raise"` an error that names it, or `"skip"` it.
+        ties: The time step, in units of time, of a sample with the time of the one before, as in
+            `hamlearn.streams.csv`.
 
     Example:
         >>> from datetime import timedelta
@@ -56,7 +59,7 @@ def from_river(
         dtype = torch.get_default_dtype()
     if bad not in ("raise", "skip"):
         raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
-    return RiverStream(dataset, unit_or_auto(unit), dtype, (categories, hashed, missing), bad)
+    return RiverStream(dataset, unit_or_auto(unit), dtype, (categories, hashed, missing), bad, ties)
 
 
 class RiverStream(Stream):
@@ -77,9 +80,10 @@ class RiverStream(Stream):
         dtype: torch.dtype,
         declared: tuple[Categories | None, Mapping[str, int] | None, Missing],
         bad: str,
+        ties: float | None,
     ) -> None:
         self._bad = bad
-        self._dataset, self._dtype, self._clock = dataset, dtype, Clock(unit, None)
+        self._dataset, self._dtype, self._clock = dataset, dtype, Clock(unit, None, ties)
         labels, self._length, first = set(), 0, None
         for x, y in dataset:
             first = x if first is None else first
@@ -117,7 +121,8 @@ class RiverStream(Stream):
         self._columns.forget()
 
     def _config(self) -> dict[str, Any]:
-        return {"features": self._names, "length": self._length, "width": len(self._columns.numbers)}
+        width = len(self._columns.numbers)
+        return {"features": self._names, "length": self._length, "width": width, "ties": self._clock.ties}
 
     def _cursor(self) -> dict[str, Any]:
         columns = self._columns.state()

@@ -179,9 +179,11 @@ class Reading:
             passed = arrival.stamp - stamp
             if passed <= 0:
                 how = "stands still" if passed == 0 else "runs backwards"
+                which = "is" if passed == 0 else f"comes {-passed:g} before"
                 raise SampleError(
-                    f"time {how} at {place}: its time stamp comes {-passed:g} before that of the last "
-                    'sample. Mend the source, or leave such samples out with bad="skip".'
+                    f"time {how} at {place}: its time stamp {which} that of the last sample. Let the source send "
+                    "stamps of a finer resolution, in UTC, or none, so that the time of arrival counts; or leave "
+                    'such samples out with bad="skip".'
                 )
             return require_step(passed / self._unit, passed, place)
         if arrival.tau is not None:
