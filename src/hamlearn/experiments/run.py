@@ -55,6 +55,8 @@ class Result:
         scores: Metrics over all of them.
         window: Metrics over the last `records.metric_window`.
         diverging: Since which sample the run diverges, as `record.Divergence` judges; `None` where it does not.
+        ended: Mean loss of the last block and the threshold, where the run ended worse than it began; see
+            `record.Divergence.ended`.
     """
 
     folder: Path
@@ -62,6 +64,7 @@ class Result:
     scores: dict[str, float] = field(default_factory=dict)
     window: dict[str, float] = field(default_factory=dict)
     diverging: int | None = None
+    ended: tuple[float, float] | None = None
 
 
 def run(
@@ -209,7 +212,7 @@ def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bo
                 bar.finish()
         finally:
             bundle.close()
-    return _finish(config, replace(result, diverging=watch.since), scores)
+    return _finish(config, replace(result, diverging=watch.since, ended=watch.ended), scores)
 
 
 def _finish(config: Config, result: Result, scores: Scores) -> Result:
