@@ -140,8 +140,8 @@ def _alarm(since: Any) -> str:
         return ""
     return (
         f'<p class="alarm"><b>Diverging</b> since sample {since:,}: the loss is worse than at the start or than '
-        "guessing, and the weights grow. A smaller β (a lower learning rate), or inputs and targets of about size 1, "
-        "may help.</p>"
+        "guessing, and the weights grow. A smaller β (a lower learning rate), or inputs and targets of about "
+        "size 1, may help.</p>"
     )
 
 
