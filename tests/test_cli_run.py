@@ -269,12 +269,40 @@ def test_a_missing_extra_is_named_with_the_command_that_brings_it(library, extra
         *lines,
     )
     assert done.returncode
-    assert f"pip install 'hamlearn[{extra}]'" in done.stderr
+    assert f'pip install -c constraints.txt ".[{extra}]"' in done.stderr
+
+
+def test_every_message_on_a_missing_extra_has_the_command_of_the_readme():
+    root = Path(__file__).parents[1]
+    assert 'pip install -c constraints.txt ".[' in (root / "README.md").read_text()
+    told = [line for path in (root / "src").rglob("*.py") for line in path.read_text().splitlines()]
+    assert not [line for line in told if "pip install 'hamlearn" in line or "Install hamlearn[" in line]
+
+
+def test_river_is_missed_before_the_output_folder_is_made(tmp_path, config, monkeypatch):
+    config.write_text(config.read_text().replace("[records]", '[records]\nmetrics = ["MAE"]'))
+    monkeypatch.setitem(sys.modules, "river", None)
+    with pytest.raises(ConfigError, match=r'River: pip install -c constraints\.txt "\.\[river\]"'):
+        run(config, out=tmp_path / "out", progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_run_goes_on_when_its_file_has_grown(tmp_path):
+    rows = [f"{k % 7},{k % 5}" for k in range(60)]
+    (tmp_path / "config.toml").write_text('[stream]\nkind = "csv"\npath = "table.csv"\ntarget = "y"\n')
+    (tmp_path / "table.csv").write_text("\n".join(["x,y", *rows[:40]]) + "\n")
+    first = run(tmp_path / "config.toml", out=tmp_path / "out", progress=False)
+    (tmp_path / "table.csv").write_text("\n".join(["x,y", *rows]) + "\n")
+    again = run(tmp_path / "config.toml", resume=True, out=tmp_path / "out", progress=False)
+    whole = run(tmp_path / "config.toml", out=tmp_path / "whole", progress=False)
+    assert (first.steps, again.steps, whole.steps) == (40, 60, 60)
+    kept = [load_file(folder / CHECKPOINT) for folder in (again.folder, whole.folder)]
+    assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[1] if name.startswith("theta/"))
 
 
 def test_a_record_for_tensorboard_without_it_is_refused_before_the_run(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'hamlearn\[tensorboard\]'"):
+    with pytest.raises(ConfigError, match=r'pip install -c constraints\.txt "\.\[tensorboard\]"'):
         record.TensorBoard("board")
 
 

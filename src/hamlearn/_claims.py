@@ -62,13 +62,13 @@ def generator_state(state: Tensor, what: str, device: str | None) -> Tensor:
     return state.clone()
 
 
-def shown(value: Any) -> str:
-    """A value for a message, cut where it is long."""
+def shown(value: Any, most: int = 80) -> str:
+    """A value for a message, cut where it is longer than `most` characters."""
     try:
         text = repr(value)
     except (RecursionError, ValueError):  # too deep, or an integer of too many digits
         text = type(value).__name__
-    return text if len(text) <= 80 else f"{text[:77]}..."
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 class Tensors:

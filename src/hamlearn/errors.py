@@ -146,3 +146,13 @@ class DownloadError(DataError):
 
 REFUSALS = (RuntimeError, ValueError, TypeError, LookupError, AttributeError, AssertionError, ArithmeticError)
 """What a module or a loss raises where it cannot take its arguments."""
+
+
+def install(extra: str) -> str:
+    """The command that brings an optional dependency, as the README gives it.
+
+    Example:
+        >>> install("river")
+        'pip install -c constraints.txt ".[river]", in the folder of the sources'
+    """
+    return f'pip install -c constraints.txt ".[{extra}]", in the folder of the sources'

@@ -6,11 +6,13 @@ import math
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import hamlearn as hl
 from hamlearn import record, streams
+from hamlearn.cli import app
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.run import RECORD, REPORT, RESULT, run
+from hamlearn.experiments.run import RECORD, REPORT, RESULT, Result, run
 from hamlearn.record.moments import Context, Moment
 from hamlearn.streams import signals
 
@@ -20,20 +22,26 @@ class Report:
         self.loss, self.skipped = loss, skipped
 
 
-def watched(losses, norms, n=10, watch=None):
-    """The watch after blocks of these mean losses and norms of the weights."""
+NOISE = (1.0, 0.5, 1.5, 0.6, 1.4, 0.7, 1.3, 0.8, 1.2, 1.0)
+RISE = tuple(0.5 + k / 9 for k in range(10))
+
+
+def watched(losses, norms, watch=None, course=NOISE):
+    """The watch after blocks of ten samples with these mean losses and norms of the weights."""
     weight = nn.Linear(1, 1, bias=False)
     learner = type("L", (), {"network": weight, "state": None})()
-    watch = watch or record.Divergence(n)
+    watch = watch or record.Divergence(10)
     context = Context(learner, None, None)
+    with torch.no_grad():
+        weight.weight.fill_(norms[0])
     watch.open(context)
     since, step = [], 0
     for loss, norm in zip(losses, norms, strict=True):
         with torch.no_grad():
             weight.weight.fill_(norm)
-        for k in range(n):
+        for share in course:
             step += 1
-            watch.take(Moment(step, Report(loss * (0.5 + k / (n - 1))), None, context))
+            watch.take(Moment(step, Report(loss * share), None, context))
         since.append(watch.since)
     return since
 
@@ -53,8 +61,120 @@ def test_a_loss_a_thousand_times_the_first_is_divergence_at_once():
     assert watched([1, 999], [2, 9]) == [None, None]
 
 
-def test_an_alarm_ends_when_the_loss_is_back():
-    assert watched([1, 5, 5, 5, 5, 3.9, 5], [2, 9, 9, 9, 9, 9, 9]) == [None, None, None, 40, 40, None, None]
+def test_an_alarm_ends_when_two_of_three_blocks_are_below_the_threshold():
+    assert watched([1, 5, 5, 5, 5, 3.9, 5], [2, *[9] * 6]) == [None, None, None, 40, 40, 40, 40]
+    assert watched([1, 5, 5, 5, 3.9, 5, 3.9, 5], [2, *[9] * 7]) == [None, None, None, 40, 40, 40, None, None]
+
+
+def test_a_first_loss_that_no_update_has_touched_bounds_the_reference():
+    # The first loss is 1, the mean of the first ten is 2: the threshold is 4, not 8.
+    assert watched([2, 4.1, 4.1, 4.1], [2, 9, 9, 9], course=RISE) == [None, None, None, 40]
+    assert watched([2, 3.9, 3.9, 3.9], [2, 9, 9, 9], course=RISE) == [None] * 4
+    assert watched([2, 4.1, 4.1, 4.1], [2, 9, 9, 9]) == [None] * 4
+
+
+def test_a_first_loss_that_is_tiny_by_chance_counts_as_half_the_mean_of_ten():
+    watch, weight = record.Divergence(10), nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        weight.weight.fill_(9.0)
+    watch.begin(2.0)
+    context, step = Context(type("L", (), {"network": weight, "state": None})(), None, None), 0
+    context.check(("theta",))
+    # The mean of the first ten is 0.9; the blocks that follow are at 1.7, below twice that, and then above.
+    for losses in ([1e-9] + [1.0] * 9, *[[1.7] * 10] * 6, *[[1.9] * 10] * 3):
+        assert watch.since is None
+        for loss in losses:
+            step += 1
+            watch.take(Moment(step, Report(loss), None, context))
+    assert watch.since == 100
+
+
+def test_a_learner_of_classes_that_is_worse_than_guessing_diverges():
+    chance = math.log(3)
+    for share, since in ((1.6, 40), (1.4, None)):
+        losses = [chance, *[share * chance] * 3]
+        assert watched(losses, [2, 9, 9, 9], watch=record.Divergence(10, chance))[-1] == since
+    # The weights must have grown; how it ended is told all the same.
+    watch = record.Divergence(10, chance)
+    assert watched([chance, 2, 2, 2], [2, 2, 2, 2], watch=watch) == [None] * 4
+    assert watch.ended == (pytest.approx(2, abs=1e-12), 1.5 * chance)
+    with pytest.raises(ConfigError, match=r"chance=0\.0 is no loss"):
+        record.Divergence(chance=0.0)
+
+
+def classes(count, scale):
+    """Points of three classes; `scale` stretches and shifts the second input, as nobody standardised it."""
+    generator = torch.Generator().manual_seed(0)
+    directions = torch.randn(4, 3, generator=generator)
+    for _ in range(count):
+        x = torch.randn(1, 4, generator=generator)
+        target = (x @ directions + 0.3 * torch.randn(1, 3, generator=generator)).argmax(1)
+        stretch = torch.tensor([1.0, scale, 1.0, 1.0])
+        yield hl.Sample(x * stretch + (stretch - 1), target)
+
+
+def alarms(beta, scale, engine, loss):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+    learner = hl.Learner(hl.Network.feedforward(module), loss, hl.Hyper(beta=beta))
+    watch, seen = record.Divergence(), set()
+    with record.Recorder(learner, watch) as recorder:
+        for _ in recorder(learner.run(list(classes(400, scale)), engine=engine)):
+            seen.add(watch.since)
+    return seen
+
+
+def test_a_classifier_whose_rate_is_too_high_is_told_and_one_that_learns_is_not():
+    loss = nn.functional.cross_entropy
+    for beta, scale in ((1.0, 1.0), (5.0, 1.0), (50.0, 1.0), (0.5, 100.0)):
+        assert alarms(beta, scale, "eager", loss) != {None}, (beta, scale)
+    for beta, scale in ((0.01, 1.0), (0.05, 1.0), (0.2, 1.0), (0.01, 100.0)):
+        assert alarms(beta, scale, "eager", loss) == {None}, (beta, scale)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_the_alarm_knows_the_module_of_the_loss_and_the_weights_before_the_first_block(engine):
+    assert alarms(50.0, 1.0, engine, nn.CrossEntropyLoss()) != {None}
+    assert alarms(0.05, 1.0, engine, nn.CrossEntropyLoss()) == {None}
+
+
+CLASSES = """
+[run]
+threads = 1
+[stream]
+kind = "csv"
+path = "classes.csv"
+target = "class"
+classes = 3
+[network]
+kind = "mlp"
+hidden = 16
+[loss]
+kind = "cross_entropy"
+[hyper]
+beta = {beta}
+"""
+
+
+@pytest.mark.parametrize(("beta", "told"), [(5.0, "Diverging since sample 150"), (0.05, "")])
+def test_hamlearn_run_ends_with_what_to_do_where_it_does_worse_than_at_its_start(tmp_path, beta, told):
+    rows = [(*sample.u[0].tolist(), f"c{sample.target.item()}") for sample in classes(400, 1.0)]
+    lines = ["a,b,c,d,class", *(",".join(map(str, row)) for row in rows)]
+    (tmp_path / "classes.csv").write_text("\n".join(lines) + "\n")
+    path, out = tmp_path / "config.toml", tmp_path / "out"
+    path.write_text(CLASSES.format(beta=beta))
+    ran = CliRunner().invoke(app, ["run", str(path), "--out", str(out), "--no-progress"])
+    assert ran.exit_code == 0
+    assert (json.loads((out / RESULT).read_text())["diverging"] is not None) == bool(told)
+    assert (told in ran.stderr and "Lower hyper.beta" in ran.stderr) if told else ran.stderr == ""
+
+
+def test_a_run_that_ended_worse_without_larger_weights_says_so(tmp_path, monkeypatch):
+    result = Result(tmp_path, 500, {"loss": 2.0}, ended=(2.0, 1.65))
+    monkeypatch.setattr("hamlearn.experiments.run.run", lambda *_: result)
+    told = CliRunner().invoke(app, ["run", "config.toml"]).stderr
+    assert told.startswith("The run ended worse than it began: the mean loss is 2")
+    assert "Lower hyper.beta" in told
 
 
 def test_what_is_not_a_number_is_worse_and_what_was_skipped_does_not_count():

@@ -13,7 +13,7 @@ from hamlearn._version import __version__
 from hamlearn.cli.measuring import bench
 from hamlearn.cli.running import report, run, serve, watch
 from hamlearn.cli.studies import locality, reproduce
-from hamlearn.errors import HamlearnError
+from hamlearn.errors import HamlearnError, install
 
 __all__ = ["app", "main"]
 
@@ -74,7 +74,7 @@ _EXTRAS = {
     "msgpack": "serve",
     "prometheus_client": "serve",
 }
-"""What brings a library that hamlearn can do without: `pip install 'hamlearn[…]'`."""
+"""What brings a library that hamlearn can do without: the name of an extra."""
 
 
 def main() -> None:
@@ -87,7 +87,7 @@ def main() -> None:
         extra = _EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
             raise
-        _end(f"this needs {error.name}, which is not installed: pip install 'hamlearn[{extra}]'", error)
+        _end(f"this needs {error.name}, which is not installed: {install(extra)}", error)
     except OSError as error:
         remedy = _REMEDIES.get(error.errno or 0, "")
         _end(f"{error}. {remedy}".strip(), error)

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 
 
 class Benchmark(StrEnum):
@@ -67,7 +67,7 @@ def bench(
             benchmark = importlib.import_module(f"benchmarks.{name.value}")
         except ModuleNotFoundError as error:
             raise ConfigError(
-                f"the benchmark {name.value!r} needs {error.name}: pip install 'hamlearn[bench,experiments,river]'"
+                f"the benchmark {name.value!r} needs {error.name}: {install('bench,experiments,river')}"
             ) from error
         given: dict[str, Any] = {} if device is None else {"device": device}
         benchmark.run(out, quick=quick, **given, **(options if name is Benchmark.credit else {}))
@@ -78,7 +78,7 @@ def _find_benchmarks() -> None:
     if not (root / "benchmarks" / "__init__.py").is_file():
         raise ConfigError(
             "the benchmarks are not part of the installed package: clone the sources of hamlearn, install them by "
-            "pip install -e '.[bench,experiments,river]', and run `hamlearn bench` there"
+            'pip install -c constraints.txt -e ".[bench,experiments,river]", and run `hamlearn bench` there'
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))

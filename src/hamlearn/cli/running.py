@@ -33,12 +33,17 @@ def run(
         raise typer.Exit(130) from None
     typer.echo(f"{result.steps} samples, {result.scores}, in {result.folder}")
     if result.diverging is not None:
-        typer.secho(
-            f"Diverging since sample {result.diverging}: the loss is worse than at the start, and the weights "
-            "grow. Lower hyper.beta (or hyper.lr), or set stream.standardize = true.",
-            fg=typer.colors.YELLOW,
-            err=True,
+        told = (
+            f"Diverging since sample {result.diverging}: the loss is worse than at the start or than guessing, "
+            "and the weights grow."
         )
+    elif result.ended is not None:
+        last, level = result.ended
+        told = f"The run ended worse than it began: the mean loss is {last:.3g}, where {level:.3g} is bad already."
+    else:
+        return
+    remedy = "Lower hyper.beta (or hyper.lr), or set stream.standardize = true."
+    typer.secho(f"{told} {remedy}", fg=typer.colors.YELLOW, err=True)
 
 
 def serve(

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.data._idx import mnist
 from hamlearn.state import Sample
 
@@ -39,7 +39,7 @@ def digits(seed: int = 0) -> Data:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ConfigError("the digits come with scikit-learn: pip install 'hamlearn[experiments]'") from error
+        raise ConfigError(f"the digits come with scikit-learn: {install('experiments')}") from error
     bunch = load_digits()
     u = torch.tensor(bunch.data, dtype=torch.float32) / 16
     u, target = (u - u.mean()) / u.std(), torch.tensor(bunch.target)

@@ -15,7 +15,7 @@ import torch
 from hamlearn import record
 from hamlearn._scores import Scores
 from hamlearn._scores.carried import Carried
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.evaluate import scored
 from hamlearn.experiments import run_pipeline
 from hamlearn.experiments.folder import alone_in
@@ -55,6 +55,8 @@ class Result:
         scores: Metrics over all of them.
         window: Metrics over the last `records.metric_window`.
         diverging: Since which sample the run diverges, as `record.Divergence` judges; `None` where it does not.
+        ended: Mean loss of the last block and the threshold, where the run ended worse than it began; see
+            `record.Divergence.ended`.
     """
 
     folder: Path
@@ -62,6 +64,7 @@ class Result:
     scores: dict[str, float] = field(default_factory=dict)
     window: dict[str, float] = field(default_factory=dict)
     diverging: int | None = None
+    ended: tuple[float, float] | None = None
 
 
 def run(
@@ -97,10 +100,11 @@ def run(
                 f"a pipeline goes on with {folder}: remove the folder, or give another one by --out."
             )
         return _with_settings(config, lambda: _run_pipeline(config, path, folder))
+    scores = _scores(config["records"], config["loss"]["kind"])
     with alone_in(folder):
         if not overwrite:
             _check_folder(folder, path, resume)
-        return _with_settings(config, lambda: _run(config, path, folder, progress, overwrite))
+        return _with_settings(config, lambda: _run(config, path, folder, scores, progress, overwrite))
 
 
 def _run_pipeline(config: Config, path: Path, folder: Path) -> Result:
@@ -173,11 +177,10 @@ def _require_same(kept: Config, new: Config, folder: Path) -> None:
                 )
 
 
-def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bool) -> Result:
+def _run(config: Config, path: Path, folder: Path, scores: Scores, progress: bool, overwrite: bool) -> Result:
     torch.manual_seed(config["run"]["seed"])
     stream, classes = build_stream(config, path.parent)
     learner = build_learner(config, build_network(config, stream, classes))
-    scores = _scores(config["records"], config["loss"]["kind"])
     steps = config["run"]["steps"]
     _require_end(config, stream)
     _prepare(folder, path, overwrite)
@@ -209,7 +212,7 @@ def _run(config: Config, path: Path, folder: Path, progress: bool, overwrite: bo
                 bar.finish()
         finally:
             bundle.close()
-    return _finish(config, replace(result, diverging=watch.since), scores)
+    return _finish(config, replace(result, diverging=watch.since, ended=watch.ended), scores)
 
 
 def _finish(config: Config, result: Result, scores: Scores) -> Result:
@@ -267,7 +270,7 @@ def _metrics(names: list[str], loss: str) -> dict[str, Any]:
     try:
         from river import metrics
     except ImportError as error:
-        raise ConfigError(f"records.metrics = {names} needs River. Install hamlearn[river].") from error
+        raise ConfigError(f"records.metrics = {names} needs River: {install('river')}") from error
     known = {n: kind for n in metrics.__all__ if isinstance(kind := getattr(metrics, n, None), type)}
     made = {}
     for name in names:

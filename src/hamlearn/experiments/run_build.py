@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from hamlearn import cells, streams
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.run_config import Config
 from hamlearn.experiments.run_derived import Key, Keys, keys_of, said, unknown
 from hamlearn.experiments.run_keys import PARTS, made
@@ -99,7 +99,7 @@ def _river(name: str) -> Callable[..., Stream]:
 
         from hamlearn.interop.river import from_river
     except ImportError as error:
-        raise ConfigError(f"stream.kind = 'river.{name}' needs River. Install hamlearn[river].") from error
+        raise ConfigError(f"stream.kind = 'river.{name}' needs River: {install('river')}") from error
     known = {n: kind for n in datasets.__all__ if isinstance(kind := getattr(datasets, n, None), type)}
     if name not in known:
         raise ConfigError(unknown(f"data set stream.kind = 'river.{name}'", name, list(known)))

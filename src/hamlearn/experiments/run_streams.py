@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hamlearn import streams
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.run_derived import MOST_STEPS, Key, Keys, keys_of, optional, unknown, without
 from hamlearn.experiments.run_types import Truth
 from hamlearn.streams import Stream, signals
@@ -57,7 +57,7 @@ def _river_keys() -> Keys:
     try:
         from hamlearn.interop.river import from_river
     except ImportError as error:
-        raise ConfigError("stream.kind = 'river.…' needs River. Install hamlearn[river].") from error
+        raise ConfigError(f"stream.kind = 'river.…' needs River: {install('river')}") from error
     return keys_of(from_river)
 
 

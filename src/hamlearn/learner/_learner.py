@@ -93,6 +93,11 @@ class Learner(Snapshot):
         self._copied(copied["state"])
 
     @property
+    def loss(self) -> Loss:
+        """L(y, target), as the learner was made with it."""
+        return self._stepper.parts.system.loss
+
+    @property
     def hyper(self) -> Hyper:
         """τ, η, β, φ and s, as the learner was made with them."""
         return self._stepper.parts.hyper

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from hamlearn._claims import record, whole
@@ -259,8 +259,9 @@ class Reader:
             return 0
         if keeps:
             return 0
-        if known["stream"] is not None and hasattr(stream, "load_state_dict"):
-            stream.load_state_dict(known["stream"])
+        place = known["stream"] if hasattr(stream, "state_at") else _bare(known["stream"])
+        if place is not None and hasattr(stream, "load_state_dict"):
+            stream.load_state_dict(place)
             return int(known["skip"])
         return self.position
 
@@ -283,3 +284,9 @@ class Reader:
             f"the stream ended {missing} samples before the place where the checkpoint was saved, after "
             f"{self.position} samples: resume with the stream that the learner was reading"
         )
+
+
+def _bare(place: Any) -> Any:
+    """The state of the stream alone, where `hamlearn run` or `evaluate` saved metrics and records with it."""
+    carried = isinstance(place, Mapping) and {"stream", "taken", "moment"} <= place.keys()
+    return place["stream"] if carried else place

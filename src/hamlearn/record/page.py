@@ -139,8 +139,9 @@ def _alarm(since: Any) -> str:
     if not is_number(since):
         return ""
     return (
-        f'<p class="alarm"><b>Diverging</b> since sample {since:,}: the loss is worse than at the start, and the '
-        "weights grow. A smaller β (a lower learning rate), or inputs and targets of about size 1, may help.</p>"
+        f'<p class="alarm"><b>Diverging</b> since sample {since:,}: the loss is worse than at the start or than '
+        "guessing, and the weights grow. A smaller β (a lower learning rate), or inputs and targets of about "
+        "size 1, may help.</p>"
     )
 
 

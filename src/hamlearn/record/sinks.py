@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.record.moments import DEFAULT, Context, Moment, Row
 from hamlearn.record.policies import Every, Policy
 
@@ -133,7 +133,7 @@ class TensorBoard(Sink):
     ) -> None:
         super().__init__(Every(100) if policy is None else policy, (*fields, "step"))
         if importlib.util.find_spec("tensorboard") is None:
-            raise ConfigError("records for TensorBoard need it: pip install 'hamlearn[tensorboard]'")
+            raise ConfigError(f"records for TensorBoard need it: {install('tensorboard')}")
         self._folder, self._prefix = os.fspath(folder), prefix
         self._writer: Any = None
         self._purge: int | None = None

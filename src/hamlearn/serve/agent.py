@@ -48,9 +48,11 @@ class Agent:
         folder.mkdir(parents=True, exist_ok=True)
         self._chunk = settings.config["learner"]["chunk"]
         self._path = folder / CHECKPOINT
-        self.journal = Journal(folder, settings.serve["ids"], settings.config["records"]["every"])
+        every = settings.config["records"]["every"]
+        self.journal = Journal(folder, settings.serve["ids"], every, settings.classes)
         self.inbox = Inbox(settings.spec, self.journal.state_dict, self.journal.load_state_dict)
         self.learner: Learner = built(settings, self.inbox)
+        self.journal.begin(_norm(list(self.learner.network.parameters())))
         self.dropped = 0
         self.saved: dict[str, Any] | None = None
         self._saved_at = time.monotonic()

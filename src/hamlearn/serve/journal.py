@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,6 +35,7 @@ class Journal:
         folder: Where records go.
         ids: How many ids of samples are remembered, and how many of labels.
         every: After how many samples a row is written.
+        classes: How many classes there are, where targets are classes.
 
     Attributes:
         samples: How many were taken.
@@ -44,16 +46,20 @@ class Journal:
         began: How many samples had been taken when this process took over.
     """
 
-    def __init__(self, folder: Path, ids: int, every: int) -> None:
+    def __init__(self, folder: Path, ids: int, every: int, classes: int | None = None) -> None:
         self._folder, self._most, self._every = folder, ids, every
         self.ids, self.label_ids = Ids(ids), Ids(ids)
         self.samples = self.learned = self.bad = self.seen = self.began = 0
         self.last: Id | None = None
         self._rows = record.JsonLines(folder / RECORD, append=True)
         self._speed = record.JsonLines(folder / SPEED, append=True)
-        self._watch = record.Divergence()
+        self._watch = record.Divergence(chance=math.log(classes) if classes and classes > 1 else None)
         self._losses: list[float] = []
         self._seconds, self._since = 0.0, time.monotonic()
+
+    def begin(self, theta: float) -> None:
+        """Say what norm the weights have before the first sample."""
+        self._watch.begin(theta)
 
     @property
     def diverging(self) -> int | None:

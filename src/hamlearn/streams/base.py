@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from hamlearn._claims import shown
 from hamlearn.errors import CheckpointError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block, blocks_of
@@ -133,7 +134,7 @@ class Stream(ABC):
         kind = type(self).__name__
         if not isinstance(state, Mapping) or {"kind", "config", "cursor"} - set(state):
             raise CheckpointError(
-                f"{state!r} is not the state of a stream: it needs the keys kind, config and cursor. "
+                f"{shown(state)} is not the state of a stream: it needs the keys kind, config and cursor. "
                 "Give load_state_dict what state_dict returned."
             )
         if state["kind"] != kind:
@@ -145,15 +146,16 @@ class Stream(ABC):
         for key in sorted(set(mine) | set(state["config"])):
             was, now = state["config"].get(key), mine.get(key)
             if was != now:
+                was, now = shown(was, 200), shown(now, 200)
                 raise CheckpointError(
-                    f"the {kind} was saved with {key}={was!r}, but this one has {key}={now!r}: its samples "
-                    f"would not be those that were to come. Build it with {key}={was!r}, then load."
+                    f"the {kind} was saved with {key}={was}, but this one has {key}={now}: its samples "
+                    f"would not be those that were to come. Build it with that {key}, then load."
                 )
         try:
             self._seek(state["cursor"])
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise CheckpointError(
-                f"the cursor {state['cursor']!r} of a {kind} cannot be read ({error}). "
+                f"the cursor {shown(state['cursor'])} of a {kind} cannot be read ({error}). "
                 "Give load_state_dict what state_dict returned."
             ) from error
         self._resumed = True

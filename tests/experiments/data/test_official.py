@@ -133,7 +133,7 @@ def test_a_missing_extra_is_named(missing, monkeypatch, places, tmp_path):
     monkeypatch.setitem(sys.modules, missing, None)
     monkeypatch.delitem(sys.modules, "hamlearn.experiments.data._http", raising=False)
     monkeypatch.delenv("HAMLEARN_CACHE", raising=False)
-    with pytest.raises(ConfigError, match=rf"need {missing}: pip install 'hamlearn\[experiments\]'"):
+    with pytest.raises(ConfigError, match=rf"need {missing}: pip install -c constraints.txt \"\.\[experiments\]"):
         download("MNIST", None if missing == "platformdirs" else tmp_path, places=places)
 
 

@@ -17,7 +17,7 @@ from filelock import FileLock
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from hamlearn.errors import ConfigError, DownloadError
+from hamlearn.errors import ConfigError, DownloadError, install
 from hamlearn.experiments.data._files import Checksum, digest, writing
 
 _TRIES = 4
@@ -103,7 +103,7 @@ def _from_one(url: str, remote: Remote, part: Path, wait: float, moved: Callable
     try:
         from hamlearn.experiments.data._http import Cut, receive
     except ImportError as error:
-        raise ConfigError("downloads need requests: pip install 'hamlearn[experiments]'") from error
+        raise ConfigError(f"downloads need requests: {install('experiments')}") from error
     fruitless, furthest, continued, again = 0, _size(part), _size(part) > 0, False
     while True:
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import interpolate
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.data._choice import first_of_each
 from hamlearn.experiments.data._corpus import reviews, word_vectors
 from hamlearn.experiments.data._dataset import Raw
@@ -21,7 +21,7 @@ def iris() -> Raw:
     try:
         from sklearn.datasets import load_iris
     except ImportError as error:
-        raise ConfigError("Iris comes with scikit-learn: pip install 'hamlearn[experiments]'") from error
+        raise ConfigError(f"Iris comes with scikit-learn: {install('experiments')}") from error
     features, labels = load_iris(return_X_y=True)
     return Raw("Iris, 150 samples, from scikit-learn", list(torch.tensor(features)), labels.tolist(), 3)
 
@@ -36,7 +36,7 @@ def digits() -> Raw:
     try:
         from sklearn.datasets import load_digits
     except ImportError as error:
-        raise ConfigError("the digits come with scikit-learn: pip install 'hamlearn[experiments]'") from error
+        raise ConfigError(f"the digits come with scikit-learn: {install('experiments')}") from error
     bunch = load_digits()
     # Neighbours are often by the same hand.
     images, targets = bunch.images[::11], bunch.target[::11].tolist()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.data._archives import read_tar, unzip
 from hamlearn.experiments.data._dataset import Raw
 from hamlearn.experiments.data._download import Remote, alone, fetch
@@ -87,7 +87,7 @@ def cache_folder() -> Path:
     try:
         import platformdirs
     except ImportError as error:
-        raise ConfigError("downloads need platformdirs: pip install 'hamlearn[experiments]'") from error
+        raise ConfigError(f"downloads need platformdirs: {install('experiments')}") from error
     return platformdirs.user_cache_path("hamlearn", appauthor=False)
 
 

@@ -18,7 +18,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.data import Dataset, load
 from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.reproduce import figures, files, page, results, tables
@@ -131,7 +131,7 @@ def _write(
             note = f"{dtype}; {tables.conditions(settings)}"
             figures.draw(out / f"{curve}.png", shown, curve, note)
     except ModuleNotFoundError as error:
-        raise ConfigError(f"figures need {error.name}: pip install 'hamlearn[experiments]'") from error
+        raise ConfigError(f"figures need {error.name}: {install('experiments')}") from error
     page.write_page(out / "report.html", settings, data, rows, pictures)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import unquote
 
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.backoff import Backoff
 from hamlearn.streams.live.source import Letter, Source, When, split
 
@@ -160,7 +160,7 @@ class MqttSource(Source):
             from paho.mqtt.packettypes import PacketTypes
             from paho.mqtt.properties import Properties
         except ImportError as error:
-            raise ConfigError("a feed of mqtt:// needs paho-mqtt. Install hamlearn[mqtt].") from error
+            raise ConfigError(f"a feed of mqtt:// needs paho-mqtt: {install('mqtt')}") from error
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self._client_name,

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.backoff import Backoff
 from hamlearn.streams.live.source import Letter, Source, When, split
 
@@ -99,7 +99,7 @@ class RedisSource(Source):
         try:
             import redis as library
         except ImportError as error:
-            raise ConfigError("a feed of redis:// needs redis-py. Install hamlearn[redis].") from error
+            raise ConfigError(f"a feed of redis:// needs redis-py: {install('redis')}") from error
         self._client = library.Redis.from_url(
             self._url,
             socket_connect_timeout=self._timeout,

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.backoff import Backoff
 from hamlearn.streams.live.source import LONGEST, Letter, Source, split
 from hamlearn.streams.live.wire import parse
@@ -65,7 +65,7 @@ class WebSocketSource(Source):
             from websockets import exceptions
             from websockets.sync.client import connect
         except ImportError as error:
-            raise ConfigError("a feed of ws:// needs websockets. Install hamlearn[websocket].") from error
+            raise ConfigError(f"a feed of ws:// needs websockets: {install('websocket')}") from error
         while not self._wake.is_set():
             problem: object
             try:
