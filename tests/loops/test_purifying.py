@@ -169,7 +169,7 @@ def views_written_at_once(x, w):
 @pytest.mark.parametrize("function", [one_written_twice_at_once, views_written_at_once])
 def test_a_list_that_holds_one_tensor_twice_is_refused(function):
     # PyTorch's own way of making a graph pure would add to it only once.
-    with pytest.raises(UnsupportedError, match="in two places of a list"):
+    with pytest.raises(UnsupportedError, match="another place of its lists"):
         pure_graph(function, given(0))
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from hamlearn._replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
 from hamlearn._torch_private import foreach_copy_
 from hamlearn.errors import NonFiniteError
+from hamlearn.learner._commit import keeps_mode
 from hamlearn.learner._running import Reader
 from hamlearn.learner._usual import UsualRates
 from hamlearn.local.aligned import Aligned
@@ -82,6 +83,7 @@ class Ticker:
         self._reach: tuple[list[Omega], float] | None = None
         self._sizes = Sizes()
 
+    @keeps_mode
     @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
         """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.

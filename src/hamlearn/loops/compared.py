@@ -61,17 +61,15 @@ def in_library(module: str | None) -> bool:
     return module is None or module.split(".", 1)[0] in _LIBRARIES
 
 
-def in_standard_library(module: str | None) -> bool:
-    """Whether a module comes with Python."""
-    return module is not None and module.split(".", 1)[0] in sys.stdlib_module_names
-
-
 def slot_names(kind: type) -> list[str]:
     """Names of the fields that a class keeps in slots."""
     names: list[str] = []
     for base in kind.__mro__:
         slots = base.__dict__.get("__slots__", ())
-        names += [slots] if isinstance(slots, str) else list(slots)
+        for name in [slots] if isinstance(slots, str) else slots:
+            # Python puts the class before a private name.
+            private = name.startswith("__") and not name.endswith("__")
+            names.append(f"_{base.__name__.lstrip('_')}{name}" if private else name)
     return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 

@@ -74,7 +74,17 @@ class Noted:
         return None
 
     def put_back(self) -> None:
-        """Give dicts and lists their entries back."""
+        """Give dicts and lists their entries back, and names in modules, classes and closures their values."""
+        for scope, name, value, _ in self.names:
+            if value is MISSING or equal(look_up(scope, name), value):
+                continue
+            if isinstance(scope, dict):
+                scope[name] = value
+            elif isinstance(scope, type):
+                setattr(scope, name, value)
+        for cell, value, _ in self.cells:
+            if value is not MISSING:
+                cell.cell_contents = value
         # A recording may have left tensors of its own in a dict or list.
         for table, _, entries, _ in self.tables:
             source = table.source if isinstance(table, Items) else table

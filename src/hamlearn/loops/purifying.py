@@ -23,6 +23,7 @@ _KEPT = 1000
 _apart: dict[Any, fx.GraphModule] = {}
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 _LAID_OUT = (torch.ops.aten.as_strided.default, torch.ops.aten.set_.source_Tensor)
+_REPLACED = (torch.ops.aten.set_, torch.ops.aten.resize_, torch.ops.aten.resize_as_)
 _PARTED = (torch.ops.aten.unsafe_split.Tensor, torch.ops.aten.unsafe_chunk.default)
 
 
@@ -36,18 +37,45 @@ def writes(node: fx.Node) -> bool:
     return told is not None and told.is_mutable
 
 
-def written_twice(graph: fx.GraphModule) -> fx.Node | None:
-    """The first call that is given one tensor, or views of it, in two places of a list that it writes to."""
+def unpurifiable(graph: fx.GraphModule) -> str | None:
+    """What no way of making a graph pure does as PyTorch does it step by step; `None` where there is nothing."""
     for node in graph.graph.nodes:
-        if not writes(node):
-            continue
-        aliases = [argument.alias_info for argument in schema(node.target).arguments]
-        for given, alias in zip(node.args, aliases, strict=False):
-            if isinstance(given, list | tuple) and alias is not None and alias.is_write:
-                memories = [storage for each in given for storage in _storages(each.meta["val"])]
-                if len(set(memories)) < len(memories):
-                    return node
+        if getattr(node.target, "overloadpacket", None) in _REPLACED:
+            return f"{node.target} gives a tensor other memory"
+        if _parted(node) is not None and _is_written(node) and _whole_is_used(node):
+            return f"{node.args[0].target} gives parts that are written, while the whole is used too"
+        if writes(node) and _overlaps(node):
+            return f"{node.target} writes to a tensor that stands in another place of its lists too"
     return None
+
+
+def _overlaps(node: fx.Node) -> bool:
+    """Whether what a call writes to in one place of a list stands in another place of it, or of another list."""
+    arguments = schema(node.target).arguments
+    lists = [
+        (argument.alias_info is not None and argument.alias_info.is_write, list(given))
+        for given, argument in zip(node.args, arguments, strict=False)
+        if isinstance(given, list | tuple) and all(isinstance(each, fx.Node) for each in given)
+    ]
+    for written in [given for is_write, given in lists if is_write]:
+        for place, each in enumerate(written):
+            memory = set(_storages(each.meta["val"]))
+            for _, other in lists:
+                rest = [one for index, one in enumerate(other) if index != place]
+                if any(memory & set(_storages(one.meta["val"])) for one in rest):
+                    return True
+    return False
+
+
+def _is_written(node: fx.Node) -> bool:
+    return any(writes(user) for user in node.users)
+
+
+def _whole_is_used(part: fx.Node) -> bool:
+    split = part.args[0]
+    assert isinstance(split, fx.Node)
+    whole = split.args[0]
+    return isinstance(whole, fx.Node) and any(user is not split for user in whole.users)
 
 
 def purified(graph: fx.GraphModule, table: Table) -> fx.GraphModule | None:
@@ -104,7 +132,8 @@ class _Purifier:
         """A new value in the place of the one that is written, for all that comes after."""
         written, result = node.args[0] if node.args else None, node.meta.get("val")
         pure = _out_of_place(node.target)
-        if pure is None:
+        if pure is None or torch.Tag.inplace_view in getattr(node.target, "tags", ()):
+            # The latter changes how one name looks at its memory, and no other name of it.
             raise _Shared
         if isinstance(written, list | tuple):
             self._write_each(node, pure, list(written))

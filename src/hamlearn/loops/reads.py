@@ -13,6 +13,7 @@ import gc
 import random
 import sys
 import types
+import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -28,7 +29,6 @@ from hamlearn.loops.compared import (
     content,
     generators,
     in_library,
-    in_standard_library,
     is_atom,
     restore_generators,
     same_items,
@@ -40,8 +40,8 @@ from hamlearn.loops.values import UnsupportedError
 
 _OUTSIDE = {"time", "secrets", "uuid", "socket", "select", "queue", "_queue", "_socket", "subprocess"}
 """Modules whose functions answer something else at every call."""
-_ASKS = {"open", "input"}
-"""Built-in functions that do."""
+_ASKS = {"open", "input", "globals", "eval", "exec"}
+"""Built-in functions that do, or that may read anything."""
 _CALLERS = (
     "hamlearn.",
     "torch.nn.",
@@ -51,6 +51,8 @@ _CALLERS = (
     "torch._functorch",
 )
 """Where the step calls the user's functions from."""
+_ASIDE = ("importlib.", "logging", "warnings")
+"""What these call, finders and handlers of other libraries among it, computes nothing."""
 _MOST = 2_000
 """How many values are followed before the search is given up."""
 
@@ -78,6 +80,8 @@ class Reads(Noted):
             if tensor_hooks(tensor):
                 raise UnsupportedError(f"{name!r} has a hook, which a recorded step would not call")
             self.names.append((tensor, "_backward_hooks", tensor_hooks(tensor), f"the hooks of {name!r}"))
+            for field, value in self._fields(repr(name), tensor):
+                self.follow(field, value)
         self.follow("the network", network)
 
     def inputs(self, network: nn.Module) -> None:
@@ -114,7 +118,9 @@ class Reads(Noted):
         counted: dict[int, types.CodeType] = {}
 
         def called(frame: types.FrameType, event: str, arg: Any) -> None:
-            if in_library(frame.f_globals.get("__name__")) or failed or not _of_step(frame, counted):
+            module = frame.f_globals.get("__name__")
+            # What was made by `exec` need not have a module: it is the user's.
+            if (module is not None and in_library(module)) or failed or not _of_step(frame, counted):
                 return
             counted[id(frame.f_code)] = frame.f_code
             try:
@@ -159,6 +165,8 @@ class Reads(Noted):
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         instructions = list(dis.get_instructions(code))
         attributes = {i.argval for i in instructions if i.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")}
+        if any(i.opname == "STORE_ATTR" and i.argval == "data" for i in instructions):
+            raise UnsupportedError(f"{code.co_name}() sets the data of a tensor, which no recording sees")
         for name in {i.argval for i in instructions if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             value, label = scope.get(name, MISSING), f"the global {name!r} of {scope.get('__name__')}"
             if value is MISSING:
@@ -175,6 +183,8 @@ class Reads(Noted):
                 self._module(value, attributes, name)
 
     def _module(self, module: types.ModuleType, names: set[str], label: str) -> None:
+        if module.__name__ == "os" and names & {"environ", "getenv"}:
+            raise UnsupportedError("it reads the environment of the process")
         if in_library(module.__name__):
             return
         for name in names:
@@ -189,7 +199,13 @@ class Reads(Noted):
             # A recording's own tensors are of another class.
             if type(value) in (Tensor, nn.Parameter) and value.layout is torch.strided:
                 self.tensors.append((value, value.detach().clone(), label))
+                return self._fields(label, value)
             return []
+        if isinstance(value, weakref.ref):
+            return [(label, value())]
+        if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
+            # A method of a dict or list reads that.
+            return [] if isinstance(value.__self__, types.ModuleType) else [(label, value.__self__)]
         if isinstance(value, type):
             return self._class(value)
         if stands_alone(value) or isinstance(value, types.ModuleType):
@@ -264,7 +280,7 @@ class Reads(Noted):
         return found
 
     def _function(self, label: str, value: types.FunctionType) -> Parts:
-        if in_library(value.__module__):
+        if value.__module__ is not None and in_library(value.__module__):
             return []
         name = value.__name__
         for part in ("__code__", "__defaults__", "__kwdefaults__"):
@@ -287,16 +303,18 @@ def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:
 
 
 def _of_step(frame: types.FrameType, counted: Mapping[int, types.CodeType]) -> bool:
-    """Whether the step calls this, through modules and functions, and not PyTorch for reasons of its own.
+    """Whether the step calls this, through modules and functions, and not another library for reasons of its own.
 
-    While it records, PyTorch imports, logs and simplifies, which runs the code of other libraries. What an import
-    runs, the finders of other libraries among it, runs once and is part of no step.
+    """Whether the step calls this, through modules and functions, and no library for reasons of its own.
+    step.
     """
     caller = frame.f_back
-    while caller is not None and in_standard_library(caller.f_globals.get("__name__")):
-        if str(caller.f_globals.get("__name__")).startswith("importlib."):
+    while caller is not None:
+        name = str(caller.f_globals.get("__name__"))
+        if id(caller.f_code) in counted or name.startswith(_CALLERS):
+            return True
+        if name.startswith(_ASIDE) or not in_library(name):
             return False
+        # A decorator of PyTorch's, or a function of Python's that calls what it was given.
         caller = caller.f_back
-    if caller is None or id(caller.f_code) in counted:
-        return True
-    return str(caller.f_globals.get("__name__")).startswith(_CALLERS)
+    return True

@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hamlearn._torch_private import aten as private_aten
 from hamlearn._torch_private import decompositions, traced
 from hamlearn.loops.operations import known
-from hamlearn.loops.purifying import purified, writes, written_twice
+from hamlearn.loops.purifying import purified, unpurifiable, writes
 from hamlearn.loops.unseen import aside, unseen
 from hamlearn.loops.values import UnsupportedError
 
@@ -71,9 +71,9 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             with sdpa_kernel(SDPBackend.MATH):
                 graph = traced(aside(function), inputs)
             with unseen():
-                twice = written_twice(graph)
-                if twice is not None:
-                    raise UnsupportedError(f"{twice.target} writes to one tensor in two places of a list")
+                reason = unpurifiable(graph)
+                if reason is not None:
+                    raise UnsupportedError(reason)
                 pure = purified(graph, _apart()) or traced(functionalize(graph), inputs, _apart())
                 # Some operations, batch normalization among them, are taken apart into ones that write in place.
                 if any(writes(node) for node in pure.graph.nodes):

@@ -34,6 +34,7 @@ def view(writer: Writer, source: Value, shape: tuple[int, ...]) -> Value:
 
 
 def _view(writer: Writer, call: Call) -> Value:
+    require(call["self"].dtype == call.dtype, "a view of numbers as bits of another type")
     return view(writer, call["self"], call.shape)
 
 

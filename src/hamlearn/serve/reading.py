@@ -149,14 +149,13 @@ class Reading:
 
     def _targets(self, values: Any) -> tuple[np.ndarray | None, list[bool] | None]:
         if isinstance(values, np.ndarray):
-            return (
-                (self._matrix(values, self._outputs, "target"), None)
-                if self._classes is None
-                else (
-                    self._indices(values.tolist()),
-                    None,
+            if self._classes is None:
+                return self._matrix(values, self._outputs, "target"), None
+            if values.ndim != 1:
+                raise _refused(
+                    f"target has the shape {list(values.shape)}. Send the number of a class for each sample"
                 )
-            )
+            return self._indices(values.tolist()), None
         known = [value is not None for value in values]
         if not any(known):
             return None, None
@@ -195,6 +194,7 @@ class Reading:
                 table = flat.reshape(-1, width)
             except OverflowError as error:
                 raise _refused(f"{name} has a whole number that is too large") from error
+        self._require_count(len(table))
         if not (-self._largest <= table.min() and table.max() <= self._largest):
             # Neither is true of what is no number.
             index = int(np.flatnonzero(~(np.abs(table) <= self._largest).all(axis=1))[0])
