@@ -193,6 +193,21 @@ def test_a_run_of_no_steps_puts_the_stream_where_a_checkpoint_within_a_block_was
     assert torch.equal(torch.stack(rest), torch.stack(inputs[70:]))
 
 
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_run_of_no_steps_puts_the_stream_back_after_a_compiled_run_that_was_left_early(write, engine):
+    rows = lines()
+    path = write(rows)
+    inputs = [sample.u for sample in sold(path)[1]]
+    one, (_, stream) = learner(), sold(path)
+    for _ in one.run(stream, engine="compiled"):
+        if one.position == 70:
+            break
+    assert list(one.run(stream, max_steps=0, resume=True, engine=engine)) == []
+    assert torch.equal(stream.encode(rows[70]), inputs[70])
+    rest = [report.sample.u for report in one.run(stream, resume=True, engine=engine)]
+    assert torch.equal(torch.stack(rest), torch.stack(inputs[70:]))
+
+
 def test_a_new_name_is_encoded_at_the_place_that_it_would_get_and_is_not_given_it(write):
     rows = lines(gaps=0.0)
     table = streams.csv(write(rows), u=["gate"], categories={"gate": 10})
