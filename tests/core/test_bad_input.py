@@ -119,6 +119,21 @@ def test_a_loss_of_ones_own_may_take_class_indices_and_warn():
         learner.step(hl.Sample(torch.randn(1, 2), torch.tensor([1])))
 
 
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", ["Linear", "GRUCell"])
+def test_a_wrong_number_of_inputs_is_told_with_what_the_first_layer_takes(kind, engine):
+    deep = nn.Sequential(nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 1))
+    network = {
+        "Linear": lambda: hl.Network.feedforward(deep),
+        "GRUCell": lambda: hl.Network.recurrent(nn.GRUCell(4, 5), nn.Linear(5, 1)),
+    }[kind]()
+    learner = hl.Learner(network, nn.functional.mse_loss)
+    with pytest.raises(
+        hl.errors.SampleError, match=f"the stream gives 3 inputs, and the first layer, {kind}, takes 4"
+    ):
+        list(learner.run([hl.Sample(torch.ones(1, 3), torch.ones(1, 1))] * 3, engine=engine))
+
+
 def test_a_module_of_the_input_alone_is_pointed_to_feedforward():
     learner = hl.Learner(hl.Network(output=nn.Linear(2, 1)), nn.functional.mse_loss, hl.Hyper())
     with pytest.raises(hl.errors.SampleError, match=r"output\(u, h\).*hl.Network.feedforward"):
