@@ -319,3 +319,13 @@ def test_the_report_of_a_run_names_versions_and_date(tmp_path, config):
     page = (tmp_path / "out" / REPORT).read_text()
     assert re.search(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d UTC · hamlearn {hamlearn.__version__}, PyTorch \d", page)
     assert module.REPORT == REPORT
+
+
+def test_a_target_in_words_without_classes_is_told_with_the_key_that_is_missing(tmp_path):
+    (tmp_path / "table.csv").write_text("x,kind\n1,cat\n2,dog\n")
+    path = tmp_path / "config.toml"
+    path.write_text(
+        '[stream]\nkind = "csv"\npath = "table.csv"\ntarget = "kind"\n[loss]\nkind = "cross_entropy"\n'
+    )
+    with pytest.raises(ConfigError, match=r"line 2: column 'kind' holds 'cat'.*in \[stream\].*classes = 3 finds"):
+        run(path, out=tmp_path / "out", progress=False)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
 from hamlearn import _tree
 from hamlearn._scale import Scale, add_, scaled
@@ -24,9 +25,10 @@ Loss = Callable[[Any, Any], Tensor]
 def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
     """L(y, ŷ), a scalar; says what did not fit where the loss cannot be computed."""
     try:
-        if isinstance(y, Tensor) and isinstance(target, Tensor) and _may_broadcast(y, target):
+        message = _suspect(loss, y, target)
+        if message is not None:
             with warnings.catch_warnings():
-                warnings.simplefilter("error", UserWarning)
+                warnings.filterwarnings("error", message, UserWarning)
                 L = loss(y, target)
         else:
             L = loss(y, target)
@@ -46,14 +48,19 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
     return L
 
 
-def _may_broadcast(y: Tensor, target: Tensor) -> bool:
-    # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs. Class indices
-    # differ from y by its class dimension alone.
-    if y.shape == target.shape:
-        return False
+def _suspect(loss: Loss, y: Any, target: Any) -> str | None:
+    """How a warning begins that is an error here; `None` where y and target fit."""
+    # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs.
+    if not (isinstance(y, Tensor) and isinstance(target, Tensor)) or y.shape == target.shape:
+        return None
     if target.is_floating_point() or y.dim() != target.dim() + 1:
-        return True
-    return y.dim() > 1 and (y.shape[1] == 1 or y.shape[0] != target.shape[0])
+        return ""
+    if y.dim() > 1 and (y.shape[1] == 1 or y.shape[0] != target.shape[0]):
+        return ""
+    # Class indices differ from y by its class dimension alone: a loss of classes takes them, an elementwise one
+    # would broadcast them, and a loss of the user's may do either and warn of other things.
+    of_classes = loss is functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    return None if of_classes else "Using a target size"
 
 
 def coupling(z: Sequence[Tensor], dh: Sequence[Tensor]) -> Tensor:

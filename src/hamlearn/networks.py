@@ -242,7 +242,8 @@ class Network(nn.Module):
                 remedy = (
                     f"It is called as {name}(u, h); for a module of u alone use hl.Network.feedforward(module)"
                 )
-            reason = str(error).rstrip(".")
+            reason = _sizes(net, u) if "u" in reads else None
+            reason = reason or str(error).rstrip(".")
             raise SampleError(f"the {name} net could not take {shapes}: {reason}. {remedy}") from error
 
     def _given_start(self, u: Any) -> Any:
@@ -300,3 +301,21 @@ class _ZerosLikeOutput:
             slots.put_back()
             for child, training in modes:
                 child.training = training
+
+
+def _sizes(net: Net, u: Any) -> str | None:
+    """What a sample has and what the first layer takes, where both are known and differ."""
+    while isinstance(net, nn.Sequential) and len(net):
+        net = net[0]
+    takes = {
+        nn.Linear: "in_features",
+        nn.RNNCell: "input_size",
+        nn.GRUCell: "input_size",
+        nn.LSTMCell: "input_size",
+    }
+    if type(net) not in takes or not isinstance(u, Tensor) or not u.dim():
+        return None
+    size = getattr(net, takes[type(net)])
+    if u.shape[-1] == size:
+        return None
+    return f"the stream gives {u.shape[-1]} inputs, and the first layer, {type(net).__name__}, takes {size}"

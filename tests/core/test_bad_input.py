@@ -1,6 +1,7 @@
 """What bad input gets: an error that names the value and the remedy, and a learner that is exactly as it was."""
 
 import math
+import warnings
 
 import pytest
 import torch
@@ -91,6 +92,46 @@ def test_a_target_that_would_be_broadcast_is_refused(target):
     with pytest.raises(hl.errors.SampleError, match=r"(?s)y=float32\[4, 1\] with target=.*shape and dtype"):
         learner.step(hl.Sample(torch.randn(4, 2), target))
     assert unchanged(before, learner)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("batch", [(), (1,), (3,)], ids=str)
+def test_class_indices_are_refused_by_a_loss_that_would_broadcast_them(batch, engine):
+    losses = nn.functional.mse_loss, nn.MSELoss(), lambda y, target: nn.functional.l1_loss(y, target)
+    for loss in losses:
+        learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 3)), loss, hl.Hyper())
+        before = snapshot(learner)
+        stream = [hl.Sample(torch.randn(*batch, 2), torch.ones(batch, dtype=torch.int64))] * 4
+        with pytest.raises(
+            hl.errors.SampleError, match=r"could not compare y=.* with target=.*Using a target size"
+        ):
+            list(learner.run(stream, engine=engine))
+        assert unchanged(before, learner)
+
+
+def test_a_loss_of_ones_own_may_take_class_indices_and_warn():
+    def loss(y, target):
+        warnings.warn("rare class", UserWarning, stacklevel=2)
+        return nn.functional.cross_entropy(y, target)
+
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 3)), loss, hl.Hyper())
+    with pytest.warns(UserWarning, match="rare class"):
+        learner.step(hl.Sample(torch.randn(1, 2), torch.tensor([1])))
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", ["Linear", "GRUCell"])
+def test_a_wrong_number_of_inputs_is_told_with_what_the_first_layer_takes(kind, engine):
+    deep = nn.Sequential(nn.Sequential(nn.Linear(4, 5), nn.Tanh()), nn.Linear(5, 1))
+    network = {
+        "Linear": lambda: hl.Network.feedforward(deep),
+        "GRUCell": lambda: hl.Network.recurrent(nn.GRUCell(4, 5), nn.Linear(5, 1)),
+    }[kind]()
+    learner = hl.Learner(network, nn.functional.mse_loss)
+    with pytest.raises(
+        hl.errors.SampleError, match=f"the stream gives 3 inputs, and the first layer, {kind}, takes 4"
+    ):
+        list(learner.run([hl.Sample(torch.ones(1, 3), torch.ones(1, 1))] * 3, engine=engine))
 
 
 def test_a_module_of_the_input_alone_is_pointed_to_feedforward():

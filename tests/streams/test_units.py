@@ -3,6 +3,7 @@
 import logging
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 import torch
 
@@ -39,9 +40,23 @@ def test_the_median_of_the_first_gaps_becomes_one_and_is_told(caplog):
     assert found[1] == pytest.approx(1.0, rel=1e-12)
     assert found[10] == pytest.approx(30_000.0, rel=1e-12)
     assert [record.getMessage() for record in caplog.records] == [
-        "one unit of time is 0.002 (seconds, for dates): the median of the first gaps between time stamps. "
-        "Give unit=... for another"
+        "one unit of time is 0.002: the median of the first gaps between time stamps. Give unit=... for another"
     ]
+
+
+@pytest.mark.parametrize(
+    "stamps",
+    [
+        in_minutes(),
+        [str(stamp) for stamp in in_minutes()],
+        np.arange("2024-01-01", "2024-01-02", 180, "datetime64[s]"),
+    ],
+    ids=["datetime", "text", "NumPy"],
+)
+def test_the_unit_of_dates_is_told_in_seconds(caplog, stamps):
+    with caplog.at_level(logging.WARNING, "hamlearn"):
+        assert taus(streams.timed(list(stamps)[:40], range(40)))[1:] == [1.0] * 39
+    assert caplog.records[0].getMessage().startswith("one unit of time is 180 s: the median")
 
 
 def test_dates_three_minutes_apart_are_one_apart():

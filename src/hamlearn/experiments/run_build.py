@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn import functional
 
 from hamlearn import cells, streams
-from hamlearn.errors import ConfigError, install
+from hamlearn.errors import ConfigError, SampleError, install
 from hamlearn.experiments.run_config import Config
 from hamlearn.experiments.run_derived import Key, Keys, keys_of, said, unknown
 from hamlearn.experiments.run_keys import PARTS, made
@@ -131,7 +131,7 @@ def build_network(config: Config, stream: Stream, classes: int | None) -> Networ
     section, spec = config["network"], stream.spec
     inputs = _given(section["inputs"], _known_size(spec.u), "inputs")
     outputs = _given(section["outputs"], classes or _known_size(spec.target), "outputs")
-    _require_loss(config["loss"]["kind"], spec.target, outputs)
+    _require_loss(config, stream, outputs)
     kind = section["kind"]
     hidden = section["hidden"] if isinstance(section["hidden"], list) else [section["hidden"]]
     hidden = [] if kind == "linear" else hidden
@@ -173,8 +173,9 @@ def _given(given: int | None, known: int | None, name: str) -> int:
     return given or known or 0
 
 
-def _require_loss(loss: str, target: Any, outputs: int) -> None:
+def _require_loss(config: Config, stream: Stream, outputs: int) -> None:
     """Refuse a loss that would take classes for numbers, or numbers for classes, without a word."""
+    loss, target = config["loss"]["kind"], stream.spec.target
     if not isinstance(target, TensorSpec):
         return
     whole = not target.dtype.is_floating_point
@@ -184,9 +185,20 @@ def _require_loss(loss: str, target: Any, outputs: int) -> None:
         )
     if not whole and loss == "cross_entropy" and outputs == 1:
         raise ConfigError(
-            'loss.kind = "cross_entropy" is not allowed: the target is one number. Allowed are "mse", "l1" and '
-            '"huber"; or name the classes of the target in stream.classes.'
+            f'loss.kind = "cross_entropy" is not allowed: {_one_number(config, stream)}. Allowed are "mse", "l1" '
+            'and "huber"; or say in [stream] that the target names classes: classes = 3 finds up to 3 on the way, '
+            'classes = ["a", "b"] lists them.'
         )
+
+
+def _one_number(config: Config, stream: Stream) -> str:
+    """That the target is one number; or, where the first row of a file holds something else, what that is."""
+    if config["stream"]["kind"] == "csv":
+        try:
+            next(iter(stream), None)
+        except SampleError as error:
+            return f"without stream.classes the target is one number, but {str(error).partition('. ')[0]}"
+    return "the target is one number"
 
 
 def _require_weights(kind: str, sizes: list[int]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy as np
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.cells import plain_numbers
 from hamlearn.streams.moments import Array
-from hamlearn.streams.units import median_gap, tell
+from hamlearn.streams.units import FIRST, median_gap, tell
 from hamlearn.streams.values import number_in, shown
 
 Stamp = Any
@@ -46,9 +47,10 @@ class Clock:
     def find(self, stamps: Iterable[Stamp]) -> None:
         """Take the median of the first gaps as the unit, where it was left to the data, and say so."""
         if self.unit is None:
-            self.unit = median_gap(_valid(stamps))
+            valid = list(islice(_valid(stamps), FIRST + 1))
+            self.unit = median_gap(to_seconds(stamp, "") for stamp in valid)
             if self.unit is not None:
-                tell(self.unit)
+                tell(self.unit, _is_date(valid[0]))
 
     def state(self) -> dict[str, float | None]:
         """The last stamp, and the unit that was found."""
@@ -153,13 +155,25 @@ def _since_epoch(stamp: datetime) -> float:
     return (aware - _EPOCH) / timedelta(seconds=1)
 
 
-def _valid(stamps: Iterable[Stamp]) -> Iterator[float]:
+def _valid(stamps: Iterable[Stamp]) -> Iterator[Stamp]:
     for stamp in stamps:
         try:
-            yield to_seconds(stamp, "")
+            to_seconds(stamp, "")
         except SampleError:
             # It is named when its turn comes.
             continue
+        yield stamp
+
+
+def _is_date(stamp: Stamp) -> bool:
+    """Whether a valid time stamp is a date, which counts in seconds, and not a number of whatever unit."""
+    if not isinstance(stamp, str):
+        return isinstance(stamp, date | np.datetime64)
+    try:
+        number_in(stamp)
+    except ValueError:
+        return True
+    return False
 
 
 def to_seconds(stamp: Stamp, where: str) -> float:

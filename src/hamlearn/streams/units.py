@@ -53,12 +53,12 @@ def median_gap(stamps: Iterable[float]) -> float | None:
     return statistics.median(gaps) if gaps else None
 
 
-def tell(unit: float) -> None:
-    """Say which unit was found."""
+def tell(unit: float, dates: bool) -> None:
+    """Say which unit was found: in seconds, where time stamps are dates."""
     logger.warning(
-        "one unit of time is %g (seconds, for dates): the median of the first gaps between time stamps. "
-        "Give unit=... for another",
+        "one unit of time is %g%s: the median of the first gaps between time stamps. Give unit=... for another",
         unit,
+        " s" if dates else "",
     )
 
 
