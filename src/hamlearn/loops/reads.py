@@ -303,10 +303,10 @@ def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:
 
 
 def _of_step(frame: types.FrameType, counted: Mapping[int, types.CodeType]) -> bool:
-    """Whether the step calls this, through modules and functions, and not another library for reasons of its own.
+    """Whether the step calls this, through modules and functions, and not a library for reasons of its own.
 
-    """Whether the step calls this, through modules and functions, and no library for reasons of its own.
-    step.
+    While it records, PyTorch imports, logs and simplifies, which runs the code of other libraries and is no part
+    of the step.
     """
     caller = frame.f_back
     while caller is not None:
