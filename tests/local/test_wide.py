@@ -268,3 +268,22 @@ def test_complex_layers_gather_the_gradient_of_backpropagation(stacked: bool) ->
     mse(judge(sample.u), sample.target).backward()
     for gathered, weight in zip(total, judge.parameters(), strict=True):
         torch.testing.assert_close(gathered, weight.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_what_is_written_to_a_costate_that_is_kept_as_factors_holds():
+    def moved(write):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 1))
+        learner = hl.local.LocalLearner(
+            net, nn.functional.mse_loss, hl.Hyper(beta=0.1, eta_z=0.0), order="parallel", stacked=False
+        )
+        first = net[0].weight.detach().clone()
+        for _ in range(4):
+            learner.step(hl.Sample(torch.randn(1, 512), torch.ones(1, 1)))
+            for omega in learner.state.omega.values():
+                write(omega)
+        learner.step(hl.Sample(torch.randn(1, 512), torch.ones(1, 1)))
+        return not torch.equal(net[0].weight, first)
+
+    assert moved(lambda omega: omega)
+    assert not moved(lambda omega: omega.zero_())

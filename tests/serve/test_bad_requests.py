@@ -3,6 +3,8 @@
 import json
 import random
 
+import msgpack
+import numpy as np
 import pytest
 
 from hamlearn.serve import forms
@@ -48,6 +50,14 @@ BAD = {
 def served(tmp_path_factory):
     with Served(tmp_path_factory.mktemp("served"), serve={"body": 2000, "batch": 10}) as served:
         yield served
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (), (2,), (1, 1, 1), (2, 0)])
+def test_an_array_of_another_shape_is_refused(shape, served):
+    value = {"u": forms.array(np.zeros((2, 2), "<f4")), "target": forms.array(np.zeros(shape, "<f4"))}
+    answer = served.ask("/predict", body=msgpack.packb(value), form="msgpack")
+    assert answer.status in (400, 422)
+    assert served.ask("/state").value["position"] == 0
 
 
 @pytest.mark.parametrize("what", list(BAD))

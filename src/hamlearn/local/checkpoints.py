@@ -38,6 +38,7 @@ class LocalSnapshot(Settings, Owner):
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = {}
+        self._ticker.take_over()
         for i, omega in enumerate(self._ticker.omega):
             tensors |= told(omega, str(i))
         held, engine = self._engine.saved()

@@ -82,6 +82,7 @@ class Ticker:
         self._risk = smallest_risk(system.theta)
         self._reach: tuple[list[Omega], float] | None = None
         self._sizes = Sizes()
+        self._lent: dict[int, Tensor] = {}
 
     @keeps_mode
     @torch.no_grad()
@@ -97,6 +98,7 @@ class Ticker:
             reader: Counts the sample, in one stroke with all else, if it comes from a stream.
         """
         self.watch.check()
+        self.take_over()
         before, count = self._snapshot(ticks), self._counting(sample, reader)
         finish: Callable[[], None] | None = None
         told: StepReport | None = None
@@ -131,7 +133,17 @@ class Ticker:
     def lend(self) -> dict[str, Tensor]:
         """ω by parameter name, to be looked at or changed; the next tick leaves these tensors as they are."""
         self._sizes.lent = True
-        return self.system.by_name(self.omega)
+        shown = [dense(w) for w in self.omega]
+        self._lent = {place: w for place, w in enumerate(shown) if w is not self.omega[place]}
+        return self.system.by_name(list(shown))
+
+    def take_over(self) -> None:
+        """Have what was written to costates that were lent, where they are kept as factors and not as they look."""
+        lent = self._lent
+        written = {place: w for place, w in lent.items() if not torch.equal(w, dense(self.omega[place]))}
+        if written:
+            self.omega = [written.get(place, w) for place, w in enumerate(self.omega)]
+        self._lent = {}
 
     def pass_over(self, sample: Sample, reader: Reader) -> StepReport:
         """Count a sample that is not shown, since its input is not finite."""
