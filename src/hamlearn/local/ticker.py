@@ -138,7 +138,7 @@ class Ticker:
         return self.system.by_name(list(shown))
 
     def take_over(self) -> None:
-        """Have what was written to costates that were lent, where they are kept as factors and not as they look."""
+        """Have what was written to lent costates, where they are kept as factors and not as they look."""
         lent = self._lent
         written = {place: w for place, w in lent.items() if not torch.equal(w, dense(self.omega[place]))}
         if written:
