@@ -23,11 +23,6 @@ async def send_body(
     await send({"type": "http.response.body", "body": body})
 
 
-async def send_value(send: Any, status: int, value: Any, form: Form) -> None:
-    """Send a value in one of the two forms."""
-    await send_body(send, status, *encode(value, form))
-
-
 async def send_refused(send: Any, refused: Refused, form: Form) -> None:
     """Send the reason why a request is not served."""
     await send_body(send, refused.status, *encode(told(refused), form), headers=refused.headers)

@@ -124,10 +124,11 @@ class CsvStream(TableStream):
         self._path, self._delimiter = path, delimiter
         self._header, self._encoding, self._start, self._first = self._read_header(encoding)
         u, target, time, *others = columns
+        *_, id, _ties = others
         named = [*column_names(u), *column_names(target), *column_names(time)]
         require_delimiter(self._header, named, path.name, delimiter)
         if u is None:
-            u = others_than(self._header, target, time, columns[-2])
+            u = others_than(self._header, target, time, id)
         super().__init__(u, target, time, *others)
         require_columns(self._header, self._used, path.name)
         self._at = [self._header.index(name) for name in self._used]
