@@ -32,10 +32,15 @@ class Norms:
 
     def of(self, theta: Tensor, costate: Tensor) -> tuple[float, float]:
         """The norms of both, or what they are at most; looked at where that is not known, or nears overflow."""
-        known = self._theta is theta and self._costate is costate
-        fresh = known and self._versions == (theta._version, costate._version)
-        if not fresh or max(self._bounds) > _root_of_largest(theta):
-            self.put(theta, costate, (norm_of(theta.detach()), norm_of(costate)))
+        most, versions = _root_of_largest(theta), self._versions
+        whole, part = self._bounds
+        # Where nothing of ω is left after a step, it is another tensor each time, and θ is still the same.
+        known = self._theta is theta
+        if not known or versions[0] != theta._version or whole > most:
+            whole = norm_of(theta.detach())
+        if not known or self._costate is not costate or versions[1] != costate._version or part > most:
+            part = norm_of(costate)
+        self.put(theta, costate, (whole, part))
         return self._bounds
 
     def put(self, theta: Tensor, costate: Tensor, bounds: tuple[float, float]) -> None:
