@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
@@ -131,15 +132,22 @@ def saved_and_resumed(groups: int, folder: str, write: bool) -> dict[str, Any]:
 RESUMED = ("unaligned", "aligned", "aligned, sequential")
 
 
-def struck(kind: str, victim: int, folder: str) -> None:
-    """An endless run that a fault ends on one rank, which must be the end of it on all of them."""
-    learner = PipelineLearner(net(), mse, hyper(), timeout=2, align=True)
+def struck(kind: str, victim: int, folder: str, deaf: bool = False) -> None:
+    """An endless run that a fault ends on one rank, which must be the end of it on all of them.
+
+    Deaf, the victim does not hear of its checkpoint before its neighbour has, and is gone.
+    """
+    learner = PipelineLearner(net(), mse, hyper(), timeout=4, align=True)
     rank = learner.rank
+    if deaf and rank == victim:
+        learner._saving.poll = lambda: None  # type: ignore[method-assign]
 
     def attacked() -> Iterator[hl.Sample]:
         for k, sample in enumerate(itertools.cycle(stream(35))):
             if k == 22 and rank == victim:
                 strike(kind)
+            if deaf and k > 32:
+                time.sleep(0.05)
             yield sample
 
     try:

@@ -34,7 +34,7 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
         expected = {OWN[kind]} if rank == victim else {"RankError", "CheckpointError"}
         assert outcome.error in expected, (rank, outcome.message)
         if rank != victim:
-            # Two seconds of patience; the rest is for the start and for a machine that is busy.
+            # Four seconds of patience; the rest is for the start and for a machine that is busy.
             assert outcome.seconds < 20
     # The second checkpoint may have been under way; whatever looks complete is.
     whole = complete(tmp_path / "saved")
@@ -43,6 +43,12 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
         learner = PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=3, align=True)
         learner.load(path)
         assert learner.position == learner.ticks == int(path.name.removeprefix("tick-"))
+
+
+def test_a_rank_whose_disk_is_full_says_so_though_a_neighbour_that_heard_of_it_first_is_gone(tmp_path: Path) -> None:
+    outcomes = launch(jobs.struck, 3, tmp_path, "disk", 0, str(tmp_path / "saved"), True, limit=30)
+    assert [outcome.error for outcome in outcomes][0] == "CheckpointError"
+    assert "rank 0: [Errno 27]" in outcomes[0].message
 
 
 @pytest.mark.slow

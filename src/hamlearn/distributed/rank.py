@@ -72,11 +72,14 @@ class Rank(Settings):
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._failed = f"{type(error).__name__}: {error}"
+            cause = self._saving.failure() if isinstance(error, RankError) and "_saving" in vars(self) else None
+            self._failed = f"{type(cause or error).__name__}: {cause or error}"
             if "_border" in vars(self):
                 self._border.drop()
                 self._headers.drop()
             self._place.close()
+            if cause is not None:
+                raise cause from error
             raise
 
     @property

@@ -111,6 +111,27 @@ class Saving:
         if self._written is not None and self._written.done():
             self.finish()
 
+    def failure(self) -> CheckpointError | None:
+        """Why the checkpoint under way cannot be written, where a rank has told the others so.
+
+        A rank that hears of it first ends, and its neighbours lose it: this is then the cause to be told.
+        """
+        if self._written is None:
+            return None
+        try:
+            told = self._written.exception(self._timeout / 2)
+        except LateError:
+            return None
+        return self._refused(told) if isinstance(told, CheckpointException) else None
+
+    def _refused(self, error: BaseException) -> CheckpointError:
+        causes = error.failures if isinstance(error, CheckpointException) else {}
+        told = "; ".join(f"rank {rank}: {cause[0]}" for rank, cause in causes.items()) or str(error)
+        return CheckpointError(
+            f"cannot save {self._path}: {told}. Checkpoints that were complete before are as they were. Make "
+            "room on that disk, look at the other ranks, or save elsewhere"
+        )
+
     def finish(self) -> None:
         """Wait until the checkpoint under way is complete."""
         if self._written is None:
@@ -119,12 +140,7 @@ class Saving:
         try:
             written.result(self._timeout)
         except (CheckpointException, OSError, RuntimeError, LateError) as error:
-            causes = error.failures if isinstance(error, CheckpointException) else {}
-            told = "; ".join(f"rank {rank}: {cause[0]}" for rank, cause in causes.items()) or str(error)
-            raise CheckpointError(
-                f"cannot save {self._path}: {told}. Checkpoints that were complete before are as they were. Make "
-                "room on that disk, look at the other ranks, or save elsewhere"
-            ) from error
+            raise self._refused(error) from error
         if self._rank == 0:
             if self._path.exists():  # the same tick, saved once more
                 shutil.rmtree(self._path)
