@@ -45,9 +45,9 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
         assert learner.position == learner.ticks == int(path.name.removeprefix("tick-"))
 
 
-def test_a_rank_whose_disk_is_full_says_so_though_a_neighbour_that_heard_of_it_first_is_gone(tmp_path: Path) -> None:
+def test_a_rank_whose_disk_is_full_says_so_though_a_neighbour_that_heard_first_is_gone(tmp_path: Path) -> None:
     outcomes = launch(jobs.struck, 3, tmp_path, "disk", 0, str(tmp_path / "saved"), True, limit=30)
-    assert [outcome.error for outcome in outcomes][0] == "CheckpointError"
+    assert outcomes[0].error == "CheckpointError"
     assert "rank 0: [Errno 27]" in outcomes[0].message
 
 

@@ -27,7 +27,7 @@ def of_item(item: Any, place: str, now: float) -> Arrival:
         SampleError: It is no sample, and no label.
     """
     # By type first: asking whether something is a Mapping takes as long as the rest.
-    if type(item) is dict or isinstance(item, Mapping):
+    if type(item) is dict or (type(item) is not Sample and isinstance(item, Mapping)):
         return of_message(copied(item), place, now)
     stamp = None
     if type(item) is tuple and len(item) == 2 and isinstance(item[1], Sample):

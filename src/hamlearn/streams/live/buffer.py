@@ -55,7 +55,9 @@ LABELS = 10_000
 
 NAP, LINGER = 0.0005, 0.004
 """Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
-what has come. To wake for every sample would cost more than to learn it."""
+what has come. To wake for every sample would cost more than to learn it. For as long at most a source lets the
+learner work on a block that it has given: two threads that both want the interpreter take it from each other at
+every call that lets go of it, and get less done than when they take turns."""
 
 
 class Buffer:
@@ -76,22 +78,32 @@ class Buffer:
     def __init__(self, n: int, block: bool) -> None:
         self._n, self._block = n, block
         self._items: deque[Arrival] = deque()
-        self._change = threading.Condition()
+        # Entering the lock itself takes half as long as entering the condition.
+        self._lock = threading.RLock()
+        self._change = threading.Condition(self._lock)
         self._ended = self.closed = False
         self._error: BaseException | None = None
         self.handed: list[Arrival] = []
         self.dropped = self.bad = 0
         self.freed: list[str] = []
-        self._labels = self._asleep = 0
+        self._labels = self._asleep = self._wanted = 0
+        self._learning = False
 
     @property
     def full(self) -> bool:
         """Whether `put` would wait."""
         return self._block and len(self._items) >= self._n
 
-    def put(self, arrival: Arrival) -> bool:
-        """Hand an item over; `False` says that nobody listens any more."""
-        with self._change:
+    def put(self, arrival: Arrival, *, turns: bool = True) -> bool:
+        """Hand an item over; `False` says that nobody listens any more.
+
+        Args:
+            arrival: The item.
+            turns: Whether the source's thread may be held up for a moment, to take turns with the learner.
+        """
+        with self._lock:
+            if self._learning and turns:
+                self._let_learn()
             while self.full and not self.closed:
                 self._sleep()
             if self.closed:
@@ -103,6 +115,9 @@ class Buffer:
                 self._make_room()
             # Hardly ever does anybody wait, and to ask who does costs as much as all the rest.
             if self._asleep:
+                self._change.notify_all()
+            elif 0 < self._wanted <= len(self._items):
+                self._wanted, self._learning = 0, True
                 self._change.notify_all()
             return True
 
@@ -119,6 +134,9 @@ class Buffer:
         nothing is moved. Raises what ended the source, once all is read.
         """
         with self._change:
+            if self._learning and len(self._items) < most:
+                self._learning = False
+                self._change.notify_all()
             while not (self._items or self._ended or self.closed):
                 self._sleep()
             if self._block:
@@ -133,9 +151,11 @@ class Buffer:
                     taken = list(itertools.islice(self._items, most))
                     rest = deque(itertools.islice(self._items, most, None))
                     self.handed, self._items = taken, rest
+                    self._learning = self._block and len(taken) == most
                 if self._labels:
                     self._labels = sum(item.label for item in self._items)
-                self._change.notify_all()
+                if not self._learning:
+                    self._change.notify_all()
             elif self._error is not None and not self.closed:
                 raise self._error
 
@@ -174,14 +194,20 @@ class Buffer:
         finally:
             self._asleep -= 1
 
+    def _let_learn(self) -> None:
+        """Let the learner work on a whole block that it has taken, until it comes for more or takes too long."""
+        self._change.wait_for(lambda: self.closed or not self._learning, LINGER)
+        self._learning = False
+
     def _linger(self, most: int) -> None:
         """Let the source go on while it gives, until there are so many, or for as long as that may take."""
         until = time.monotonic() + LINGER
         before = 0
         while before < len(self._items) < most and not (self._ended or self.closed) and time.monotonic() < until:
-            before = len(self._items)
-            # Without being counted among those asleep: what is put meanwhile wakes nobody.
+            before, self._wanted = len(self._items), most
+            # Without being counted among those asleep: only the last one that is wanted wakes the learner.
             self._change.wait(NAP)
+        self._wanted = 0
 
     def _make_room(self) -> None:
         """Drop the oldest until no more wait than may."""

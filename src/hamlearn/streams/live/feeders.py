@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from hamlearn.errors import SampleError, StreamError
@@ -95,9 +96,8 @@ class Feeder:
                 if arrival is None:
                     continue
                 # Waiting for the learner must not stop whatever else the source's loop runs.
-                wait = self._buffer.full
-                taken = await asyncio.to_thread(self._buffer.put, arrival) if wait else self._buffer.put(arrival)
-                if not taken:
+                put = partial(self._buffer.put, arrival, turns=False)
+                if not (await asyncio.to_thread(put) if self._buffer.full else put()):
                     return
         finally:
             close = getattr(iterator, "aclose", None)
