@@ -34,6 +34,10 @@ class Diverged(Exception):  # noqa: N818
     """The case's own rates are too high for its network: subject and judge leave the numbers together."""
 
 
+ASCENDED = 1e3
+"""With s = +1 the loss is climbed: beyond this, a difference of the last bit grew thirtyfold with every step."""
+
+
 class Session(Moves, Refused, Interrupts):
     """Three of a kind: the subject by any engine, the twin by `step`, the judge by plain autograd."""
 
@@ -183,6 +187,8 @@ class Session(Moves, Refused, Interrupts):
     def judged(self, sample: hl.Sample) -> dict[str, Any]:
         seen = self.judge.step(sample.u, sample.target, sample.tau, sample.boundary)
         self.require_numbers()
+        if self.spec.s == 1 and seen.loss is not None and seen.loss > ASCENDED:
+            raise Diverged
         return {"t": seen.t, "y": seen.y, "loss": seen.loss, "H": torch.as_tensor(seen.hamiltonian).detach()}
 
     def require_numbers(self) -> None:
