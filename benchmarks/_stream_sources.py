@@ -1,8 +1,8 @@
 """Where samples come from, for `hamlearn bench stream`: how many rows a second can be read, and learned from.
 
 Each source is read by itself in blocks, and then by the compiled engine, which learns from every row with a small
-network. What is read is the same table, in memory or in a CSV file, plain, standardised, with time stamps, or with
-categories and gaps.
+network. What is read is the same table, in memory or in a CSV file, plain, standardised, unevenly spaced in time,
+with time stamps, or with categories and gaps.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hamlearn.learner import Learner
 from hamlearn.networks import Network
 from hamlearn.streams import Stream
 
-REACH = {"standardised": 150_000}
+REACH = {"standardised": 150_000, "uneven": 150_000}
 """To reach by the compiled engine: rows a second."""
 CHUNK = 256
 COLUMNS = 8
@@ -52,6 +52,7 @@ def make_sources(path: Path, rows: int) -> dict[str, Callable[[], Stream]]:
     y = (u.sum(1) > 3 * COLUMNS).long()
     _write(path, u.tolist(), y.tolist())
     names = [f"x{k}" for k in range(COLUMNS)]
+    times = (0.5 + torch.rand(rows, generator=generator, dtype=torch.float64)).cumsum(0)
 
     def table(**settings: Any) -> Stream:
         return streams.csv(path, names, "y", classes=["0", "1"], **settings)
@@ -72,6 +73,7 @@ def make_sources(path: Path, rows: int) -> dict[str, Callable[[], Stream]]:
     return {
         "tensors": lambda: streams.from_any((u, y)),
         "standardised": lambda: streams.standardize(streams.from_any((u, y))),
+        "uneven": lambda: streams.timed(times, u, y, unit=1.0),
         "csv": table,
         "csv, standardised": lambda: streams.standardize(table()),
         "csv, stamped": lambda: table(time="t", unit=1.0),

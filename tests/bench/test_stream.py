@@ -103,5 +103,5 @@ def test_what_a_machine_lacks_is_told_and_the_rest_is_measured():
 
 def test_every_source_is_read_and_learned_from(report):
     cells = report["results"]["sources"]["cells"]
-    assert {"tensors", "standardised", "csv", "csv, categories and gaps"} <= set(cells)
+    assert {"tensors", "standardised", "uneven", "csv", "csv, categories and gaps"} <= set(cells)
     assert all(cell["read"] > 0 and cell["learned"] > 0 for cell in cells.values())

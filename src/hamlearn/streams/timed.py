@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -12,8 +12,9 @@ import torch
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.clock import Clock, Stamp
-from hamlearn.streams.units import Unit, ahead, unit_or_auto
+from hamlearn.streams.units import FIRST, Unit, ahead, unit_or_auto
 from hamlearn.streams.values import Spec, to_tensors
 
 
@@ -108,6 +109,27 @@ class TimedStream(Stream):
         super()._seek(cursor)
         self._clock.load_state(cursor)
 
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        # Rows of arrays in memory: a block is one indexing and one subtraction, not one of each per sample.
+        times, rows = self._columns[0], _arrays(self._columns[1:])
+        while rows is not None and isinstance(times, _INDEXED) and self._n < len(times):
+            self._check_turn(turn)
+            stop = min(self._n + size(), len(times))
+            if self._clock.unit is None:
+                self._clock.find(times[self._n : self._n + FIRST + 1])
+            taus = self._clock.advance_many(_stamps(times[self._n : stop]))
+            if taus is None:
+                # One of them wants a closer look: it is left out, or named.
+                break
+            parts = [column[self._n : stop] for column in rows]
+            block = Block(len(taus), parts[:1], None, parts[1:], None)
+            block.tau = None if all(tau is None for tau in taus) else taus
+            self._n = stop
+            if self._seen is None:
+                self._seen = block.sample(0)
+            yield block
+        yield from super()._blocks(size, turn)
+
     def _samples(self) -> Iterator[Sample]:
         columns = [itertools.islice(column, self._n, None) for column in self._columns]
         rows = _zip(columns, self._n)
@@ -124,6 +146,31 @@ class TimedStream(Stream):
             if self._seen is None:
                 self._seen = sample
             yield sample
+
+
+def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
+    """Columns as tensors, in the memory that they have; `None` where their rows are to be looked at one by one."""
+    tensors = []
+    for column in columns:
+        if type(column) is torch.Tensor and column.dim() and not column.requires_grad:
+            tensors.append(column)
+        elif type(column) is np.ndarray and column.ndim and column.dtype.kind in "biuf":
+            try:
+                tensors.append(torch.as_tensor(column))
+            except (TypeError, ValueError):
+                # Its bytes are in another order, or it runs backwards through its memory.
+                return None
+        else:
+            return None
+    return tensors
+
+
+def _stamps(times: Any) -> Sequence[Stamp]:
+    """Time stamps as Python has them; dates of NumPy's in seconds."""
+    if isinstance(times, np.ndarray) and times.dtype.kind == "M" and not np.isnat(times).any():
+        times = times.astype("datetime64[ns]").astype(np.int64) / 1e9
+    plain = isinstance(times, torch.Tensor) or (isinstance(times, np.ndarray) and times.dtype.kind != "M")
+    return times.tolist() if plain else list(times)
 
 
 def _sample(row: Sequence[Any], tau: float | None) -> Sample:
