@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from hamlearn._claims import shown
 from hamlearn.errors import ConfigError, SampleError
 
 Schedule = Callable[[float], float]
@@ -29,11 +30,11 @@ def positive_time(tau: object, error: type[ConfigError] | type[SampleError]) -> 
     """Raise unless `tau` is a finite number above 0."""
     try:
         valid = math.isfinite(tau) and tau > 0  # type: ignore[arg-type,operator]
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         valid = False
     if not valid:
         raise error(
-            f"tau={tau!r} is not a time step: it must be a finite number above 0. "
+            f"tau={shown(tau)} is not a time step: it must be a finite number above 0. "
             "Give the time since the previous sample, or None for the tau of Hyper"
         )
 
@@ -42,7 +43,7 @@ def nonnegative(name: str, value: object, t: float | None = None) -> float:
     """`value` as a float; raises unless it is a finite number of at least 0."""
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     if not (math.isfinite(number) and number >= 0):
         when = "" if t is None else f" at t={t:g}"
@@ -56,7 +57,7 @@ def share(name: str, value: object) -> float:
     """`value` as a float; raises unless it is a number of at least 0 and below 1."""
     try:
         number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, OverflowError):
         number = math.nan
     if not 0.0 <= number < 1.0:
         raise ConfigError(

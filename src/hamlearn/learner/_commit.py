@@ -152,6 +152,9 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
 
 def _region(tensor: Tensor) -> tuple[int, int]:
     """Where the tensor's memory begins and ends; that of the whole it is a part of, if it is laid out oddly."""
+    if tensor.layout is not torch.strided:
+        # No output is a view of a sparse input.
+        return 0, 0
     if tensor.is_contiguous():
         start = tensor.data_ptr()
         return start, start + tensor.nbytes

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
+from hamlearn._claims import shown
 from hamlearn.errors import SampleError
 from hamlearn.learner._rows import Ahead
 from hamlearn.rates import Rates
@@ -68,6 +69,8 @@ def _rows(tree: Any, what: str) -> tuple[list[Tensor], _tree.Spec]:
         raise SampleError(
             f"{what} is {_tree.describe(tree)}: give tensors, alone or in a tree, each with time as its first axis"
         )
+    if not all(leaf.layout is torch.strided and not leaf.is_meta for leaf in leaves):
+        raise SampleError(f"{what} is sparse, or on the device meta: give dense tensors that hold numbers")
     return [leaf.detach() for leaf in leaves], spec
 
 
@@ -83,19 +86,26 @@ def _require_length(leaves: Sequence[Tensor], steps: int) -> None:
 def _flags(given: Any, what: str, steps: int) -> Tensor | None:
     if given is None:
         return None
-    flags = torch.as_tensor(given).cpu()
+    flags = _tensor(given, what, f"{steps} truth values, one per step")
     if flags.dtype is not torch.bool or flags.shape != (steps,):
         raise SampleError(f"{what} is {_tree.describe(flags)}: give {steps} truth values, one per step")
     return flags
 
 
 def _numbers(given: Any, steps: int) -> list[float | None]:
-    # NumPy takes Python's numbers as they are, PyTorch would shorten them to its default type.
-    numbers = torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).detach().cpu()
+    numbers = _tensor(given, "tau", f"a number, or {steps} of them, one per step")
     if numbers.dtype is torch.bool or numbers.is_complex() or numbers.shape not in ((), (steps,)):
         raise SampleError(f"tau is {_tree.describe(numbers)}: give a number, or {steps} of them, one per step")
     found: list[float | None] = numbers.double().expand(steps).tolist()
     return found
+
+
+def _tensor(given: Any, what: str, wanted: str) -> Tensor:
+    try:
+        # NumPy takes Python's numbers as they are, PyTorch would shorten them to its default type.
+        return torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).detach().cpu()
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise SampleError(f"{what}={shown(given)} cannot be read ({error}): give {wanted}") from error
 
 
 def trace_of(taken: Sequence[Ahead | StepReport], dtype: torch.dtype, device: torch.device) -> Trace:

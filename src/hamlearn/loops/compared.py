@@ -73,6 +73,11 @@ def slot_names(kind: type) -> list[str]:
     return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
+def own_names(cls: type) -> list[str]:
+    """What is defined in a class itself, without what Python puts there."""
+    return [name for name, value in vars(cls).items() if name[:2] != "__" or type(value) is types.FunctionType]
+
+
 def content(cell: types.CellType) -> Any:
     """What a cell of a closure holds."""
     try:
@@ -140,4 +145,6 @@ def ambient() -> tuple[Any, ...]:
         torch.get_default_device(),
         torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"),
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
     )

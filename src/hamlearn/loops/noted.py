@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
-from itertools import repeat
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from itertools import chain, repeat
 from operator import call, is_
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamlearn.loops.compared import MISSING, ambient, content, equal, look_up, same_items
+from hamlearn.loops.compared import MISSING, ambient, content, equal, look_up, own_names, same_items
 
 
 class Noted:
@@ -19,6 +20,9 @@ class Noted:
 
     Attributes:
         tables: Dicts and lists, how long they were, and what they held.
+        objects: Objects, and of which classes they were.
+        classes: Classes, where they looked for names, and which they had themselves: one that comes later hides
+            that of a base.
         names: Names in a scope, or attributes of an object, and what they stood for.
         cells: Variables that functions close over.
         tensors: Tensors, with copies.
@@ -28,6 +32,8 @@ class Noted:
 
     def __init__(self) -> None:
         self.tables: list[tuple[Any, int, list[tuple[Any, Any]], str]] = []
+        self.objects: tuple[list[Any], list[type], list[str]] = [], [], []
+        self.classes: list[tuple[type, tuple[type, ...], list[str]]] = []
         self.names: list[tuple[Any, str, Any, str]] = []
         self.cells: list[tuple[types.CellType, Any, str]] = []
         self.tensors: list[tuple[Tensor, Tensor, str]] = []
@@ -37,12 +43,21 @@ class Noted:
         self._ambient = ambient()
         self._lookups: tuple[list[Any], list[int], list[Any], list[Any], list[Any]] = [], [], [], [], []
         """All dicts and lists, and their lengths; how each entry is looked up, by which key, and what it was."""
+        self._orders: tuple[list[Any], list[Any], list[Any]] = [], [], []
+        """How to run through dicts whose order a step may see, the dicts, and all their keys in turn."""
 
     def changed(self) -> str | None:
         """The first value that is not what it was, by name; `None` where all are."""
         found = None if self._same_tables() else self._changed_table()
         if found is not None:
             return found
+        if not all(map(is_, map(type, self.objects[0]), self.objects[1])):
+            return next(
+                f"the class of {label}" for x, k, label in zip(*self.objects, strict=True) if type(x) is not k
+            )
+        for cls, mro, names in self.classes:
+            if cls.__mro__ != mro or own_names(cls) != names:
+                return f"the class {cls.__name__}"
         for scope, name, value, label in self.names:
             if not equal(look_up(scope, name), value):
                 return label
@@ -55,13 +70,18 @@ class Noted:
         for thing, value, read, label in self.arrays:
             if not same_items(read(thing), value):
                 return label
-        return None if self._ambient == ambient() else "the default dtype, the default device or autocast"
+        return None if self._ambient == ambient() else "PyTorch's default dtype or device, autocast, or precision"
 
     def _same_tables(self) -> bool:
         """Whether all dicts and lists hold the very things that they held."""
         # Asked before every block, of hundreds of tables: a line of Python for each would take longer than a step.
         tables, lengths, gets, keys, values = self._lookups
-        return list(map(len, tables)) == lengths and all(map(is_, map(call, gets, keys, repeat(MISSING)), values))
+        keyed, ordered, order = self._orders
+        return (
+            list(map(len, tables)) == lengths
+            and all(map(is_, map(call, gets, keys, repeat(MISSING)), values))
+            and all(map(is_, chain.from_iterable(map(call, keyed, ordered)), order))
+        )
 
     def _changed_table(self) -> str | None:
         for table, length, entries, label in self.tables:
@@ -71,6 +91,10 @@ class Noted:
                 now = table.get(key, MISSING)
                 if now is not value and not equal(now, value):
                     return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
+            if _has_order(table, label):
+                keys = list(_runs_through(table)(table))
+                if not all(now is key or now == key for now, (key, _) in zip(keys, entries, strict=True)):
+                    return f"the order of {label}"
         return None
 
     def put_back(self) -> None:
@@ -103,12 +127,34 @@ class Noted:
         gets += [table.get] * len(items)
         keys += [key for key, _ in items]
         values += [value for _, value in items]
+        if _has_order(table, label):
+            keyed, ordered, order = self._orders
+            keyed.append(_runs_through(table))
+            ordered.append(table)
+            order += list(_runs_through(table)(table))
+
+    def kind(self, value: Any, label: str) -> None:
+        """Note down of which class an object is."""
+        for told, noted in zip(self.objects, (value, type(value), label), strict=True):
+            told.append(noted)
 
     def name(self, scope: Any, name: str, value: Any, label: str) -> None:
         """Note down what a name in a scope, or an attribute of an object, stands for."""
         if (id(scope), name) not in self.seen:
             self.seen[id(scope), name] = scope
             self.names.append((scope, name, value, label))
+
+
+def _has_order(table: Any, label: str) -> bool:
+    """Whether a step may run through the entries; fields of an object, whose label ends in a dot, have names."""
+    return not isinstance(table, Items) and len(table) > 1 and not label.endswith(".")
+
+
+def _runs_through(table: Any) -> Callable[[Any], Iterator[Any]]:
+    """What gives the keys in the order in which a step meets them."""
+    if isinstance(table, types.MappingProxyType):
+        return iter
+    return OrderedDict.__iter__ if isinstance(table, OrderedDict) else dict.__iter__
 
 
 class Items:

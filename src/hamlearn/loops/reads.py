@@ -10,12 +10,13 @@ from __future__ import annotations
 import dis
 import functools
 import gc
+import itertools
 import random
 import sys
 import types
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,12 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn._torch_private import HOOKS, tensor_hooks
+from hamlearn.loops import outside
 from hamlearn.loops.compared import (
     MISSING,
     content,
     generators,
     in_library,
     is_atom,
+    own_names,
     restore_generators,
     same_items,
     slot_names,
@@ -38,21 +41,6 @@ from hamlearn.loops.compared import (
 from hamlearn.loops.noted import Items, Noted
 from hamlearn.loops.values import UnsupportedError
 
-_OUTSIDE = {"time", "secrets", "uuid", "socket", "select", "queue", "_queue", "_socket", "subprocess"}
-"""Modules whose functions answer something else at every call."""
-_ASKS = {"open", "input", "globals", "eval", "exec"}
-"""Built-in functions that do, or that may read anything."""
-_CALLERS = (
-    "hamlearn.",
-    "torch.nn.",
-    "torch.autograd.",
-    "torch.utils.checkpoint",
-    "torch.func",
-    "torch._functorch",
-)
-"""Where the step calls the user's functions from."""
-_ASIDE = ("importlib.", "logging", "warnings")
-"""What these call, finders and handlers of other libraries among it, computes nothing."""
 _MOST = 2_000
 """How many values are followed before the search is given up."""
 
@@ -72,6 +60,9 @@ class Reads(Noted):
         >>> reads.changed()
         "gain['value']"
     """
+
+    reads_grad = False
+    """Whether the step reads something called `grad`, which may be that of a tensor."""
 
     def network(self, network: nn.Module) -> None:
         """Note down a network, whose parameters and buffers are inputs, not values."""
@@ -120,7 +111,7 @@ class Reads(Noted):
         def called(frame: types.FrameType, event: str, arg: Any) -> None:
             module = frame.f_globals.get("__name__")
             # What was made by `exec` need not have a module: it is the user's.
-            if (module is not None and in_library(module)) or failed or not _of_step(frame, counted):
+            if (module is not None and in_library(module)) or failed or not outside.of_step(frame, counted):
                 return
             counted[id(frame.f_code)] = frame.f_code
             try:
@@ -148,6 +139,8 @@ class Reads(Noted):
             raise failed[0]
         if changed is not None:
             raise UnsupportedError(f"calling it changes {changed}")
+        if self.reads_grad:
+            self._gradients()
         if drawn:
             raise UnsupportedError("it draws random numbers of Python or NumPy")
 
@@ -165,34 +158,59 @@ class Reads(Noted):
     def _globals(self, code: types.CodeType, scope: dict[str, Any]) -> None:
         instructions = list(dis.get_instructions(code))
         attributes = {i.argval for i in instructions if i.opname in ("LOAD_ATTR", "LOAD_METHOD", "IMPORT_FROM")}
-        if any(i.opname == "STORE_ATTR" and i.argval == "data" for i in instructions):
-            raise UnsupportedError(f"{code.co_name}() sets the data of a tensor, which no recording sees")
+        outside.refuse_code(code, instructions, attributes)
+        self.reads_grad |= "grad" in attributes
         for name in {i.argval for i in instructions if i.opname in ("LOAD_GLOBAL", "LOAD_NAME")}:
             value, label = scope.get(name, MISSING), f"the global {name!r} of {scope.get('__name__')}"
-            if value is MISSING:
-                if name in _ASKS:
-                    raise UnsupportedError(f"{code.co_name}() calls {name}()")
-                continue
+            # A global may come later, and hide a name of Python's own.
             self.name(scope, name, value, label)
-            if not isinstance(value, types.ModuleType):
-                _refuse_outside(value, attributes, f"{code.co_name}()")
-                self.follow(label, value)
-            elif value.__name__.split(".")[0] in _OUTSIDE:
-                raise UnsupportedError(f"{code.co_name}() reads the module {value.__name__!r}")
-            else:
+            if value is MISSING:
+                outside.refuse_builtin(name, f"{code.co_name}()")
+                continue
+            outside.refuse_value(value, attributes, f"{code.co_name}()")
+            if isinstance(value, types.ModuleType):
                 self._module(value, attributes, name)
+            else:
+                self.follow(label, value)
+        for name in outside.imported(instructions, scope):
+            self._imported(name, attributes, f"{code.co_name}()")
+
+    def _gradients(self) -> None:
+        """Note down `grad` of every tensor; that of a weight, which is an input, only as long as there is none."""
+        valued = {id(tensor) for tensor, _, _ in self.tensors}
+        for tensor in list(self.seen.values()):
+            if type(tensor) not in (Tensor, nn.Parameter) or not tensor.is_leaf:
+                continue
+            if id(tensor) not in valued and tensor.grad is not None:
+                raise UnsupportedError("it may read the grad of a weight, which a recorded step does not see")
+            self.name(tensor, "grad", tensor.grad, "the grad of a tensor")
+            self.follow("the grad of a tensor", tensor.grad)
+
+    def _imported(self, name: str, attributes: set[str], where: str) -> None:
+        """What a function imports when it is called, which is what a module holds then."""
+        for path in itertools.accumulate(name.split("."), "{}.{}".format):
+            module = sys.modules.get(path)
+            if module is None:
+                raise UnsupportedError(f"{where} imports {path!r}, which has not been imported before")
+            outside.refuse_value(module, attributes, where)
+            self.name(sys.modules, path, module, f"the module {path!r}")
+            self._module(module, attributes, path)
 
     def _module(self, module: types.ModuleType, names: set[str], label: str) -> None:
-        if module.__name__ == "os" and names & {"environ", "getenv"}:
-            raise UnsupportedError("it reads the environment of the process")
-        if in_library(module.__name__):
+        if in_library(module.__name__) or id(module) in self.seen:
             return
         for name in names:
             value = vars(module).get(name, MISSING)
-            if value is not MISSING:
-                self.name(vars(module), name, value, f"{label}.{name}")
-                if not isinstance(value, types.ModuleType):
-                    self.follow(f"{label}.{name}", value)
+            if value is MISSING:
+                continue
+            self.name(vars(module), name, value, f"{label}.{name}")
+            if isinstance(value, types.ModuleType):
+                # Packages and their modules refer to each other.
+                self.seen[id(module)] = module
+                self._module(value, names, f"{label}.{name}")
+                del self.seen[id(module)]
+            else:
+                self.follow(f"{label}.{name}", value)
 
     def _parts(self, label: str, value: Any) -> Parts:
         if isinstance(value, Tensor):
@@ -214,7 +232,12 @@ class Reads(Noted):
             return self._function(label, value)
         if isinstance(value, types.MethodType):
             return [(label, value.__self__), (label, value.__func__)]
+        if isinstance(value, functools._lru_cache_wrapper):
+            outside.refuse_results(label, value)
+            return self._fields(label, value)
         if isinstance(value, functools.partial):
+            for part in ("func", "args", "keywords"):
+                self.name(value, part, getattr(value, part), f"{label}.{part}")
             return [(label, value.func), (f"{label}.args", value.args), (f"{label}.keywords", value.keywords)]
         if isinstance(value, np.ndarray):
             self.arrays.append((value, value.copy(), lambda array: array, label))
@@ -250,6 +273,7 @@ class Reads(Noted):
             return []
         if not hasattr(value, "__dict__") and not slot_names(kind):
             raise UnsupportedError(f"{label} is a {kind.__module__}.{kind.__name__}, which cannot be compared")
+        self.kind(value, label)
         return [*self._fields(label, value), (kind.__name__, kind)]
 
     def _fields(self, label: str, value: Any) -> Parts:
@@ -269,9 +293,12 @@ class Reads(Noted):
     def _class(self, cls: type) -> Parts:
         """What the user's classes hold, which methods read like the fields of an object."""
         found: Parts = []
+        if not in_library(type(cls).__module__):
+            found.append((type(cls).__name__, type(cls)))
         for base in cls.__mro__:
             if in_library(base.__module__):
                 continue
+            self.classes.append((base, base.__mro__, own_names(base)))
             for name, value in list(vars(base).items()):
                 if name.startswith("__") and not isinstance(value, types.FunctionType):
                     continue
@@ -292,29 +319,3 @@ class Reads(Noted):
             self.cells.append((cell, held, where))
             found.append((where, held))
         return [*found, *self._fields(label, value)]
-
-
-def _refuse_outside(value: Any, attributes: set[str], where: str) -> None:
-    module = getattr(value, "__module__", None)
-    if isinstance(value, types.BuiltinFunctionType) and module in _OUTSIDE:
-        raise UnsupportedError(f"{where} calls {module}.{value.__name__}()")
-    if module == "datetime" and attributes & {"now", "today", "utcnow"}:
-        raise UnsupportedError(f"{where} asks for the date")
-
-
-def _of_step(frame: types.FrameType, counted: Mapping[int, types.CodeType]) -> bool:
-    """Whether the step calls this, through modules and functions, and not a library for reasons of its own.
-
-    While it records, PyTorch imports, logs and simplifies, which runs the code of other libraries and is no part
-    of the step.
-    """
-    caller = frame.f_back
-    while caller is not None:
-        name = str(caller.f_globals.get("__name__"))
-        if id(caller.f_code) in counted or name.startswith(_CALLERS):
-            return True
-        if name.startswith(_ASIDE) or not in_library(name):
-            return False
-        # A decorator of PyTorch's, or a function of Python's that calls what it was given.
-        caller = caller.f_back
-    return True
