@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import json
 import math
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from benchmarks import _credit_study
+from benchmarks import _credit_study, credit
 from benchmarks._credit_contenders import CONTENDERS, taking_part
 from benchmarks._credit_study import best
 from benchmarks.credit_tasks import series, symbols, tmaze
@@ -97,6 +98,20 @@ def test_a_dense_net_with_radius_1_learns_recall_unless_others_are_named_and_win
         assert CONTENDERS[rule].grid(recall) == (3e-4, 1e-3, 3e-3, 1e-2)
         assert CONTENDERS[rule].grid(other) == (1e-3, 3e-3, 1e-2)
     assert CONTENDERS["snap1"].grid(recall) == CONTENDERS["snap1-radius-1"].grid(recall) == (3e-4, 1e-3, 3e-3)
+
+
+def test_a_report_names_the_command_that_it_was_made_by_rules_and_seeds_included(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(_credit_study, "study", lambda *given: (asked.append(given[:3]), {"rows": []})[1])
+    monkeypatch.setattr(credit._credit_views, "show", lambda found, console: None)
+    monkeypatch.setattr(credit._credit_views, "figure", lambda path, found: None)
+    for options in ({}, {"rules": ["snap1", "rtu"], "seeds": 5}):
+        credit.run(tmp_path, tasks=["recall-20"], **options)
+        (path,) = tmp_path.glob("*-credit-recall-20.json")
+        assert json.loads(path.read_text())["rerun"] == "hamlearn bench credit --task recall-20" + (
+            " --rule snap1 --rule rtu --seeds 5" if options else ""
+        )
+    assert asked == [("recall-20", list(CONTENDERS), 3), ("recall-20", ["snap1", "rtu"], 5)]
 
 
 def test_the_floors_of_delayed_add_are_what_knowing_the_lags_costs():
