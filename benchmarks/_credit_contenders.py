@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -31,10 +31,15 @@ WINDOW = 25
 """Steps that truncated BPTT stores, and makes one update of."""
 ONLINE, WINDOWED = (3e-4, 1e-3, 3e-3), (1e-3, 3e-3, 1e-2)
 """Adam's rates: for rules that move the weights at every target, and for those that do once in a window."""
+LOWER = 3e-4
+"""One more rate for windows on recall, where the lowest of theirs does best."""
+RADIUS_1 = "-radius-1"
+"""How the names of rules end that learn a dense net whose U starts with a spectral radius of about 1."""
 CHUNK = 1_000
 
 CELLS: dict[str, Callable[[int, int, int], Any]] = {
     "dense": lambda inputs, units, span: DenseTanh(inputs, units),
+    "dense, radius 1": lambda inputs, units, span: DenseTanh(inputs, units, radius=1.0),
     "GRU": lambda inputs, units, span: ColumnarGRU(inputs, units, t_max=max(2, span)),
     "RTU": lambda inputs, units, span: RTU(inputs, units),
     "LRU": lambda inputs, units, span: LRU(inputs, units),
@@ -53,6 +58,7 @@ class Contender:
         rates: Those tried.
         learns: Whether the state net learns; the control's does not.
         units: Instead of the task's.
+        only: How the names of its tasks begin; on others it learns where `--rule` names it.
     """
 
     name: str
@@ -62,6 +68,11 @@ class Contender:
     rates: tuple[float, ...] = ONLINE
     learns: bool = True
     units: int | None = None
+    only: str = ""
+
+    def grid(self, task: Task) -> tuple[float, ...]:
+        """The rates tried on a task."""
+        return (LOWER, *self.rates) if self.rule is None and task.name.startswith("recall") else self.rates
 
     def network(self, task: Task, seed: int) -> tuple[Any, nn.Module]:
         """A new cell and its readout: linear, but for the LRU, which leaves all bending to it."""
@@ -102,7 +113,21 @@ CONTENDERS = {
     "rtu": Contender("Sensitivity", "RTU", Own(), Sensitivity()),
     "lru": Contender("Sensitivity", "LRU", Own(), Sensitivity()),
 }
+CONTENDERS |= {
+    rule + RADIUS_1: replace(CONTENDERS[rule], cell="dense, radius 1", only="recall")
+    for rule in ("frozen", "cleared", "snap1", "tbptt")
+}
 """By the names that `--rule` takes."""
+
+
+def taking_part(task: str) -> list[str]:
+    """The rules that learn a task where none is named.
+
+    Example:
+        >>> "snap1-radius-1" in taking_part("recall-10"), "snap1-radius-1" in taking_part("henon")
+        (True, False)
+    """
+    return [rule for rule, contender in CONTENDERS.items() if task.startswith(contender.only)]
 
 
 class Trial:

@@ -67,7 +67,7 @@ def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[
 
 def _row(contender: Contender, way: Trial, tasks: list[Task]) -> Row:
     first = tasks[0]
-    outputs = {rate: way.learn(first, rate, 0) for rate in contender.rates}
+    outputs = {rate: way.learn(first, rate, 0) for rate in contender.grid(first)}
     grid = {rate: first.score(y) for rate, y in outputs.items()}
     rate = best(grid, higher=first.metric == "accuracy")
     runs = [outputs[rate], *(way.learn(task, rate, seed) for seed, task in enumerate(tasks[1:], 1))]

@@ -8,6 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks._credit_contenders import RADIUS_1
 from benchmarks.credit_tasks.symbols import FLOORS
 
 COLORS = {
@@ -38,7 +39,7 @@ def show(found: dict[str, Any], console: Console) -> None:
         grid = ", ".join(f"{rate}: {score:.4f}" for rate, score in row["grid"].items())
         table.add_row(
             row["name"],
-            f"{row['cell']} {row['units']}",
+            f"{row['units']} {row['cell']}",
             f"{row['score']:.4f}",
             seeds,
             f"{row['rate']:g} ({grid})",
@@ -60,9 +61,12 @@ def figure(path: Path, found: dict[str, Any]) -> None:
         for row in found["rows"]:
             count = max(1, len(row["curve"]))
             steps = [found["steps"] * (k + 1) / count for k in range(len(row["curve"]))]
-            known, label = row["rule"] in COLORS, f"{row['name']}, {row['cell']}"
-            (line,) = axis.plot(steps, row["curve"], label=label, color=COLORS.get(row["rule"], "0.55"))
-            line.set(linewidth=1.8 if known else 1.0, linestyle="-" if known else next(greys))
+            # A rule from another start has the rule's colour, dashed.
+            rule = row["rule"].removesuffix(RADIUS_1)
+            known, label = rule in COLORS, f"{row['name']}, {row['cell']}"
+            (line,) = axis.plot(steps, row["curve"], label=label, color=COLORS.get(rule, "0.55"))
+            style = "-" if rule == row["rule"] else "--"
+            line.set(linewidth=1.8 if known else 1.0, linestyle=style if known else next(greys))
         for name, level in _levels(found["task"]):
             axis.axhline(level, color="0.7", linewidth=0.8, linestyle="--")
             axis.annotate(name, (0, level), xytext=(2, 2), textcoords="offset points", color="0.4", fontsize=8)

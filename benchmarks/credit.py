@@ -1,7 +1,8 @@
 """Credit over time: synthetic tasks, each learned by every rule at its best rate; kept as dated reports.
 
-`hamlearn bench credit` takes all tasks and rules, a core-hour or so; `--task` and `--rule` choose. Each task has a
-report and a figure of its own. `--braintrace PYTHON` also runs the closest rival, in an interpreter that has it.
+`hamlearn bench credit` takes all tasks and rules, a core-hour or so; `--task` and `--rule` choose, and `--seeds`
+says how many runs a score is the mean of. Each task has a report and a figure of its own. `--braintrace PYTHON`
+also runs the closest rival, in an interpreter that has it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from rich.console import Console
 
 from benchmarks import _credit_mazes, _credit_price, _credit_rival, _credit_study, _credit_views, _report
-from benchmarks._credit_contenders import CONTENDERS
+from benchmarks._credit_contenders import CONTENDERS, taking_part
 from hamlearn.errors import ConfigError
 
 PRICE = "price"
@@ -28,6 +29,7 @@ def run(
     quick: bool = False,
     tasks: Sequence[str] = (),
     rules: Sequence[str] = (),
+    seeds: int | None = None,
     braintrace: Path | None = None,
 ) -> dict[str, Any]:
     """Learn the tasks, print a table of each, draw its figure, and write its report.
@@ -36,14 +38,17 @@ def run(
         out: Folder for reports and figures.
         quick: A few hundred steps of two tasks by two rules, where none are named: whether it works.
         tasks: Some of `TASKS`; none: all.
-        rules: Some of `CONTENDERS`; none: all.
+        rules: Some of `CONTENDERS`; none: all that take part in the task.
+        seeds: Runs of each rule; `SEEDS` if not given, one if quick.
         braintrace: An interpreter in whose environment braintrace is installed.
     """
     _require(tasks, TASKS, "--task")
     _require(rules, list(CONTENDERS), "--rule")
+    if seeds is not None and seeds < 1:
+        raise ConfigError(f"--seeds {seeds} leaves nothing to take a mean of: give at least 1")
     console, threads = Console(), torch.get_num_threads()
     chosen = list(tasks) or (["anbn", "t-maze-10", PRICE] if quick else TASKS)
-    by = list(rules) or (["uoro", "sensitivity"] if quick else list(CONTENDERS))
+    runs = seeds or (1 if quick else SEEDS)
     found = {}
     torch.set_num_threads(1)
     try:
@@ -54,10 +59,11 @@ def run(
                 _report.write(out, "credit-price", found[name], rerun="hamlearn bench credit --task price")
                 continue
             study = _credit_mazes.study if name in _credit_mazes.TASKS else _credit_study.study
-            found[name] = study(name, by, 1 if quick else SEEDS, quick, console.log)
+            by = list(rules) or (["uoro", "sensitivity"] if quick else taking_part(name))
+            found[name] = study(name, by, runs, quick, console.log)
             _credit_views.show(found[name], console)
             _credit_views.figure(out / f"credit-{name}.png", found[name])
-            options = "".join(f" --rule {rule}" for rule in rules)
+            options = "".join(f" --rule {rule}" for rule in rules) + (f" --seeds {seeds}" if seeds else "")
             rerun = f"hamlearn bench credit --task {name}{options}"
             _report.write(out, f"credit-{name}", found[name], rerun=rerun)
         if braintrace is not None:

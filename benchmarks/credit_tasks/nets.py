@@ -15,7 +15,16 @@ from hamlearn.cells.columnar import Local, outer, slots
 class DenseTanh(nn.Module):
     """h⁺ = tanh(W u + U h + b): every unit sees all others' past. W, U start uniform in ±1/√n, b at 0.
 
+    The spectral radius of such a U is about 1/√3 = 0.58: at first, what the state holds shrinks to that share or
+    below at every step. With `radius`, U starts normal instead, with deviation `radius`/√n, and its spectral
+    radius is about `radius` for large n; W stays as it is.
+
     `local` is each unit's own part alone, and so not the whole derivative; `whole` has all of ∂h⁺/∂h.
+
+    Args:
+        inputs: Size of u.
+        units: n.
+        radius: Spectral radius of U at the start, about; `None`: U uniform in ±1/√n.
 
     Example:
         >>> import torch
@@ -24,13 +33,15 @@ class DenseTanh(nn.Module):
         torch.Size([5, 3, 3])
     """
 
-    def __init__(self, inputs: int, units: int) -> None:
+    def __init__(self, inputs: int, units: int, radius: float | None = None) -> None:
         super().__init__()
         self.units = self.hidden_size = units
         self.input_size = inputs
         wide = 1 / math.sqrt(units)
         self.weight = nn.Parameter(torch.empty(units, inputs).uniform_(-wide, wide))
         self.recurrent = nn.Parameter(torch.empty(units, units).uniform_(-wide, wide))
+        if radius is not None:
+            nn.init.normal_(self.recurrent, std=radius * wide)
         self.bias = nn.Parameter(torch.zeros(units))
 
     def initial_state(self, u: Tensor) -> Tensor:

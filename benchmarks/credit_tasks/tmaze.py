@@ -38,20 +38,20 @@ class Maze:
 
     def observe(self, position: Tensor, goal: Tensor) -> Tensor:
         """One-hot of four."""
-        start, end = (position == 0).float(), (position == self.length).float()
+        start, end = (position == 0).to(goal), (position == self.length).to(goal)
         return torch.stack([start * (1 - goal), start * goal, (1 - start) * (1 - end), end], -1)
 
     def step(
         self, position: Tensor, goal: Tensor, clock: Tensor, action: Tensor
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """(position, clock, reward, done, success) after an action; what is done has yet to be put back."""
-        junction = (position == self.length).float()
-        forward, turn = (action == 0).float(), (action != 0).float()
-        right = (action == 1 + goal.long()).float()
+        junction = (position == self.length).to(goal)
+        forward, turn = (action == 0).to(goal), (action != 0).to(goal)
+        right = (action == 1 + goal.long()).to(goal)
         success = junction * turn * right
         reward = 4.0 * success - 0.4 * junction * turn * (1 - right) - 0.1 * (1 - junction * turn)
         clock = clock + 1
-        done = torch.maximum(junction * turn, (clock >= 2 * self.length).float())
+        done = torch.maximum(junction * turn, (clock >= 2 * self.length).to(goal))
         return position + (1 - junction) * forward, clock, reward, done, success
 
 

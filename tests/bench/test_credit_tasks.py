@@ -3,6 +3,7 @@
 import copy
 import functools
 import itertools
+import json
 import math
 
 import pytest
@@ -10,6 +11,8 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from benchmarks import _credit_study, credit
+from benchmarks._credit_contenders import CONTENDERS, taking_part
 from benchmarks._credit_study import best
 from benchmarks.credit_tasks import series, symbols, tmaze
 from benchmarks.credit_tasks.looped import Looped, eagerly
@@ -68,6 +71,47 @@ def test_recall_asks_for_the_cue_of_the_episode_at_the_go_line(delay):
         assert not task.has[first:last].any()
     assert 0 < bit.mean() < 1
     assert task.restart is None
+
+
+def test_a_dense_net_starts_with_the_spectral_radius_that_is_asked_for_and_with_less_otherwise():
+    torch.manual_seed(0)
+    n = 400
+    usual, wide = DenseTanh(6, n), DenseTanh(6, n, radius=2.0)
+    bound = 1 / math.sqrt(n)
+    assert usual.recurrent.abs().max() <= bound
+    assert wide.weight.abs().max() <= bound
+    # The law of the circle: deviation times √n.
+    for cell, radius in ((usual, 1 / math.sqrt(3)), (wide, 2.0)):
+        assert torch.linalg.eigvals(cell.recurrent).abs().max().item() == pytest.approx(radius, rel=0.1)
+        assert cell.recurrent.std().item() == pytest.approx(radius * bound, rel=0.01)
+
+
+def test_a_dense_net_with_radius_1_learns_recall_unless_others_are_named_and_windows_try_one_rate_more_there():
+    here = {f"{rule}-radius-1" for rule in ("frozen", "cleared", "snap1", "tbptt")}
+    for task in _credit_study.TASKS:
+        assert set(taking_part(task)) == set(CONTENDERS) - (set() if task.startswith("recall") else here)
+    for rule in here:
+        assert CONTENDERS[rule].cell == "dense, radius 1"
+        assert CONTENDERS[rule].rule == CONTENDERS[rule.removesuffix("-radius-1")].rule
+    recall, other = symbols.recall(24, 10), symbols.anbn(24)
+    for rule in ("tbptt", "tbptt-radius-1"):
+        assert CONTENDERS[rule].grid(recall) == (3e-4, 1e-3, 3e-3, 1e-2)
+        assert CONTENDERS[rule].grid(other) == (1e-3, 3e-3, 1e-2)
+    assert CONTENDERS["snap1"].grid(recall) == CONTENDERS["snap1-radius-1"].grid(recall) == (3e-4, 1e-3, 3e-3)
+
+
+def test_a_report_names_the_command_that_it_was_made_by_rules_and_seeds_included(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(_credit_study, "study", lambda *given: (asked.append(given[:3]), {"rows": []})[1])
+    monkeypatch.setattr(credit._credit_views, "show", lambda found, console: None)
+    monkeypatch.setattr(credit._credit_views, "figure", lambda path, found: None)
+    for options in ({}, {"rules": ["snap1", "rtu"], "seeds": 5}):
+        credit.run(tmp_path, tasks=["recall-20"], **options)
+        (path,) = tmp_path.glob("*-credit-recall-20.json")
+        assert json.loads(path.read_text())["rerun"] == "hamlearn bench credit --task recall-20" + (
+            " --rule snap1 --rule rtu --seeds 5" if options else ""
+        )
+    assert asked == [("recall-20", list(CONTENDERS), 3), ("recall-20", ["snap1", "rtu"], 5)]
 
 
 def test_the_floors_of_delayed_add_are_what_knowing_the_lags_costs():
@@ -165,6 +209,58 @@ def test_an_agent_learns_by_the_gradient_of_its_loss_and_runs_compiled():
     assert torch.equal(done, eager)
     for one, other in zip(loop.carry, after, strict=True):
         assert torch.allclose(one, other, atol=2e-4)
+
+
+def test_an_agents_gradient_is_that_of_its_loss_through_the_whole_episode():
+    torch.manual_seed(0)
+    length, lanes = 3, tmaze.LANES
+    cell, generator = hl.cells.ColumnarGRU(4, 5, t_max=3).double(), torch.Generator().manual_seed(1)
+    agent = tmaze.ActorCritic(Restarting(cell), Own(), tmaze.Maze(length), lr=0.0)
+    agent.readout.double()
+    goal = torch.randint(2, (lanes,), generator=generator).double()
+    samples = [row.double() for row in tmaze._draw(agent, 40, generator)]
+    found = []
+    agent.adam.step = lambda theta, moments, grads: (theta, (found.append(grads), moments)[1])
+    _, (ended, _) = eagerly(agent.act, agent.begin(goal), samples)
+    # The same by autograd through all steps since the restart, in a maze written down once more, lane by lane.
+    weights = list(agent.net.parameters())
+    places, clocks, sides = [0] * lanes, [0] * lanes, [int(side) for side in goal]
+    timed_out = won = 0
+
+    def seen():
+        lines = [side if at == 0 else 3 if at == length else 2 for at, side in zip(places, sides, strict=True)]
+        return nn.functional.one_hot(torch.tensor(lines), 4).double()
+
+    h = cell(seen(), torch.zeros(lanes, 5).double())
+    for chance, fresh, grads in zip(samples[0], samples[1], found, strict=True):
+        y = agent.readout(h)
+        policy = torch.softmax(y[:, :3], -1)
+        actions = [int((chance[b] > policy[b].cumsum(-1)[:2]).sum()) for b in range(lanes)]
+        rewards, done = [-0.1] * lanes, [False] * lanes
+        for b, action in enumerate(actions):
+            clocks[b] += 1
+            if places[b] == length and action > 0:
+                rewards[b], done[b] = (4.0 if action == 1 + sides[b] else -0.4), True
+                won += rewards[b] > 0
+            elif places[b] < length and action == 0:
+                places[b] += 1
+            timed_out += clocks[b] == 2 * length and not done[b]
+            if done[b] or clocks[b] == 2 * length:
+                done[b], places[b], clocks[b], sides[b] = True, 0, 0, int(fresh[b])
+        over = torch.tensor(done).double()
+        ahead = cell(seen(), (1 - over).unsqueeze(-1) * h)
+        wanted = (
+            torch.tensor(rewards, dtype=torch.float64) + 0.99 * (1 - over) * agent.readout(ahead)[:, 3].detach()
+        )
+        delta, chosen = wanted - y[:, 3], policy[range(lanes), actions].log()
+        entropy = -(policy * policy.log()).sum(-1)
+        loss = (-delta.detach() * chosen + 0.5 * delta**2 - 0.01 * entropy).mean()
+        for one, other in zip(grads, torch.autograd.grad(loss, weights, retain_graph=True), strict=True):
+            assert torch.allclose(one, other, rtol=0, atol=1e-12)
+        h = ahead
+    assert timed_out > 0
+    assert won > 0
+    assert ended.sum() > timed_out + won
 
 
 def test_a_frozen_agent_moves_its_readout_alone():

@@ -47,6 +47,9 @@ def bench(
     rule: Annotated[
         list[str] | None, typer.Option(help="For credit: which rule, such as sensitivity; may be repeated.")
     ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="For credit: how many runs a score is the mean of; three if not given.")
+    ] = None,
     braintrace: Annotated[
         Path | None,
         typer.Option(help="For credit: a Python interpreter with braintrace installed, to compare with."),
@@ -58,9 +61,9 @@ def bench(
     """
     chosen = names or list(Benchmark)
     _require_device(chosen, device)
-    options = {"tasks": task or (), "rules": rule or (), "braintrace": braintrace}
-    if any(options.values()) and chosen != [Benchmark.credit]:
-        raise ConfigError("--task, --rule and --braintrace are for credit alone: hamlearn bench credit")
+    options = {"tasks": task or (), "rules": rule or (), "seeds": seeds, "braintrace": braintrace}
+    if any(option not in ((), None) for option in options.values()) and chosen != [Benchmark.credit]:
+        raise ConfigError("--task, --rule, --seeds and --braintrace are for credit alone: hamlearn bench credit")
     _find_benchmarks()
     for name in chosen:
         try:
