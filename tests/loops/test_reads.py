@@ -7,6 +7,7 @@ from types import MappingProxyType, SimpleNamespace
 import pytest
 from torch import nn
 
+from hamlearn.loops import UnsupportedError
 from hamlearn.loops.reads import Reads
 
 
@@ -63,3 +64,14 @@ def test_dicts_and_lists_are_given_back_what_they_held():
     reads.put_back()
     assert reads.changed() is None
     assert value == {"full": {"a": 1.0}, "empty": {}, "list": [1.0]}
+
+
+def test_a_deep_network_is_followed_to_its_last_part_and_more_than_can_be_compared_is_refused():
+    deep = nn.Sequential(*(part for _ in range(150) for part in (nn.Linear(1, 1), nn.Dropout(0.5))))
+    reads = Reads()
+    reads.network(deep)
+    assert reads.changed() is None
+    deep[-1].p = 0.25
+    assert reads.changed() == "the network.299.p"
+    with pytest.raises(UnsupportedError, match="refers to more values than can be followed"):
+        Reads().follow("much", [[k] for k in range(30_000)])

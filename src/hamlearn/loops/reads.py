@@ -41,7 +41,7 @@ from hamlearn.loops.compared import (
 from hamlearn.loops.noted import Items, Noted
 from hamlearn.loops.values import UnsupportedError
 
-_MOST = 2_000
+_MOST = 20_000
 """How many values are followed before the search is given up."""
 
 Parts = list[tuple[str, Any]]
