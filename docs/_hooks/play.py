@@ -19,8 +19,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parents[2]
-SHARED = ("matplotlib.pyplot", "hamlearn.learner", "torch.fx.experimental.proxy_tensor")
-"""What most pages load; the last is PyTorch's part of the compiled engine."""
+SHARED = ("matplotlib.pyplot", "hamlearn.learner", "torch._inductor.config")
+"""What most pages load; the last brings all that PyTorch loads when it first records a step."""
 
 
 def play(source: Path) -> None:
