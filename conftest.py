@@ -4,6 +4,7 @@ The blocks of a page share one namespace and run in order, in a folder of their 
 """
 
 import gc
+import importlib
 import os
 import sys
 from contextlib import ExitStack, chdir
@@ -59,5 +60,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """What is loaded by now stays: whoever collects garbage later need not look through it again."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # Part of a whole run, which records steps sooner or later: what PyTorch loads for that is loaded now.
+        importlib.import_module("torch._inductor.config")
     gc.collect()
     gc.freeze()

@@ -35,7 +35,7 @@ CLOSE = 1e-4
 
 def measure(device: str, quick: bool = False) -> dict[str, Any]:
     """All workloads, each with every contender that this machine can run."""
-    steps, rounds = (2 * contenders.CHUNK, 2) if quick else (8 * contenders.CHUNK, 15)
+    steps, rounds = (contenders.CHUNK, 2) if quick else (8 * contenders.CHUNK, 15)
     if device != "cpu" and not quick:
         # An eager step on a GPU takes a millisecond: less of them keeps all of it within minutes.
         steps, rounds = 4 * contenders.CHUNK, 3

@@ -20,7 +20,9 @@ import subprocess
 import sys
 import tempfile
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -146,19 +148,32 @@ def run(*asked: Job) -> None:
 
 
 def _work_off(waiting: deque[Job]) -> None:
-    # SOURCE_DATE_EPOCH: the same figure is the same file, whenever it is drawn.
-    setting = {"MATPLOTLIBRC": str(HERE / "matplotlibrc"), "OMP_NUM_THREADS": "1", "SOURCE_DATE_EPOCH": "0"}
-    setting |= {"PYTHONWARNINGS": "error"}
-    command = [sys.executable, str(HERE / "play.py"), str(LIMIT)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | setting) as player:
+    with player() as playing:
         while waiting:
             try:
                 job = waiting.popleft()
             except IndexError:  # another thread was faster
                 return
-            with tempfile.TemporaryDirectory() as folder:
-                _play(job, player, Path(folder))
+            play(job, playing)
+
+
+@contextmanager
+def player() -> Iterator[subprocess.Popen[str]]:
+    """A process that has loaded the libraries, and forks for each page that it plays."""
+    # SOURCE_DATE_EPOCH: the same figure is the same file, whenever it is drawn.
+    setting = {"MATPLOTLIBRC": str(HERE / "matplotlibrc"), "OMP_NUM_THREADS": "1", "SOURCE_DATE_EPOCH": "0"}
+    setting |= {"PYTHONWARNINGS": "error"}
+    command = [sys.executable, str(HERE / "play.py"), str(LIMIT)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | setting) as playing:
+        yield playing
+
+
+def play(job: Job, player: subprocess.Popen[str]) -> None:
+    """Run a page or a drawing, unless what it makes is there."""
+    if not job.kept.exists():
+        with tempfile.TemporaryDirectory() as folder:
+            _play(job, player, Path(folder))
 
 
 def _play(job: Job, player: subprocess.Popen[str], folder: Path) -> None:

@@ -19,8 +19,8 @@ from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parents[2]
-SHARED = ("matplotlib.pyplot", "hamlearn.learner", "torch.fx.experimental.proxy_tensor")
-"""What most pages load; the last is PyTorch's part of the compiled engine."""
+SHARED = ("matplotlib.pyplot", "hamlearn.learner", "torch._inductor.config")
+"""What most pages of this site load; the last brings all that PyTorch loads when it first records a step."""
 
 
 def play(source: Path) -> None:
@@ -40,6 +40,8 @@ def serve(limit: int) -> None:
     """Play what is asked for on standard input until it ends; `limit` is in seconds of one core."""
     for line in sys.stdin:
         source, folder = json.loads(line)
+        for name in SHARED if Path(source).is_relative_to(ROOT) else ():
+            importlib.import_module(name)
         child = os.fork()
         if child == 0:
             _enter(Path(folder), limit)
@@ -61,6 +63,4 @@ def _enter(folder: Path, limit: int) -> None:
 
 
 if __name__ == "__main__":
-    for name in SHARED:
-        importlib.import_module(name)
     serve(int(sys.argv[1]))

@@ -87,27 +87,37 @@ def test_max_steps_reads_no_further() -> None:
     assert next(stream) is problem.samples[10]
 
 
-@pytest.mark.parametrize("setting", ALL, ids=name_of)
-@pytest.mark.parametrize("stop", [1, 16, 30])
-def test_saved_and_resumed_the_run_ends_bit_for_bit_the_same(
-    setting: dict[str, Any], stop: int, tmp_path: Path
-) -> None:
-    problem = regression()
+def shuffled(problem: Problem) -> hl.streams.Stream:
     data = torch.utils.data.TensorDataset(
         torch.cat([s.u for s in problem.samples]), torch.cat([s.target for s in problem.samples])
     )
-    make_stream = lambda: hl.streams.from_dataset(data, shuffle=True, epochs=2)  # noqa: E731
-    whole = problem.learner(**setting)
-    expected = [report.loss for report in whole.run(make_stream(), engine="compiled", chunk=16)]
+    return hl.streams.from_dataset(data, shuffle=True, epochs=2)
+
+
+@pytest.fixture(scope="module", params=ALL, ids=name_of)
+def undisturbed(request: pytest.FixtureRequest) -> tuple[dict[str, Any], hl.Learner, list[torch.Tensor]]:
+    """A setting, a learner that went through the whole stream, and its losses."""
+    problem = regression()
+    whole = problem.learner(**request.param)
+    losses = [report.loss for report in whole.run(shuffled(problem), engine="compiled", chunk=16)]
+    return request.param, whole, losses
+
+
+@pytest.mark.parametrize("stop", [1, 16, 30])
+def test_saved_and_resumed_the_run_ends_bit_for_bit_the_same(
+    undisturbed: tuple[dict[str, Any], hl.Learner, list[torch.Tensor]], stop: int, tmp_path: Path
+) -> None:
+    setting, whole, expected = undisturbed
+    problem = regression()
     first = problem.learner(**setting)
-    for number, _ in enumerate(first.run(make_stream(), engine="compiled", chunk=16), start=1):
+    for number, _ in enumerate(first.run(shuffled(problem), engine="compiled", chunk=16), start=1):
         if number == stop:
             first.save(tmp_path / "checkpoint")
             break
     second = problem.learner(**setting)
     second.load(tmp_path / "checkpoint")
     assert second.position == stop
-    found = [r.loss for r in second.run(make_stream(), engine="compiled", chunk=23, resume=True)]
+    found = [r.loss for r in second.run(shuffled(problem), engine="compiled", chunk=23, resume=True)]
     assert torch.equal(torch.stack(found), torch.stack(expected[stop:]))
     for a, b in zip(whole.network.parameters(), second.network.parameters(), strict=True):
         assert torch.equal(a, b)

@@ -59,7 +59,7 @@ def test_a_machine_without_a_compiler_is_told_so(folder: Path, monkeypatch: pyte
     program = small(0.0625)
     monkeypatch.setenv("CC", "/nonexistent")
     monkeypatch.setenv("PATH", "")
-    for name in ("compiler", "_machine"):
+    for name in ("compiler", "_version", "_machine"):
         monkeypatch.setattr(library, name, getattr(library, name).__wrapped__)
     with pytest.raises(UnsupportedError, match="no C compiler was found: install gcc or clang, or set CC"):
         Loop(program)
@@ -182,6 +182,14 @@ def test_a_compiler_that_refuses_leaves_nothing_behind(folder: Path, monkeypatch
         Loop(program)
     assert not cached(program)
     assert not list(folder.iterdir())
+
+
+def test_a_compiler_that_is_not_gcc_is_given_no_flags_of_gccs_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(library, "_version", lambda: "clang version 19.1.0")
+    monkeypatch.setattr(library, "GCC_LEVEL", ["-not-a-flag"])
+    torch.testing.assert_close(run(Loop(small(0.4375))), torch.full((400,), 1.4375).tanh())
 
 
 def test_vector_functions_are_not_needed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,7 +78,7 @@ def _whole_is_used(part: fx.Node) -> bool:
     return isinstance(whole, fx.Node) and any(user is not split for user in whole.users)
 
 
-def purified(graph: fx.GraphModule, table: Table) -> fx.GraphModule | None:
+def purified(graph: fx.GraphModule, table: Table) -> fx.Graph | None:
     """The same operations with nothing changed in place, and those of `table` taken apart.
 
     Args:
@@ -104,7 +104,7 @@ class _Purifier:
         """Which nodes look into the same memory."""
         self._place = {node: number for number, node in enumerate(graph.graph.nodes)}
 
-    def run(self) -> fx.GraphModule:
+    def run(self) -> fx.Graph:
         nodes = list(self._old.graph.nodes)
         if any(node.target in _LAID_OUT for node in nodes):
             raise _Shared
@@ -118,7 +118,7 @@ class _Purifier:
                 self._take_apart(node)
             else:
                 self._copy(node)
-        return fx.GraphModule(self._old, self._new)
+        return self._new
 
     def _copy(self, node: fx.Node) -> None:
         whole = node.args[0] if node.target is operator.getitem else None

@@ -74,10 +74,15 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
                 reason = unpurifiable(graph)
                 if reason is not None:
                     raise UnsupportedError(reason)
-                pure = purified(graph, _apart()) or traced(functionalize(graph), inputs, _apart())
+                pure = purified(graph, _apart())
+                owner = graph
+                if pure is None:
+                    owner = traced(functionalize(graph), inputs, _apart())
+                    pure = owner.graph
                 # Some operations, batch normalization among them, are taken apart into ones that write in place.
-                if any(writes(node) for node in pure.graph.nodes):
-                    pure = traced(functionalize(pure), inputs)
+                if any(writes(node) for node in pure.nodes):
+                    owner = traced(functionalize(fx.GraphModule(owner, pure)), inputs)
+                    pure = owner.graph
     except UnsupportedError:
         raise
     except Exception as error:
@@ -87,17 +92,18 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
         ) from error
     finally:
         logging.disable(muted)
-    for node in pure.graph.nodes:
+    for node in pure.nodes:
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise UnsupportedError(f"it draws random numbers ({node.target})")
     _simplify(pure)
-    return pure
+    # Only now: a module writes Python for its graph, and compiles it.
+    return fx.GraphModule(owner, pure)
 
 
-def _simplify(graph: fx.GraphModule) -> None:
+def _simplify(graph: fx.Graph) -> None:
     """Drop copies, which mean nothing where nothing changes in place, and compute equal things once."""
     known: dict[Any, fx.Node] = {}
-    for node in list(graph.graph.nodes):
+    for node in list(graph.nodes):
         if node.op != "call_function":
             continue
         target = getattr(node.target, "overloadpacket", None)
@@ -109,8 +115,7 @@ def _simplify(graph: fx.GraphModule) -> None:
         same = known.setdefault(key, node)
         if same is not node:
             node.replace_all_uses_with(same)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
+    graph.eliminate_dead_code()
 
 
 def _alike(one: Tensor, other: Tensor) -> bool:
