@@ -61,8 +61,11 @@ class Reads(Noted):
         "gain['value']"
     """
 
-    reads_grad = False
-    """Whether the step reads something called `grad`, which may be that of a tensor."""
+    def __init__(self) -> None:
+        super().__init__()
+        self.imports: list[tuple[str, set[str], str]] = []
+        self.reads_grad = False
+        """Whether the step reads something called `grad`, which may be that of a tensor."""
 
     def network(self, network: nn.Module) -> None:
         """Note down a network, whose parameters and buffers are inputs, not values."""
@@ -139,6 +142,9 @@ class Reads(Noted):
             raise failed[0]
         if changed is not None:
             raise UnsupportedError(f"calling it changes {changed}")
+        # By now they have been imported, but for those behind a branch that was not taken.
+        for name, attributes, where in self.imports:
+            self._imported(name, attributes, where)
         if self.reads_grad:
             self._gradients()
         if drawn:
@@ -172,8 +178,8 @@ class Reads(Noted):
                 self._module(value, attributes, name)
             else:
                 self.follow(label, value)
-        for name in outside.imported(instructions, scope):
-            self._imported(name, attributes, f"{code.co_name}()")
+        imported = outside.imported(instructions, scope)
+        self.imports += [(name, attributes, f"{code.co_name}()") for name in imported]
 
     def _gradients(self) -> None:
         """Note down `grad` of every tensor; that of a weight, which is an input, only as long as there is none."""
@@ -189,12 +195,12 @@ class Reads(Noted):
     def _imported(self, name: str, attributes: set[str], where: str) -> None:
         """What a function imports when it is called, which is what a module holds then."""
         for path in itertools.accumulate(name.split("."), "{}.{}".format):
-            module = sys.modules.get(path)
-            if module is None:
-                raise UnsupportedError(f"{where} imports {path!r}, which has not been imported before")
-            outside.refuse_value(module, attributes, where)
-            self.name(sys.modules, path, module, f"the module {path!r}")
-            self._module(module, attributes, path)
+            module = sys.modules.get(path, MISSING)
+            if not in_library(path):
+                self.name(sys.modules, path, module, f"the module {path!r}")
+            if isinstance(module, types.ModuleType):
+                outside.refuse_value(module, attributes, where)
+                self._module(module, attributes, path)
 
     def _module(self, module: types.ModuleType, names: set[str], label: str) -> None:
         if in_library(module.__name__) or id(module) in self.seen:
