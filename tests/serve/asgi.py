@@ -34,6 +34,8 @@ class Served:
         sections = {"network": NET, **sections}
         # Eager unless a test is about the engine: nothing has to be compiled then.
         sections["learner"] = {"engine": "eager", **sections.get("learner", {})}
+        # A busy machine takes long to compile, and most tests are not about that.
+        sections["serve"] = {"timeout": 120.0, **sections.get("serve", {})}
         self.settings = check(sections, folder)
 
     def __enter__(self) -> Served:

@@ -259,7 +259,7 @@ def test_beyond_loopback_nobody_reads_or_writes_anything_without_the_token(serve
         subprocess.run([*command, *names], check=True, capture_output=True)
         more = f'tls_cert = "{cert}"\ntls_key = "{key}"\n'
         tls = ssl.create_default_context(cafile=str(cert))
-    with Process(tmp_path, more, TOKEN, host="0.0.0.0", eager=False) as open_server:
+    with Process(tmp_path, more + "timeout = 60\n", TOKEN, host="0.0.0.0", eager=False) as open_server:
         routes = [("/predict", ONE), ("/label", {"id": 1, "target": [1.0]}), ("/state", None), ("/metrics", None),
                   ("/docs", None), ("/openapi.json", None), ("/", None)]  # fmt: skip
         for token in ("", TOKEN[:-1], TOKEN + "x"):
