@@ -3,6 +3,7 @@
 import asyncio
 import socket
 import threading
+import time
 
 import pytest
 
@@ -11,6 +12,19 @@ from hamlearn.serve.server import _listener
 from tests.serve.asgi import NET, Served
 
 ONE = {"u": [1.0, 2.0], "target": [0.5]}
+
+
+def idle(served):
+    """Wait until the learners' own thread waits: it would take a request that it finds on its way there."""
+    until = time.monotonic() + 20.0
+    while not served.service.worker._change._waiters and time.monotonic() < until:
+        time.sleep(0.001)
+
+
+def ask(served, path, value):
+    """Ask while nothing else is under way."""
+    idle(served)
+    return served.ask(path, value)
 
 
 def takers(served):
@@ -30,8 +44,8 @@ def test_a_round_that_took_a_moment_the_last_time_is_taken_where_requests_are_re
     with Served(tmp_path) as served:
         threads = takers(served)
         for _ in range(3):
-            assert served.ask("/predict", ONE).status == 200
-        served.ask("/predict", [ONE] * 2)
+            assert ask(served, "/predict", ONE).status == 200
+        ask(served, "/predict", [ONE] * 2)
         first, *rest, other = threads
         assert first.name == other.name == "hamlearn-learner"
         assert {thread.name for thread in rest} == {"MainThread"}
@@ -42,7 +56,7 @@ def test_a_round_that_took_long_is_left_to_the_learners_thread(tmp_path, monkeyp
     with Served(tmp_path) as served:
         threads = takers(served)
         for _ in range(3):
-            served.ask("/predict", ONE)
+            ask(served, "/predict", ONE)
         assert {thread.name for thread in threads} == {"hamlearn-learner"}
 
 
@@ -57,8 +71,8 @@ def test_an_agent_that_is_not_there_yet_is_made_by_the_learners_thread(tmp_path,
 
         served.service.agents._made = noted
         for _ in range(2):
-            served.ask("/predict", ONE)
-        assert served.ask("/predict?agent=other", ONE).status == 200
+            ask(served, "/predict", ONE)
+        assert ask(served, "/predict?agent=other", ONE).status == 200
         assert made == ["hamlearn-learner"]
 
 
@@ -78,7 +92,7 @@ def test_the_first_of_a_kind_is_taken_by_the_learners_thread_which_may_have_to_c
         for kind in kinds:
             for number in range(2):
                 again = {"id": f"b{number}"} if "id" in kind else {}
-                assert served.ask("/predict", {**kind, **again}).status == 200
+                assert ask(served, "/predict", {**kind, **again}).status == 200
         assert [thread.name for thread in threads] == ["hamlearn-learner", "MainThread"] * len(kinds)
 
 
@@ -107,6 +121,7 @@ def test_samples_and_errands_keep_their_order_whoever_takes_them(moment, tmp_pat
 
 def staggered(served, count):
     """Ask so many times, each a turn of the event loop after the one before; how many rounds that makes."""
+    idle(served)
 
     async def later(turns):
         for _ in range(turns):
