@@ -112,8 +112,10 @@ class TimedStream(Stream):
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         # Rows of arrays in memory: a block is one indexing and one subtraction, not one of each per sample.
         times, rows = self._columns[0], _arrays(self._columns[1:])
-        while rows is not None and isinstance(times, _INDEXED) and self._n < len(times):
+        while rows is not None and isinstance(times, _INDEXED):
             self._check_turn(turn)
+            if self._n == len(times):
+                return
             stop = min(self._n + size(), len(times))
             if self._clock.unit is None:
                 self._clock.find(times[self._n : self._n + FIRST + 1])
