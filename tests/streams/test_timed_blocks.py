@@ -93,6 +93,15 @@ def test_arrays_are_not_read_row_by_row() -> None:
     assert all(block.samples is None for block in blocks)
 
 
+def test_a_block_keeps_its_samples_when_the_arrays_are_written_to() -> None:
+    u, target = torch.ones(COUNT, 3), np.ones(COUNT)
+    block = next(iter(streams.timed(seconds(), u, target).blocks(lambda: 8)))
+    u.zero_()
+    target[:] = 0
+    assert torch.equal(block.sample(3).u, torch.ones(3))
+    assert block.sample(3).target.item() == 1.0
+
+
 @pytest.mark.parametrize("at", [0, 1, 33, 50, 99])
 def test_a_state_taken_between_blocks_is_that_between_samples(at) -> None:
     whole = parts(stream("tensor", "tensor", "classes"))

@@ -91,5 +91,8 @@ def test_an_event_loop_is_not_held_up(monkeypatch) -> None:
     monkeypatch.setattr(buffer, "LINGER", PATIENCE)
     queue = filled(4, 8)
     queue.take(4)
-    assert queue.put(arrival(4), turns=False)
+    loop = threading.Thread(target=queue.put, args=(arrival(4),), kwargs={"turns": False}, daemon=True)
+    loop.start()
+    loop.join(PATIENCE / 2)
+    assert not loop.is_alive()
     assert queue.waiting

@@ -123,7 +123,8 @@ class TimedStream(Stream):
             if taus is None:
                 # One of them wants a closer look: it is left out, or named.
                 break
-            parts = [column[self._n : stop] for column in rows]
+            # Copied, as samples are that are read one by one: the arrays may be written to before all are learned.
+            parts = [column[self._n : stop].clone() for column in rows]
             block = Block(len(taus), parts[:1], None, parts[1:], None)
             block.tau = None if all(tau is None for tau in taus) else taus
             self._n = stop

@@ -91,7 +91,7 @@ class Buffer:
 
     @property
     def full(self) -> bool:
-        """Whether `put` would wait."""
+        """Whether as many wait as may, so that `put` waits for the learner to take some."""
         return self._block and len(self._items) >= self._n
 
     def put(self, arrival: Arrival, *, turns: bool = True) -> bool:
