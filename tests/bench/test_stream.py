@@ -84,9 +84,27 @@ def test_a_second_pass_goes_on_where_the_first_one_ended(make):
 def test_without_jax_the_report_says_so(monkeypatch):
     monkeypatch.setitem(sys.modules, "jax", None)
     chosen = {"sgd_eager": contenders.sgd_eager, "hl_eager": contenders.hl_eager, "jax_scan": single._jax_scan()}
-    cell = single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", chosen)
+    cell = single._cell(WORKLOADS[1], contenders.CHUNK, contenders.CHUNK, 2, "cpu", chosen)
     assert "JAX is not installed" in cell["missing"]["jax_scan"]
     assert cell["over_jax"] == {}
+
+
+def test_contenders_that_are_called_for_every_step_see_the_beginning_of_the_stream():
+    seen = {}
+
+    def listening(name, make):
+        def made(problem):
+            seen[name] = problem
+            return make(problem)
+
+        return made
+
+    chosen = {"sgd_eager": contenders.sgd_eager, "hl_eager": contenders.hl_eager, "hl_scan": contenders.hl_scan}
+    chosen = {name: listening(name, make) for name, make in chosen.items()}
+    single._cell(WORKLOADS[1], 2 * contenders.CHUNK, contenders.CHUNK, 2, "cpu", chosen)
+    few, all_of_it = seen["sgd_eager"], seen["hl_scan"]
+    assert (len(few.u), len(few.target), len(all_of_it.u)) == (256, 256, 512)
+    assert few.u.equal(all_of_it.u[:256]) and few.target.equal(all_of_it.target[:256])
 
 
 def test_what_a_machine_lacks_is_told_and_the_rest_is_measured():
@@ -94,11 +112,11 @@ def test_what_a_machine_lacks_is_told_and_the_rest_is_measured():
         raise RuntimeError("no compiler\nhere")
 
     chosen = {"sgd_eager": contenders.sgd_eager, "hl_eager": contenders.hl_eager, "sgd_compiled": broken}
-    cell = single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", chosen)
+    cell = single._cell(WORKLOADS[1], contenders.CHUNK, contenders.CHUNK, 2, "cpu", chosen)
     assert cell["missing"] == {"sgd_compiled": "RuntimeError: no compiler"}
     assert set(cell["microseconds"]) == {"sgd_eager", "hl_eager"}
     with pytest.raises(RuntimeError, match="no compiler"):
-        single._cell(WORKLOADS[1], contenders.CHUNK, 2, "cpu", {**chosen, "hl_compiled": broken})
+        single._cell(WORKLOADS[1], contenders.CHUNK, contenders.CHUNK, 2, "cpu", {**chosen, "hl_compiled": broken})
 
 
 def test_every_source_is_read_and_learned_from(report):
