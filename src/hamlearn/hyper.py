@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from hamlearn._numbers import Scaling, check_scaling, nonnegative, per_time, positive_time, scheduled, share
 from hamlearn._numbers import Schedule as Schedule
 from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.rates import Rates, check_share, over_gaps
+from hamlearn.rates import Rates, check_share, over_gaps, over_many_gaps
 
 Beta = Scaling | Adaptive
 
@@ -256,30 +258,38 @@ class Hyper:
             eta, eta_z = over_gaps(eta, nominal)(step), over_gaps(eta_z, nominal)(step)
         return Rates(step, nominal, eta, eta_z, phi, self.s)
 
-    def along(self, taus: Iterable[float | None], *, first: bool = False) -> list[Rates]:
+    def along(self, taus: Sequence[float | None]) -> np.ndarray:
         """The rates of steps of these lengths, where none depends on time; stops before what is no time step.
 
+        Returns:
+            A row for each step: τ, stride, η, η_z and φ as in `Rates`, to the bit as `at` says them.
+
         Example:
-            >>> [rates.tau for rates in Hyper(tau=0.5).along([None, 2.0, -1.0, 3.0])]
-            [0.5, 2.0]
+            >>> Hyper(tau=0.5, eta=1.0).along([None, 2.0, -1.0, 3.0]).tolist()
+            [[0.5, 0.5, 1.0, 1.0, 1.0], [2.0, 0.5, 1.875, 1.875, 1.0]]
         """
-        usual = self.at(0.0, first=first)
-        _, stride, eta, eta_z, phi, s = usual
-        events, alike = self.clock == "events", eta == eta_z
-        left, left_z = over_gaps(eta, stride), over_gaps(eta_z, stride)
-        found = []
-        for tau in taus:
-            if tau is None or tau == usual.tau:
-                found.append(usual)
-                continue
-            if not (isinstance(tau, float) and 0.0 < tau < math.inf):
-                break
-            if events:
-                over = left(tau)
-                found.append(Rates(tau, stride, over, over if alike else left_z(tau), phi, s))
-            else:
-                found.append(Rates(tau, tau, eta, eta_z, phi, s))
-        return found
+        usual = self.at(0.0)
+        if not {type(tau) for tau in taus} <= {float, type(None)}:
+            # A whole number may stand for the nominal step; anything else is looked at by itself, in its turn.
+            plain = [
+                tau is None or isinstance(tau, float) or (type(tau) is int and tau == usual.tau) for tau in taus
+            ]
+            taus = taus if all(plain) else taus[: plain.index(False)]
+        steps = np.array([usual.tau if tau is None else tau for tau in taus], dtype=np.float64)
+        wrong = ~((steps > 0.0) & (steps < math.inf))
+        if wrong.any():
+            steps = steps[: wrong.argmax()]
+        table = np.empty((len(steps), 5))
+        table[:] = usual[:5]
+        table[:, 0] = steps
+        if self.clock == "continuous":
+            table[:, 1] = steps
+            return table
+        gaps = np.flatnonzero(steps != usual.tau)
+        table[gaps, 2] = over_many_gaps(usual.eta, usual.stride, steps[gaps])
+        alike = usual.eta == usual.eta_z
+        table[gaps, 3] = table[gaps, 2] if alike else over_many_gaps(usual.eta_z, usual.stride, steps[gaps])
+        return table
 
     def constant(self) -> bool:
         """Whether no rate but β depends on time."""

@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Callable, Iterable
 from typing import Literal, NamedTuple
 
+import numpy as np
+
 from hamlearn.errors import ConfigError
 
 _ROUNDING = 1e-12
@@ -41,12 +43,32 @@ def over_gaps(eta: float, nominal: float) -> Callable[[float], float]:
         >>> round(1 - 0.5 * over_gaps(0.2, nominal=0.5)(1.0), 12)
         0.81
     """
-    share = nominal * eta
-    if share > 1 - _ROUNDING:
-        # A share of 1 but for rounding loses everything over any gap, be it as short as it may.
+    power = _power(eta, nominal)
+    if power is None:
         return lambda tau: 1.0 / nominal
-    power = math.log1p(-share)
     return lambda tau: -math.expm1(tau / nominal * power) / nominal
+
+
+def over_many_gaps(eta: float, nominal: float, taus: np.ndarray) -> np.ndarray:
+    """The same for many gaps, to the bit.
+
+    Example:
+        >>> gaps = np.array([0.3, 1.0, 2.5])
+        >>> over_many_gaps(0.2, 0.5, gaps).tolist() == [over_gaps(0.2, 0.5)(tau) for tau in gaps]
+        True
+    """
+    power = _power(eta, nominal)
+    if power is None:
+        return np.full(len(taus), 1.0 / nominal)
+    # The library's own function, number by number: NumPy's may differ in the last bit.
+    return -np.array([math.expm1(x) for x in (taus / nominal * power).tolist()]) / nominal
+
+
+def _power(eta: float, nominal: float) -> float | None:
+    """The logarithm of what a nominal step leaves; `None` where it leaves nothing."""
+    share = nominal * eta
+    # A share of 1 but for rounding loses everything over any gap, be it as short as it may.
+    return None if share > 1 - _ROUNDING else math.log1p(-share)
 
 
 def check_share(name: str, eta: float, tau: float, t: float | None = None) -> None:

@@ -207,3 +207,28 @@ def test_the_optimizer_tells_once_that_a_step_of_the_continuous_clock_is_too_lon
     with pytest.warns(RuntimeWarning, match=r"30 times tau with momentum=0.9 leaves -2 of the costate"):
         optimizer.step(tau=30.0)
     optimizer.step(tau=30.0)
+
+
+def _length(generator):
+    """A time step as a stream may carry it: none, the nominal one, a whole number, short, long."""
+    kind = int(torch.randint(6, (), generator=generator))
+    drawn = float(torch.rand((), generator=generator, dtype=torch.float64))
+    return [None, 0.5, drawn, 100 * drawn, 1e-9 + 1e-6 * drawn, float.fromhex("0x1p-1074")][kind]
+
+
+@pytest.mark.parametrize("clock", ["events", "continuous"])
+@pytest.mark.parametrize(
+    "rates", [{"eta": 0.3}, {"eta": 2.0}, {"eta": 0.0}, {"eta": 0.7, "eta_z": 1.9}, {"eta": 2.0, "eta_z": 0.1}]
+)
+def test_rates_of_many_steps_are_those_of_each_to_the_bit(clock, rates):
+    generator = torch.Generator().manual_seed(0)
+    hyper = hl.Hyper(tau=0.5, phi=0.3, clock=clock, **rates)
+    taus = [_length(generator) for _ in range(500)]
+    assert hyper.along(taus).tolist() == [list(hyper.at(0.0, tau)[:5]) for tau in taus]
+
+
+@pytest.mark.parametrize("odd", [0.0, -1.0, math.nan, math.inf, "1", 2, True, torch.tensor(1.0)])
+def test_rates_of_many_steps_end_before_what_is_no_time_step(odd):
+    table = hl.Hyper().along([None, 2.0, 1, odd, 3.0])
+    assert table[:, 0].tolist() == [1.0, 2.0, 1.0]
+    assert hl.Hyper().along([odd]).shape == (0, 5)

@@ -118,10 +118,8 @@ class AgentPlan:
         if on_nonfinite == "ignore":
             return "nothing"
         hypers = [hyper for hyper, _ in self.settings.groups]
-        total = self.rates[..., 1] * self.rates[..., 2] == 1.0
-        rates = [Rates(1.0, 1.0, 1.0, 1.0, 1.0, -1)] if total.any() else []
         betas = (step for lane in self.betas for step in lane) if self.betas else self._values()
-        return first_watch(rates, betas, hypers)
+        return first_watch(self.rates, betas, hypers)
 
     def pace(self) -> Pace:
         """Rates and β as the engine takes them."""
@@ -154,8 +152,7 @@ class AgentPlan:
             for hyper, lanes in settings.groups:
                 gaps, places = np.unique(sheet.tau[:, lanes], return_inverse=True)
                 rates = hyper.along([gap if gap > 0 else None for gap in gaps.tolist()])
-                found = np.array([each[:5] for each in rates])
-                table[:, lanes] = found[places.reshape(sheet.count, len(lanes))]
+                table[:, lanes] = rates[places.reshape(sheet.count, len(lanes))]
         if pending.any():
             # It holds until something has been learned.
             stop: Any = 1 if sheet.together.target else sheet.count
@@ -176,8 +173,7 @@ class AgentPlan:
                 plan = StepPlan(parts, lanes.state(lane), block)
                 self.counts[lane] = plan.count
                 if plan.count:
-                    rows = np.array([rates[:5] for rates in plan.rates])
-                    self.rates[: plan.count, lane] = rows
+                    self.rates[: plan.count, lane] = plan.rates
                 betas = plan.betas
             self.betas.append(betas)
 

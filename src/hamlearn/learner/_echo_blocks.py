@@ -251,6 +251,11 @@ class EchoPlan:
         if self.count and (not self.ends or self.ends[-1] < self.count):
             self.ends.append(self.count)
 
+    @property
+    def phis(self) -> np.ndarray:
+        """φ of each token."""
+        return np.array([rates.phi for rates in self.rates])
+
     def phi(self, index: int) -> float:
         """φ of a token."""
         return self.rates[index].phi

@@ -183,6 +183,11 @@ class PopulationPlan:
             self.kept["taus"] = taus
         return taus
 
+    @property
+    def phis(self) -> np.ndarray:
+        """φ of the first member, step by step; one for all where it does not change."""
+        return np.array([rates[0].phi for rates in self.rates])
+
     def phi(self, index: int) -> float:
         """φ of the first member."""
         return self.member_phi(index, 0)
@@ -197,7 +202,7 @@ class PopulationPlan:
             return "nothing"
         if self.steady and self.kept["numbers"] and "watch" in self.kept:
             return self.kept["watch"]
-        rates = [r for step in self.rates for r in step]
+        rates = np.array([[each[:5] for each in step] for step in self.rates])
         watch = first_watch(rates, (betas for step in self.betas for betas in step), self.hypers)
         if self.steady:
             self.kept["watch"] = watch

@@ -23,8 +23,8 @@ class Plan(Protocol):
     """How many of them are valid."""
 
     @property
-    def rates(self) -> list[Any]:
-        """Rates of each step; one for all where they do not change."""
+    def phis(self) -> np.ndarray:
+        """φ of each step; one for all where it does not change."""
 
     @property
     def times(self) -> list[float]:

@@ -13,7 +13,6 @@ from hamlearn import _tree
 from hamlearn._claims import shown
 from hamlearn.errors import SampleError
 from hamlearn.learner._rows import Ahead
-from hamlearn.rates import Rates
 from hamlearn.state import StepReport, Trace
 from hamlearn.streams.blocks import Block
 
@@ -142,7 +141,7 @@ def _of_block(ahead: Ahead, dtype: torch.dtype, device: torch.device) -> Trace:
     loss = ran.loss if block.target else None
     H = torch.zeros(count, dtype=dtype, device=device)
     if loss is not None:
-        H = _scaled(ahead.plan.rates, loss)
+        H = _scaled(ahead.plan.phis, loss)
         if block.known is not None:
             known = torch.tensor(block.known, device=loss.device)
             H, loss = H.where(known, 0.0), loss.where(known, torch.nan)
@@ -152,13 +151,12 @@ def _of_block(ahead: Ahead, dtype: torch.dtype, device: torch.device) -> Trace:
     return Trace(t, _tree.unflatten(ran.y, ran.y_spec), loss, H, torch.zeros(count, dtype=torch.bool))
 
 
-def _scaled(rates: Sequence[Rates], loss: Tensor) -> Tensor:
+def _scaled(phis: np.ndarray, loss: Tensor) -> Tensor:
     """φ·L as single steps compute it: in the type of the loss, or in float32 where that is shorter."""
-    if len(rates) == 1:
-        return rates[0].phi * loss
+    if len(phis) == 1:
+        return float(phis[0]) * loss
     wide = loss.dtype if loss.dtype.itemsize >= 4 else torch.float32
-    phi = torch.tensor([each.phi for each in rates], dtype=torch.float64)
-    return (phi.to(loss.device, wide) * loss).to(loss.dtype)
+    return (torch.from_numpy(phis).to(loss.device, wide) * loss).to(loss.dtype)
 
 
 def _stacked(reports: Sequence[StepReport], dtype: torch.dtype, device: torch.device) -> Trace:

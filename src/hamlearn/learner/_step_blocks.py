@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -45,7 +45,7 @@ class StepRunner(PlannedRunner["StepPlan"]):
         require_moving([self.parts])
         self.parts.check_network()
         plan = StepPlan(self.parts, self.stepper.state, block)
-        self.parts.usual.overshoot.look(plan.rates)
+        self.parts.usual.overshoot.look(plan.each_rates())
         return plan
 
     def undo(self) -> Undo:
@@ -73,7 +73,11 @@ class StepRunner(PlannedRunner["StepPlan"]):
 
 
 class StepPlan:
-    """Time, rates and β of each step of a block, as far as they are valid."""
+    """Time, rates and β of each step of a block, as far as they are valid.
+
+    Attributes:
+        rates: A row for each step, of τ, stride, η, η_z and φ; one row stands for all where they are alike.
+    """
 
     def __init__(self, parts: LearnerParts, state: LearnerState, block: Block) -> None:
         hyper, velocity = parts.hyper, parts.system.velocity
@@ -84,21 +88,18 @@ class StepPlan:
         self.updates = state.updates
         still = not parts.timed and (self.updates > 0 or hyper.phi_first is None)
         steady = still and block.tau is None
-        self.rates: list[Rates] = []
         self.betas: list[list[float | Tensor]] = []
         if steady:
-            self.rates = [hyper.at(state.t)]
+            self.rates = np.array([hyper.at(state.t)[:5]])
             self.betas = [velocity.values(state.t)]
             self.count = block.count
-            steps: Any = self.rates[0].tau
             self.updates += block.targets(self.count)
         elif still and block.tau is not None:
             self.rates, self.betas = hyper.along(block.tau), [velocity.values(state.t)]
             self.count = len(self.rates)
-            steps = [rates.tau for rates in self.rates]
             self.updates += block.targets(self.count)
         else:
-            t = state.t
+            t, rows = state.t, []
             for index in range(block.count):
                 tau = None if block.tau is None else block.tau[index]
                 try:
@@ -107,15 +108,15 @@ class StepPlan:
                 except Exception:
                     # The sample is taken by itself when its turn comes, and says what is wrong.
                     break
-                self.rates.append(rates)
+                rows.append(rates[:5])
                 self.betas.append(betas)
                 self.updates += block.has_target(index)
                 t += rates.tau
+            self.rates = np.array(rows).reshape(-1, 5)
             self.count = len(self.rates)
-            steps = [rates.tau for rates in self.rates]
         # One after the other, as single steps add them up.
         self.clock = np.empty(self.count + 1)
-        self.clock[0], self.clock[1:] = state.t, steps
+        self.clock[0], self.clock[1:] = state.t, self.rates[:, 0]
         np.add.accumulate(self.clock, out=self.clock)
         self.fresh = block.begins(state.fresh, self.count)
 
@@ -125,9 +126,18 @@ class StepPlan:
         found: list[float] = self.clock.tolist()
         return found
 
+    @property
+    def phis(self) -> np.ndarray:
+        """φ of each step; one stands for all where they are alike."""
+        return self.rates[:, 4]
+
     def phi(self, index: int) -> float:
         """φ of a step."""
-        return self.rates[index if len(self.rates) > 1 else 0].phi
+        return float(self.rates[index if len(self.rates) > 1 else 0, 4])
+
+    def each_rates(self) -> Iterator[Rates]:
+        """The rates step by step; once where they are alike."""
+        return (Rates._make([*row, self.hyper.s]) for row in self.rates.tolist())
 
     def watch(self, on_nonfinite: str) -> Watch:
         """What has to be looked at step by step."""
@@ -139,13 +149,13 @@ class StepPlan:
         """Rates and β as tensors; what does not change from block to block is kept in `kept`."""
         n, known = self.count, self.block.known
         if len(self.rates) == 1:
-            key = (self.rates[0], n)
+            key = (*self.rates[0].tolist(), n)
             if kept.get("key") != key:
                 kept["key"] = key
-                kept["rows"] = [torch.full((n,), rate, dtype=torch.float64) for rate in self.rates[0][:5]]
+                kept["rows"] = [torch.full((n,), rate, dtype=torch.float64) for rate in key[:5]]
             rows = list(kept["rows"])
         else:
-            rows = list(torch.from_numpy(np.array(self.rates).T[:5].copy()).unbind())
+            rows = list(torch.from_numpy(self.rates.T.copy()).unbind())
         if known is not None:
             rows[4] = rows[4] * torch.tensor(known[:n], dtype=torch.float64)
         if not self.scheduled:
@@ -172,17 +182,20 @@ def require_moving(members: Sequence[LearnerParts]) -> None:
         raise UnsupportedError(f"a schedule would stand still within the stages of {integrator!r}")
 
 
-def first_watch(
-    rates: Iterable[Rates], betas: Iterable[Iterable[float | Tensor]], hypers: Iterable[Hyper]
-) -> Watch:
+def first_watch(rates: np.ndarray, betas: Iterable[Iterable[float | Tensor]], hypers: Iterable[Hyper]) -> Watch:
     """What to look at step by step: ω and v only where they could be lost sight of by the end of a block.
 
     An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves nothing;
     and so does v, unless it keeps nothing.
+
+    Args:
+        rates: With τ, stride, η, η_z and φ along the last axis.
+        betas: β of the weights, step by step.
+        hypers: Of all learners.
     """
     if any(isinstance(hyper.beta, Adaptive) and not hyper.beta.keep for hyper in hypers):
         return "all"
-    if not any(r.stride * r.eta == 1.0 for r in rates):
+    if not (rates[..., 1] * rates[..., 2] == 1.0).any():
         return "state"
     still = any(
         bool((beta == 0).any()) if isinstance(beta, Tensor) else beta == 0 for step in betas for beta in step
