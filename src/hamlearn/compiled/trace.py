@@ -7,15 +7,17 @@ enter as tensors without axes, which makes one graph serve every hyper-parameter
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, fx
+from torch.overrides import TorchFunctionMode
 
 from hamlearn import _tree
 from hamlearn._scale import plus
+from hamlearn._torch_private import tree_map_only
 from hamlearn.compiled.guard import OnTrouble, guarded
 from hamlearn.drive import Drive
 from hamlearn.loops import Kind, UnsupportedError
@@ -129,13 +131,35 @@ class GivenRates:
         return self.rates
 
 
+class Lent(TorchFunctionMode):
+    """Whoever holds a weight or a buffer without asking the network for it is lent that of the step too.
+
+    A penalty keeps a list of the weights, a function closes over one that is tied: these are not exchanged with
+    those of the network, and would enter a recording as numbers that never change.
+
+    Args:
+        pairs: A tensor of the network, and what is lent in its place.
+    """
+
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+        super().__init__()
+        self._pairs = {id(own): (own, lent) for own, lent in pairs}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._lent, (args, kwargs or {}))
+        return func(*args, **kwargs)
+
+    def _lent(self, leaf: Tensor) -> Tensor:
+        return self._pairs[id(leaf)][1] if id(leaf) in self._pairs else leaf
+
+
 class Stage:
     """An order that works on given tensors instead of the learner's own."""
 
     def __init__(
         self, order: Order, given: Inputs, s: int, buffer_names: list[str], frozen_names: list[str]
     ) -> None:
-        self.theta = [weight.detach().clone().requires_grad_() for weight in given.theta]
+        self.theta = [_parameter(weight.detach().clone().requires_grad_()) for weight in given.theta]
         self.buffers = [buffer.clone() for buffer in given.buffers]
         self.rates = Rates._make([*given.rates, s])
         self.system: System = copy.copy(order.system)
@@ -153,7 +177,9 @@ class Stage:
     def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` with the network at these weights."""
         slots = self.system.slots
-        with slots.exchanged(self.names):
+        own = slots.parameters | slots.buffers
+        pairs = [(own[name], lent) for name, lent in self.names.items()]
+        with slots.exchanged(self.names), Lent(pairs):
             result = function()
             for name, buffer in zip(slots.buffers, slots.present(), strict=True):
                 if buffer is not self.names[name]:
@@ -242,6 +268,12 @@ def record(
         return [tensor.detach() for tensor in (*carried, *results)]
 
     return Recorded(pure_graph(step, inputs.flat()), **described)
+
+
+def _parameter(weight: Tensor) -> Tensor:
+    """The same tensor, which says of itself that it is a parameter, as the user's code may ask."""
+    weight._is_param = True  # type: ignore[attr-defined]
+    return weight
 
 
 def floating(tensors: Sequence[Tensor]) -> list[Tensor]:
