@@ -220,7 +220,7 @@ def make_step(
     made.reads.follow("the loss", system.loss)
     made.reads.inputs(trial.network)
     try:
-        with made.reads.watching():
+        with made.reads.watching(calls=True):
             trial.run()
         with made.reads.watching():
             made.recorded = record()

@@ -272,7 +272,7 @@ def record(
 
 def _parameter(weight: Tensor) -> Tensor:
     """The same tensor, which says of itself that it is a parameter, as the user's code may ask."""
-    weight._is_param = True  # type: ignore[attr-defined]
+    weight._is_param = True
     return weight
 
 

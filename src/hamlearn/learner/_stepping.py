@@ -28,6 +28,7 @@ from hamlearn.learner._moves import Moved
 from hamlearn.learner._parts import LearnerParts, LearnerState
 from hamlearn.learner._running import Reader
 from hamlearn.state import Label, Sample, StepReport
+from hamlearn.streams.blocks import copied
 from hamlearn.system import Carry, Instant, Outcome
 from hamlearn.transition import first_state, next_state
 
@@ -164,8 +165,8 @@ class Stepper:
             self.make_whole()
 
     def rehearse(self, sample: Sample) -> None:
-        """Raise what a step with this sample would raise; nothing changes."""
-        parts = self.parts
+        """Raise what a step with this sample would raise; nothing changes, the sample included."""
+        parts, sample = self.parts, copied(sample)
         self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             parts.system.slots.lend()

@@ -7,12 +7,16 @@ import functools
 import logging
 import random
 import sys
+import sysconfig
 import types
-from collections import namedtuple
+from collections import OrderedDict, namedtuple
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
+
+from hamlearn._torch_private import HOOKS
 
 MISSING = object()
 """Stands for an entry that is not there."""
@@ -21,10 +25,6 @@ _PLAIN = {bool, int, float, complex, str, bytes, type(None), type(Ellipsis), ran
 _PLAIN |= {torch.dtype, torch.device, torch.Size, torch.layout, torch.memory_format}
 _ALONE: tuple[type, ...] = (
     logging.Logger,
-    torch.Generator,
-    property,
-    classmethod,
-    staticmethod,
     # What a field of a named tuple is in its class.
     type(vars(namedtuple("_Any", "field"))["field"]),
     types.BuiltinFunctionType,
@@ -37,7 +37,7 @@ _ALONE: tuple[type, ...] = (
 )
 _UNCHANGING = {"_thread", "re", "weakref", "_weakref", "datetime", "decimal", "fractions", "uuid", "zoneinfo"}
 _UNCHANGING |= {"operator", "torch._C", "_abc", "torch"}
-_LIBRARIES = {"hamlearn", "numpy", *sys.stdlib_module_names}
+_LIBRARIES = {"hamlearn", "numpy"}
 # PyTorch, and what it calls itself while it records.
 _LIBRARIES |= {"torch", "torchgen", "functorch", "triton", "sympy", "mpmath", "typing_extensions", "networkx"}
 _LIBRARIES |= {"jinja2", "fsspec", "filelock", "setuptools", "optree", "opt_einsum"}
@@ -55,10 +55,52 @@ def stands_alone(value: Any) -> bool:
     return type(value).__module__ in _UNCHANGING and not hasattr(value, "__dict__")
 
 
-@functools.cache
 def in_library(module: str | None) -> bool:
     """Whether a module belongs to Python, PyTorch, NumPy or this package."""
-    return module is None or module.split(".", 1)[0] in _LIBRARIES
+    if module is None:
+        return True
+    first = module.split(".", 1)[0]
+    return first in _LIBRARIES or (first in sys.stdlib_module_names and _is_pythons(sys.modules.get(first)))
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_pythons(module: types.ModuleType | None) -> bool:
+    """Whether a module that is called as one of Python's is that one: a package of the user's may be `code`."""
+    file = str(getattr(module, "__file__", None) or "")
+    return not file or (file.startswith(_PYTHON) and "site-packages" not in file)
+
+
+_PYTHON = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib"))
+
+
+def own_dict(value: Any) -> dict[str, Any] | None:
+    """The fields of an object, without asking a `__getattr__` of its own; `None` where it keeps none."""
+    try:
+        found = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def entries(mapping: Any) -> list[tuple[Any, Any]]:
+    """What a dict holds, whatever a subclass makes of its methods."""
+    if not isinstance(mapping, dict):
+        return list(mapping.items())
+    return list((OrderedDict if isinstance(mapping, OrderedDict) else dict).items(mapping))
+
+
+def form_of(tensor: Tensor) -> tuple[Any, ...]:
+    """What can be told of a tensor without its numbers."""
+    return tensor.shape, tensor.dtype, tensor.stride(), tensor.requires_grad
+
+
+def same_numbers(now: Tensor, then: Tensor) -> bool:
+    """Whether two tensors of one form hold the same numbers; what is not a number is compared by its bits."""
+    return torch.equal(now, then) or _bits(now).equal(_bits(then))
+
+
+def _bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
 
 
 def slot_names(kind: type) -> list[str]:
@@ -124,6 +166,8 @@ def same_items(now: Any, then: Any) -> bool:
         return same_kind and now.tobytes() == then.tobytes()
     if isinstance(now, tuple | list):
         return len(now) == len(then) and all(same_items(a, b) for a, b in zip(now, then, strict=True))
+    if isinstance(now, Tensor):
+        return torch.equal(now, then)
     return bool(now == then)
 
 
@@ -147,4 +191,5 @@ def ambient() -> tuple[Any, ...]:
         torch.is_autocast_enabled("cuda") and torch.get_autocast_dtype("cuda"),
         torch.get_float32_matmul_precision(),
         torch.are_deterministic_algorithms_enabled(),
+        *(tuple(getattr(nn.modules.module, f"_global{name}", ())) for name in HOOKS),
     )

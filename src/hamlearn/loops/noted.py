@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 import types
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, repeat
 from operator import call, is_
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn.loops.compared import MISSING, ambient, content, equal, look_up, own_names, same_items
+from hamlearn.loops.compared import (
+    MISSING,
+    ambient,
+    content,
+    entries,
+    equal,
+    form_of,
+    look_up,
+    own_names,
+    same_items,
+    same_numbers,
+)
 
 
 class Noted:
@@ -25,7 +38,7 @@ class Noted:
             that of a base.
         names: Names in a scope, or attributes of an object, and what they stood for.
         cells: Variables that functions close over.
-        tensors: Tensors, with copies.
+        tensors: Tensors, their forms, and copies.
         arrays: What else is compared by a copy, and how it is read.
         seen: Everything that was met, by identity; held here, so that no other can take its place.
     """
@@ -36,7 +49,7 @@ class Noted:
         self.classes: list[tuple[type, tuple[type, ...], list[str]]] = []
         self.names: list[tuple[Any, str, Any, str]] = []
         self.cells: list[tuple[types.CellType, Any, str]] = []
-        self.tensors: list[tuple[Tensor, Tensor, str]] = []
+        self.tensors: list[tuple[Tensor, tuple[Any, ...], Tensor, str]] = []
         self.arrays: list[tuple[Any, Any, Callable[[Any], Any], str]] = []
         # Things are known by identity while this object holds them, so that no other can take their place.
         self.seen: dict[Any, Any] = {}
@@ -64,8 +77,8 @@ class Noted:
         for cell, value, label in self.cells:
             if not equal(content(cell), value):
                 return label
-        for tensor, value, label in self.tensors:
-            if tensor.shape != value.shape or not torch.equal(tensor, value):
+        for tensor, form, value, label in self.tensors:
+            if form_of(tensor) != form or not same_numbers(tensor, value):
                 return label
         for thing, value, read, label in self.arrays:
             if not same_items(read(thing), value):
@@ -84,39 +97,48 @@ class Noted:
         )
 
     def _changed_table(self) -> str | None:
-        for table, length, entries, label in self.tables:
+        for table, length, noted, label in self.tables:
             if len(table) != length:
                 return label.rstrip(".")
-            for key, value in entries:
-                now = table.get(key, MISSING)
+            get = _getter(table)
+            for key, value in noted:
+                now = get(key, MISSING)
                 if now is not value and not equal(now, value):
                     return f"{label}{key}" if label.endswith(".") else f"{label}[{key!r}]"
             if _has_order(table, label):
                 keys = list(_runs_through(table)(table))
-                if not all(now is key or now == key for now, (key, _) in zip(keys, entries, strict=True)):
+                if not all(now is key or now == key for now, (key, _) in zip(keys, noted, strict=True)):
                     return f"the order of {label}"
         return None
 
     def put_back(self) -> None:
-        """Give dicts and lists their entries back, and names in modules, classes and closures their values."""
+        """Give everything its value back: entries, names, variables of closures, and the numbers of tensors."""
         for scope, name, value, _ in self.names:
-            if value is MISSING or equal(look_up(scope, name), value):
-                continue
-            if isinstance(scope, dict):
-                scope[name] = value
-            elif isinstance(scope, type):
-                setattr(scope, name, value)
+            if not equal(look_up(scope, name), value):
+                _put_name(scope, name, value)
+        for cls, _, names in self.classes:
+            for name in set(own_names(cls)) - set(names):
+                delattr(cls, name)
         for cell, value, _ in self.cells:
-            if value is not MISSING:
+            if value is MISSING:
+                del cell.cell_contents
+            elif not equal(content(cell), value):
                 cell.cell_contents = value
         # A recording may have left tensors of its own in a dict or list.
-        for table, _, entries, _ in self.tables:
+        for table, _, noted, _ in self.tables:
             source = table.source if isinstance(table, Items) else table
-            if isinstance(source, list):
-                source[:] = [value for _, value in entries]
-            elif isinstance(source, dict):
-                source.clear()
-                source.update(entries)
+            now = list(enumerate(source)) if isinstance(table, Items) else entries(source)
+            if len(now) != len(noted) or not all(
+                a is c and b is d for (a, b), (c, d) in zip(now, noted, strict=True)
+            ):
+                _put_entries(source, noted)
+        with torch.no_grad():
+            for tensor, form, value, _ in self.tensors:
+                if form_of(tensor) == form and not same_numbers(tensor, value):
+                    tensor.copy_(value)
+        for thing, value, read, _ in self.arrays:
+            if not same_items(read(thing), value):
+                _put_state(thing, value)
 
     def table(self, table: Any, items: list[tuple[Any, Any]], label: str) -> None:
         """Note down what a dict, or a list that is read like one, holds."""
@@ -124,7 +146,7 @@ class Noted:
         tables, lengths, gets, keys, values = self._lookups
         tables.append(table)
         lengths.append(len(items))
-        gets += [table.get] * len(items)
+        gets += [_getter(table)] * len(items)
         keys += [key for key, _ in items]
         values += [value for _, value in items]
         if _has_order(table, label):
@@ -133,16 +155,66 @@ class Noted:
             ordered.append(table)
             order += list(_runs_through(table)(table))
 
+    def tensor(self, tensor: Tensor, label: str) -> None:
+        """Note down the numbers of a tensor."""
+        self.tensors.append((tensor, form_of(tensor), tensor.detach().clone(), label))
+
     def kind(self, value: Any, label: str) -> None:
         """Note down of which class an object is."""
-        for told, noted in zip(self.objects, (value, type(value), label), strict=True):
-            told.append(noted)
+        objects, kinds, labels = self.objects
+        objects.append(value)
+        kinds.append(type(value))
+        labels.append(label)
 
     def name(self, scope: Any, name: str, value: Any, label: str) -> None:
         """Note down what a name in a scope, or an attribute of an object, stands for."""
         if (id(scope), name) not in self.seen:
             self.seen[id(scope), name] = scope
             self.names.append((scope, name, value, label))
+
+
+def _getter(table: Any) -> Callable[..., Any]:
+    """How an entry is looked up, whatever a subclass makes of it."""
+    plain = not isinstance(table, dict) or type(table) in (dict, OrderedDict)
+    return table.get if plain else partial(dict.get, table)
+
+
+def _put_name(scope: Any, name: str, value: Any) -> None:
+    """Let a name stand for what it stood for; one that stood for nothing is gone."""
+    if isinstance(scope, dict):
+        if value is MISSING:
+            scope.pop(name, None)
+        else:
+            scope[name] = value
+    elif value is MISSING:
+        delattr(scope, name)
+    else:
+        setattr(scope, name, value)
+
+
+def _put_entries(source: Any, noted: list[tuple[Any, Any]]) -> None:
+    if isinstance(source, list):
+        list.__setitem__(source, slice(None), [value for _, value in noted])
+    elif isinstance(source, deque):
+        source.clear()
+        source.extend(value for _, value in noted)
+    elif isinstance(source, dict):
+        # By Python's own methods: a subclass may refuse to be changed.
+        kind = OrderedDict if isinstance(source, OrderedDict) else dict
+        kind.clear(source)
+        kind.update(source, noted)
+
+
+def _put_state(thing: Any, value: Any) -> None:
+    if isinstance(thing, np.ndarray):
+        thing[...] = value
+    elif isinstance(thing, set):
+        thing.clear()
+        thing.update(value)
+    elif isinstance(thing, torch.Generator):
+        thing.set_state(value)
+    else:
+        thing.setstate(value)
 
 
 def _has_order(table: Any, label: str) -> bool:
@@ -158,7 +230,7 @@ def _runs_through(table: Any) -> Callable[[Any], Iterator[Any]]:
 
 
 class Items:
-    """A list, a deque or a set, read like a dict."""
+    """A list or a deque, read like a dict."""
 
     __slots__ = ("source",)
 
@@ -170,6 +242,4 @@ class Items:
 
     def get(self, key: int, default: Any) -> Any:
         """The entry in a place, counted from 0."""
-        if isinstance(self.source, set):
-            return next((item for index, item in enumerate(self.source) if index == key), default)
         return self.source[key] if key < len(self.source) else default

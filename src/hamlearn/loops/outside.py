@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import datetime
 import dis
-import functools
+import io
 import types
 from collections.abc import Mapping, Sequence
 from importlib.util import resolve_name
@@ -36,27 +38,26 @@ _WITHIN = {
     "inspect": ({"currentframe", "stack"}, "looks into the interpreter"),
 }
 """Of some modules only these names, and what is said where a function reads them."""
-_FILES = {"exists", "is_file", "isfile", "is_dir", "isdir", "stat", "getmtime", "getsize", "listdir", "scandir"}
-_FILES |= {"getcwd", "cwd", "getpid", "urandom", "open", "iterdir", "walk"}
+_OWN = ("hamlearn.", "torch.")
+"""What these call, to load a module or to write to a log, is no part of the step."""
+_HARMLESS = {"sleep", "fspath", "fsencode", "fsdecode"}
+"""Functions of `time` and of the operating system that ask for nothing."""
 _ALWAYS = {
     "read_text": "reads a file",
     "read_bytes": "reads a file",
     "__globals__": "reads globals by a name that is not in its code",
     "f_globals": "reads globals by a name that is not in its code",
     "f_locals": "looks into the interpreter",
-    "_version": "reads the version of a tensor",
 }
 """Attributes that are refused whatever has them."""
 
 
-def refuse_code(code: types.CodeType, instructions: Sequence[dis.Instruction], attributes: set[str]) -> None:
+def refuse_code(code: types.CodeType, attributes: set[str]) -> None:
     """Refuse what a function does, by the names in its code.
 
     Raises:
-        UnsupportedError: It sets the data of a tensor, or reads what is never the same.
+        UnsupportedError: It reads what is never the same.
     """
-    if any(i.opname == "STORE_ATTR" and i.argval == "data" for i in instructions):
-        raise UnsupportedError(f"{code.co_name}() sets the data of a tensor, which no recording sees")
     for name in sorted(attributes & _ALWAYS.keys()):
         raise UnsupportedError(f"{code.co_name}() {_ALWAYS[name]} (.{name})")
 
@@ -86,8 +87,55 @@ def refuse_value(value: Any, attributes: set[str], where: str) -> None:
     own = {getattr(value, "__name__", "")} if isinstance(value, types.FunctionType) else set()
     if names & (attributes | own):
         raise UnsupportedError(f"{where} {what}")
-    if first in ("os", "posixpath", "ntpath", "pathlib") and _FILES & (attributes | own):
-        raise UnsupportedError(f"{where} asks for files or the process")
+
+
+def refuse_call(frame: types.FrameType, event: str, called: Any) -> None:
+    """Refuse what the user's code really calls, itself or by a function of Python's or NumPy's.
+
+    Args:
+        frame: Who calls, or what is called where that is written in Python.
+        event: As `sys.setprofile` says it.
+        called: The function, where it is not written in Python.
+
+    Raises:
+        UnsupportedError: It asks the world outside.
+    """
+    what = None
+    if event == "c_call":
+        what = _asks(called)
+    elif event == "call" and frame.f_globals.get("__name__") == "os":
+        what = "reads the environment of the process" if "_Environ." in frame.f_code.co_qualname else None
+    if what is None:
+        return
+    caller: types.FrameType | None = frame
+    while caller is not None:
+        name = str(caller.f_globals.get("__name__"))
+        if name.startswith((*_OWN, *_ASIDE)):
+            return
+        if not in_library(name):
+            raise UnsupportedError(f"{caller.f_code.co_name}() {what}")
+        caller = caller.f_back
+
+
+def _asks(called: Any) -> str | None:
+    """What a built-in function asks for; `None` where it computes with what it is given."""
+    name, owner = called.__name__, getattr(called, "__self__", None)
+    module = getattr(called, "__module__", None)
+    if module == "time" and name not in _HARMLESS:
+        return f"calls time.{name}()"
+    if module in ("posix", "nt") and name not in _HARMLESS and not name.startswith("_"):
+        return "asks for files or the process"
+    if module == "_io" and name.startswith("open"):
+        return f"calls {name}()"
+    if (
+        isinstance(owner, io.IOBase)
+        and name.startswith("read")
+        and not isinstance(owner, io.BytesIO | io.StringIO)
+    ):
+        return "reads a file"
+    if isinstance(owner, type) and issubclass(owner, datetime.date) and name in ("now", "today", "utcnow"):
+        return "asks for the date"
+    return None
 
 
 def imported(instructions: Sequence[dis.Instruction], scope: dict[str, Any]) -> list[str]:
@@ -98,28 +146,12 @@ def imported(instructions: Sequence[dis.Instruction], scope: dict[str, Any]) -> 
             # Before it, Python loads how many levels up to look, and which names are wanted.
             level = next(i.argval for i in reversed(instructions[:index]) if isinstance(i.argval, int))
             package = scope.get("__package__") or ""
-            found.append(resolve_name("." * level + instruction.argval, package) if level else instruction.argval)
+            # A name that cannot be resolved is behind a branch that was not taken: the step would have failed.
+            with contextlib.suppress(ImportError):
+                found.append(
+                    resolve_name("." * level + instruction.argval, package) if level else instruction.argval
+                )
     return found
-
-
-def refuse_results(label: str, cached: functools._lru_cache_wrapper[Any]) -> None:
-    """Refuse a cache that holds results already, of a function that may read more than its arguments."""
-    function = cached.__wrapped__
-    if not cached.cache_info().currsize or in_library(getattr(function, "__module__", None)):
-        return
-    read: list[Any] = [function]
-    if isinstance(function, types.FunctionType) and not function.__closure__:
-        # Names of attributes are among these, which are not looked up: they are of arguments, or of libraries.
-        read = [function.__globals__.get(name) for name in function.__code__.co_names]
-    if not all(value is None or _of_library(value) for value in read):
-        raise UnsupportedError(
-            f"{label} keeps results of earlier calls, and what they were made of is not known: clear it with "
-            "cache_clear() before the first compiled block"
-        )
-
-
-def _of_library(value: Any) -> bool:
-    return in_library(value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", ""))
 
 
 def of_step(frame: types.FrameType, counted: Mapping[int, types.CodeType]) -> bool:

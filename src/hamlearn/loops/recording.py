@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hamlearn._torch_private import aten as private_aten
 from hamlearn._torch_private import decompositions, traced
+from hamlearn.loops.alone import alone, uninterrupted
 from hamlearn.loops.operations import known
 from hamlearn.loops.purifying import purified, unpurifiable, writes
 from hamlearn.loops.unseen import aside, unseen
@@ -31,6 +32,11 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
     Raises:
         UnsupportedError: If the function cannot be recorded, with the reason.
     """
+    with alone(), uninterrupted():
+        return _pure_graph(function, inputs)
+
+
+def _pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
     if any(tensor.is_cuda for tensor in inputs):
         # On a GPU PyTorch puts fused operations, which have no loops, in the place of an LSTM and of others. What
         # a step computes does not depend on the device: it is recorded as if it were the CPU.

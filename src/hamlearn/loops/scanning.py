@@ -61,7 +61,7 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
     key = (shapes, str(carry_spec), str(x_spec), torch.is_grad_enabled())
     made = _steps_of(step).get(key, lambda: _make(step, inputs, len(given), carry_spec, x_spec))
     if torch.is_grad_enabled():
-        _require_no_gradients([tensor for tensor, _, _ in made.reads.tensors], "the step reads")
+        _require_no_gradients([tensor for tensor, *_ in made.reads.tensors], "the step reads")
     work = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in given]
     results = made.loop(steps, work, [row.detach().contiguous() for row in rows], [])
     y_spec, counts = made.recorded
@@ -134,7 +134,7 @@ def _make(step: Step, inputs: list[Tensor], count: int, carry_spec: _tree.Spec, 
 
     try:
         made.reads.follow("the step", step)
-        with made.reads.watching():
+        with made.reads.watching(calls=True):
             # As PyTorch takes it, so that what is wrong with the step itself is said by the step.
             once([leaf.detach().clone() for leaf in inputs])
         with made.reads.watching():

@@ -11,7 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.overrides import TorchFunctionMode
+
 from hamlearn._torch_private import DispatchMode
+from hamlearn.loops.values import UnsupportedError
+
+_REFUSED: dict[Any, str] = {
+    torch.Tensor.data.__set__: "it sets the data of a tensor, which no recording sees",  # type: ignore[attr-defined]
+    torch.Tensor._version.__get__: "it reads the version of a tensor",  # type: ignore[attr-defined]
+}
 
 
 @contextmanager
@@ -29,10 +38,17 @@ def aside(function: Callable[..., Any]) -> Callable[..., Any]:
     """The same function, whose operations are carried out unseen; its own code, and what it calls, is seen."""
 
     def called(*given: Any) -> Any:
-        with _Operations():
+        with _Operations(), _Refused():
             return function(*given)
 
     return called
+
+
+class _Refused(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _REFUSED:
+            raise UnsupportedError(_REFUSED[func])
+        return func(*args, **(kwargs or {}))
 
 
 class _Operations(DispatchMode):  # type: ignore[misc,valid-type]
