@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import types
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,14 @@ from torch import Tensor, nn
 Pair = tuple[str, Any, Any]
 
 
-def difference(label: str, one: Any, other: Any) -> str | None:
+def difference(label: str, one: Any, other: Any, pairs: Iterable[tuple[Any, Any]] = ()) -> str | None:
     """Where two things differ, other than in the values of a module's parameters and buffers; `None` if nowhere.
+
+    Args:
+        label: What they are called.
+        one: Here.
+        other: There.
+        pairs: Things that stand for each other, wherever they are met.
 
     Example:
         >>> difference("net", nn.Sequential(nn.Tanh()), nn.Sequential(nn.Sigmoid()))
@@ -23,7 +30,7 @@ def difference(label: str, one: Any, other: Any) -> str | None:
         >>> difference("net", nn.Linear(2, 1), nn.Linear(2, 1))
     """
     waiting: deque[Pair] = deque([(label, one, other)])
-    seen: dict[tuple[int, int], Any] = {}
+    seen: dict[tuple[int, int], Any] = {(id(a), id(b)): (a, b) for a, b in pairs}
     while waiting:
         label, one, other = waiting.popleft()
         if one is other or (id(one), id(other)) in seen:

@@ -111,7 +111,11 @@ class PopulationRunner(PlannedRunner["PopulationPlan"]):
 def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
     """What stands in the way of one recorded step for both."""
     found = difference("the network", one.network, other.network)
-    return found or difference("the loss", one.system.loss, other.system.loss)
+    if found is not None:
+        return found
+    # A loss may hold weights, each member's its own.
+    tensors = ((*net.parameters(), *net.buffers()) for net in (one.network, other.network))
+    return difference("the loss", one.system.loss, other.system.loss, zip(*tensors, strict=True))
 
 
 class PopulationPlan:

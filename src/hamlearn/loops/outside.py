@@ -108,13 +108,18 @@ def refuse_call(frame: types.FrameType, event: str, called: Any) -> None:
     if what is None:
         return
     caller: types.FrameType | None = frame
+    asks = None
     while caller is not None:
         name = str(caller.f_globals.get("__name__"))
-        if name.startswith((*_OWN, *_ASIDE)):
+        if name.startswith(_ASIDE):
             return
-        if not in_library(name):
-            raise UnsupportedError(f"{caller.f_code.co_name}() {what}")
+        if name.startswith(_OWN):
+            break
+        if asks is None and not in_library(name):
+            asks = caller.f_code.co_name
         caller = caller.f_back
+    if asks is not None:
+        raise UnsupportedError(f"{asks}() {what}")
 
 
 def _asks(called: Any) -> str | None:

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch.overrides import TorchFunctionMode
 
 from hamlearn._torch_private import DispatchMode
 from hamlearn.loops.values import UnsupportedError
 
-_REFUSED: dict[Any, str] = {
-    torch.Tensor.data.__set__: "it sets the data of a tensor, which no recording sees",  # type: ignore[attr-defined]
-    torch.Tensor._version.__get__: "it reads the version of a tensor",  # type: ignore[attr-defined]
+_REFUSED = {
+    ("data", "__set__"): "it sets the data of a tensor, which no recording sees",
+    ("_version", "__get__"): "it reads the version of a tensor, which no recording sees",
 }
+"""Attributes of tensors, and what is done with them."""
 
 
 @contextmanager
@@ -46,8 +46,9 @@ def aside(function: Callable[..., Any]) -> Callable[..., Any]:
 
 class _Refused(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _REFUSED:
-            raise UnsupportedError(_REFUSED[func])
+        attribute = getattr(getattr(func, "__self__", None), "__name__", None)
+        if attribute is not None and (attribute, func.__name__) in _REFUSED:
+            raise UnsupportedError(_REFUSED[attribute, func.__name__])
         return func(*args, **(kwargs or {}))
 
 
