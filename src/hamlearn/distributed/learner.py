@@ -38,6 +38,11 @@ class PipelineLearner(SavedRank):
     outputs and losses are reported there. An error on one rank ends the pipeline on all of them, each with an
     error of its own, within `timeout`: resume from a checkpoint.
 
+    With `ticks_per_message` = K, neighbours exchange one message for K ticks: K states forward, K costates back.
+    What a group computes then reaches the next one K ticks later, on the same rank too, so that the results are
+    those of a `LocalLearner` with K − 1 times `nn.Identity` between every two groups, each a node of its own. A
+    costate still meets the input of its own sample, and a sample is in flight about K times as long.
+
     Args:
         module: As for `LocalLearner`, without cycles. Built alike on every rank; a rank uses, and moves, the
             weights of its own groups.
@@ -51,14 +56,11 @@ class PipelineLearner(SavedRank):
         on_nonfinite: `"raise"` or `"ignore"`. To skip a sample, all ranks would have to wait for each other.
         mesh: A `DeviceMesh` with a dimension `"pipeline"`, and one `"data"` for replicas of the pipeline, each
             with a stream of its own; `None`: one pipeline of all ranks of the job, in their order.
-        ticks_per_message: K, for small layers, where a message takes longer than a tick: neighbours exchange one
-            message for K ticks, and what a group computes reaches the next one K ticks later, states forward
-            and costates back. Results are those of a `LocalLearner` with K − 1 times `nn.Identity`, each a group
-            of its own, between every two groups; they depend on the groups and on K, and not on the ranks. A
-            sample is in flight about K times as long. Needs `align=True`.
         average_every: Samples after which the replicas put the means of their weights θ and costates ω in the
             place of their own. Buffers are not averaged. All replicas take the same number of samples.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
+        ticks_per_message: Ticks from one message between ranks to the next, and of delay between two groups. More
+            than 1 is for small layers, where a message takes longer than a tick, and needs `align=True`.
 
     Example:
         >>> import torch, hamlearn as hl
