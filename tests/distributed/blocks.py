@@ -40,7 +40,7 @@ def hyper(name: str = "usual") -> hl.Hyper:
 
 
 def padded(every: int, seed: int = 0) -> tuple[nn.Sequential, list[int]]:
-    """The layers with `every` − 1 nodes between groups that hand on what they get; the first node of each group."""
+    """The layers with `every` − 1 nodes between groups that hand on what they get; first nodes of groups."""
     layers, groups = nn.Sequential(), []
     for index, (name, layer) in enumerate(jobs.net(seed).named_children()):
         if index in STARTS:
