@@ -42,7 +42,7 @@ class Header:
     fresh: bool = False
     length: int = 0
 
-    def pack(self) -> Tensor:
+    def pack(self) -> bytes:
         """As bytes.
 
         Example:
@@ -51,13 +51,12 @@ class Header:
         """
         tau = math.nan if self.tau is None else self.tau
         kind = _KINDS.index(self.kind)
-        data = _LAYOUT.pack(_MAGIC, self.boundary, kind, self.fresh, self.tick, tau, self.length)
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return _LAYOUT.pack(_MAGIC, self.boundary, kind, self.fresh, self.tick, tau, self.length)
 
     @classmethod
-    def unpack(cls, data: Tensor) -> Header:
+    def unpack(cls, data: bytes) -> Header:
         """From bytes."""
-        magic, boundary, kind, fresh, tick, tau, length = _LAYOUT.unpack(data.numpy().tobytes())
+        magic, boundary, kind, fresh, tick, tau, length = _LAYOUT.unpack(data)
         if magic != _MAGIC:
             raise RankError(
                 f"a message begins with {magic!r} and not with {_MAGIC!r}: the ranks run different versions of "
@@ -90,14 +89,15 @@ def pack_all(headers: Sequence[Header], room: int) -> Tensor:
         >>> [header.tick for header in unpack_all(pack_all([Header("sample", 7), Header("sample", 8)], room=5))]
         [7, 8]
     """
-    if room == 1:
-        return headers[0].pack()
-    return torch.cat([header.pack() for header in (*headers, *[Header("none", 0)] * (room - len(headers)))])
+    empty = Header("none", 0).pack() if len(headers) < room else b""
+    data = bytearray().join([*(header.pack() for header in headers), *[empty] * (room - len(headers))])
+    return torch.frombuffer(data, dtype=torch.uint8)
 
 
 def unpack_all(data: Tensor) -> list[Header]:
     """The headers that `pack_all` put into a message."""
-    headers = [Header.unpack(one) for one in data.split(SIZE)]
+    whole = data.numpy().tobytes()
+    headers = [Header.unpack(whole[at : at + SIZE]) for at in range(0, len(whole), SIZE)]
     return [header for header in headers if header.kind != "none"]
 
 
