@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 import hamlearn as hl
-from benchmarks._faults import strike
 from hamlearn.distributed import PipelineLearner
-from hamlearn.distributed.links import HEADER, Sender
-from hamlearn.errors import ConfigError, HamlearnError, RankError, StreamError
 from hamlearn.local import Graph, LocalLearner
 from tests.distributed import jobs
 from tests.distributed.jobs import facts, mse, told
@@ -79,7 +74,7 @@ def at_ends(learner: LocalLearner | PipelineLearner, samples: Any) -> Any:
 
 
 def ways(learner: LocalLearner | PipelineLearner) -> list[Any]:
-    """Runs that pause anywhere, steps one by one, a run left early, predictions, a flush and a reset between."""
+    """Runs that pause anywhere, steps one by one, a run left early, predictions, flushes and resets anywhere."""
     found: list[Any] = []
     samples = jobs.stream(COUNT)
     given = at_ends(learner, samples)
@@ -106,7 +101,12 @@ def ways(learner: LocalLearner | PipelineLearner) -> list[Any]:
     found.append(own_facts(learner))
     reports += [told(r) for r in learner.run(at_ends(learner, samples[60:67]), max_steps=7)]
     learner.reset()
-    reports += [told(r) for r in learner.run(at_ends(learner, samples[60:]))]
+    for taken, report in enumerate(learner.run(at_ends(learner, samples[60:]))):
+        reports.append(told(report))
+        if taken == 3:
+            reports += [told(r) for r in learner.flush()]
+        if taken == 9:
+            learner.reset()
     return [reports, *found, own_facts(learner)]
 
 
@@ -157,119 +157,6 @@ def skipped(every: int, local: bool) -> dict[str, Any]:
     return own_facts(learner)
 
 
-class Counted:
-    """A stream that knows its place."""
-
-    def __init__(self, count: int) -> None:
-        self.samples, self.position = jobs.stream(count), 0
-
-    def __iter__(self) -> Iterator[hl.Sample]:
-        while self.position < len(self.samples):
-            self.position += 1
-            yield self.samples[self.position - 1]
-
-    def state_dict(self) -> dict[str, int]:
-        return {"position": self.position}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.position = state["position"]
-
-
-SAVED = 37
-
-
-def saved(folder: str) -> dict[str, Any]:
-    """Checkpoints in the middle of messages, and on to the end."""
-    found = {}
-    for setting in SETTINGS:
-        learner = pipeline(5, setting)
-        place = f"{folder}/{setting}"
-        list(learner.run(at_ends(learner, Counted(60)), max_steps=SAVED, save_to=place, save_every=SAVED))
-        list(learner.run(at_ends(learner, jobs.stream(60)), resume=True))
-        found[setting] = own_facts(learner)
-    return found
-
-
-def resumed(folder: str) -> dict[str, Any]:
-    found = {}
-    for setting in SETTINGS:
-        learner = pipeline(5, setting, seed=5)
-        assert learner.resume(f"{folder}/{setting}")
-        assert learner.position == SAVED
-        list(learner.run(at_ends(learner, Counted(60)), resume=True))
-        found[setting] = own_facts(learner)
-    return found
-
-
-def killed(folder: str) -> None:
-    """A run that SIGKILL ends on its last rank, in the middle of a message."""
-    learner = pipeline(4, "parallel", timeout=4)
-
-    def attacked() -> Iterator[hl.Sample]:
-        for k, sample in enumerate(itertools.cycle(jobs.stream(35))):
-            if k == 29 and learner.rank == learner.ranks - 1:
-                strike("kill")
-            yield sample
-
-    for _ in learner.run(at_ends(learner, attacked()), save_to=folder, save_every=9):
-        pass
-
-
-def restarted(folder: str) -> dict[str, Any]:
-    learner = pipeline(4, "parallel", seed=7)
-    assert learner.resume(folder)
-    assert learner.position in (18, 27)
-    list(learner.run(at_ends(learner, jobs.stream(35)), resume=True))
-    return own_facts(learner)
-
-
-def unequal() -> list[str]:
-    """On two ranks: what each of them is told."""
-    rank, found = dist.get_rank(), []
-    for setting in ({"ticks_per_message": 2 + 3 * rank, "align": True}, {"ticks_per_message": 4}):
-        with pytest.raises(ConfigError) as error:
-            PipelineLearner(jobs.net(), mse, hl.Hyper(), timeout=20, **setting)
-        found.append(str(error.value))
-    return found
-
-
-def messages(every: int, hold: int) -> dict[int, int]:
-    """How many messages of each kind this rank sends for sixty ticks."""
-    learner = pipeline(every, "parallel", hold=hold)
-    counts: dict[int, int] = {}
-    put = Sender.put
-
-    def counted(sender: Sender, *args: Any) -> None:
-        counts[sender._kind] = counts.get(sender._kind, 0) + 1
-        put(sender, *args)
-
-    list(learner.run(jobs.stream(60 // hold), max_steps=60 // hold))
-    Sender.put = counted  # type: ignore[method-assign]
-    try:
-        list(learner.run(jobs.stream(60 // hold), max_steps=60 // hold))
-    finally:
-        Sender.put = put  # type: ignore[method-assign]
-    assert counts.pop(HEADER, None) == (None if learner.rank else 60 // (hold * max(1, every // hold)) + 1)
-    return counts
-
-
-def left_open() -> str:
-    """A run that is left between samples of one message, and neither ended nor closed."""
-    learner = pipeline(16, "parallel", groups=2)
-    samples = jobs.stream(40)
-    reports = learner.run(samples)
-    for _ in range(3):
-        next(reports)
-    with pytest.raises(StreamError) as error:
-        learner.step(samples[0])
-    for run in (learner.run(samples), learner.run(samples)):
-        with pytest.raises(StreamError):
-            next(run)
-    rest = list(reports)
-    assert len(rest) == 37
-    return str(error.value)
-
-
 def growing(local: bool, every: int = 4) -> dict[str, Any]:
     """Batches of another size within one message; inputs from a live feed."""
     learner = judge(every, "parallel") if local else pipeline(every, "parallel")
@@ -287,17 +174,6 @@ def growing(local: bool, every: int = 4) -> dict[str, Any]:
     return own_facts(learner)
 
 
-def spoilt() -> tuple[str, int]:
-    """A sample that is not finite, within a message: those before it are shown first."""
-    learner = pipeline(8, "parallel", groups=2, timeout=5)
-    samples = jobs.stream(30)
-    if learner.rank == 0:
-        samples[19].u[0] = torch.nan
-    with pytest.raises(HamlearnError) as error:
-        list(learner.run(samples))
-    return type(error.value).__name__, learner.position
-
-
 def replicas(every: int) -> dict[str, Any]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
     learner = pipeline(every, "parallel", mesh=mesh, average_every=jobs.EVERY)
@@ -305,13 +181,32 @@ def replicas(every: int) -> dict[str, Any]:
     return own_facts(learner)
 
 
-def alone_reset() -> str:
-    """One rank is reset and the other is not."""
-    learner = pipeline(3, "parallel", groups=2, timeout=5)
-    samples = jobs.stream(20)
-    list(learner.run(samples, max_steps=9))
-    if learner.rank:
-        learner.reset()
-    with pytest.raises(RankError) as error:
-        list(learner.run(samples))
-    return str(error.value)
+class Turned(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.3 * torch.randn(3, width, dtype=torch.complex128))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.conj() @ self.weight).tanh()
+
+
+class Real(Turned):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight).real
+
+
+def turned(every: int, local: bool) -> dict[str, Any]:
+    """States of complex numbers cross the border."""
+    torch.manual_seed(0)
+    first, last = Turned(3), Real(2)
+    idle = nn.Sequential(first, *(nn.Identity() for _ in range(every - 1)), last)
+    samples = [hl.Sample(torch.randn(1, 3, dtype=torch.complex128), torch.ones(1, 2).double()) for _ in range(30)]
+    rates = hl.Hyper(eta_z=0.2)
+    learner: LocalLearner | PipelineLearner
+    if local:
+        learner = LocalLearner(idle, mse, rates, align=True, stacked=False)
+    else:
+        net = nn.Sequential(first, last)
+        learner = PipelineLearner(net, mse, rates, align=True, timeout=20, ticks_per_message=every)
+    list(learner.run(samples))
+    return {name.rpartition(".")[2] + str(w.shape): w for name, w in learner.state.omega.items()}

@@ -15,7 +15,7 @@ from hamlearn.distributed.links import COSTATE, STATE
 from hamlearn.distributed.storage import complete
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.local import LocalLearner
-from tests.distributed import blocks, jobs
+from tests.distributed import blocks, blocks_ended, jobs
 from tests.distributed.ranks import launch, values
 from tests.distributed.test_equal import equal, joined
 
@@ -66,9 +66,9 @@ def test_costates_that_meet_at_a_node_from_different_depths_are_dissipated_each_
 
 def test_a_checkpoint_between_two_messages_goes_on_in_any_number_of_ranks_bit_for_bit(tmp_path: Path) -> None:
     folder = str(tmp_path / "saved")
-    written = values(blocks.saved, 3, tmp_path / "three", folder)
+    written = values(blocks_ended.saved, 3, tmp_path / "three", folder)
     for ranks in (1, 2, 3):
-        found = values(blocks.resumed, ranks, tmp_path / str(ranks), folder)
+        found = values(blocks_ended.resumed, ranks, tmp_path / str(ranks), folder)
         for setting in blocks.SETTINGS:
             learner = blocks.judge(5, setting)
             list(learner.run(jobs.stream(60)))
@@ -79,12 +79,12 @@ def test_a_checkpoint_between_two_messages_goes_on_in_any_number_of_ranks_bit_fo
 
 def test_after_a_kill_all_goes_on_from_the_last_checkpoint_as_if_nothing_had_happened(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
-    first, middle, _ = launch(blocks.killed, 3, tmp_path / "killed", str(folder), limit=30, lost=2)
+    first, middle, _ = launch(blocks_ended.killed, 3, tmp_path / "killed", str(folder), limit=30, lost=2)
     assert first.error == middle.error == "RankError"
     assert complete(folder)
     learner = blocks.judge(4, "parallel")
     list(learner.run(jobs.stream(35)))
-    found = values(blocks.restarted, 2, tmp_path / "again", str(folder))
+    found = values(blocks_ended.restarted, 2, tmp_path / "again", str(folder))
     assert equal(joined(found), blocks.own_facts(learner))
 
 
@@ -121,20 +121,20 @@ def test_what_is_no_number_of_ticks_is_refused(ticks: Any) -> None:
 def test_ranks_that_were_given_different_numbers_say_so_and_without_alignment_none_but_one_is_taken(
     tmp_path: Path,
 ) -> None:
-    for different, unaligned in values(blocks.unequal, 2, tmp_path):
+    for different, unaligned in values(blocks_ended.unequal, 2, tmp_path):
         assert "rank 1 has ticks_per_message = 5, rank 0 has 2" in different
         assert "ticks_per_message=4 needs align=True" in unaligned
 
 
 @pytest.mark.parametrize(("every", "hold"), [(1, 1), (5, 1), (12, 3), (2, 6)])
 def test_neighbours_exchange_one_message_for_so_many_ticks(every: int, hold: int, tmp_path: Path) -> None:
-    first, last = values(blocks.messages, 2, tmp_path, every, hold)
+    first, last = values(blocks_ended.messages, 2, tmp_path, every, hold)
     assert first == {STATE: 60 // every}
     assert last == {COSTATE: 60 // every}
 
 
 def test_a_run_that_is_left_within_a_message_is_named_before_another_begins(tmp_path: Path) -> None:
-    for message in values(blocks.left_open, 2, tmp_path):
+    for message in values(blocks_ended.left_open, 2, tmp_path):
         assert "samples are announced that it has not shown: go on with it, or close() it" in message
 
 
@@ -144,7 +144,7 @@ def test_batches_may_change_within_a_message_and_a_live_feed_is_read_as_it_comes
 
 
 def test_samples_before_one_that_is_refused_are_shown_though_they_were_read_with_it(tmp_path: Path) -> None:
-    first, last = values(blocks.spoilt, 2, tmp_path)
+    first, last = values(blocks_ended.spoilt, 2, tmp_path)
     assert first == ("NonFiniteError", 19)
     assert last[0] == "RankError"
 
@@ -157,6 +157,12 @@ def test_replicas_average_as_with_one_message_a_tick(tmp_path: Path) -> None:
         assert equal({kind: got[kind] for kind in own}, own)
 
 
+@pytest.mark.parametrize("every", [1, 3])
+def test_states_may_be_complex(every: int, tmp_path: Path) -> None:
+    first, last = values(blocks.turned, 2, tmp_path, every, False)
+    assert equal(first | last, blocks.turned(every, True))
+
+
 def test_a_rank_that_is_reset_alone_is_told_from_the_others(tmp_path: Path) -> None:
-    _, last = values(blocks.alone_reset, 2, tmp_path)
+    _, last = values(blocks_ended.alone_reset, 2, tmp_path)
     assert "this one at tick 9 after a reset: call" in last

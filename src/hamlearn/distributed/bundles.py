@@ -49,7 +49,8 @@ def bundled(items: Sequence[Item]) -> Tensor:
     pieces = [marks.flatten().view(torch.uint8)]
     for item in items:
         body = torch.zeros_like(item.like) if item.value is None else item.value
-        data = body.flatten().view(torch.uint8)
+        # A tensor that is conjugated or negated only by a mark has other bytes than its values.
+        data = body.resolve_conj().resolve_neg().flatten().view(torch.uint8)
         pieces.append(data)
         missing = -len(data) % _ALIGNED
         if missing:

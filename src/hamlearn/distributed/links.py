@@ -121,7 +121,7 @@ class Receiver:
         work, buffer, like, tick = self._expected[0]
         self._peer.wait(work, f"send what it computed at tick {tick}")
         self._expected.popleft()
-        number, there = (int(x) for x in buffer[-2:].tolist())
+        number, there = (int(x) for x in buffer[-2:].real.tolist())
         if number != tick % _COUNTED:
             raise out_of_step(self._peer.place, f"tick {number} (modulo {_COUNTED})", tick)
         return buffer[:-2].view(like.shape) if there else None
