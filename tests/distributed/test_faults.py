@@ -52,7 +52,7 @@ def test_a_rank_whose_disk_is_full_says_so_though_a_neighbour_that_heard_first_i
 
 
 def idle(every: int) -> tuple[nn.Sequential, list[int]]:
-    """The network of the faulty ranks with `every` − 1 idle nodes in its middle, and the first nodes of its groups."""
+    """The network of the faulty ranks with `every` − 1 idle nodes in its middle, and its groups."""
     layers = nn.Sequential()
     for name, layer in _faulty_rank.network().named_children():
         for k in range(every - 1 if len(layers) == 4 else 0):
