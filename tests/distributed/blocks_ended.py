@@ -81,7 +81,7 @@ def killed(folder: str) -> None:
 def restarted(folder: str) -> dict[str, Any]:
     learner = pipeline(4, "parallel", seed=7)
     assert learner.resume(folder)
-    assert learner.position in (18, 27)
+    assert learner.position in (9, 18, 27)
     list(learner.run(at_ends(learner, jobs.stream(35)), resume=True))
     return own_facts(learner)
 

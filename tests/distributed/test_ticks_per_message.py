@@ -80,7 +80,7 @@ def test_a_checkpoint_between_two_messages_goes_on_in_any_number_of_ranks_bit_fo
 def test_after_a_kill_all_goes_on_from_the_last_checkpoint_as_if_nothing_had_happened(tmp_path: Path) -> None:
     folder = tmp_path / "saved"
     first, middle, _ = launch(blocks_ended.killed, 3, tmp_path / "killed", str(folder), limit=30, lost=2)
-    assert first.error == middle.error == "RankError"
+    assert {first.error, middle.error} <= {"RankError", "CheckpointError"}
     assert complete(folder)
     learner = blocks.judge(4, "parallel")
     list(learner.run(jobs.stream(35)))

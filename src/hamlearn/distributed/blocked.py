@@ -179,7 +179,7 @@ def faded(costates: list[Tensor], keep: float) -> list[Tensor]:
         >>> faded([torch.ones(2)], 0.5)
         [tensor([0.5000, 0.5000])]
     """
-    return costates if keep == 1.0 or not costates else foreach_mul(costates, keep)
+    return costates if keep == 1.0 or not costates else list(foreach_mul(costates, keep))
 
 
 def engine_of(part: Part, border: Border, *, align: bool) -> Engine:
