@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--timeout", type=float, default=10.0)
     parser.add_argument("--pace", type=float, default=0.0)
+    parser.add_argument("--ticks-per-message", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     # torchrun ends all ranks when one has died; each is to find out by itself, and to say so, before it is killed.
@@ -98,7 +99,12 @@ def main() -> None:
         with (folder / f"lives-{place}.txt").open("a") as lives:
             lives.write(f"{os.getpid()}\n")
         learner = PipelineLearner(
-            network(), nn.functional.mse_loss, hl.Hyper(eta=0.5, eta_z=0.0), align=True, timeout=options.timeout
+            network(),
+            nn.functional.mse_loss,
+            hl.Hyper(eta=0.5, eta_z=0.0),
+            align=True,
+            timeout=options.timeout,
+            ticks_per_message=options.ticks_per_message,
         )
         learner.resume(folder / "checkpoints")
         ends = place in (0, learner.ranks - 1)

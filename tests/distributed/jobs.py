@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import time
 from collections.abc import Iterator
@@ -212,9 +213,13 @@ def replicas(folder: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return found[0], found[1]
 
 
-def averaged(count: int) -> list[dict[str, Any]]:
-    """What two local learners come to that are averaged by hand."""
-    learners = [LocalLearner(net(), mse, hyper(), groups=4, align=True, stacked=False) for _ in range(2)]
+def averaged(count: int, given: tuple[nn.Sequential, Any] | None = None) -> list[dict[str, Any]]:
+    """What two local learners come to that are averaged by hand; of another net and groups where given."""
+    module, groups = given or (net(), 4)
+    learners = [
+        LocalLearner(copy.deepcopy(module), mse, hyper(), groups=groups, align=True, stacked=False)
+        for _ in range(2)
+    ]
     streams = [stream(count, seed=seed) for seed in range(2)]
     for k in range(count):
         for learner, samples in zip(learners, streams, strict=True):

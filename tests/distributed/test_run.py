@@ -57,9 +57,23 @@ def test_a_file_with_one_more_line_runs_on_one_rank_and_on_three_with_the_same_w
     assert equal(weights(tmp_path / "twice"), weights(tmp_path / "one"))
 
 
+def test_ticks_per_message_is_a_key_beside_it_and_the_weights_do_not_depend_on_the_ranks(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(CONFIG.replace("pipeline = 4", "pipeline = 4\nticks_per_message = 3"))
+    run(path, out=tmp_path / "one", progress=False)
+    assert Saved(tmp_path / "one" / "checkpoints").ranks[0]["config"]["ticks_per_message"] == 3
+    assert values(work, 2, tmp_path / "ranks", str(path), str(tmp_path / "two")) == [30, 30]
+    assert equal(weights(tmp_path / "two"), weights(tmp_path / "one"))
+    path.write_text(CONFIG.replace("pipeline = 4", "ticks_per_message = 3"))
+    with pytest.raises(ConfigError, match=r"learner\.ticks_per_message = 3 is given without learner\.pipeline"):
+        run(path, out=tmp_path / "none", progress=False)
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
+        ("ticks_per_message = 0", "learner.ticks_per_message = 0 is not allowed: ticks_per_message=0 must be"),
+        ("ticks_per_message = 1.5", "learner.ticks_per_message = 1.5 is not allowed. Allowed is a whole number"),
         ('engine = "compiled"', "learner.engine = 'compiled' is not known to a pipeline"),
         ("[network]\nkind = 'gru'", "learner.pipeline is for layers in a row"),
         ("[records]\nmetrics = ['MAE']", "records.metrics are not kept"),

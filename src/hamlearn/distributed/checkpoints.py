@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hamlearn import _checkpoint, _restoring
 from hamlearn._claims import Tensors, entries, flag, number, whole
+from hamlearn.distributed.blocked import PartBlocked
 from hamlearn.distributed.header import described, template
 from hamlearn.distributed.rank import config_of
 from hamlearn.distributed.storage import Saved
@@ -80,6 +81,7 @@ def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]
     tensors: dict[str, Tensor] = {}
     told = []
     own = {cell.name for cell in engine.system.cells}
+    way = engine.under_way() if isinstance(engine, PartBlocked) else {}
     for entry, flight in engine.flights.items():
         prefix, age = f"flight/{entry}/", engine.number - entry
         states = {n: x for n, x in flight.h.items() if n in own}
@@ -91,6 +93,7 @@ def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]
         }
         tensors |= {f"{prefix}draws/{n}/{i}": x for n, xs in flight.draws.items() for i, x in enumerate(xs)}
         tensors |= {} if flight.loss is None else {f"{prefix}loss": flight.loss}
+        tensors |= {f"{prefix}way/{arrives}/{n}": z for (arrives, e, n), z in way.items() if e == entry}
         sample = flight.sample
         kept = Sample(None if part.border else sample.u, sample.target, sample.tau, sample.boundary)
         parts, about = pack_sample(kept, prefix)
@@ -109,7 +112,7 @@ def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> C
     _check_config(saved, held.config, new_hyper=new_hyper)
     engine = held.ticker.engine
     blank: Any = type(engine)(engine.part, engine.border)
-    same = _same_groups(saved, held.config["nodes"], drop=drop)
+    same = _same_groups(saved, held.config, drop=drop)
     with _checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
             _take_flights(blank, saved, engine.part if same else None, same=same)
@@ -155,7 +158,7 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
         system.wiring, learner.hyper, learner.hold, learner.align, system.order, learner.on_nonfinite
     )
     _check_config(saved, config, new_hyper=new_hyper)
-    same = _same_groups(saved, config["nodes"], drop=drop)
+    same = _same_groups(saved, config, drop=drop)
     blank: Any = type(engine)(system)
     with _checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
@@ -173,22 +176,30 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
 
 def _check_config(saved: Saved, mine: dict[str, Any], *, new_hyper: bool) -> None:
     config, equal = saved.ranks[0]["config"], _checkpoint.require_equal
+    free = {"hamlearn", "torch", "nodes", "on_nonfinite", "ticks_per_message"} | (
+        {"hyper"} if new_hyper else set()
+    )
     for key, value in mine.items():
-        if key in ("hamlearn", "torch", "nodes", "on_nonfinite") or (key == "hyper" and new_hyper):
+        if key in free:
             continue
         remedy = "load(..., new_hyper=True) takes other ones" if key == "hyper" else "build the learner alike"
         equal(saved.path, key, config.get(key), value, remedy)
 
 
-def _same_groups(saved: Saved, nodes: Any, *, drop: bool) -> bool:
-    """Whether the nodes are the same, so that their states can be taken up; raises where some would be lost."""
-    if saved.ranks[0]["config"]["nodes"] == nodes:
+def _same_groups(saved: Saved, mine: dict[str, Any], *, drop: bool) -> bool:
+    """Whether nodes and delays are the same, so that states can be taken up; raises where some would be lost."""
+    config = saved.ranks[0]["config"]
+    delay, own = config.get("ticks_per_message", 1), mine["ticks_per_message"]
+    if config["nodes"] == mine["nodes"] and delay == own:
         return not drop
     if not drop and (saved.ranks[0].get("flights") or saved.ranks[0].get("begun")):
+        was, now = f"the groups {list(config['nodes'])}", f"{list(mine['nodes'])}"
+        if config["nodes"] == mine["nodes"]:
+            was, now = f"a pipeline with ticks_per_message={delay}", f"{own}"
         raise CheckpointError(
-            f"{saved.path} was saved from the groups {list(saved.ranks[0]['config']['nodes'])}, this learner has "
-            f"{list(nodes)}, and the checkpoint holds samples in flight or states, which belong to the old ones: "
-            "flush() or reset() before saving, or load with drop=True"
+            f"{saved.path} was saved from {was}, this learner has {now}, and the checkpoint holds samples in "
+            "flight or states, which belong to the old ones: flush() or reset() before saving, or load with "
+            "drop=True"
         )
     return False
 
@@ -265,7 +276,8 @@ def _take_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: boo
         entry = whole(about["entry"], "the entry of a sample in flight")
         prefix, age = f"flight/{entry}/", engine.number - entry
         wanted = [n for n in saved.under(prefix) if _wanted(n, own, border, first=border is None, last=last)]
-        if border is not None and age >= engine.schedule.backward[border]:
+        gathered = isinstance(engine, PartBlocked) or (border and age >= engine.schedule.backward[border])
+        if border is not None and gathered:
             wanted = [n for n in wanted if n != f"z/{border}"]
         read = saved.read([prefix + n for n in wanted])
         left = Tensors({n.removeprefix(prefix): x for n, x in read.items()})
@@ -283,6 +295,9 @@ def _take_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: boo
             kind, _, node = name.partition("/")
             if kind in ("h", "z"):
                 getattr(flight, kind)[node] = left.keep(name, device)
+            elif kind == "way" and isinstance(engine, PartBlocked):
+                arrives, _, node = node.partition("/")
+                engine.way[int(arrives), entry, node] = left.keep(name, device)
         for name in sorted(left.under("draws/").names(), key=lambda n: int(n.rpartition("/")[2])):
             flight.draws.setdefault(name.rpartition("/")[0], []).append(read[f"{prefix}draws/{name}"])
         if "loss" in left:
@@ -295,6 +310,8 @@ def _wanted(name: str, own: set[str], border: str | None, *, first: bool, last: 
     kind, _, rest = name.partition("/")
     if kind in ("u", "target", "loss"):
         return first if kind == "u" else last
+    if kind == "way":
+        return rest.partition("/")[2] in own
     return (rest.rpartition("/")[0] if kind == "draws" else rest) in own | ({border} if kind != "draws" else set())
 
 

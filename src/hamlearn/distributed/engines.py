@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hamlearn.distributed.links import Receiver, Sender
+from hamlearn.distributed.bundles import BundleReceiver, BundleSender
 from hamlearn.distributed.parts import Part
 from hamlearn.local.aligned import Aligned
 from hamlearn.local.flights import Tick, own_copy
@@ -30,10 +30,10 @@ class Border:
         entries: Entries of the samples whose states, and whose costates, have been asked for.
     """
 
-    states_in: Receiver | None = None
-    costates_out: Sender | None = None
-    states_out: Sender | None = None
-    costates_in: Receiver | None = None
+    states_in: BundleReceiver | None = None
+    costates_out: BundleSender | None = None
+    states_out: BundleSender | None = None
+    costates_in: BundleReceiver | None = None
     template: Tensor | None = None
     entries: tuple[deque[int], deque[int]] = field(default_factory=lambda: (deque(), deque()))
 
@@ -246,8 +246,3 @@ class PartUnaligned(Unaligned):
 
 
 Engine = PartAligned | PartUnaligned
-
-
-def engine_of(part: Part, border: Border, *, align: bool) -> Engine:
-    """The engine of a part."""
-    return PartAligned(part, border) if align else PartUnaligned(part, border)

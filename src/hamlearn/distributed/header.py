@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,8 +15,8 @@ from torch import Tensor
 from hamlearn.errors import RankError
 from hamlearn.state import Sample
 
-Kind = Literal["sample", "end", "pause", "predict"]
-_KINDS: tuple[Kind, ...] = ("sample", "end", "pause", "predict")
+Kind = Literal["sample", "end", "pause", "predict", "none"]
+_KINDS: tuple[Kind, ...] = ("sample", "end", "pause", "predict", "none")
 _LAYOUT = struct.Struct("<4s?B?xqdq")
 _MAGIC = b"hl01"
 SIZE = _LAYOUT.size
@@ -26,7 +27,7 @@ class Header:
     """One step of the pipeline, told from rank to rank.
 
     Attributes:
-        kind: A sample, the end of the stream, a pause because `max_steps` is reached, or a prediction.
+        kind: A sample, the end of the stream, a pause because `max_steps` is reached, a prediction; or nothing.
         tick: How many ticks have been made before this step.
         boundary: Whether the sample ends its sequence.
         tau: Time step of the sample; `None` takes that of `Hyper`.
@@ -41,7 +42,7 @@ class Header:
     fresh: bool = False
     length: int = 0
 
-    def pack(self) -> Tensor:
+    def pack(self) -> bytes:
         """As bytes.
 
         Example:
@@ -50,13 +51,12 @@ class Header:
         """
         tau = math.nan if self.tau is None else self.tau
         kind = _KINDS.index(self.kind)
-        data = _LAYOUT.pack(_MAGIC, self.boundary, kind, self.fresh, self.tick, tau, self.length)
-        return torch.frombuffer(bytearray(data), dtype=torch.uint8)
+        return _LAYOUT.pack(_MAGIC, self.boundary, kind, self.fresh, self.tick, tau, self.length)
 
     @classmethod
-    def unpack(cls, data: Tensor) -> Header:
+    def unpack(cls, data: bytes) -> Header:
         """From bytes."""
-        magic, boundary, kind, fresh, tick, tau, length = _LAYOUT.unpack(data.numpy().tobytes())
+        magic, boundary, kind, fresh, tick, tau, length = _LAYOUT.unpack(data)
         if magic != _MAGIC:
             raise RankError(
                 f"a message begins with {magic!r} and not with {_MAGIC!r}: the ranks run different versions of "
@@ -64,21 +64,41 @@ class Header:
             )
         return cls(_KINDS[kind], tick, boundary, None if math.isnan(tau) else tau, fresh, length)
 
-    def check(self, tick: int, fresh: bool, sample: Sample | None) -> None:
-        """Raise unless this rank stands where the first one does, and its own sample is the same instant's."""
+    def check(self, tick: int, fresh: bool) -> None:
+        """Raise unless this rank stands where the first one does."""
         if self.tick != tick or self.fresh != fresh:
             raise RankError(
                 f"the first rank is at tick {self.tick}{' after a reset' * self.fresh}, this one at tick "
                 f"{tick}{' after a reset' * fresh}: call step, run, flush, reset and load on every rank alike"
             )
-        if sample is None:
-            return
+
+    def check_sample(self, sample: Sample) -> None:
+        """Raise unless a sample is of the same instant as that of the first rank."""
         own = sample.tau, bool(sample.boundary)
         if own != (self.tau, self.boundary):
             raise RankError(
-                f"at tick {tick} the first rank took a sample with tau={self.tau}, boundary={self.boundary}, the "
-                f"last one has a target with tau={own[0]}, boundary={own[1]}: give both the same stream"
+                f"at tick {self.tick} the first rank took a sample with tau={self.tau}, boundary={self.boundary}, "
+                f"the last one has a target with tau={own[0]}, boundary={own[1]}: give both the same stream"
             )
+
+
+def pack_all(headers: Sequence[Header], room: int) -> Tensor:
+    """Up to `room` headers as one message, which is always as long.
+
+    Example:
+        >>> [header.tick for header in unpack_all(pack_all([Header("sample", 7), Header("sample", 8)], room=5))]
+        [7, 8]
+    """
+    empty = Header("none", 0).pack() if len(headers) < room else b""
+    data = bytearray().join([*(header.pack() for header in headers), *[empty] * (room - len(headers))])
+    return torch.frombuffer(data, dtype=torch.uint8)
+
+
+def unpack_all(data: Tensor) -> list[Header]:
+    """The headers that `pack_all` put into a message."""
+    whole = data.numpy().tobytes()
+    headers = [Header.unpack(whole[at : at + SIZE]) for at in range(0, len(whole), SIZE)]
+    return [header for header in headers if header.kind != "none"]
 
 
 def described(state: Tensor) -> bytes:

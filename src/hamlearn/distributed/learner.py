@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -37,6 +38,11 @@ class PipelineLearner(SavedRank):
     outputs and losses are reported there. An error on one rank ends the pipeline on all of them, each with an
     error of its own, within `timeout`: resume from a checkpoint.
 
+    With `ticks_per_message` = K, neighbours exchange one message for K ticks: K states forward, K costates back.
+    What a group computes then reaches the next one K ticks later, on the same rank too, so that the results are
+    those of a `LocalLearner` with K − 1 times `nn.Identity` between every two groups, each a node of its own. A
+    costate still meets the input of its own sample, and a sample is in flight about K times as long.
+
     Args:
         module: As for `LocalLearner`, without cycles. Built alike on every rank; a rank uses, and moves, the
             weights of its own groups.
@@ -53,6 +59,8 @@ class PipelineLearner(SavedRank):
         average_every: Samples after which the replicas put the means of their weights θ and costates ω in the
             place of their own. Buffers are not averaged. All replicas take the same number of samples.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
+        ticks_per_message: Ticks from one message between ranks to the next, and of delay between two groups. More
+            than 1 is for small layers, where a message takes longer than a tick, and needs `align=True`.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -78,6 +86,7 @@ class PipelineLearner(SavedRank):
         mesh: DeviceMesh | None = None,
         average_every: int | None = None,
         timeout: float = 60.0,
+        ticks_per_message: int = 1,
     ) -> None:
         self._place = place = find_place(mesh, timeout)
         self._average_every = average_every
@@ -96,9 +105,10 @@ class PipelineLearner(SavedRank):
                 )
             if average_every is not None and (not isinstance(average_every, int) or average_every < 1):
                 raise ConfigError(f"average_every={average_every!r} must be a number of samples, at least 1")
+            check_ticks_per_message(ticks_per_message, align)
             wiring = wire(module, place.ranks if groups is None else groups)
-            config = config_of(wiring, hyper, hold, align, order, on_nonfinite)
-            part = part_of(wiring, place.rank, place.ranks, loss, hyper, order)
+            config = config_of(wiring, hyper, hold, align, order, on_nonfinite, ticks_per_message)
+            part = part_of(wiring, place.rank, place.ranks, loss, hyper, order, ticks_per_message)
         except ConfigError as error:
             problem = error
         with self._together():
@@ -111,18 +121,31 @@ class PipelineLearner(SavedRank):
     def step(self, sample: Sample | None = None) -> StepReport:
         """Show one sample for `hold` ticks, on every rank alike.
 
+        With `ticks_per_message` = K, states and costates still go once for K ticks, in whichever step the K-th
+        tick falls; but every sample is announced by itself, so that `run` takes less time.
+
         Args:
             sample: On the first rank what is shown, on the last one its target (with the same tau and boundary; u
                 is not looked at). Other ranks may leave it out.
         """
         if sample is None and self.rank in (0, self.ranks - 1):
             raise SampleError("step() was given no sample: it takes one on the first and on the last rank")
+        self._check_idle()
         report = self._shown(sample)
         self._settle_sent()
         return report
 
-    def _shown(self, sample: Sample | None) -> StepReport:
-        report = self._step(sample)
+    def _check_idle(self) -> None:
+        """Raise where a run has stopped between samples that the first rank announced in one message."""
+        waiting = len(self._headers.waiting)
+        if waiting:
+            raise StreamError(
+                f"a run of this learner was left while {waiting} samples are announced that it has not shown: go "
+                "on with it, or close() it on every rank, before step() or another run"
+            )
+
+    def _shown(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport:
+        report = self._step(sample, ahead)
         if report is None:
             raise StreamError("the first rank has ended its run: call step() or run() on every rank alike")
         return report
@@ -153,6 +176,11 @@ class PipelineLearner(SavedRank):
         On the last rank reports hold the outputs and losses; elsewhere `y` and `loss` are `None`. Aligned, they
         come some ticks after their samples, and a finite stream is flushed at its end.
 
+        With `ticks_per_message` = K and several ranks, the first rank reads the samples of K ticks, K/`hold` of
+        them and at least one, before it shows the first of these: of a live feed (`hl.streams.live`) those that
+        have arrived, of a generator all of them, for which it waits. A checkpoint may fall between them: it knows
+        the place of the last sample that was shown.
+
         Args:
             stream: On the first and on the last rank, the same samples; the first looks at u, the last at the
                 target. Other ranks read nothing.
@@ -171,15 +199,20 @@ class PipelineLearner(SavedRank):
     def _run(
         self, stream: Any, max_steps: int | None, resume: bool, save_to: Any, save_every: int, keep: int | None
     ) -> Iterator[StepReport]:
+        self._check_idle()
         with self._together():
             taken = 0
-            for report in self._steps(stream, max_steps, resume):
-                taken += 1
-                self._saving.poll()
-                if save_to is not None and self.position % save_every == 0:
-                    self.save(save_to, keep=keep, wait=False)
-                if report.sample is not None:
-                    yield report
+            try:
+                for report in self._steps(stream, max_steps, resume):
+                    taken += 1
+                    self._saving.poll()
+                    if save_to is not None and self.position % save_every == 0:
+                        self.save(save_to, keep=keep, wait=False)
+                    if report.sample is not None:
+                        yield report
+            finally:
+                # Whoever leaves a run early leaves it on every rank.
+                self._headers.waiting.clear()
             self._saving.finish()
             if self._over(max_steps is None or taken < max_steps):
                 yield from self.flush()
@@ -194,7 +227,28 @@ class PipelineLearner(SavedRank):
                 yield report
             return
         assert stream is not None
-        yield from self._reader.reports(self._shown, stream, max_steps, resume, pending=lambda: 0)
+        if self.rank == 0 and self.ranks > 1 and self._headers.room > 1:
+            yield from self._steps_ahead(stream, max_steps, resume)
+        else:
+            yield from self._reader.reports(self._shown, stream, max_steps, resume, pending=lambda: 0)
+
+    def _steps_ahead(self, stream: Iterable[Sample], max_steps: int | None, resume: bool) -> Iterator[StepReport]:
+        """On the first rank: the samples of one message are read, and told to the others, before any is shown."""
+        reader, room, done = self._reader, self._headers.room, 0
+        turn = reader.open_blocks(stream, resume)
+        try:
+            while max_steps is None or done < max_steps:
+                reader.check_turn(turn)
+                block = reader.peek(room if max_steps is None else min(room, max_steps - done))
+                if block is None:
+                    reader.end(0)
+                    return
+                samples = [block.sample(index) for index in range(block.count)]
+                for index, sample in enumerate(samples):
+                    done += 1
+                    yield reader.counted(partial(self._shown, ahead=samples[index + 1 :]), sample)
+        finally:
+            reader.close(turn)
 
     def _over(self, ended: bool) -> bool:
         """Tell, or learn, whether the stream has ended; the ranks have to agree."""
@@ -202,7 +256,7 @@ class PipelineLearner(SavedRank):
             return self._told == "end"
         kind: Literal["end", "pause"] = "end" if ended else "pause"
         if self.rank == 0:
-            self._headers.send(Header(kind, self.ticks))
+            self._headers.send([Header(kind, self.ticks)])
             return ended
         if self._follow(None).kind != kind:
             raise StreamError(
@@ -222,7 +276,7 @@ class PipelineLearner(SavedRank):
         with self._together(), evaluating(self.module):
             self._engine.settle()
             if self.rank:
-                header, blob = self._headers.receive()
+                (header, *_), blob = self._headers.receive()
                 if header.kind != "predict" or border.states_in is None:
                     raise RankError(
                         f"the first rank sent {header.kind!r}, not a prediction: call predict() on all"
@@ -235,7 +289,7 @@ class PipelineLearner(SavedRank):
             if name is None:
                 return self._system.read(h)
             assert border.states_out is not None
-            self._headers.send(Header("predict", tick), described(h[name]))
+            self._headers.send([Header("predict", tick)], described(h[name]))
             border.states_out.send(h[name], h[name], tick)
         self._settle_sent()
         return None
@@ -244,6 +298,17 @@ class PipelineLearner(SavedRank):
         """Forget states and costates of nodes, and samples in flight, on every rank alike. ω, θ and t stay."""
         with self._together():
             self._engine.reset()
+
+
+def check_ticks_per_message(ticks: object, align: bool) -> None:
+    """Raise unless neighbours can exchange one message for so many ticks."""
+    if not isinstance(ticks, int) or isinstance(ticks, bool) or ticks < 1:
+        raise ConfigError(f"ticks_per_message={ticks!r} must be a number of ticks, 1 or more")
+    if ticks > 1 and not align:
+        raise ConfigError(
+            f"ticks_per_message={ticks} needs align=True: without it a costate is exchanged within the tick that "
+            "computes it, and cannot wait for others. Give align=True, or leave ticks_per_message at 1"
+        )
 
 
 def _digest(module: nn.Module) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hamlearn.distributed.header import SIZE, Header
+from hamlearn.distributed.header import SIZE, Header, pack_all, unpack_all
 from hamlearn.errors import RankError
 
 HEADER, BLOB, STATE, COSTATE = range(4)
@@ -60,6 +61,14 @@ class Peer:
             return call(tensor, self.rank, group=group, tag=kind)
         except (RuntimeError, ValueError) as error:
             raise RankError(f"rank {self.place} of the pipeline cannot be reached to {what}: {error}") from error
+
+
+def out_of_step(place: int, sent: str, due: int) -> RankError:
+    """The error for a message that another tick should have brought."""
+    return RankError(
+        f"rank {place} sent {sent} where tick {due} was due: the ranks are out of step. Call step, run, flush, "
+        "reset and load on every rank alike"
+    )
 
 
 class Sender:
@@ -112,12 +121,9 @@ class Receiver:
         work, buffer, like, tick = self._expected[0]
         self._peer.wait(work, f"send what it computed at tick {tick}")
         self._expected.popleft()
-        number, there = (int(x) for x in buffer[-2:].tolist())
+        number, there = (int(x) for x in buffer[-2:].real.tolist())
         if number != tick % _COUNTED:
-            raise RankError(
-                f"rank {self._peer.place} sent tick {number} (modulo {_COUNTED}) where tick {tick} was due: the "
-                "ranks are out of step. Call step, run, flush, reset and load on every rank alike"
-            )
+            raise out_of_step(self._peer.place, f"tick {number} (modulo {_COUNTED})", tick)
         return buffer[:-2].view(like.shape) if there else None
 
     def __len__(self) -> int:
@@ -129,38 +135,46 @@ class Receiver:
 
 
 class Headers:
-    """The line along which headers pass from the first rank to the last."""
+    """The line along which headers pass from the first rank to the last.
 
-    def __init__(self, before: Peer | None, after: Peer | None) -> None:
+    Attributes:
+        waiting: Steps that the first rank has announced and this one has yet to make.
+        room: How many headers a message has room for.
+    """
+
+    def __init__(self, before: Peer | None, after: Peer | None, room: int) -> None:
+        self.waiting: deque[Header] = deque()
+        self.room = room
         self._before = before
         self._after = after
         self._sender = None if after is None else Sender(after, HEADER)
         self._blobs = None if after is None else Sender(after, BLOB)
 
-    def receive(self) -> tuple[Header, bytes]:
-        """The next header from the rank before, and the description that comes with it, if one does."""
+    def receive(self) -> tuple[list[Header], bytes]:
+        """The next headers from the rank before, and the description that comes with them, if one does."""
         assert self._before is not None
-        data = torch.empty(SIZE, dtype=torch.uint8)
+        data = torch.empty(self.room * SIZE, dtype=torch.uint8)
         self._receive(data, HEADER)
-        header = Header.unpack(data)
-        blob = torch.empty(header.length, dtype=torch.uint8)
-        if header.length:
+        headers = unpack_all(data)
+        blob = torch.empty(headers[0].length, dtype=torch.uint8)
+        if len(blob):
             self._receive(blob, BLOB)
-        return header, blob.numpy().tobytes()
+        return headers, blob.numpy().tobytes()
 
     def _receive(self, data: Tensor, kind: int) -> None:
         peer = self._before
         assert peer is not None
         peer.wait(peer.start(dist.irecv, data, peer.control, kind, "send a header"), "send the header of a step")
 
-    def send(self, header: Header, blob: bytes = b"") -> None:
-        """Pass a header on to the rank behind this one, if there is one."""
+    def send(self, headers: Sequence[Header], blob: bytes = b"") -> None:
+        """Pass headers on to the rank behind this one, if there is one, with one description for all of them."""
         if self._after is None:
             return
         assert self._sender is not None
         assert self._blobs is not None
-        header = Header(header.kind, header.tick, header.boundary, header.tau, header.fresh, len(blob))
-        self._sender.put(header.pack(), self._after.control, "take the header of a step")
+        first = headers[0] if headers[0].length == len(blob) else replace(headers[0], length=len(blob))
+        message = pack_all([first, *headers[1:]], self.room)
+        self._sender.put(message, self._after.control, "take the header of a step")
         if blob:
             data = torch.frombuffer(bytearray(blob), dtype=torch.uint8)
             self._blobs.put(data, self._after.control, "take the description of a state")

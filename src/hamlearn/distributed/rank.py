@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,13 +12,15 @@ from torch import nn
 from hamlearn import _checkpoint, _tree
 from hamlearn._identity import identity
 from hamlearn._version import __version__
-from hamlearn.distributed.engines import Border, Engine, engine_of
+from hamlearn.distributed.blocked import engine_of
+from hamlearn.distributed.bundles import BundleReceiver, BundleSender
+from hamlearn.distributed.engines import Border, Engine
 from hamlearn.distributed.header import Header, described, template
-from hamlearn.distributed.links import COSTATE, STATE, Headers, Receiver, Sender
+from hamlearn.distributed.links import COSTATE, STATE, Headers
 from hamlearn.distributed.parts import Part
 from hamlearn.distributed.place import Place
 from hamlearn.distributed.storage import Saving
-from hamlearn.errors import ConfigError, RankError, SampleError
+from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.learner._running import Reader
 from hamlearn.learner._setting import no_sample, require_gradients
@@ -42,13 +44,14 @@ class Rank(Settings):
         self._system = part.system
         self._device = part.system.theta[0].device
         before, after = (place.peer(place.rank + way, self._device.type) for way in (-1, 1))
-        self._border = Border()
+        self._border = border = Border()
         if before is not None:
-            self._border.states_in, self._border.costates_out = Receiver(before, STATE), Sender(before, COSTATE)
+            border.states_in, border.costates_out = BundleReceiver(before, STATE), BundleSender(before, COSTATE)
         if after is not None:
-            self._border.states_out, self._border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
-        self._headers = Headers(before, after)
-        self._engine: Engine = engine_of(part, self._border, align=self._align)
+            border.states_out, border.costates_in = BundleSender(after, STATE), BundleReceiver(after, COSTATE)
+        # As many samples as are shown in the ticks of one message.
+        self._headers = Headers(before, after, max(1, part.every // self._hold))
+        self._engine: Engine = engine_of(part, border, align=self._align)
         self._ticker = Ticker(part.system, self._engine, on_nonfinite)
         self._reader = Reader()
         self._key: str | None = None
@@ -117,6 +120,11 @@ class Rank(Settings):
         return {name: self._part.plan.delays(name)[0] for name in self.nodes}
 
     @property
+    def ticks_per_message(self) -> int:
+        """Ticks from one message between neighbours to the next, and of delay between two groups."""
+        return self._part.every
+
+    @property
     def ticks(self) -> int:
         """Ticks made so far."""
         return self._engine.number
@@ -141,14 +149,19 @@ class Rank(Settings):
             self._headers.settle()
             self._border.settle()
 
-    def _step(self, sample: Sample | None) -> StepReport | None:
-        """One step, or `None` where the first rank says that the run is over."""
-        header = self._announce(sample) if self.rank == 0 else None
+    def _step(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport | None:
+        """One step, or `None` where the first rank says that the run is over.
+
+        Args:
+            sample: What is shown.
+            ahead: On the first rank, samples that are to be shown next, and may be announced together with it.
+        """
+        if self.rank == 0 and not self._headers.waiting:
+            self._announce(sample, ahead)
         with self._together():
-            if header is None:
-                header = self._follow(sample)
-                if header.kind != "sample":
-                    return None
+            header = self._follow(sample)
+            if header.kind != "sample":
+                return None
             own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
             report = self._ticker.show(own, self._hold)
             self._average()
@@ -164,38 +177,64 @@ class Rank(Settings):
         place.average([*(w.detach() for w in self._system.theta), *omega])
         ticker.omega = list(omega)
 
-    def _announce(self, sample: Sample | None) -> Header:
-        """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that."""
-        if not isinstance(sample, Sample):
-            raise no_sample(sample)
-        require_gradients()
-        if self._align and self.on_nonfinite != "ignore":
-            check_input(sample.u, "raise")
-        key, fresh = _tree.describe(sample.u), self._engine.fresh
+    def _announce(self, sample: Sample | None, ahead: Sequence[Sample]) -> None:
+        """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that.
+
+        Of samples to come, those of the same form are told with it, up to one with which something is wrong.
+        """
+        key, fresh = self._inspected(sample), self._engine.fresh
+        assert sample is not None
         if self._key not in (None, key) and not fresh and not self._align:
             raise SampleError(
                 f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
                 "of a sequence with boundary=True, or reset()"
             )
         blob = b"" if key == self._key else self._form_of(sample.u)
-        header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
+        headers = [Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)]
+        for other in ahead:
+            try:
+                if self._inspected(other) != key:
+                    break
+            except HamlearnError:  # it is said when its turn comes
+                break
+            tick = self.ticks + len(headers) * self._hold
+            headers.append(Header("sample", tick, bool(other.boundary), other.tau))
         with self._together():
-            self._headers.send(header, blob)
+            self._headers.send(headers, blob)
         self._key = key
-        return header
+        self._headers.waiting.extend(headers)
+
+    def _inspected(self, sample: Sample | None) -> str:
+        """The form of a sample's input; raises where the sample cannot be shown."""
+        if not isinstance(sample, Sample):
+            raise no_sample(sample)
+        require_gradients()
+        if self._align and self.on_nonfinite != "ignore":
+            check_input(sample.u, "raise")
+        return _tree.describe(sample.u)
 
     def _follow(self, sample: Sample | None) -> Header:
-        """What the first rank says, told on to the next rank before it is looked at."""
-        header, blob = self._headers.receive()
+        """The next thing to do, as the first rank says."""
+        waiting = self._headers.waiting
+        if not waiting:
+            self._hear()
+        header = waiting.popleft()
         self._told = header.kind
+        if sample is not None and self.rank and header.kind == "sample":
+            header.check_sample(sample)
+        return header
+
+    def _hear(self) -> None:
+        """What the first rank says, told on to the next rank before it is looked at."""
+        headers, blob = self._headers.receive()
         if not blob:
-            self._headers.send(header)
-        if header.kind == "sample":
-            header.check(self.ticks, self._engine.fresh, sample)
+            self._headers.send(headers)
+        if headers[0].kind == "sample":
+            headers[0].check(self.ticks, self._engine.fresh)
             if blob:
                 self._border.template = template(blob, self._device)
-                self._headers.send(header, self._form_of(self._border.template))
-        return header
+                self._headers.send(headers, self._form_of(self._border.template))
+        self._headers.waiting.extend(headers)
 
     def _form_of(self, u: Any) -> bytes:
         """Shape and dtype of what this part shows to the next rank for such an input."""
@@ -204,7 +243,7 @@ class Rank(Settings):
 
 
 def config_of(
-    wiring: Wiring, hyper: Hyper, hold: int, align: bool, order: str, on_nonfinite: str
+    wiring: Wiring, hyper: Hyper, hold: int, align: bool, order: str, on_nonfinite: str, ticks_per_message: int = 1
 ) -> dict[str, Any]:
     """What has to be the same on every rank, and in a checkpoint."""
     named = dict(wiring.root.named_parameters()) | dict(wiring.root.named_buffers())
@@ -218,4 +257,5 @@ def config_of(
         "align": align,
         "order": order,
         "on_nonfinite": on_nonfinite,
+        "ticks_per_message": ticks_per_message,
     }

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run_derived import Key, Keys, keys_of, said, unknown
-from hamlearn.experiments.run_keys import PARTS, RULES, SECTIONS, made, parts_of
+from hamlearn.experiments.run_keys import PARTS, RULES, SECTIONS, TICKS, made, parts_of
 from hamlearn.experiments.run_streams import check_stream
 from hamlearn.hyper import Hyper
 from hamlearn.streams.values import shown
@@ -86,6 +86,12 @@ def filled(raw: Mapping[str, Any], sections: Mapping[str, Keys]) -> Config:
         raise ConfigError(
             f"network.hidden = {shown(network['hidden'])} is not allowed for kind {network['kind']!r}. "
             "Allowed is one whole number above 0."
+        )
+    learner = config["learner"]
+    if learner[TICKS] != 1 and learner["pipeline"] is None:
+        raise ConfigError(
+            f"learner.{TICKS} = {shown(learner[TICKS])} is given without learner.pipeline, and one process sends "
+            "no messages. Say into how many groups the network is split, or leave it out."
         )
     return config
 

@@ -41,6 +41,7 @@ LIMITS: dict[str, dict[type, Sequence[Any]]] = {
     "substeps": {int: [Le(10_000)]},
     "t1": {int: [Le(100_000)]},
     "t2": {int: [Le(100_000)]},
+    "ticks_per_message": {int: [Le(65_536)]},
     "timeout": {float: [Gt(0), Le(3600)]},
     "washout": {int: [Le(MOST_STEPS)]},
 }

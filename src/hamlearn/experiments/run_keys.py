@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hamlearn.credit import CREDITS
+from hamlearn.distributed import PipelineLearner
 from hamlearn.experiments import run_sections
 from hamlearn.experiments.run_derived import Keys, keys_of, optional, said, without
 from hamlearn.experiments.run_streams import AROUND, BROKERS, MAKERS, RIVER, WRAPPERS, stream_keys
@@ -28,6 +29,9 @@ PARTS: dict[str, Mapping[str, type]] = {"credit": CREDITS, "integrator": INTEGRA
 ELSEWHERE = {"max_steps": "run.steps", "resume": "--resume"}
 """Arguments of `Learner.run` that a file, or the command, says by another name."""
 
+TICKS = "ticks_per_message"
+"""The argument of a pipeline that is a key beside `pipeline`; all others are said elsewhere or not at all."""
+
 SECTIONS: dict[str, Keys] = {
     "run": keys_of(run_sections.Run),
     "network": keys_of(run_sections.Net),
@@ -38,6 +42,7 @@ SECTIONS: dict[str, Keys] = {
         "order": replace(keys_of(Learner)["order"], hint=named(ORDERS)),
         **without(keys_of(Learner.run), *ELSEWHERE),
         **keys_of(run_sections.Pipeline),
+        TICKS: keys_of(PipelineLearner)[TICKS],
     },
     "records": keys_of(run_sections.Records),
     "checkpoint": keys_of(run_sections.Checkpoint),

@@ -16,6 +16,8 @@ from hamlearn.distributed import PipelineLearner
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run_build import LOSSES, build_network
 from hamlearn.experiments.run_config import Config
+from hamlearn.experiments.run_derived import said
+from hamlearn.experiments.run_keys import TICKS
 from hamlearn.hyper import Hyper
 from hamlearn.record._whole import write_text
 from hamlearn.streams import Stream
@@ -66,14 +68,16 @@ def run(config: Config, stream: Stream, classes: int | None, folder: Path) -> di
     # As many nodes as there are layers with weights: an activation belongs to the layer before it.
     layers = list(module) if isinstance(module, nn.Sequential) else [module]
     pairs = [nn.Sequential(*layers[i : i + 2]) for i in range(0, len(layers), 2)]
-    learner = PipelineLearner(
-        nn.Sequential(*pairs),
-        LOSSES[config["loss"]["kind"]],
-        Hyper(**config["hyper"]),
-        groups=config["learner"]["pipeline"],
-        align=True,
-        order=config["learner"]["order"],
-    )
+    with said("learner", config["learner"]):
+        learner = PipelineLearner(
+            nn.Sequential(*pairs),
+            LOSSES[config["loss"]["kind"]],
+            Hyper(**config["hyper"]),
+            groups=config["learner"]["pipeline"],
+            align=True,
+            order=config["learner"]["order"],
+            ticks_per_message=config["learner"][TICKS],
+        )
     learner.resume(folder / CHECKPOINTS)
     steps = config["run"]["steps"]
     left = None if steps is None else max(steps - learner.position, 0)

@@ -117,6 +117,10 @@ class Aligned:
     def costates_leave(self, tick: Tick) -> None:
         """A part of a graph: as `states_leave`, for costates."""
 
+    def pass_back(self, tick: Tick, entry: int, parent: str, message: Tensor) -> None:
+        """Hand a costate to the node that is to learn from it; a part of a graph may let it travel longer."""
+        tick.send(entry, parent, message)
+
     def _check_target(self, sample: Sample) -> None:
         """Try the loss on a blank output: a target that does not fit must not enter and fail many ticks later."""
         targets = self.system.targets(sample.target)
@@ -183,7 +187,7 @@ class Aligned:
         add_at(tick.grads, cell.slots, increments)
         if entry in tick.flights:
             for parent, message in zip(cell.parents, messages, strict=True):
-                tick.send(entry, parent, message if keep == 1.0 else keep * message)
+                self.pass_back(tick, entry, parent, message if keep == 1.0 else keep * message)
 
     def _done(self, tick: Tick) -> Done | None:
         outputs = self.system.wiring.outputs
