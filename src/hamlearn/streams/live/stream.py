@@ -246,12 +246,12 @@ class LiveStream(Stream):
 
     def _samples(self) -> Iterator[Any]:
         while True:
-            # Whoever asks for the next one has learned the last.
+            # Whoever asks for the next one has learned the last; that one can be handed out again until then.
+            self._kept = []
             self._acknowledge_learned()
             read = self._next(1)
             if read is None:
                 return
-            self._kept = []
             if read.error is not None:
                 raise read.error
             for block in read.blocks:
