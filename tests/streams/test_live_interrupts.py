@@ -1,5 +1,6 @@
 """A learner that is interrupted leaves a live feed where its last whole step stands."""
 
+import threading
 import traceback
 
 import pytest
@@ -9,6 +10,7 @@ from torch.nn.functional import mse_loss
 
 import hamlearn as hl
 from hamlearn import streams
+from hamlearn.streams.live.buffer import Buffer
 from tests.fuzz.interrupts import traced
 
 COUNT = 10
@@ -119,3 +121,37 @@ def test_an_interrupt_at_any_line_loses_no_sample_and_learns_none_twice() -> Non
             list(one.run(feed))
             assert feed.taken == 4, (line, struck)
             assert torch.equal(theta(one), theta(whole)), (line, struck)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize(("policy", "found"), [("drop", (COUNT, 0)), ("block", (COUNT, 1))])
+def test_a_learner_that_is_interrupted_while_it_waits_knows_what_was_left_out(
+    engine, policy, found, monkeypatch
+) -> None:
+    """What came and was dropped, or was bad, between the question and the interrupt still counts."""
+    given, go, gone = items(), threading.Event(), threading.Event()
+
+    def source():
+        yield from given[:2]
+        go.wait(20)
+        if policy == "block":
+            yield {"u": "nothing", "id": []}
+        yield from given[2:]
+        gone.set()
+
+    take = Buffer.take
+
+    def interrupted(self: Buffer, most: int) -> None:
+        monkeypatch.setattr(Buffer, "take", take)
+        go.set()
+        assert gone.wait(20)
+        raise KeyboardInterrupt
+
+    one = learner()
+    with streams.live(source(), policy=policy, bad="skip") as feed:
+        list(one.run(feed, max_steps=1, engine=engine))
+        monkeypatch.setattr(Buffer, "take", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(one.run(feed, engine=engine))
+        list(one.run(feed, engine=engine))
+        assert (feed.taken + feed.dropped, feed.bad) == found
