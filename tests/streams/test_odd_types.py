@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import hamlearn as hl
 from hamlearn import streams
@@ -64,3 +65,63 @@ def test_a_type_that_pytorch_does_not_have_is_named_with_a_remedy(source, array,
 def test_what_is_no_number_is_named(value) -> None:
     with pytest.raises(SampleError, match="cannot be made a tensor"):
         list(streams.timed([0.0], [value], unit=1.0))
+
+
+class Dense(nn.Module):
+    """A layer that takes sparse inputs too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1).double()
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.linear(u.to_dense())
+
+
+def learned(samples, engine: str, module: type[nn.Module] = Dense) -> torch.Tensor:
+    torch.manual_seed(0)
+    loss = lambda y, target: (y - target.to_dense()).square().mean()  # noqa: E731
+    one = hl.Learner(hl.Network.feedforward(module()), loss, hl.Hyper.from_sgd(lr=0.1))
+    assert len(list(one.run(samples, engine=engine))) == COUNT
+    return torch.cat([weight.detach().flatten() for weight in one.network.parameters()])
+
+
+U, TARGET = torch.from_numpy(VALUES), torch.from_numpy(VALUES[:, :1])
+
+
+@pytest.mark.parametrize("form", ["sparse", "target", "csr", "mixed"])
+@pytest.mark.parametrize("source", ["timed", "dataset", "samples"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_sparse_tensors_are_learned_from_one_by_one_by_the_compiled_engine(form, source) -> None:
+    u = {"sparse": U.to_sparse(), "target": U, "csr": U.to_sparse_csr(), "mixed": U}[form]
+    target = TARGET.to_sparse() if form == "target" else TARGET
+    samples = [hl.Sample(u[k], target[k]) for k in range(COUNT)]
+    if form == "mixed":
+        samples[2:4] = [hl.Sample(one.u.to_sparse(), one.target) for one in samples[2:4]]
+    make = {
+        "timed": lambda: streams.timed(range(COUNT), u, target, unit=1.0),
+        "dataset": lambda: streams.from_dataset(torch.utils.data.TensorDataset(u, target), batch_size=None),
+        "samples": lambda: samples,
+    }[source]
+    torch.testing.assert_close(learned(make(), "compiled"), learned(make(), "eager"), rtol=1e-12, atol=0)
+
+
+class Reshapes(Dense):
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.linear(u.reshape(1, -1))
+
+
+@pytest.mark.parametrize("form", [U.to_sparse(), U.to("meta")], ids=["sparse", "meta"])
+@pytest.mark.parametrize("source", ["timed", "samples"])
+def test_what_the_network_refuses_is_refused_in_the_same_words_by_both_engines(form, source) -> None:
+    told = []
+    for engine in ("eager", "compiled"):
+        samples = [hl.Sample(form[k], TARGET[k]) for k in range(COUNT)]
+        with pytest.raises(SampleError) as caught:
+            learned(
+                streams.timed(range(COUNT), form, TARGET, unit=1.0) if source == "timed" else samples,
+                engine,
+                Reshapes,
+            )
+        told.append(str(caught.value))
+    assert told[0] == told[1]

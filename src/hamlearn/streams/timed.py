@@ -12,7 +12,7 @@ import torch
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.clock import Clock, Stamp
 from hamlearn.streams.dates import since_1970
 from hamlearn.streams.units import FIRST, Unit, ahead, unit_or_auto
@@ -156,7 +156,7 @@ def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
     """Columns as tensors, in the memory that they have; `None` where their rows are to be looked at one by one."""
     tensors = []
     for column in columns:
-        if type(column) is torch.Tensor and column.dim() and not column.requires_grad:
+        if type(column) is torch.Tensor and is_dense(column) and column.dim() and not column.requires_grad:
             tensors.append(column)
         elif type(column) is np.ndarray and column.ndim and column.dtype.kind in "biuf":
             try:
