@@ -125,3 +125,20 @@ def test_what_the_network_refuses_is_refused_in_the_same_words_by_both_engines(f
             )
         told.append(str(caught.value))
     assert told[0] == told[1]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_refused_by_name_in_a_scan() -> None:
+    one = hl.Learner(hl.Network.feedforward(Dense()), nn.functional.mse_loss)
+    before = one.state.t
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([U[:2], U[:3]], layout=layout)
+        for name, given in {
+            "u": (nested, TARGET),
+            "target": (U, nested),
+            "tau": (U, TARGET, nested),
+            "boundary": (U, TARGET, None, nested),
+        }.items():
+            with pytest.raises(SampleError, match=f"^{name} is a nested tensor"):
+                one.scan(*given)
+    assert one.state.t == before
