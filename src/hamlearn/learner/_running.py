@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from hamlearn._claims import record, whole
 from hamlearn.errors import StreamError
 from hamlearn.state import Label, Sample
-from hamlearn.streams.blocks import Block, blocks_of
+from hamlearn.streams.blocks import Block, alone, blocks_of
 
 END: Any = object()
 R = TypeVar("R")
@@ -89,15 +89,23 @@ class Reader:
     ) -> Iterator[R]:
         """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
         iterator = self._samples(stream, self._open(stream, resume))
-        done = 0
-        while max_steps is None or done < max_steps:
-            sample = next(iterator, END)
-            if sample is END:
-                self.end(pending())
-                return
-            report = self.counted(step, sample)
-            done += 1
-            yield report
+        done, turn = 0, self._turn
+        # Blocks of one sample: what an interrupted step has not taken goes back to the feed. Not where an
+        # evaluation goes along, which has scored the sample already.
+        live = not (getattr(stream, "reads_ahead", True) or hasattr(stream, "put_back"))
+        if live:
+            self._source = map(alone, iterator)
+        try:
+            while max_steps is None or done < max_steps:
+                sample = self._peek_one() if live and turn == self._turn else next(iterator, END)
+                if sample is END:
+                    self.end(pending())
+                    return
+                report = self.counted(step, sample)
+                done += 1
+                yield report
+        finally:
+            self.close(turn)
 
     def counted(self, step: Callable[[Sample], R], sample: Sample) -> R:
         """Take one sample by `step`, which may move `progress` to `due` in one stroke with all else it changes."""
@@ -172,6 +180,16 @@ class Reader:
         start = self.progress.start
         return self._held.part(start, min(start + size, self._held.count))
 
+    def _peek_one(self) -> Sample:
+        """The sample to come of a live feed, read by itself; `END` at the end."""
+        try:
+            block = self.peek(1)
+        except Exception:
+            # It was refused, and would be again: a live feed goes on behind it.
+            self._reading = False
+            raise
+        return END if block is None else block.sample(0)
+
     def give_back(self, passed: int = 0) -> None:
         """Let a live feed have what was read of it and not taken, since nobody else can give it again.
 
@@ -185,8 +203,11 @@ class Reader:
         if getattr(stream, "reads_ahead", True) or (held is None and not self._reading):
             return
         if not self._reading and held is not None:
-            skip += self.progress.start + passed
-            if self.progress.start == held.count and not held.more:
+            done = self.progress.start + passed
+            skip += done
+            if done == held.count and not held.more:
+                if passed:
+                    self._held = None
                 return
         self._mark, self._reading, self._held = (mark, skip), True, None
         self.progress = self.progress._replace(start=0)

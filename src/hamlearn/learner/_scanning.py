@@ -64,6 +64,7 @@ def whole_block(u: Any, target: Any, tau: Any, boundary: Any, known: Any) -> Blo
 
 def _rows(tree: Any, what: str) -> tuple[list[Tensor], _tree.Spec]:
     leaves, spec = _tree.flatten(tree)
+    _require_one_length(leaves, what)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         raise SampleError(
             f"{what} is {_tree.describe(tree)}: give tensors, alone or in a tree, each with time as its first axis"
@@ -71,6 +72,14 @@ def _rows(tree: Any, what: str) -> tuple[list[Tensor], _tree.Spec]:
     if not all(leaf.layout is torch.strided and not leaf.is_meta for leaf in leaves):
         raise SampleError(f"{what} is sparse, or on the device meta: give dense tensors that hold numbers")
     return [leaf.detach() for leaf in leaves], spec
+
+
+def _require_one_length(leaves: Sequence[Any], what: str) -> None:
+    if any(isinstance(leaf, Tensor) and leaf.is_nested for leaf in leaves):
+        raise SampleError(
+            f"{what} is a nested tensor, whose rows may differ in length: give dense tensors, padded, or use "
+            "learner.run() with a Sample for each step"
+        )
 
 
 def _require_length(leaves: Sequence[Tensor], steps: int) -> None:
@@ -100,6 +109,7 @@ def _numbers(given: Any, steps: int) -> list[float | None]:
 
 
 def _tensor(given: Any, what: str, wanted: str) -> Tensor:
+    _require_one_length([given], what)
     try:
         # NumPy takes Python's numbers as they are, PyTorch would shorten them to its default type.
         return torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).detach().cpu()

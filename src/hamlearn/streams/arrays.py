@@ -10,7 +10,7 @@ import torch
 
 from hamlearn.errors import ConfigError
 from hamlearn.state import Sample
-from hamlearn.streams.values import shown, to_tensors
+from hamlearn.streams.values import native, shown, to_tensors, untensored
 
 
 def library_of(value: Any) -> str | None:
@@ -53,7 +53,10 @@ def as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Tens
                 "example "
                 'from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
             )
-        tensor = torch.from_numpy(np.ascontiguousarray(array))
+        try:
+            tensor = torch.from_numpy(np.ascontiguousarray(native(array)))
+        except TypeError as error:
+            raise ConfigError(f"the {what}: {untensored(array)}") from error
         if tensor.is_floating_point():
             tensor = tensor.to(dtype or torch.get_default_dtype())
     else:

@@ -226,11 +226,26 @@ def _of_one_shape(samples: list[Sample]) -> Iterator[Block]:
         start = stop
 
 
+def is_dense(tensor: Tensor) -> bool:
+    """Whether a tensor has each of its numbers in memory, so that rows of it can be cut out and stacked.
+
+    Example:
+        >>> is_dense(torch.eye(2)), is_dense(torch.eye(2).to_sparse()), is_dense(torch.eye(2, device="meta"))
+        (True, False, False)
+    """
+    return tensor.layout is torch.strided and not tensor.is_meta and not tensor.is_nested
+
+
 def _signature(tree: Any) -> Any:
     if type(tree) is Tensor:
-        return tree.shape, tree.dtype, tree.device
+        return _form(tree)
     leaves, spec = _tree.flatten(tree)
-    return spec, [(x.shape, x.dtype, x.device) if isinstance(x, Tensor) else None for x in leaves]
+    return spec, [_form(leaf) if isinstance(leaf, Tensor) else None for leaf in leaves]
+
+
+def _form(tensor: Tensor) -> Any:
+    # A nested tensor has no shape, and PyTorch fails where it is asked for one.
+    return None if tensor.is_nested else (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
 
 
 def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
@@ -260,10 +275,11 @@ def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
 
 @torch.no_grad()
 def _stacked_leaves(trees: list[Any]) -> tuple[list[Tensor] | None, _tree.Spec]:
-    if isinstance(trees[0], Tensor):
-        return [torch.stack(trees)], None
     leaves, spec = _tree.flatten(trees[0])
-    if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+    if not leaves or not all(isinstance(leaf, Tensor) and is_dense(leaf) for leaf in leaves):
+        # They are taken one by one.
         return None, None
+    if spec is None:
+        return [torch.stack(trees)], None
     rows = [_tree.flatten(tree)[0] for tree in trees]
     return [torch.stack([row[i] for row in rows]) for i in range(len(leaves))], spec

@@ -12,6 +12,7 @@ import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.cells import plain_numbers
+from hamlearn.streams.dates import seconds_of
 from hamlearn.streams.moments import Array
 from hamlearn.streams.units import FIRST, median_gap, tell
 from hamlearn.streams.values import number_in, shown
@@ -192,8 +193,7 @@ def to_seconds(stamp: Stamp, where: str) -> float:
             seconds = float((stamp - _EPOCH.date()).days * 86_400)
         elif isinstance(stamp, np.datetime64):
             # Not a time, NaT, would become the smallest whole number there is.
-            known = not np.isnat(stamp)
-            seconds = int(stamp.astype("datetime64[ns]").astype(np.int64)) / 1e9 if known else math.nan
+            seconds = math.nan if np.isnat(stamp) else seconds_of(stamp)
         elif isinstance(stamp, bool):
             raise TypeError("a truth value")
         else:

@@ -12,7 +12,7 @@ from torch.utils.data import TensorDataset, default_collate
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.values import Spec, TensorSpec, mix_seed, to_sample, tree_map
 
 
@@ -233,9 +233,12 @@ class DatasetStream(Stream):
 
 def _tensors(dataset: Any) -> tuple[torch.Tensor, ...]:
     """The tensors whose rows are the items; none where the items are made in another way."""
+    tensors: tuple[torch.Tensor, ...] = ()
     if type(dataset) is torch.Tensor:
-        return (dataset,)
-    return dataset.tensors if type(dataset) is TensorDataset else ()
+        tensors = (dataset,)
+    elif type(dataset) is TensorDataset:
+        tensors = dataset.tensors
+    return tensors if all(map(is_dense, tensors)) else ()
 
 
 def any_batch(spec: TensorSpec) -> TensorSpec:

@@ -12,8 +12,9 @@ import torch
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.state import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.clock import Clock, Stamp
+from hamlearn.streams.dates import since_1970
 from hamlearn.streams.units import FIRST, Unit, ahead, unit_or_auto
 from hamlearn.streams.values import Spec, to_tensors
 
@@ -155,7 +156,7 @@ def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
     """Columns as tensors, in the memory that they have; `None` where their rows are to be looked at one by one."""
     tensors = []
     for column in columns:
-        if type(column) is torch.Tensor and column.dim() and not column.requires_grad:
+        if type(column) is torch.Tensor and is_dense(column) and column.dim() and not column.requires_grad:
             tensors.append(column)
         elif type(column) is np.ndarray and column.ndim and column.dtype.kind in "biuf":
             try:
@@ -171,7 +172,11 @@ def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
 def _stamps(times: Any) -> Sequence[Stamp]:
     """Time stamps as Python has them; dates of NumPy's in seconds."""
     if isinstance(times, np.ndarray) and times.dtype.kind == "M" and not np.isnat(times).any():
-        times = times.astype("datetime64[ns]").astype(np.int64) / 1e9
+        try:
+            times = since_1970(times)
+        except OverflowError:
+            # Which of them is too far away is told when its turn comes.
+            return list(times)
     plain = isinstance(times, torch.Tensor) or (isinstance(times, np.ndarray) and times.dtype.kind != "M")
     return times.tolist() if plain else list(times)
 

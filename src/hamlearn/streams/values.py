@@ -8,8 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from hamlearn.errors import SampleError
 from hamlearn.state import Label, Sample, Tree
 
 
@@ -76,6 +78,9 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
 
     Floats that are not tensors yet take `dtype` (torch's default where `None`), so that a list of Python
     numbers fits a network without a word about types.
+
+    Raises:
+        SampleError: Something among them is no number, or of a type that PyTorch does not have.
     """
     if value is None or isinstance(value, torch.Tensor):
         return value
@@ -83,11 +88,43 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
         return {key: to_tensors(item, dtype) for key, item in value.items()}
     if isinstance(value, tuple):
         return tuple(to_tensors(item, dtype) for item in value)
-    tensor = torch.as_tensor(value)
-    require_whole(tensor, value)
+    tensor = _tensor(value)
     if dtype is not None and tensor.is_floating_point():
         return tensor.to(dtype)
     return tensor
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    try:
+        tensor = torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
+        require_whole(tensor, value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        if isinstance(value, np.ndarray):
+            raise SampleError(untensored(value)) from error
+        raise SampleError(
+            f"{shown(value)} cannot be made a tensor ({error}). Give numbers, arrays of numbers, or lists of "
+            "equal lengths."
+        ) from error
+    return tensor
+
+
+def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """An array with its bytes in the order of this machine, as PyTorch wants them; itself where they are."""
+    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+
+
+def untensored(array: np.ndarray[Any, Any]) -> str:
+    """What is wrong with an array that PyTorch does not take, and what to do.
+
+    Example:
+        >>> untensored(np.zeros(2, dtype=object)).partition(":")[0]
+        'an array of object cannot be made a tensor'
+    """
+    wanted = "np.complex128" if array.dtype.kind == "c" else "np.float64"
+    return (
+        f"an array of {array.dtype} cannot be made a tensor: PyTorch has no such type. Give "
+        f"array.astype({wanted}), or turn what is in it into numbers before."
+    )
 
 
 def require_whole(tensor: torch.Tensor, value: Any) -> None:

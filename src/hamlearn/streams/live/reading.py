@@ -11,7 +11,7 @@ import torch
 
 from hamlearn.errors import SampleError
 from hamlearn.state import Label, Sample
-from hamlearn.streams.blocks import Block, stacked
+from hamlearn.streams.blocks import Block, copied, stacked
 from hamlearn.streams.live.buffer import Arrival
 from hamlearn.streams.live.bulk import in_one_block
 from hamlearn.streams.live.wire import require_step, tensor_of
@@ -156,15 +156,17 @@ class Reading:
     def _sample(self, arrival: Arrival, before: Place) -> Sample:
         tau = self._tau(arrival, before.stamp, before.arrived, before.owed)
         u, target, place = arrival.u, arrival.target, arrival.place
+        # In memory of its own, whatever a network writes to it: what has arrived may have to be handed out again.
         if arrival.form == "arrays":
-            u, target = torch.from_numpy(u), None if target is None else torch.from_numpy(target)
+            u = torch.from_numpy(u.copy("K"))
+            target = None if target is None else torch.from_numpy(target.copy("K"))
             return Sample(u, target, tau, arrival.boundary, arrival.id)
         if arrival.form == "message":
             u = tensor_of(u, self._u_dtype or torch.get_default_dtype(), "u", place)
             target = tensor_of(target, self._target_dtype, "target", place)
             return Sample(u, target, tau, arrival.boundary, arrival.id)
         try:
-            sample = to_sample(u, self._u_dtype)
+            sample = to_sample(copied(u), self._u_dtype)
         except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
             raise SampleError(
                 f"{place} is no sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "

@@ -217,6 +217,8 @@ class LiveStream(Stream):
         if self._kept and self._kept[0].before.taken <= taken <= self.taken:
             self._wind_back(taken)
             return
+        # What this feed has discarded or left out itself, perhaps since that place was noted, stays so.
+        dropped, bad = max(dropped, self.dropped), max(bad, self.bad)
         self._before = dropped - self._buffer.dropped
         self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp, owed=owed)
         self._kept, self._known = [], known
@@ -246,12 +248,12 @@ class LiveStream(Stream):
 
     def _samples(self) -> Iterator[Any]:
         while True:
-            # Whoever asks for the next one has learned the last.
+            # Whoever asks for the next one has learned the last; that one can be handed out again until then.
+            self._kept = []
             self._acknowledge_learned()
             read = self._next(1)
             if read is None:
                 return
-            self._kept = []
             if read.error is not None:
                 raise read.error
             for block in read.blocks:

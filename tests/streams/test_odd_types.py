@@ -1,0 +1,144 @@
+"""Arrays of types that PyTorch does not have, and tensors that cannot be cut into rows."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn import streams
+from hamlearn.errors import ConfigError, SampleError
+
+COUNT = 6
+VALUES = np.random.default_rng(0).normal(size=(COUNT, 2))
+SOURCES = {
+    "timed": lambda u: streams.timed(range(COUNT), u, unit=1.0),
+    "timed target": lambda u: streams.timed(range(COUNT), VALUES, u, unit=1.0),
+    "from_any": lambda u: streams.from_any(u),
+    "from_iterable": lambda u: streams.from_iterable(list(u)),
+    "live": lambda u: streams.live(list(u), policy="block"),
+}
+
+
+def read(stream: streams.Stream, size: int | None) -> list[hl.Sample]:
+    if size is None:
+        return list(stream)
+    return [block.sample(k) for block in stream.blocks(lambda: size) for k in range(block.count)]
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("dtype", [">f8", ">f4", ">i4", ">i2"])
+def test_bytes_in_another_order_are_put_in_order(source, dtype, size) -> None:
+    array = (100 * VALUES).astype(dtype)
+    found = read(SOURCES[source](array), size)
+    want = read(SOURCES[source](array.astype(array.dtype.newbyteorder("="))), size)
+    for one, other in zip(found, want, strict=True):
+        assert torch.equal(one.u, other.u)
+        assert one.u.dtype is other.u.dtype
+        assert one.target is None or torch.equal(one.target, other.target)
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize(
+    ("array", "named"),
+    [
+        (VALUES.astype(object), "object"),
+        pytest.param(
+            VALUES.astype(np.longdouble),
+            str(np.dtype(np.longdouble)),
+            marks=pytest.mark.skipif(np.dtype(np.longdouble) == np.float64, reason="no longer numbers here"),
+        ),
+        (np.full((COUNT, 2), "a"), "<U1"),
+        (np.zeros((COUNT, 2), dtype="datetime64[s]"), r"datetime64\[s\]"),
+    ],
+    ids=["object", "longdouble", "texts", "dates"],
+)
+def test_a_type_that_pytorch_does_not_have_is_named_with_a_remedy(source, array, named, size) -> None:
+    with pytest.raises((ConfigError, SampleError), match=rf"array of {named}.* Give") as caught:
+        read(SOURCES[source](array), size)
+    assert "supported types" not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["a", [[1.0], 2.0], [object()], [[], 1]])
+def test_what_is_no_number_is_named(value) -> None:
+    with pytest.raises(SampleError, match="cannot be made a tensor"):
+        list(streams.timed([0.0], [value], unit=1.0))
+
+
+class Dense(nn.Module):
+    """A layer that takes sparse inputs too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(2, 1).double()
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.linear(u.to_dense())
+
+
+def learned(samples, engine: str, module: type[nn.Module] = Dense) -> torch.Tensor:
+    torch.manual_seed(0)
+    loss = lambda y, target: (y - target.to_dense()).square().mean()  # noqa: E731
+    one = hl.Learner(hl.Network.feedforward(module()), loss, hl.Hyper.from_sgd(lr=0.1))
+    assert len(list(one.run(samples, engine=engine))) == COUNT
+    return torch.cat([weight.detach().flatten() for weight in one.network.parameters()])
+
+
+U, TARGET = torch.from_numpy(VALUES), torch.from_numpy(VALUES[:, :1])
+
+
+@pytest.mark.parametrize("form", ["sparse", "target", "csr", "mixed"])
+@pytest.mark.parametrize("source", ["timed", "dataset", "samples"])
+@pytest.mark.filterwarnings("ignore:Sparse CSR:UserWarning")
+def test_sparse_tensors_are_learned_from_one_by_one_by_the_compiled_engine(form, source) -> None:
+    u = {"sparse": U.to_sparse(), "target": U, "csr": U.to_sparse_csr(), "mixed": U}[form]
+    target = TARGET.to_sparse() if form == "target" else TARGET
+    samples = [hl.Sample(u[k], target[k]) for k in range(COUNT)]
+    if form == "mixed":
+        samples[2:4] = [hl.Sample(one.u.to_sparse(), one.target) for one in samples[2:4]]
+    make = {
+        "timed": lambda: streams.timed(range(COUNT), u, target, unit=1.0),
+        "dataset": lambda: streams.from_dataset(torch.utils.data.TensorDataset(u, target), batch_size=None),
+        "samples": lambda: samples,
+    }[source]
+    torch.testing.assert_close(learned(make(), "compiled"), learned(make(), "eager"), rtol=1e-12, atol=0)
+
+
+class Reshapes(Dense):
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.linear(u.reshape(1, -1))
+
+
+@pytest.mark.parametrize("form", [U.to_sparse(), U.to("meta")], ids=["sparse", "meta"])
+@pytest.mark.parametrize("source", ["timed", "samples"])
+def test_what_the_network_refuses_is_refused_in_the_same_words_by_both_engines(form, source) -> None:
+    told = []
+    for engine in ("eager", "compiled"):
+        samples = [hl.Sample(form[k], TARGET[k]) for k in range(COUNT)]
+        with pytest.raises(SampleError) as caught:
+            learned(
+                streams.timed(range(COUNT), form, TARGET, unit=1.0) if source == "timed" else samples,
+                engine,
+                Reshapes,
+            )
+        told.append(str(caught.value))
+    assert told[0] == told[1]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_nested_tensors_are_refused_by_name_in_a_scan() -> None:
+    one = hl.Learner(hl.Network.feedforward(Dense()), nn.functional.mse_loss)
+    before = one.state.t
+    for layout in (torch.strided, torch.jagged):
+        nested = torch.nested.nested_tensor([U[:2], U[:3]], layout=layout)
+        for name, given in {
+            "u": (nested, TARGET),
+            "target": (U, nested),
+            "tau": (U, TARGET, nested),
+            "boundary": (U, TARGET, None, nested),
+        }.items():
+            with pytest.raises(SampleError, match=f"^{name} is a nested tensor"):
+                one.scan(*given)
+    assert one.state.t == before
