@@ -5,8 +5,9 @@ import sys
 import pytest
 import torch
 
-from hamlearn._torch_private import traced
+from hamlearn._torch_private import traced as traced_by_pytorch
 from hamlearn.loops import UnsupportedError
+from hamlearn.loops.outlines import outlined
 from hamlearn.loops.purifying import purified, writes
 from hamlearn.loops.recording import _apart, pure_graph
 
@@ -147,18 +148,35 @@ def same(function, graph):
             torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
 
 
+def by_pytorch(function, inputs):
+    whole = traced_by_pytorch(function, inputs)
+    return whole, whole.graph
+
+
+def by_outlines(function, inputs):
+    found = outlined(function, inputs, None)
+    assert found is not None
+    return found.root, found.graph
+
+
+either_way = pytest.mark.parametrize("traced", [by_pytorch, by_outlines])
+
+
+@either_way
 @pytest.mark.parametrize("function", NODE_BY_NODE)
-def test_what_nobody_else_looks_into_becomes_a_new_value(function):
-    whole = traced(function, given(0))
-    graph = purified(whole, _apart())
+def test_what_nobody_else_looks_into_becomes_a_new_value(function, traced):
+    whole, recorded = traced(function, given(0))
+    graph = purified(recorded, _apart())
     assert graph is not None
     assert not any(writes(node) or node.target in _apart() for node in graph.nodes)
     same(function, torch.fx.GraphModule(whole, graph))
 
 
+@either_way
 @pytest.mark.parametrize("function", ONCE_MORE)
-def test_what_others_share_is_left_to_pytorch(function):
-    assert purified(traced(function, given(0)), _apart()) is None
+def test_what_others_share_is_left_to_pytorch(function, traced):
+    _, recorded = traced(function, given(0))
+    assert purified(recorded, _apart()) is None
 
 
 def views_written_at_once(x, w):
@@ -201,11 +219,12 @@ def test_a_trace_function_hears_of_what_is_recorded_and_not_of_how_pytorch_recor
     finally:
         sys.settrace(before)
     assert ("tests", "several_written_at_once") in heard
-    assert not {("torch", "proxy_call"), ("torch", "_cached_dispatch_impl")} & set(heard)
+    assert not {("hamlearn", "_noted"), ("torch", "proxy_call"), ("torch", "_cached_dispatch_impl")} & set(heard)
 
 
+@either_way
 @pytest.mark.parametrize("cell", [torch.nn.RNNCell, torch.nn.GRUCell, torch.nn.LSTMCell])
-def test_cells_of_pytorch_are_made_pure_node_by_node_with_their_derivatives(cell):
+def test_cells_of_pytorch_are_made_pure_node_by_node_with_their_derivatives(cell, traced):
     torch.manual_seed(0)
     module = cell(4, 4).double()
 
@@ -217,7 +236,7 @@ def test_cells_of_pytorch_are_made_pure_node_by_node_with_their_derivatives(cell
         loss = (h[0] * h[1] if isinstance(h, tuple) else h).square().sum()
         return torch.autograd.grad(loss, weights)
 
-    whole = traced(step, given(0))
-    graph = purified(whole, _apart())
+    whole, recorded = traced(step, given(0))
+    graph = purified(recorded, _apart())
     assert graph is not None
     same(step, torch.fx.GraphModule(whole, graph))

@@ -60,7 +60,7 @@ _BOUNDS: dict[Any, Callable[..., Bounds]] = {
 }
 
 
-class _Operations(DispatchMode):  # type: ignore[misc,valid-type]
+class _Operations(DispatchMode):
     def __init__(self, found: list[Tensor]) -> None:
         super().__init__()
         self.found = found

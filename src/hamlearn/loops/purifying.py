@@ -14,13 +14,15 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from hamlearn._torch_private import schema, traced
+from hamlearn._torch_private import schema
+from hamlearn.loops.outlines import Traced, traced
+from hamlearn.loops.plainly import plainly
 
 Table = dict[Any, Callable[..., Any]]
 """Operations, and how they are taken apart."""
 _KEPT = 1000
 """How many operations that were taken apart are kept, by what they are given."""
-_apart: dict[Any, fx.GraphModule] = {}
+_apart: dict[Any, Traced] = {}
 _SAME = (torch.ops.aten.detach.default, torch.ops.aten.alias.default)
 _LAID_OUT = (torch.ops.aten.as_strided.default, torch.ops.aten.set_.source_Tensor)
 _REPLACED = (torch.ops.aten.set_, torch.ops.aten.resize_, torch.ops.aten.resize_as_)
@@ -37,9 +39,9 @@ def writes(node: fx.Node) -> bool:
     return told is not None and told.is_mutable
 
 
-def unpurifiable(graph: fx.GraphModule) -> str | None:
+def unpurifiable(graph: fx.Graph) -> str | None:
     """What no way of making a graph pure does as PyTorch does it step by step; `None` where there is nothing."""
-    for node in graph.graph.nodes:
+    for node in graph.nodes:
         if getattr(node.target, "overloadpacket", None) in _REPLACED:
             return f"{node.target} gives a tensor other memory"
         if _parted(node) is not None and _is_written(node) and _whole_is_used(node):
@@ -78,7 +80,7 @@ def _whole_is_used(part: fx.Node) -> bool:
     return isinstance(whole, fx.Node) and any(user is not split for user in whole.users)
 
 
-def purified(graph: fx.GraphModule, table: Table) -> fx.Graph | None:
+def purified(graph: fx.Graph, table: Table) -> fx.Graph | None:
     """The same operations with nothing changed in place, and those of `table` taken apart.
 
     Args:
@@ -95,17 +97,17 @@ def purified(graph: fx.GraphModule, table: Table) -> fx.Graph | None:
 
 
 class _Purifier:
-    def __init__(self, graph: fx.GraphModule, table: Table) -> None:
+    def __init__(self, graph: fx.Graph, table: Table) -> None:
         self._old, self._table = graph, table
-        self._new = fx.Graph(graph)
+        self._new = fx.Graph()
         self._now: dict[fx.Node, Any] = {}
         """What stands for each node of the old graph at this place."""
         self._memory: dict[Any, list[fx.Node]] = {}
         """Which nodes look into the same memory."""
-        self._place = {node: number for number, node in enumerate(graph.graph.nodes)}
+        self._place = {node: number for number, node in enumerate(graph.nodes)}
 
     def run(self) -> fx.Graph:
-        nodes = list(self._old.graph.nodes)
+        nodes = list(self._old.nodes)
         if any(node.target in _LAID_OUT for node in nodes):
             raise _Shared
         for node in nodes:
@@ -142,7 +144,9 @@ class _Purifier:
             raise _Shared
         names = self._names(written, node)
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: _like(each.meta["val"]))
-        value = pure(*args, **kwargs)
+        value = plainly(pure, args, kwargs)
+        if value is None:
+            value = pure(*args, **kwargs)
         if value.dtype != result.dtype or value.shape != result.shape:
             raise _Shared
         if pure in self._table:
@@ -208,7 +212,7 @@ class _Purifier:
                 return fx.map_arg(node.args[0], inside.__getitem__)
         raise AssertionError("a graph without an output")
 
-    def _part(self, target: Any, old: fx.Node, given: list[fx.Node]) -> fx.GraphModule:
+    def _part(self, target: Any, old: fx.Node, given: list[fx.Node]) -> Traced:
         """The operation taken apart, by what it is given; the same for all graphs."""
         values = [_like(node.meta["val"], "cpu") for node in given]
         shapes = tuple((value.dtype, value.shape, value.stride()) for value in values)

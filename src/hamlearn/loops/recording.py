@@ -15,9 +15,11 @@ from torch.func import functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hamlearn._torch_private import aten as private_aten
-from hamlearn._torch_private import decompositions, traced
+from hamlearn._torch_private import decompositions
+from hamlearn._torch_private import traced as traced_by_pytorch
 from hamlearn.loops.alone import alone, uninterrupted
 from hamlearn.loops.operations import known
+from hamlearn.loops.outlines import Traced, traced
 from hamlearn.loops.purifying import purified, unpurifiable, writes
 from hamlearn.loops.unseen import aside, unseen
 from hamlearn.loops.values import UnsupportedError
@@ -77,18 +79,17 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             with sdpa_kernel(SDPBackend.MATH):
                 graph = traced(aside(function), inputs)
             with unseen():
-                reason = unpurifiable(graph)
+                reason = unpurifiable(graph.graph)
                 if reason is not None:
                     raise UnsupportedError(reason)
-                pure = purified(graph, _apart())
-                owner = graph
+                pure = purified(graph.graph, _apart())
                 if pure is None:
-                    owner = traced(functionalize(graph), inputs, _apart())
-                    pure = owner.graph
+                    graph = _functional(graph, inputs, _apart())
+                    pure = graph.graph
                 # Some operations, batch normalization among them, are taken apart into ones that write in place.
                 if any(writes(node) for node in pure.nodes):
-                    owner = traced(functionalize(fx.GraphModule(owner, pure)), inputs)
-                    pure = owner.graph
+                    graph = _functional(Traced(graph.root, pure), inputs)
+                    pure = graph.graph
     except UnsupportedError:
         raise
     except Exception as error:
@@ -103,7 +104,13 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             raise UnsupportedError(f"it draws random numbers ({node.target})")
     _simplify(pure)
     # Only now: a module writes Python for its graph, and compiles it.
-    return fx.GraphModule(owner, pure)
+    return fx.GraphModule(graph.root, pure)
+
+
+def _functional(graph: Traced, inputs: list[Tensor], table: dict[Any, Any] | None = None) -> Traced:
+    """The same operations, run once more with nothing changed in place."""
+    whole = traced_by_pytorch(functionalize(fx.GraphModule(graph.root, graph.graph)), inputs, table)
+    return Traced(whole, whole.graph)
 
 
 def _simplify(graph: fx.Graph) -> None:

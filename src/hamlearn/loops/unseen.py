@@ -52,7 +52,7 @@ class _Refused(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class _Operations(DispatchMode):  # type: ignore[misc,valid-type]
+class _Operations(DispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func.namespace != "aten":
             # It may be the user's own, in Python.
