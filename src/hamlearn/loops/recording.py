@@ -59,7 +59,8 @@ def on_device(graph: fx.GraphModule, device: torch.device) -> fx.GraphModule:
         if node.op == "get_attr" and operator.attrgetter(str(node.target))(moved).dim():
             owner, _, name = str(node.target).rpartition(".")
             setattr(moved.get_submodule(owner), name, operator.attrgetter(str(node.target))(moved).to(device))
-    moved.recompile()
+    # What is compiled by PyTorch is compiled from Python.
+    fx.GraphModule.recompile(moved)
     return moved
 
 
@@ -103,8 +104,19 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
         if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
             raise UnsupportedError(f"it draws random numbers ({node.target})")
     _simplify(pure)
-    # Only now: a module writes Python for its graph, and compiles it.
-    return fx.GraphModule(graph.root, pure)
+    return _WrittenLater(graph.root, pure)
+
+
+class _WrittenLater(fx.GraphModule):
+    """Writes Python for its graph, and compiles it, when it is called: a loop is made of the graph alone."""
+
+    def recompile(self) -> Any:
+        """Leave it for later; PyTorch calls this whenever the graph is another."""
+
+    def forward(self, *given: Any) -> Any:
+        """Call the graph; from the first time on, in place of this."""
+        super().recompile()
+        return self(*given)
 
 
 def _functional(graph: Traced, inputs: list[Tensor], table: dict[Any, Any] | None = None) -> Traced:
