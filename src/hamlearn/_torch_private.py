@@ -237,9 +237,7 @@ _own_function = _bound(
 
 
 class _Outline(Tensor):
-    """Looks like a tensor on the CPU, and has no values; `shown` is the same on the device meta."""
-
-    shown: Tensor
+    """Looks like a tensor on the CPU, and has no values."""
 
     __torch_function__ = _own_function
 
@@ -258,7 +256,7 @@ def outline(shown: Tensor) -> Tensor:
     Raises:
         AttributeError: If this release of PyTorch has no such tensors.
     """
-    made: Any = Tensor._make_wrapper_subclass(
+    made: Tensor = Tensor._make_wrapper_subclass(
         _Outline,
         shown.shape,
         shown.stride(),
@@ -267,7 +265,6 @@ def outline(shown: Tensor) -> Tensor:
         device=torch.device("cpu"),
     )
     torch._C._set_throw_on_mutable_data_ptr(made)
-    made.shown = shown
     return made
 
 

@@ -18,10 +18,12 @@ _BY_VALUE = {
 }
 _MEMORY = (aten.set_, aten.resize_, aten.resize_as_)
 _VIEWS = {
-    aten.squeeze_: aten.squeeze,
-    aten.unsqueeze_: aten.unsqueeze,
-    aten.transpose_: aten.transpose,
-    aten.t_: aten.t,
+    aten.squeeze_.default: aten.squeeze.default,
+    aten.squeeze_.dim: aten.squeeze.dim,
+    aten.squeeze_.dims: aten.squeeze.dims,
+    aten.t_.default: aten.t.default,
+    aten.transpose_.default: aten.transpose.int,
+    aten.unsqueeze_.default: aten.unsqueeze.default,
 }
 
 
@@ -51,7 +53,7 @@ def kind_of(func: Any) -> Kind:
     if told is None:
         return Kind(composite=False, beyond=True, placed=False, writes=False, view=None)
     packet, tags, arguments = func.overloadpacket, set(func.tags), told.arguments
-    view = getattr(_VIEWS.get(packet), str(func).rpartition(".")[2], None)
+    view = _VIEWS.get(func)
     beyond = bool(_BY_VALUE & tags) and func is not aten.index.Tensor
     beyond = beyond or (torch.Tag.inplace_view in tags and view is None)
     beyond = beyond or packet in _MEMORY or any(each.is_out for each in arguments)

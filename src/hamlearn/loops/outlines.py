@@ -84,8 +84,8 @@ class _Recorder(DispatchMode):
         super().__init__()
         self.graph, self.root, self.failed = fx.Graph(), nn.Module(), False
         self._table = table
-        self._nodes: dict[int, fx.Node] = {}
-        """By the identity of an outline."""
+        self._known: dict[int, tuple[fx.Node, Tensor]] = {}
+        """The node that an outline comes from, and what it is on the device meta, by its identity."""
         self._outlines: dict[int, tuple[Tensor, Tensor]] = {}
         """What is on the device meta, and its outline, by the identity of the former; kept, so that it is one."""
         self._constants: dict[int, tuple[Tensor, Tensor, str]] = {}
@@ -96,9 +96,8 @@ class _Recorder(DispatchMode):
 
     def input(self, tensor: Tensor) -> Tensor:
         """What the function is given in the place of a tensor."""
-        made = self._outline(self._empty(tensor))
-        self._note(made, self.graph.placeholder(f"input_{len(self._nodes)}"))
-        return made
+        shown = self._empty(tensor)
+        return self._note(self._outline(shown), self.graph.placeholder(f"input_{len(self._known)}"), shown)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         try:
@@ -139,20 +138,19 @@ class _Recorder(DispatchMode):
     def _reshape(self, func: Any, view: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """Another shape for one name of some memory is a view of it, that this name stands for from now on."""
         name = args[0]
-        if id(name) not in self._nodes:
+        if id(name) not in self._known:
             raise _Beyond
         node = self.graph.call_function(view, self.nodes_of(args), self.nodes_of(kwargs))
-        name.shown = view(*self._shown(args), **kwargs)
-        self._outlines[id(name.shown)] = name.shown, name
-        self._note(name, node)
+        shown = view(*self._shown(args), **kwargs)
+        self._outlines[id(shown)] = shown, name
         reshaped_(func, args, kwargs)
-        return name
+        return self._note(name, node, shown)
 
     def nodes_of(self, value: Any) -> Any:
         """The same with nodes in the place of tensors."""
         if isinstance(value, Tensor):
-            node = self._nodes.get(id(value))
-            return self._get(value) if node is None else node
+            known = self._known.get(id(value))
+            return self._get(value) if known is None else known[0]
         if isinstance(value, list | tuple):
             return type(value)([self.nodes_of(each) for each in value])
         if isinstance(value, dict):
@@ -162,7 +160,8 @@ class _Recorder(DispatchMode):
     def _shown(self, value: Any) -> Any:
         """The same with tensors on the device meta."""
         if isinstance(value, Tensor):
-            return value.shown if id(value) in self._nodes else self._constant(value)[1]  # type: ignore[attr-defined]
+            known = self._known.get(id(value))
+            return self._constant(value)[1] if known is None else known[1]
         if isinstance(value, list | tuple):
             return [self._shown(each) for each in value]
         if isinstance(value, dict):
@@ -180,8 +179,7 @@ class _Recorder(DispatchMode):
                 raise _Beyond
             kept = self._outlines.get(id(result))
             made = self._outline(result) if kept is None else kept[1]
-            self._note(made, node)
-            return made
+            return self._note(made, node, result)
         if isinstance(result, list | tuple):
             node.meta["val"] = list(result)
             return [
@@ -192,9 +190,10 @@ class _Recorder(DispatchMode):
             raise _Beyond
         return None
 
-    def _note(self, made: Tensor, node: fx.Node) -> None:
-        self._nodes[id(made)] = node
-        node.meta["val"] = made.shown  # type: ignore[attr-defined]
+    def _note(self, made: Tensor, node: fx.Node, shown: Tensor) -> Tensor:
+        self._known[id(made)] = node, shown
+        node.meta["val"] = shown
+        return made
 
     def _outline(self, shown: Tensor) -> Tensor:
         made = outline(shown)
