@@ -285,6 +285,18 @@ def running_mean_that_is_no_buffer():
     return nn.Linear(3, 2), lambda y, t: mse(y - mean.mul_(0.9).add_(0.1 * y.detach().mean(0)), t)
 
 
+def view_of_a_weight():
+    net = nn.Linear(3, 2).double()
+    view = net.weight.detach()
+    return net, lambda y, t: mse(y, t) * view.abs().sum()
+
+
+def array_over_a_weight():
+    net = nn.Linear(3, 2).double()
+    view = net.weight.detach().numpy()
+    return net, lambda y, t: mse(y, t) * float(view[0, 0] ** 2)
+
+
 def sparse_field():
     adjacency = torch.eye(2, dtype=torch.float64).to_sparse()
     return nn.Sequential(nn.Linear(3, 2), Call(lambda y: y @ adjacency.to_dense())), mse
@@ -333,6 +345,8 @@ REFUSED = {
     "a dict by weights": (mask_by_weight, "is a dict by tensors"),
     "the clock as a field": (clock_as_a_field, r"calls time.perf_counter\(\)"),
     "a running mean": (running_mean_that_is_no_buffer, "calling it changes 'mean'"),
+    "a view of a weight": (view_of_a_weight, "shares the memory of a weight"),
+    "an array over a weight": (array_over_a_weight, "shares the memory of a weight"),
     "a sparse field": (sparse_field, "of the layout torch.sparse_coo"),
     "a deque": (counts(lambda: deque(maxlen=3), count_deque), "calling it changes"),
     "a set": (counts(set, count_set), "calling it changes"),
