@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 from hamlearn._claims import record, whole
@@ -89,23 +90,36 @@ class Reader:
     ) -> Iterator[R]:
         """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
         iterator = self._samples(stream, self._open(stream, resume))
-        done, turn = 0, self._turn
-        # Blocks of one sample: what an interrupted step has not taken goes back to the feed. Not where an
-        # evaluation goes along, which has scored the sample already.
-        live = not (getattr(stream, "reads_ahead", True) or hasattr(stream, "put_back"))
-        if live:
-            self._source = map(alone, iterator)
+        # What an interrupted step has not taken of a live feed goes back to it. Not where an evaluation goes
+        # along, which has scored the sample already.
+        if getattr(stream, "reads_ahead", True) or hasattr(stream, "put_back"):
+            yield from self._one_by_one(lambda: next(iterator, END), step, max_steps, pending)
+            return
+        turn = self._turn
+        self._source = map(alone, iterator)
         try:
-            while max_steps is None or done < max_steps:
-                sample = self._peek_one() if live and turn == self._turn else next(iterator, END)
-                if sample is END:
-                    self.end(pending())
-                    return
-                report = self.counted(step, sample)
-                done += 1
-                yield report
+            # Blocks of one sample.
+            read = partial(self._peek_one, turn, iterator)
+            yield from self._one_by_one(read, step, max_steps, pending)
         finally:
             self.close(turn)
+
+    def _one_by_one(
+        self,
+        read: Callable[[], Sample],
+        step: Callable[[Sample], R],
+        max_steps: int | None,
+        pending: Callable[[], int],
+    ) -> Iterator[R]:
+        done = 0
+        while max_steps is None or done < max_steps:
+            sample = read()
+            if sample is END:
+                self.end(pending())
+                return
+            report = self.counted(step, sample)
+            done += 1
+            yield report
 
     def counted(self, step: Callable[[Sample], R], sample: Sample) -> R:
         """Take one sample by `step`, which may move `progress` to `due` in one stroke with all else it changes."""
@@ -180,8 +194,10 @@ class Reader:
         start = self.progress.start
         return self._held.part(start, min(start + size, self._held.count))
 
-    def _peek_one(self) -> Sample:
+    def _peek_one(self, turn: int, iterator: Iterator[Sample]) -> Sample:
         """The sample to come of a live feed, read by itself; `END` at the end."""
+        if turn != self._turn:
+            return next(iterator, END)
         try:
             block = self.peek(1)
         except Exception:
