@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import hamlearn as hl
 from benchmarks._faults import fill_disk, strike
-from hamlearn.distributed import PipelineLearner
+from hamlearn.distributed import PipelineLearner, storage
 from hamlearn.errors import RankError
 from hamlearn.local import LocalLearner, outer, wide
 
@@ -159,6 +160,26 @@ def struck(kind: str, victim: int, folder: str, deaf: bool = False) -> None:
         with pytest.raises(RankError, match="has failed before"):
             learner.step(stream(1)[0])
         raise
+
+
+def lost_while_saving(folder: str) -> None:
+    """The last rank is killed while the others write a checkpoint; says how long each took to hear of it."""
+    learner = PipelineLearner(net(), mse, hyper(), timeout=6, align=True)
+    rank, last, fault = learner.rank, learner.ranks - 1, Path(folder) / "fault"
+    storage._write = lambda *given: time.sleep(60)  # type: ignore[assignment]
+
+    def attacked() -> Iterator[hl.Sample]:
+        for k, sample in enumerate(itertools.cycle(stream(35))):
+            if k == 22 and rank == last:
+                fault.write_text(str(time.time()))
+                strike("kill")
+            yield sample
+
+    try:
+        for _ in learner.run(attacked() if rank in (0, last) else None, save_to=f"{folder}/saved", save_every=20):
+            pass
+    except RankError as error:
+        raise RankError(str(time.time() - float(fault.read_text()))) from error
 
 
 def wide_net() -> nn.Sequential:

@@ -51,6 +51,15 @@ def test_a_rank_whose_disk_is_full_says_so_though_a_neighbour_that_heard_first_i
     assert "rank 0: [Errno 27]" in outcomes[0].message
 
 
+def test_every_rank_hears_of_a_lost_one_within_the_time_limit_though_a_checkpoint_is_under_way(
+    tmp_path: Path,
+) -> None:
+    outcomes = launch(jobs.lost_while_saving, 4, tmp_path, str(tmp_path), limit=60, lost=3)
+    assert [outcome.error for outcome in outcomes] == ["RankError"] * 3 + [None]
+    # Half of the limit is for a checkpoint that may have failed; ranks do not wait one after the other.
+    assert all(float(outcome.message) < 6 for outcome in outcomes[:3]), [o.message for o in outcomes]
+
+
 def idle(every: int) -> tuple[nn.Sequential, list[int]]:
     """The network of the faulty ranks with `every` − 1 idle nodes in its middle, and its groups."""
     layers = nn.Sequential()

@@ -151,12 +151,16 @@ class Place:
             self.guarded(lambda: dist.all_reduce(told, dist.ReduceOp.MIN, group=twins))
         return int(told)
 
-    def close(self) -> None:
-        """Close this learner's groups, so that neighbours who wait for this rank learn of it at once."""
+    def close(self, but: str | None = None) -> None:
+        """Close this learner's groups, so that neighbours who wait for this rank learn of it at once.
+
+        Args:
+            but: The purpose of a group that is kept.
+        """
         for peer in self._peers:
             peer.close()
-        while self._groups:
-            _, group = self._groups.popitem()
+        for purpose in [purpose for purpose in self._groups if purpose != but]:
+            group = self._groups.pop(purpose)
             if dist.is_initialized():
                 dist.destroy_process_group(group)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -31,6 +32,9 @@ from hamlearn.local.ticker import Ticker
 from hamlearn.local.wiring import Wiring
 from hamlearn.state import Sample, State, StepReport
 
+_SAVING = "saving"
+"""What the group of ranks that write a checkpoint is called."""
+
 
 class Rank(Settings):
     """What a rank holds, and how it takes a sample together with the others."""
@@ -56,7 +60,7 @@ class Rank(Settings):
         self._reader = Reader()
         self._key: str | None = None
         self._told: str | None = None
-        group = place.group("saving") if place.ranks > 1 else None
+        group = place.group(_SAVING) if place.ranks > 1 else None
         self._saving = Saving(place.rank, group, place.timeout)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -75,13 +79,21 @@ class Rank(Settings):
         except GeneratorExit:
             raise
         except BaseException as error:
-            cause = self._saving.failure() if isinstance(error, RankError) and "_saving" in vars(self) else None
-            self._failed = f"{type(cause or error).__name__}: {cause or error}"
+            if self._failed is not None:
+                raise
+            self._failed = f"{type(error).__name__}: {error}"
             if "_border" in vars(self):
                 self._border.drop()
                 self._headers.drop()
+            # Neighbours hear of it at once: this rank may have to wait for what others say of a checkpoint. A
+            # connection is closed when nobody holds it any more, not even the frames that the error has passed.
+            for passed in (error, error.__cause__):
+                traceback.clear_frames(passed.__traceback__ if passed is not None else None)
+            self._place.close(but=_SAVING)
+            cause = self._saving.failure() if isinstance(error, RankError) and "_saving" in vars(self) else None
             self._place.close()
             if cause is not None:
+                self._failed = f"{type(cause).__name__}: {cause}"
                 raise cause from error
             raise
 
