@@ -459,6 +459,15 @@ def test_recordings_in_two_threads_take_turns():
     assert order == ["first", "second"]
 
 
+@pytest.fixture
+def interrupts():
+    """Python's own answer to Ctrl-C, which a shell that starts the tests in the background takes away."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_an_interrupt_while_a_step_is_recorded_is_told_at_its_end():
     # What a logger holds is no part of a step, and is not put back.
     log = logging.getLogger("a log of this test")

@@ -81,6 +81,8 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory):
+    for kind in NEEDED:
+        need(kind)
     with (
         mosquitto(tmp_path_factory.mktemp("mqtt")) as one,
         redis_server(tmp_path_factory.mktemp("redis")) as other,
@@ -90,8 +92,6 @@ def servers(tmp_path_factory):
 
 @pytest.fixture(params=["mqtt", "redis"])
 def post(request):
-    for kind in NEEDED:
-        need(kind)
     post = Post(request.param, request.getfixturevalue("servers")[request.param])
     yield post
     post.close()

@@ -28,14 +28,13 @@ def uninterrupted() -> Iterator[None]:
 
     Example:
         >>> caught = []
-        >>> try:
-        ...     with uninterrupted():
-        ...         signal.raise_signal(signal.SIGINT)
-        ...         caught.append("still here")
-        ... except KeyboardInterrupt:
-        ...     caught.append("told at the end")
+        >>> before = signal.signal(signal.SIGINT, lambda *given: caught.append("told at the end"))
+        >>> with uninterrupted():
+        ...     signal.raise_signal(signal.SIGINT)
+        ...     caught.append("still here")
         >>> caught
         ['still here', 'told at the end']
+        >>> _ = signal.signal(signal.SIGINT, before)
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):
