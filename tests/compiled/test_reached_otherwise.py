@@ -1,5 +1,6 @@
 """What a step reaches by a way of its own: the compiled engine sees it as the eager one does, or says so."""
 
+import cProfile
 import functools
 import logging
 import random
@@ -487,3 +488,11 @@ def test_an_interrupt_while_a_step_is_recorded_is_told_at_its_end():
     assert log.told == ["went on"]
     assert all(map(torch.equal, learner.network.parameters(), before))
     assert len(list(learner.run(samples(), engine="eager"))) == 6
+
+
+def test_a_step_is_recorded_under_a_profiler():
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(3, 2).double()), mse, hl.Hyper())
+    with cProfile.Profile() as profile:
+        told = len(list(learner.run(samples(), engine="compiled")))
+    assert told == 6
+    assert any("record" in str(entry.code) for entry in profile.getstats())

@@ -87,7 +87,9 @@ class Reads(Followed):
             yield from self._watching(calls)
 
     def _watching(self, calls: bool) -> Iterator[None]:
-        before, outer, profile = generators(), sys.gettrace(), sys.getprofile()
+        before, outer = generators(), sys.gettrace()
+        # A profiler cannot be put back in its place from here.
+        calls = calls and sys.getprofile() is None
         failed: list[UnsupportedError] = []
         counted: dict[int, types.CodeType] = {}
 
@@ -118,7 +120,8 @@ class Reads(Followed):
         try:
             yield
         finally:
-            sys.setprofile(profile)
+            if calls:
+                sys.setprofile(None)
             sys.settrace(outer)
             if collects:
                 gc.enable()
