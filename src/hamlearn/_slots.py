@@ -139,6 +139,11 @@ class Slots:
         """The buffers as they are now, in the order of their names."""
         return [self._places[name][0].container[self._places[name][0].key] for name in self.buffers]
 
+    def beside(self) -> list[str]:
+        """Names of buffers that a list or a dict of a module holds too."""
+        own = {id(place.container) for place in self._buffer_places}
+        return [name for name in self.buffers if any(id(p.container) not in own for p in self._places[name])]
+
     def held(self) -> list[tuple[Place, Any]]:
         """Every place of a buffer, and what stands there."""
         return [(place, place.container.get(place.key)) for place in self._buffer_places]

@@ -298,6 +298,56 @@ def array_over_a_weight():
     return net, lambda y, t: mse(y, t) * float(view[0, 0] ** 2)
 
 
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, weight):
+        return y + weight.sum()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad, grad.sum() * torch.ones(2, 3, dtype=grad.dtype)
+
+
+def weight_for_a_function_of_autograd():
+    net = nn.Linear(3, 2)
+    weights = list(net.parameters())
+    return net, lambda y, t: mse(Twice.apply(y, weights[0]), t)
+
+
+def weight_for_a_transform():
+    net = nn.Linear(3, 2)
+    weights = list(net.parameters())
+    return net, lambda y, t: mse(y, t) + torch.func.vmap(lambda row: row.pow(2).sum())(weights[0]).sum()
+
+
+def weight_where_pytorch_calls_back():
+    net = nn.Linear(3, 2)
+    weights = list(net.parameters())
+    away = functools.partial(
+        nn.functional.triplet_margin_with_distance_loss,
+        distance_function=lambda a, b: (a - b).pow(2).sum(-1) * weights[0].pow(2).sum(),
+    )
+    return net, lambda y, t: away(y, t, -t)
+
+
+def buffer_of_a_closure():
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
+    mean = net[1].running_mean
+    return net, lambda y, t: mse(y - mean, t)
+
+
+def buffer_in_a_list():
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
+    net.held = [net[1].running_mean]
+    return net, lambda y, t: mse(y - net.held[0], t)
+
+
+def buffer_that_is_written_to():
+    net = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).double()
+    mean = net[1].running_mean
+    return net, lambda y, t: mse(y, t) + 0.0 * mean.add_(0.5).sum()
+
+
 def sparse_field():
     adjacency = torch.eye(2, dtype=torch.float64).to_sparse()
     return nn.Sequential(nn.Linear(3, 2), Call(lambda y: y @ adjacency.to_dense())), mse
@@ -348,6 +398,12 @@ REFUSED = {
     "a running mean": (running_mean_that_is_no_buffer, "calling it changes 'mean'"),
     "a view of a weight": (view_of_a_weight, "shares the memory of a weight"),
     "an array over a weight": (array_over_a_weight, "shares the memory of a weight"),
+    "a function of autograd": (weight_for_a_function_of_autograd, "a weight that it holds by itself"),
+    "a transform": (weight_for_a_transform, "a weight that it holds by itself"),
+    "a call from PyTorch": (weight_where_pytorch_calls_back, "by a way of its own"),
+    "a buffer of a closure": (buffer_of_a_closure, "reads a buffer of the network that it holds"),
+    "a buffer in a list": (buffer_in_a_list, "in a list or a dict too"),
+    "a buffer that is written to": (buffer_that_is_written_to, "writes to a buffer"),
     "a sparse field": (sparse_field, "of the layout torch.sparse_coo"),
     "a deque": (counts(lambda: deque(maxlen=3), count_deque), "calling it changes"),
     "a set": (counts(set, count_set), "calling it changes"),

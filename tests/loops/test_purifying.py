@@ -5,6 +5,7 @@ import sys
 import pytest
 import torch
 
+import hamlearn as hl
 from hamlearn._torch_private import traced as traced_by_pytorch
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.outlines import outlined
@@ -240,3 +241,14 @@ def test_cells_of_pytorch_are_made_pure_node_by_node_with_their_derivatives(cell
     graph = purified(recorded, _apart())
     assert graph is not None
     same(step, torch.fx.GraphModule(whole, graph))
+
+
+@pytest.mark.parametrize("write", [lambda e: e.fill_(0.5), lambda e: e.zero_(), lambda e: e[:, 1].fill_(2.0)])
+def test_a_write_to_entries_that_share_memory_is_refused(write):
+    def step(carry, x):
+        one = x * 1
+        write(one.expand(2, 3))
+        return carry + one, None
+
+    with pytest.raises(UnsupportedError, match="whose entries share memory"):
+        hl.loops.scan(step, torch.zeros(3), torch.ones(4, 3))

@@ -17,6 +17,7 @@ from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.costs import faster_eagerly
 from hamlearn.loops.reads import Reads
+from hamlearn.loops.recording import held_by
 from hamlearn.loops.steps import Made, Steps
 from hamlearn.streams.blocks import Block
 from hamlearn.system import Carry, Order
@@ -224,6 +225,8 @@ def make_step(
             trial.run()
         with made.reads.watching():
             made.recorded = record()
+        for tensor in held_by(made.recorded.graph):
+            made.reads.refuse_shared("a tensor that the step reaches by a way of its own", tensor.data_ptr())
         if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:
             raise UnsupportedError(reason)
         made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)

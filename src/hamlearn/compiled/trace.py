@@ -132,24 +132,29 @@ class GivenRates:
 
 
 class Lent(TorchFunctionMode):
-    """Whoever holds a weight or a buffer without asking the network for it is lent that of the step too.
+    """Whoever holds a weight without asking the network for it is lent that of the step too.
 
     A penalty keeps a list of the weights, a function closes over one that is tied: these are not exchanged with
-    those of the network, and would enter a recording as numbers that never change.
+    those of the network, and would enter a recording as numbers that never change. Buffers that somebody holds are
+    refused: what the eager engine shows there is their value before the step.
 
     Args:
-        pairs: A tensor of the network, and what is lent in its place.
+        pairs: A weight of the network, and what is lent in its place.
+        buffers: Those of the network.
     """
 
-    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]], buffers: Iterable[Tensor]) -> None:
         super().__init__()
         self._pairs = {id(own): (own, lent) for own, lent in pairs}
+        self._buffers = {id(buffer): buffer for buffer in buffers}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args, kwargs = tree_map_only(Tensor, self._lent, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def _lent(self, leaf: Tensor) -> Tensor:
+        if id(leaf) in self._buffers:
+            raise UnsupportedError("it reads a buffer of the network that it holds by itself")
         return self._pairs[id(leaf)][1] if id(leaf) in self._pairs else leaf
 
 
@@ -177,9 +182,11 @@ class Stage:
     def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` with the network at these weights."""
         slots = self.system.slots
-        own = slots.parameters | slots.buffers
-        pairs = [(own[name], lent) for name, lent in self.names.items()]
-        with slots.exchanged(self.names), Lent(pairs):
+        if slots.beside():
+            raise UnsupportedError(f"a module holds its buffer {slots.beside()[0]!r} in a list or a dict too")
+        own = slots.parameters
+        pairs = [(own[name], lent) for name, lent in self.names.items() if name in own]
+        with slots.exchanged(self.names), Lent(pairs, slots.buffers.values()):
             result = function()
             for name, buffer in zip(slots.buffers, slots.present(), strict=True):
                 if buffer is not self.names[name]:

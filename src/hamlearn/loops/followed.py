@@ -81,9 +81,11 @@ class Followed(Noted):
                 return []
             if value.layout is not torch.strided:
                 raise UnsupportedError(f"{label} is a tensor of the layout {value.layout}, which has no loops")
-            self._refuse_shared(label, value.data_ptr())
+            self.refuse_shared(label, value.data_ptr())
             self.tensor(value, label)
             return self._fields(label, value)
+        if isinstance(value, torch.jit.ScriptFunction):
+            raise UnsupportedError(f"{label} is compiled by torch.jit, which a recording does not see into")
         if isinstance(value, weakref.ref):
             return [(label, value())]
         if isinstance(value, types.BuiltinMethodType | types.MethodWrapperType):
@@ -115,7 +117,7 @@ class Followed(Noted):
                 self.name(value, part, getattr(value, part), f"{label}.{part}")
             return [(label, value.func), (f"{label}.args", value.args), (f"{label}.keywords", value.keywords)]
         if isinstance(value, np.ndarray):
-            self._refuse_shared(label, value.ctypes.data)
+            self.refuse_shared(label, value.ctypes.data)
             self.arrays.append((value, value.copy(), lambda array: array, label))
             return (
                 [(f"{label}[{place}]", item) for place, item in enumerate(value.flat)]
@@ -131,7 +133,7 @@ class Followed(Noted):
             return [*self._entries(label, value), *self._fields(label, value)]
         return self._object(label, value)
 
-    def _refuse_shared(self, label: str, address: int) -> None:
+    def refuse_shared(self, label: str, address: int) -> None:
         """Refuse what lies in the memory of a weight or a buffer, and changes with it at every step."""
         for own in self.given.values():
             memory = own.untyped_storage()

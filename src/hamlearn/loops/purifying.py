@@ -46,9 +46,26 @@ def unpurifiable(graph: fx.Graph) -> str | None:
             return f"{node.target} gives a tensor other memory"
         if _parted(node) is not None and _is_written(node) and _whole_is_used(node):
             return f"{node.args[0].target} gives parts that are written, while the whole is used too"
+        if writes(node) and _writes_to_itself_twice(node):
+            return f"{node.target} writes to a tensor whose entries share memory, as those of expand do"
         if writes(node) and _overlaps(node):
             return f"{node.target} writes to a tensor that stands in another place of its lists too"
     return None
+
+
+def _writes_to_itself_twice(node: fx.Node) -> bool:
+    """Whether one number in memory stands in several places of a tensor that is written to."""
+    told = zip(node.args, schema(node.target).arguments, strict=False)
+    written = [
+        given for given, argument in told if argument.alias_info is not None and argument.alias_info.is_write
+    ]
+    tensors = [given.meta["val"] for given in written if isinstance(given, fx.Node)]
+    return any(0 in _strides_of(tensor) for tensor in tensors if isinstance(tensor, Tensor))
+
+
+def _strides_of(tensor: Tensor) -> list[int]:
+    """The strides of the axes that have several entries."""
+    return [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1]
 
 
 def _overlaps(node: fx.Node) -> bool:

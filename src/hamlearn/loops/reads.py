@@ -19,13 +19,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn._torch_private import tensor_hooks
+from hamlearn._torch_private import tensor_hooks, tree_leaves
 from hamlearn.loops import outside
 from hamlearn.loops.alone import alone
-from hamlearn.loops.compared import MISSING, generators, in_library, restore_generators, same_items
+from hamlearn.loops.compared import MISSING, generators, in_library, restore_generators, same_items, same_numbers
 from hamlearn.loops.followed import Followed
 from hamlearn.loops.values import UnsupportedError
 
+_INTO_C = {"torch.autograd.function", "torch._functorch.apis", "torch._functorch.eager_transforms"}
+"""Where PyTorch hands tensors to functions of its own that nobody can be asked about."""
+_HANDED_ON = (
+    "it gives a weight that it holds by itself to an autograd.Function or a transform of torch.func, which a "
+    "recording does not see: reach the weight through the network"
+)
 _VIEWS = (Iterator, KeysView, ValuesView, ItemsView, bytearray, memoryview)
 _MADE_ANEW = (Tensor, tuple, list, dict, set, torch.autograd.function.FunctionCtx, *_VIEWS)
 """Kinds of arguments that are not followed."""
@@ -36,6 +42,7 @@ class Reads(Followed):
 
     Attributes:
         imports: Modules that functions import when they are called, what they read of them, and in which function.
+        buffers: Those of the network, which stay as they are while a step is tried and recorded.
         made: Objects that the step makes itself, and may change as it likes.
         reads_grad: Whether the step reads something called `grad`, which may be that of a tensor.
 
@@ -52,6 +59,7 @@ class Reads(Followed):
     def __init__(self) -> None:
         super().__init__()
         self.imports: list[tuple[str, set[str], str]] = []
+        self.buffers: list[Tensor] = []
         self.made: dict[int, Any] = {}
         self.reads_grad = False
 
@@ -70,6 +78,7 @@ class Reads(Followed):
         """Take a network's parameters and buffers for inputs, whatever refers to them."""
         for tensor in (*network.parameters(), *network.buffers()):
             self.seen[id(tensor)] = self.given[id(tensor)] = tensor
+        self.buffers += [buffer for buffer in network.buffers() if buffer.layout is torch.strided]
 
     @contextmanager
     def watching(self, *, calls: bool = False) -> Iterator[None]:
@@ -87,7 +96,8 @@ class Reads(Followed):
             yield from self._watching(calls)
 
     def _watching(self, calls: bool) -> Iterator[None]:
-        before, outer = generators(), sys.gettrace()
+        before, outer, recording = generators(), sys.gettrace(), not calls
+        were = [(buffer, buffer.detach().clone()) for buffer in self.buffers]
         # A profiler cannot be put back in its place from here.
         calls = calls and sys.getprofile() is None
         failed: list[UnsupportedError] = []
@@ -95,6 +105,8 @@ class Reads(Followed):
 
         def called(frame: types.FrameType, event: str, arg: Any) -> None:
             module = frame.f_globals.get("__name__")
+            if recording and module in _INTO_C and not failed and self._hands_on(frame):
+                failed.append(UnsupportedError(_HANDED_ON))
             # What was made by `exec` need not have a module: it is the user's.
             if (module is not None and in_library(module)) or failed or not outside.of_step(frame, counted):
                 return
@@ -131,6 +143,8 @@ class Reads(Followed):
                 for _, cached, kept in self.caches:
                     if not kept:
                         cached.cache_clear()
+            with torch.no_grad():
+                written = [buffer.copy_(old) for buffer, old in were if not same_numbers(buffer, old)]
             drawn = not same_items(before, generators())
             if drawn:
                 restore_generators(before)
@@ -138,6 +152,8 @@ class Reads(Followed):
             raise failed[0]
         if changed is not None:
             raise UnsupportedError(f"calling it changes {changed}")
+        if written:
+            raise UnsupportedError("it writes to a buffer of the network that it holds by itself")
         # By now caches are filled, and modules imported, but for those behind a branch that was not taken.
         for label, cached, _ in self.caches:
             self._results(label, cached)
@@ -147,6 +163,11 @@ class Reads(Followed):
             self._gradients()
         if drawn:
             raise UnsupportedError("it draws random numbers of Python or NumPy")
+
+    def _hands_on(self, frame: types.FrameType) -> bool:
+        """Whether a function is given a weight of the network, and not the one that it is lent for the step."""
+        given = tree_leaves([value for name, value in frame.f_locals.items() if name in ("args", "kwargs")])
+        return any(id(value) in self.given for value in given)
 
     def _frame(self, frame: types.FrameType) -> None:
         code, scope = frame.f_code, frame.f_globals

@@ -64,6 +64,12 @@ def on_device(graph: fx.GraphModule, device: torch.device) -> fx.GraphModule:
     return moved
 
 
+def held_by(graph: fx.GraphModule) -> list[Tensor]:
+    """The tensors that a graph holds, beside those that it is given."""
+    names = {str(node.target) for node in graph.graph.nodes if node.op == "get_attr"}
+    return [operator.attrgetter(name)(graph) for name in names]
+
+
 def _on_cpu(tensor: Tensor) -> Tensor:
     """A tensor of the same shape and type, with no values that matter."""
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="cpu")
