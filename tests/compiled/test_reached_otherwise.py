@@ -235,7 +235,25 @@ def subclass_of_dict_with_a_get_of_its_own():
     return Scaled(lambda: paths["gain"]), mse, lambda: paths.update(gain=3.0)
 
 
+class Decaying(nn.Module):
+    """A layer whose weight decays at every call."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(3, 2)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.linear.weight.mul_(0.9)
+        return self.linear(x)
+
+
+def weight_that_decays_in_the_step():
+    return Decaying(), mse
+
+
 COMPILED = [
+    weight_that_decays_in_the_step,
     penalty_over_a_list,
     penalty_of_one_weight,
     weight_that_a_lambda_ties,
@@ -348,6 +366,23 @@ def buffer_that_is_written_to():
     return net, lambda y, t: mse(y, t) + 0.0 * mean.add_(0.5).sum()
 
 
+class Teacher(nn.Module):
+    """A layer beside a frozen one that follows it."""
+
+    def __init__(self):
+        super().__init__()
+        self.own, self.follows = nn.Linear(3, 2), nn.Linear(3, 2).requires_grad_(False)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.follows.weight.mul_(0.9).add_(self.own.weight, alpha=0.1)
+        return self.own(x) - self.follows(x)
+
+
+def frozen_weight_that_follows():
+    return Teacher(), mse
+
+
 def sparse_field():
     adjacency = torch.eye(2, dtype=torch.float64).to_sparse()
     return nn.Sequential(nn.Linear(3, 2), Call(lambda y: y @ adjacency.to_dense())), mse
@@ -404,6 +439,7 @@ REFUSED = {
     "a buffer of a closure": (buffer_of_a_closure, "reads a buffer of the network that it holds"),
     "a buffer in a list": (buffer_in_a_list, "in a list or a dict too"),
     "a buffer that is written to": (buffer_that_is_written_to, "writes to a buffer"),
+    "a frozen weight that follows": (frozen_weight_that_follows, "falls back"),
     "a sparse field": (sparse_field, "of the layout torch.sparse_coo"),
     "a deque": (counts(lambda: deque(maxlen=3), count_deque), "calling it changes"),
     "a set": (counts(set, count_set), "calling it changes"),

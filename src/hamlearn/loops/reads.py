@@ -42,7 +42,7 @@ class Reads(Followed):
 
     Attributes:
         imports: Modules that functions import when they are called, what they read of them, and in which function.
-        buffers: Those of the network, which stay as they are while a step is tried and recorded.
+        buffers: Which of those that are given are buffers.
         made: Objects that the step makes itself, and may change as it likes.
         reads_grad: Whether the step reads something called `grad`, which may be that of a tensor.
 
@@ -59,7 +59,7 @@ class Reads(Followed):
     def __init__(self) -> None:
         super().__init__()
         self.imports: list[tuple[str, set[str], str]] = []
-        self.buffers: list[Tensor] = []
+        self.buffers: set[int] = set()
         self.made: dict[int, Any] = {}
         self.reads_grad = False
 
@@ -78,7 +78,7 @@ class Reads(Followed):
         """Take a network's parameters and buffers for inputs, whatever refers to them."""
         for tensor in (*network.parameters(), *network.buffers()):
             self.seen[id(tensor)] = self.given[id(tensor)] = tensor
-        self.buffers += [buffer for buffer in network.buffers() if buffer.layout is torch.strided]
+        self.buffers |= {id(buffer) for buffer in network.buffers()}
 
     @contextmanager
     def watching(self, *, calls: bool = False) -> Iterator[None]:
@@ -97,7 +97,8 @@ class Reads(Followed):
 
     def _watching(self, calls: bool) -> Iterator[None]:
         before, outer, recording = generators(), sys.gettrace(), not calls
-        were = [(buffer, buffer.detach().clone()) for buffer in self.buffers]
+        # A step may write to weights, which are the learner's own while it is tried.
+        were = [(own, own.detach().clone()) for own in self.given.values() if own.layout is torch.strided]
         # A profiler cannot be put back in its place from here.
         calls = calls and sys.getprofile() is None
         failed: list[UnsupportedError] = []
@@ -144,7 +145,7 @@ class Reads(Followed):
                     if not kept:
                         cached.cache_clear()
             with torch.no_grad():
-                written = [buffer.copy_(old) for buffer, old in were if not same_numbers(buffer, old)]
+                written = [own.copy_(old) for own, old in were if not same_numbers(own, old)]
             drawn = not same_items(before, generators())
             if drawn:
                 restore_generators(before)
@@ -152,7 +153,7 @@ class Reads(Followed):
             raise failed[0]
         if changed is not None:
             raise UnsupportedError(f"calling it changes {changed}")
-        if written:
+        if any(id(own) in self.buffers for own in written):
             raise UnsupportedError("it writes to a buffer of the network that it holds by itself")
         # By now caches are filled, and modules imported, but for those behind a branch that was not taken.
         for label, cached, _ in self.caches:
