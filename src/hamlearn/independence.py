@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._replay import devices_of
+from hamlearn._torch_private import tree_map_only
 from hamlearn.columns import Layer
 from hamlearn.derivatives import vjp
 from hamlearn.errors import ConfigError
@@ -23,6 +24,7 @@ def require_independent(system: System, layers: list[Layer], u: Any, h: list[Ten
     the same test.
     """
     draw = torch.Generator().manual_seed(0)
+    u = tree_map_only(Tensor, lambda leaf: _finite(leaf, draw), u)
     tried = {name: _near(weight, draw) for name, weight in system.network.named_parameters()}
     buffers = {name: buffer.clone() for name, buffer in system.network.named_buffers()}
     with torch.random.fork_rng(devices_of(system.theta)), system.slots.exchanged(tried | buffers):
@@ -101,6 +103,13 @@ class _Trial:
 def _near(tensor: Tensor, draw: torch.Generator) -> Tensor:
     noise = torch.randn(tensor.shape, generator=draw, dtype=tensor.dtype).to(tensor.device)
     return (tensor.detach() + 0.1 * noise).requires_grad_(tensor.requires_grad)
+
+
+def _finite(leaf: Tensor, draw: torch.Generator) -> Tensor:
+    """An input with numbers in the place of what is not finite, which the step itself tells of."""
+    if not leaf.is_floating_point() or bool(leaf.isfinite().all()):
+        return leaf
+    return torch.where(leaf.isfinite(), leaf, _near(torch.zeros_like(leaf), draw))
 
 
 def _close(one: Tensor, other: Tensor) -> bool:

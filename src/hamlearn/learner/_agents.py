@@ -217,7 +217,12 @@ class Agents(SideBySide):
         now = Round(count, set(blocks) - set(joined))
         self._give(now.alone)
         if joined:
-            self._fill(joined, blocks)
+            try:
+                self._fill(joined, blocks)
+            except HamlearnError:
+                # No state can be made for the first sample of one of them, which its member says itself.
+                self._give(blocks)
+                return Round(1, set(blocks))
             assert self.lanes is not None
             rows = [blocks[n] if n in blocks and n not in now.alone else None for n in self.lanes.who]
             sheet = Sheet.of(rows, count, self.lanes.layout)
