@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import threading
+from typing import Any
+
 import pytest
 import torch
 
 from hamlearn.loops import CudaLoop, divided, translate_to_cuda
+from hamlearn.loops.capture import capture
 from hamlearn.loops.recording import pure_graph
 from tests.cuda.device import by_gpu, on_gpu
 from tests.loops.graphs import STEPS, Problem, random_problem
@@ -72,3 +77,42 @@ def test_a_hundred_runs_on_concurrent_streams_end_alike() -> None:
     for state, results in ended[1:]:
         assert torch.equal(state[0], ended[0][0][0])
         assert torch.equal(results[0], ended[0][1][0])
+
+
+def test_what_was_dropped_earlier_is_not_freed_in_the_midst_of_a_recording() -> None:
+    x = torch.zeros(4, device="cuda")
+    dropped: list[Any] = [torch.cuda.CUDAGraph()]
+    with capture(dropped[0]):
+        x.add_(1)
+    dropped.append(dropped)
+    del dropped
+    graph = torch.cuda.CUDAGraph()
+    thresholds = gc.get_threshold()
+    try:
+        with capture(graph):
+            gc.set_threshold(1)
+            assert [[] for _ in range(1000)]
+            x.add_(1)
+    finally:
+        gc.set_threshold(*thresholds)
+    graph.replay()
+    assert x.tolist() == [1.0] * 4
+    assert gc.isenabled()
+
+
+def test_another_thread_may_allocate_and_free_during_a_recording() -> None:
+    x, graph = torch.zeros(4, device="cuda"), torch.cuda.CUDAGraph()
+
+    def elsewhere() -> None:
+        for _ in range(20):
+            torch.empty(1 << 24, device="cuda")
+            torch.empty(1 << 16, pin_memory=True)
+            torch.cuda.empty_cache()
+
+    thread = threading.Thread(target=elsewhere)
+    with capture(graph):
+        thread.start()
+        x.add_(1)
+        thread.join()
+    graph.replay()
+    assert x.tolist() == [1.0] * 4

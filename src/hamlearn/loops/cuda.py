@@ -14,6 +14,7 @@ from torch import Tensor, fx
 from torch.func import vmap
 
 from hamlearn._torch_private import compile_errors, foreach_copy_
+from hamlearn.loops.capture import capture
 from hamlearn.loops.program import Kind
 from hamlearn.loops.values import UnsupportedError
 
@@ -95,7 +96,7 @@ class _Recorded:
                 one(self.carry, [sample[0] for sample in self.samples], self.constants)
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with capture(self.graph):
             rows, now = [], self.carry
             for index in range(count):
                 now, results = one(now, [sample[index] for sample in self.samples], self.constants)

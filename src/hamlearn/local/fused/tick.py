@@ -12,6 +12,7 @@ from torch import Tensor
 from hamlearn.local.fused.fit import Group
 from hamlearn.local.losses import without_graph
 from hamlearn.loops import UnsupportedError
+from hamlearn.loops.capture import capture
 
 AT_ONCE = 32
 """Ticks in the longest graph; shorter stretches take graphs of 16, 8, 4, 2 and 1."""
@@ -211,7 +212,7 @@ class Ticks:
         if not self._graphs:
             self._warm_up()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with capture(graph):
             self._ticks(count)
         return graph
 
