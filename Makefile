@@ -4,15 +4,19 @@ BIN := .venv/bin
 STAMP := .venv/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: demo test fuzz lint types docs bench clean
+.PHONY: demo test suite fuzz lint types docs bench clean
 
 demo: $(STAMP)
 	$(BIN)/hamlearn reproduce --epochs 6 --out out/demo
 
-# Lint, types and docs at once, since each of them leaves a core idle for a while. Files go to the two processes whole:
-# what a file sets up once is then set up once, and the blocks of a page see the names of those above them.
+# Style and types first, since they fail soonest; the documentation is built beside the tests, which leave a core idle
+# now and then. Files go to the two processes whole: what a file sets up once is then set up once, and the blocks of a
+# page see the names of those above them.
 test: $(STAMP)
-	$(MAKE) --no-print-directory --jobs=3 --output-sync lint types docs
+	$(MAKE) --no-print-directory --jobs=2 --output-sync lint types
+	$(MAKE) --no-print-directory --jobs=2 docs suite
+
+suite: $(STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --doctest-modules
 
 # Two processes for MINUTES each; OUT=benchmarks/results/fuzz-….md keeps the summary. Exit code 1 where anything fails.

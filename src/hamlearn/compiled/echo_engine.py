@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from hamlearn import _tree
-from hamlearn.compiled.engine import Trial, make_step, named
+from hamlearn.compiled.engine import make_step, named
 from hamlearn.compiled.trace import Inputs, Recorded, Variant
 from hamlearn.compiled.trace_echo import record_backward, record_forward
+from hamlearn.compiled.tried import Trial
 from hamlearn.echo import Echoed
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.reads import Reads
@@ -173,7 +174,7 @@ class EchoEngine:
             specs = (h_spec, block.u_spec, block.target_spec)
             names, kinds = (self.buffer_names, self.frozen_names), inputs.kinds(carry, sample)
             recording = lambda: record(self.order, inputs, variant, specs, names)  # noqa: E731
-            return make_step(self.order, trial, recording, kinds, [False] * len(kinds), 1, inputs.theta[0].device)
+            return make_step(self.order, trial, recording, inputs, kinds, [False] * len(kinds), 1)
 
         return self._steps.get(key, make)
 

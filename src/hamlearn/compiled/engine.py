@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn.compiled.bring import Bring
 from hamlearn.compiled.guard import Guard
 from hamlearn.compiled.trace import Inputs, Recorded, Variant, Watch, record
+from hamlearn.compiled.tried import Trial, require_as_tried
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.costs import faster_eagerly
@@ -171,10 +171,12 @@ class Engine:
         variant: Variant,
         trial: Trial,
     ) -> Made:
+        one = self._member(first, trial.member)
+
         def recording() -> Recorded:
             return record(
                 self.order,
-                self._member(first),
+                one,
                 variant,
                 (h_spec, block.u_spec, block.target_spec),
                 (self.buffer_names, self.frozen_names),
@@ -185,48 +187,39 @@ class Engine:
         read = {"rates", "drive", "u", "target", "fresh", "active", *(["betas"] if varying else [])}
         kinds = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers", "guard"}, read)
         laned = first.laned(self.own)
-        return make_step(self.order, trial, recording, kinds, laned, self.lanes, first.theta[0].device)
+        return make_step(self.order, trial, recording, one, kinds, laned, self.lanes)
 
-    def _member(self, inputs: Inputs) -> Inputs:
+    def _member(self, inputs: Inputs, number: int) -> Inputs:
         if self.lanes == 1:
             return inputs
+        group, lane = divmod(number, self.lanes)
         flat = zip(inputs.flat(), inputs.laned(self.own), strict=True)
-        return inputs.like([tensor[0, ..., 0] if laned else tensor for tensor, laned in flat])
-
-
-class Trial(NamedTuple):
-    """Takes the first sample as the eager engine would, since a recording may take what that refuses.
-
-    Attributes:
-        run: Raises where the sample is refused.
-        network: Whose step is tried: the one that is recorded, or another member's of its kind.
-    """
-
-    run: Callable[[], None]
-    network: nn.Module
+        return inputs.like([tensor[group, ..., lane] if laned else tensor for tensor, laned in flat])
 
 
 def make_step(
     order: Order,
     trial: Trial,
     record: Callable[[], Recorded],
+    inputs: Inputs,
     kinds: Sequence[Kind],
     laned: Sequence[bool],
     lanes: int,
-    device: torch.device,
 ) -> Made:
     """Record a step, note down what it reads, and make a loop of it; the eager step is tried first."""
-    system, made = order.system, Made(Reads())
+    system, made, device = order.system, Made(Reads()), inputs.theta[0].device
     made.reads.network(system.network)
     made.reads.follow("the loss", system.loss)
     made.reads.inputs(trial.network)
     try:
         with made.reads.watching(calls=True):
-            trial.run()
+            tried = trial.run()
         with made.reads.watching():
             made.recorded = record()
         for tensor in held_by(made.recorded.graph):
             made.reads.refuse_shared("a tensor that the step reaches by a way of its own", tensor.data_ptr())
+        if tried is not None:
+            require_as_tried(made.recorded.graph, inputs, tried, made.recorded.read)
         if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:
             raise UnsupportedError(reason)
         made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)

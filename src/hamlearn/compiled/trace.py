@@ -108,6 +108,7 @@ class Recorded:
         coupling: Whether ⟨z, f_h⟩ is.
         mark: Whether a count of what is wrong is: entries that are not finite, indices out of range.
         verdict: Whether what became of the step is, as in `guard`.
+        carried: How many tensors of each kind it returns first, in their order.
     """
 
     graph: fx.GraphModule
@@ -117,6 +118,15 @@ class Recorded:
     coupling: bool
     mark: bool
     verdict: bool = False
+    carried: dict[str, int] = field(default_factory=dict)
+
+    def read(self, found: list[Tensor]) -> dict[str, list[Tensor]]:
+        """What a call of the graph has returned, by name, as far as an eager step tells of it."""
+        rest = iter(found)
+        groups = {name: [next(rest) for _ in range(count)] for name, count in self.carried.items()}
+        results = self.y_count + self.loss + self.coupling + self.mark + self.verdict
+        told = found[len(found) - results :]
+        return groups | {"y": told[: self.y_count], "loss": told[self.y_count :][: self.loss]}
 
 
 class GivenRates:
@@ -252,6 +262,8 @@ def record(
         described.update(y_count=len(y), loss=outcome.loss is not None)
         described["coupling"] = outcome.coupling is not None
         parts = (theta, outcome.omega, outcome.h, outcome.z, outcome.v, outcome.E, stage.buffers)
+        kinds = ("θ", "ω", "h", "z", "v", "∂h/∂θ")
+        described["carried"] = {kind: len(part) for kind, part in zip(kinds, parts, strict=False)}
         carried = [tensor for part in parts for tensor in part]
         carried = [new.detach().to(old.dtype) for new, old in zip(carried, flat, strict=False)]
         results = [*y, *(x for x in (outcome.loss, outcome.coupling) if x is not None)]

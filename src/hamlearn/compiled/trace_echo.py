@@ -52,6 +52,7 @@ def record_forward(order: Echoed, inputs: Inputs, variant: Variant, specs: Specs
         watched = [] if variant.watch == "nothing" else [*token.h_next, *floating(stage.buffers)]
         marked = bool(watched or faults)
         described.update(y_count=len(y), loss=token.loss is not None, coupling=False, mark=marked)
+        described["carried"] = {"h": len(token.h_next)}
         carried = [new.detach().to(old.dtype) for new, old in zip(token.h_next, given.h, strict=True)]
         results = [*met, *y, *([] if token.loss is None else [token.loss])]
         if marked:

@@ -128,7 +128,7 @@ class SideBySide:
         tried = int(np.argmax(plan.counts > 0))
 
         one = members[tried]
-        trial = Trial(lambda: one.rehearse(sheet.sample(0, tried)), one.parts.network)
+        trial = Trial(lambda: one.rehearse(sheet.sample(0, tried)), one.parts.network, tried)
 
         def run(watch: Watch, guard: Guard | None) -> Ran:
             weights = (lanes.theta, lanes.buffers, lanes.frozen)

@@ -41,7 +41,7 @@ class Population(PopulationSaving):
     Args:
         learner_factory: Makes a learner from a `Hyper`; called once per member, right after
             `torch.manual_seed(seed)`. All learners must have the same shapes, order, credit and loss.
-        hyper: Hyper-parameter settings.
+        hyper: Hyper-parameter settings, or one of them.
         seeds: Seeds of the first weights.
         streams: One stream for each member, in their order; `None`: `run` is given one for all.
 
@@ -70,10 +70,11 @@ class Population(PopulationSaving):
     def __init__(
         self,
         learner_factory: Callable[[Hyper], Learner],
-        hyper: Sequence[Hyper],
+        hyper: Hyper | Sequence[Hyper],
         seeds: Sequence[int] = (0,),
         streams: Sequence[Iterable[Sample]] | None = None,
     ) -> None:
+        hyper = [hyper] if isinstance(hyper, Hyper) else hyper
         if not hyper or not seeds:
             raise ConfigError(
                 "a population needs at least one Hyper and one seed: give hyper=[...] and seeds=[...]"

@@ -11,6 +11,7 @@ import torch
 from hamlearn import _tree
 from hamlearn._replay import generators
 from hamlearn._scale import plus
+from hamlearn.compiled import Tried
 from hamlearn.credit import Echo, Sensitivity
 from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.learner._commit import (
@@ -164,14 +165,18 @@ class Stepper:
         finally:
             self.make_whole()
 
-    def rehearse(self, sample: Sample) -> None:
-        """Raise what a step with this sample would raise; nothing changes, the sample included."""
+    def rehearse(self, sample: Sample) -> Tried:
+        """What a step with this sample proposes; nothing changes, the sample included.
+
+        It raises what the step would raise.
+        """
         parts, sample = self.parts, copied(sample)
         self.repair = Withdrawal(parts, generators(parts.devices))
         try:
             parts.system.slots.lend()
             now = self._instant(replace(sample, boundary=False))
-            parts.order.propose(self._carry_for(now), now)
+            met = replace(self._carry_for(now), own=False)
+            return Tried.of(parts.system.theta, met, parts.order.propose(met, now))
         finally:
             self.make_whole()
 

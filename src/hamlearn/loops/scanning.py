@@ -18,6 +18,7 @@ from hamlearn.loops.reads import Reads
 from hamlearn.loops.recording import pure_graph
 from hamlearn.loops.steps import Made, Steps
 from hamlearn.loops.values import C_TYPES, UnsupportedError
+from hamlearn.loops.verified import outputs, require_alike
 
 Carry = TypeVar("Carry")
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -136,9 +137,10 @@ def _make(step: Step, inputs: list[Tensor], count: int, carry_spec: _tree.Spec, 
         made.reads.follow("the step", step)
         with made.reads.watching(calls=True):
             # As PyTorch takes it, so that what is wrong with the step itself is said by the step.
-            once([leaf.detach().clone() for leaf in inputs])
+            tried = once([leaf.detach().clone() for leaf in inputs])
         with made.reads.watching():
             graph = pure_graph(lambda *flat: once(list(flat)), inputs)
+        require_alike(_named(tried, count), _named(outputs(graph, inputs), count))
         kinds: list[Kind] = ["carry"] * count + ["sample"] * (len(inputs) - count)  # type: ignore[assignment]
         made.loop = make_loop(graph, kinds, [False] * len(kinds), 1, inputs[0].device)
     except UnsupportedError as error:
@@ -171,6 +173,10 @@ def _parts(found: Any, before: list[Tensor], carry_spec: _tree.Spec) -> tuple[li
             f"the step returned y = {_tree.describe(found[1])}: let it hold tensors alone, or be None"
         )
     return new, y, spec
+
+
+def _named(flat: list[Tensor], count: int) -> dict[str, list[Tensor]]:
+    return {"carry": flat[:count], "y": flat[count:]}
 
 
 def _require_no_faults(counts: Tensor) -> None:
