@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
+from hamlearn.record.guesses import MeanGuess
 from hamlearn.record.moments import Context, Moment, Row
 from hamlearn.record.sinks import Sink
 
@@ -30,8 +31,10 @@ class Divergence(Sink):
     end of each. A run diverges when
 
     - three blocks in a row had a mean loss of more than 4 times the loss at the start, or one block of more than
-      1000 times, or, where the loss is cross-entropy over C classes, three blocks in a row of more than 1.5 ln C:
-      whoever knows nothing and gives each class the same probability has ln C; and
+      1000 times; or three blocks in a row were clearly worse than knowing nothing: where the loss is cross-entropy
+      over C classes, above 1.5 ln C, as whoever gives each class the same probability has ln C; where it is the
+      squared error, above the loss at the start and above 1.5 times what guessing the mean of all targets so far
+      would have scored on that block; and
     - the weights have grown to more than 4 times their norm before the first sample (a norm below 1 counts as 1).
 
     The loss at the start is that of the first sample, which no update has touched, as far as it lies between half
@@ -45,8 +48,8 @@ class Divergence(Sink):
     Args:
         n: Samples in a block.
         chance: The loss of a learner that knows nothing; `None` is ln C where the learner's loss is
-            `torch.nn.functional.cross_entropy` or `torch.nn.CrossEntropyLoss` with its mean, and unknown for other
-            losses.
+            `torch.nn.functional.cross_entropy` or `torch.nn.CrossEntropyLoss` with its mean, that of guessing the
+            mean where it is `mse_loss` or `MSELoss`, and unknown for other losses.
 
     Attributes:
         since: Number of the sample at which it was noticed; `None` while all is well.
@@ -69,6 +72,7 @@ class Divergence(Sink):
         self.ended: tuple[float, float] | None = None
         self._loss: Any = None
         self._start: float | None = None
+        self._guess = MeanGuess()
         self._first: list[float] = []
         self._block: list[float] = []
         self._worse: list[bool] = []
@@ -94,6 +98,8 @@ class Divergence(Sink):
             if not self._first and self._chance is None:
                 self._chance = _chance(self._loss, moment)
             self._first.append(loss)
+        if self._chance is None and _is_squared_error(self._loss):
+            self._guess.take(getattr(getattr(moment.report, "sample", None), "target", None))
         self._block.append(loss)
         if len(self._block) == self._n:
             self._judge(moment, sum(self._block) / self._n, self._start or 1.0)
@@ -105,7 +111,8 @@ class Divergence(Sink):
     def state_dict(self) -> dict[str, Any]:
         """What it has seen, JSON-able."""
         seen = {"since": self.since, "ended": self.ended, "start": self._start, "chance": self._chance}
-        return seen | {"first": list(self._first), "block": list(self._block), "worse": list(self._worse)}
+        lists = {"first": list(self._first), "block": list(self._block), "worse": list(self._worse)}
+        return seen | lists | {"guess": self._guess.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from what it had seen."""
@@ -113,11 +120,16 @@ class Divergence(Sink):
         self.ended = None if state["ended"] is None else tuple(state["ended"])
         self._first, self._block = list(state["first"]), list(state["block"])
         self._worse = list(state["worse"])
+        self._guess.load_state_dict(state["guess"])
 
     def _judge(self, moment: Moment, loss: float, start: float) -> None:
         mean = sum(self._first) / len(self._first)
         first = min(mean, max(self._first[0], mean / 2))
-        level = WORSE * first if self._chance is None else min(WORSE * first, GUESSING * self._chance)
+        level, guess = WORSE * first, self._guess.block()
+        if self._chance is not None:
+            level = min(level, GUESSING * self._chance)
+        elif guess is not None:
+            level = min(level, max(first, GUESSING * guess))
         # Each comparison is such that what is not a number counts as worse.
         self._worse = [*self._worse[1 - BLOCKS :], not loss <= level]
         lasting = sum(self._worse) == BLOCKS
@@ -137,6 +149,10 @@ def _chance(loss: Any, moment: Moment) -> float | None:
     y = moment.report.y
     classes = y.shape[min(1, y.dim() - 1)] if isinstance(y, Tensor) and y.dim() else 0
     return math.log(classes) if classes > 1 else None
+
+
+def _is_squared_error(loss: Any) -> bool:
+    return loss is nn.functional.mse_loss or (isinstance(loss, nn.MSELoss) and loss.reduction == "mean")
 
 
 def _norm(moment: Moment) -> float:
