@@ -24,6 +24,8 @@ class Bring:
 
     def __call__(self, parts: Sequence[Sequence[Tensor]], device: torch.device) -> list[list[Tensor]]:
         """The same lists of tensors on `device`; the first one is that of the rates."""
+        if device.type == "cpu" and all(tensor.is_cpu for part in parts for tensor in part):
+            return [[x if x.is_contiguous() else x.contiguous() for x in part] for part in parts]
         return [
             [self._one((number, place), tensor, device) for place, tensor in enumerate(part)]
             for number, part in enumerate(parts)

@@ -230,7 +230,7 @@ def run_watched(
 
 def _good_steps(marks: Tensor | None, losses: Tensor | None, block: Block) -> int:
     """How many steps from the start on went well, for every member where there are several."""
-    quiet = block.known is None and (marks is None or not marks.any())
+    quiet = block.known is None and (marks is None or not marks.sum())
     if quiet and (losses is None or math.isfinite(losses.sum())):
         return block.count
     bad = torch.zeros(block.count, dtype=torch.bool)
