@@ -33,16 +33,19 @@ ONLINE, WINDOWED = (3e-4, 1e-3, 3e-3), (1e-3, 3e-3, 1e-2)
 """Adam's rates: for rules that move the weights at every target, and for those that do once in a window."""
 LOWER = 3e-4
 """One more rate for windows on recall, where the lowest of theirs does best."""
-RADIUS_1 = "-radius-1"
-"""How the names of rules end that learn a dense net whose U starts with a spectral radius of about 1."""
+RADII = (0.9, 1.0)
+"""Spectral radii, about, that U of a dense net starts with for rules whose names end in "-radius-…"."""
 CHUNK = 1_000
 
 CELLS: dict[str, Callable[[int, int, int], Any]] = {
     "dense": lambda inputs, units, span: DenseTanh(inputs, units),
-    "dense, radius 1": lambda inputs, units, span: DenseTanh(inputs, units, radius=1.0),
     "GRU": lambda inputs, units, span: ColumnarGRU(inputs, units, t_max=max(2, span)),
     "RTU": lambda inputs, units, span: RTU(inputs, units),
     "LRU": lambda inputs, units, span: LRU(inputs, units),
+}
+CELLS |= {
+    f"dense, radius {radius:g}": lambda inputs, units, span, radius=radius: DenseTanh(inputs, units, radius)
+    for radius in RADII
 }
 
 
@@ -114,7 +117,8 @@ CONTENDERS = {
     "lru": Contender("Sensitivity", "LRU", Own(), Sensitivity()),
 }
 CONTENDERS |= {
-    rule + RADIUS_1: replace(CONTENDERS[rule], cell="dense, radius 1", only="recall")
+    f"{rule}-radius-{radius:g}": replace(CONTENDERS[rule], cell=f"dense, radius {radius:g}", only="recall")
+    for radius in RADII
     for rule in ("frozen", "cleared", "snap1", "tbptt")
 }
 """By the names that `--rule` takes."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks._credit_contenders import RADIUS_1
 from benchmarks.credit_tasks.symbols import FLOORS
 
 COLORS = {
@@ -57,12 +57,12 @@ def figure(path: Path, found: dict[str, Any]) -> None:
     with mpl.rc_context({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False}):
         canvas = Figure(figsize=(7.6, 4.2), layout="constrained")
         axis = canvas.subplots()
-        greys = iter(["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3)), (0, (3, 1, 1, 1)), "-"])
+        greys = itertools.cycle(["-", "--", ":", "-.", (0, (5, 1)), (0, (1, 3)), (0, (3, 1, 1, 1)), "-"])
         for row in found["rows"]:
             count = max(1, len(row["curve"]))
             steps = [found["steps"] * (k + 1) / count for k in range(len(row["curve"]))]
             # A rule from another start has the rule's colour, dashed.
-            rule = row["rule"].removesuffix(RADIUS_1)
+            rule = row["rule"].partition("-radius-")[0]
             known, label = rule in COLORS, f"{row['name']}, {row['cell']}"
             (line,) = axis.plot(steps, row["curve"], label=label, color=COLORS.get(rule, "0.55"))
             style = "-" if rule == row["rule"] else "--"

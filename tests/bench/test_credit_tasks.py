@@ -86,13 +86,18 @@ def test_a_dense_net_starts_with_the_spectral_radius_that_is_asked_for_and_with_
         assert cell.recurrent.std().item() == pytest.approx(radius * bound, rel=0.01)
 
 
-def test_a_dense_net_with_radius_1_learns_recall_unless_others_are_named_and_windows_try_one_rate_more_there():
-    here = {f"{rule}-radius-1" for rule in ("frozen", "cleared", "snap1", "tbptt")}
+def test_a_dense_net_of_a_given_radius_learns_recall_unless_others_are_named_and_windows_try_one_rate_more():
+    rules, radii = ("frozen", "cleared", "snap1", "tbptt"), ("0.9", "1")
+    here = {f"{rule}-radius-{radius}" for rule in rules for radius in radii}
     for task in _credit_study.TASKS:
         assert set(taking_part(task)) == set(CONTENDERS) - (set() if task.startswith("recall") else here)
     for rule in here:
-        assert CONTENDERS[rule].cell == "dense, radius 1"
-        assert CONTENDERS[rule].rule == CONTENDERS[rule.removesuffix("-radius-1")].rule
+        usual, _, radius = rule.partition("-radius-")
+        assert CONTENDERS[rule].cell == f"dense, radius {radius}"
+        assert CONTENDERS[rule].rule == CONTENDERS[usual].rule
+        assert CONTENDERS[rule].network(symbols.recall(24, 10), 0)[0].recurrent.std().item() == pytest.approx(
+            float(radius) / 8, rel=0.05
+        )
     recall, other = symbols.recall(24, 10), symbols.anbn(24)
     for rule in ("tbptt", "tbptt-radius-1"):
         assert CONTENDERS[rule].grid(recall) == (3e-4, 1e-3, 3e-3, 1e-2)
