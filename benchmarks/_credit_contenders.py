@@ -6,6 +6,7 @@ library has it as a credit, a step's time is that of a learner of the library, r
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -37,16 +38,18 @@ RADII = (0.9, 1.0)
 """Spectral radii, about, that U of a dense net starts with for rules whose names end in "-radius-…"."""
 CHUNK = 1_000
 
+
+def _wide(inputs: int, units: int, span: int, radius: float) -> DenseTanh:
+    return DenseTanh(inputs, units, radius)
+
+
 CELLS: dict[str, Callable[[int, int, int], Any]] = {
     "dense": lambda inputs, units, span: DenseTanh(inputs, units),
     "GRU": lambda inputs, units, span: ColumnarGRU(inputs, units, t_max=max(2, span)),
     "RTU": lambda inputs, units, span: RTU(inputs, units),
     "LRU": lambda inputs, units, span: LRU(inputs, units),
 }
-CELLS |= {
-    f"dense, radius {radius:g}": lambda inputs, units, span, radius=radius: DenseTanh(inputs, units, radius)
-    for radius in RADII
-}
+CELLS |= {f"dense, radius {radius:g}": functools.partial(_wide, radius=radius) for radius in RADII}
 
 
 @dataclass(frozen=True)

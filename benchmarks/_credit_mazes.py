@@ -43,14 +43,21 @@ WALKERS = {
 """By the names that `--rule` takes."""
 
 
-def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[str], None]) -> dict[str, Any]:
-    """Walk one maze by those of the rules that can."""
+def study(
+    name: str,
+    rules: list[str],
+    seeds: int,
+    quick: bool,
+    told: Callable[[str], None],
+    rates: tuple[float, ...] = (),
+) -> dict[str, Any]:
+    """Walk one maze by those of the rules that can, at the best of some rates."""
     length, steps = TASKS[name]
-    steps, rates = (QUICK, RATES[1:2]) if quick else (steps, RATES)
+    steps, usual = (QUICK, RATES[1:2]) if quick else (steps, RATES)
     rows = []
     for rule in rules:
         if rule in WALKERS:
-            rows.append({"rule": rule, **_row(WALKERS[rule], length, steps, seeds, rates)})
+            rows.append({"rule": rule, **_row(WALKERS[rule], length, steps, seeds, rates or usual)})
             told(f"{name}: {WALKERS[rule].name}, {WALKERS[rule].cell}: {rows[-1]['score']:.3f}")
     return {
         "task": name,

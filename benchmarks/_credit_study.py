@@ -26,11 +26,18 @@ TASKS: dict[str, tuple[Callable[[int, int], Task], int]] = {
 QUICK, TIMED, ROUNDS = 400, 1_000, 5
 
 
-def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[str], None]) -> dict[str, Any]:
+def study(
+    name: str,
+    rules: list[str],
+    seeds: int,
+    quick: bool,
+    told: Callable[[str], None],
+    rates: tuple[float, ...] = (),
+) -> dict[str, Any]:
     """Learn one task by the rules named.
 
     The rate is chosen by the score of the first seed, the grid is kept in the report, and what is told is the mean
-    over all seeds at that rate.
+    over all seeds at that rate. `rates` are tried in the place of each rule's own.
     """
     make, steps = TASKS[name]
     steps = QUICK if quick else steps
@@ -38,7 +45,7 @@ def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[
     rows, ready = [], {}
     for rule in rules:
         contender, way = CONTENDERS[rule], Trial(CONTENDERS[rule])
-        rows.append({"rule": rule, **_row(contender, way, tasks)})
+        rows.append({"rule": rule, **_row(contender, way, tasks, rates or contender.grid(tasks[0]))})
         ready[rule] = way
         told(f"{name}: {contender.name}, {contender.cell}: {rows[-1]['score']:.4f} at {rows[-1]['rate']:g}")
     for row in rows:
@@ -65,9 +72,9 @@ def study(name: str, rules: list[str], seeds: int, quick: bool, told: Callable[[
     }
 
 
-def _row(contender: Contender, way: Trial, tasks: list[Task]) -> Row:
+def _row(contender: Contender, way: Trial, tasks: list[Task], rates: tuple[float, ...]) -> Row:
     first = tasks[0]
-    outputs = {rate: way.learn(first, rate, 0) for rate in contender.grid(first)}
+    outputs = {rate: way.learn(first, rate, 0) for rate in rates}
     grid = {rate: first.score(y) for rate, y in outputs.items()}
     rate = best(grid, higher=first.metric == "accuracy")
     runs = [outputs[rate], *(way.learn(task, rate, seed) for seed, task in enumerate(tasks[1:], 1))]

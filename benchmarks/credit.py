@@ -1,12 +1,13 @@
 """Credit over time: synthetic tasks, each learned by every rule at its best rate; kept as dated reports.
 
-`hamlearn bench credit` takes all tasks and rules, a core-hour or so; `--task` and `--rule` choose, and `--seeds`
-says how many runs a score is the mean of. Each task has a report and a figure of its own. `--braintrace PYTHON`
-also runs the closest rival, in an interpreter that has it.
+`hamlearn bench credit` takes all tasks and rules, a core-hour or so; `--task` and `--rule` choose, `--seeds` says
+how many runs a score is the mean of, and `--rate` which of Adam's rates are tried. Each task has a report and a
+figure of its own. `--braintrace PYTHON` also runs the closest rival, in an interpreter that has it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ def run(
     tasks: Sequence[str] = (),
     rules: Sequence[str] = (),
     seeds: int | None = None,
+    rates: Sequence[float] = (),
     braintrace: Path | None = None,
 ) -> dict[str, Any]:
     """Learn the tasks, print a table of each, draw its figure, and write its report.
@@ -40,12 +42,15 @@ def run(
         tasks: Some of `TASKS`; none: all.
         rules: Some of `CONTENDERS`; none: all that take part in the task.
         seeds: Runs of each rule; `SEEDS` if not given, one if quick.
+        rates: Adam's rates to choose from; none: each rule's own grid.
         braintrace: An interpreter in whose environment braintrace is installed.
     """
     _require(tasks, TASKS, "--task")
     _require(rules, list(CONTENDERS), "--rule")
     if seeds is not None and seeds < 1:
         raise ConfigError(f"--seeds {seeds} leaves nothing to take a mean of: give at least 1")
+    if not all(0 < rate < math.inf for rate in rates):
+        raise ConfigError(f"--rate {', '.join(map(str, rates))}: give rates above 0")
     console, threads = Console(), torch.get_num_threads()
     chosen = list(tasks) or (["anbn", "t-maze-10", PRICE] if quick else TASKS)
     runs = seeds or (1 if quick else SEEDS)
@@ -60,10 +65,11 @@ def run(
                 continue
             study = _credit_mazes.study if name in _credit_mazes.TASKS else _credit_study.study
             by = list(rules) or (["uoro", "sensitivity"] if quick else taking_part(name))
-            found[name] = study(name, by, runs, quick, console.log)
+            found[name] = study(name, by, runs, quick, console.log, tuple(rates))
             _credit_views.show(found[name], console)
             _credit_views.figure(out / f"credit-{name}.png", found[name])
             options = "".join(f" --rule {rule}" for rule in rules) + (f" --seeds {seeds}" if seeds else "")
+            options += "".join(f" --rate {rate:g}" for rate in rates)
             rerun = f"hamlearn bench credit --task {name}{options}"
             _report.write(out, f"credit-{name}", found[name], rerun=rerun)
         if braintrace is not None:

@@ -53,9 +53,10 @@ def test_a_device_is_taken_by_the_benchmarks_that_know_it_and_refused_by_the_oth
     [
         (["credit", "--task", "nothing"], "--task 'nothing' is not known: give one of mackey-glass"),
         (["credit", "--rule", "nothing"], "--rule 'nothing' is not known: give one of frozen"),
-        (["step", "--task", "henon"], "--task, --rule, --seeds and --braintrace are for credit alone"),
-        (["step", "--seeds", "0"], "--task, --rule, --seeds and --braintrace are for credit alone"),
+        (["step", "--task", "henon"], "--task, --rule, --seeds, --rate and --braintrace are for credit"),
+        (["step", "--seeds", "0"], "--task, --rule, --seeds, --rate and --braintrace are for credit"),
         (["credit", "--seeds", "0"], "--seeds 0 leaves nothing to take a mean of: give at least 1"),
+        (["credit", "--rate", "0"], "--rate 0.0: give rates above 0"),
         (
             ["credit", "--quick", "--task", "henon", "--rule", "rflo", "--braintrace", "/nowhere/python"],
             "could not be started",

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from benchmarks import _credit_study, credit
+from benchmarks import _credit_mazes, _credit_study, credit
 from benchmarks._credit_contenders import CONTENDERS, taking_part
 from benchmarks._credit_study import best
 from benchmarks.credit_tasks import series, symbols, tmaze
@@ -110,13 +110,19 @@ def test_a_report_names_the_command_that_it_was_made_by_rules_and_seeds_included
     monkeypatch.setattr(_credit_study, "study", lambda *given: (asked.append(given[:3]), {"rows": []})[1])
     monkeypatch.setattr(credit._credit_views, "show", lambda found, console: None)
     monkeypatch.setattr(credit._credit_views, "figure", lambda path, found: None)
-    for options in ({}, {"rules": ["snap1", "rtu"], "seeds": 5}):
+    for options in ({}, {"rules": ["snap1", "rtu"], "seeds": 5, "rates": [1e-3, 0.03]}):
         credit.run(tmp_path, tasks=["recall-20"], **options)
         (path,) = tmp_path.glob("*-credit-recall-20.json")
         assert json.loads(path.read_text())["rerun"] == "hamlearn bench credit --task recall-20" + (
-            " --rule snap1 --rule rtu --seeds 5" if options else ""
+            " --rule snap1 --rule rtu --seeds 5 --rate 0.001 --rate 0.03" if options else ""
         )
     assert asked == [("recall-20", list(CONTENDERS), 3), ("recall-20", ["snap1", "rtu"], 5)]
+
+
+def test_rates_that_are_given_are_tried_in_the_place_of_a_rule_s_own():
+    for study, task in ((_credit_study.study, "anbn"), (_credit_mazes.study, "t-maze-10")):
+        (row,) = study(task, ["sensitivity"], 1, True, lambda told: None, (1e-3, 2e-3))["rows"]
+        assert {float(rate) for rate in row["grid"]} == {1e-3, 2e-3}
 
 
 def test_the_floors_of_delayed_add_are_what_knowing_the_lags_costs():

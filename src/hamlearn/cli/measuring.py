@@ -50,6 +50,9 @@ def bench(
     seeds: Annotated[
         int | None, typer.Option(help="For credit: how many runs a score is the mean of; three if not given.")
     ] = None,
+    rate: Annotated[
+        list[float] | None, typer.Option(help="For credit: Adam's rates instead of the grid; may be repeated.")
+    ] = None,
     braintrace: Annotated[
         Path | None,
         typer.Option(help="For credit: a Python interpreter with braintrace installed, to compare with."),
@@ -61,9 +64,15 @@ def bench(
     """
     chosen = names or list(Benchmark)
     _require_device(chosen, device)
-    options = {"tasks": task or (), "rules": rule or (), "seeds": seeds, "braintrace": braintrace}
+    options = {
+        "tasks": task or (),
+        "rules": rule or (),
+        "seeds": seeds,
+        "rates": rate or (),
+        "braintrace": braintrace,
+    }
     if any(option not in ((), None) for option in options.values()) and chosen != [Benchmark.credit]:
-        raise ConfigError("--task, --rule, --seeds and --braintrace are for credit alone: hamlearn bench credit")
+        raise ConfigError("--task, --rule, --seeds, --rate and --braintrace are for credit: hamlearn bench credit")
     _find_benchmarks()
     for name in chosen:
         try:
