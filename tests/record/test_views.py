@@ -4,8 +4,6 @@ import html.parser
 import io
 import math
 import re
-import shutil
-import subprocess
 
 import pytest
 from rich.console import Console
@@ -13,6 +11,7 @@ from rich.console import Console
 from hamlearn import record
 from hamlearn.errors import ConfigError
 from hamlearn.record.charts import MOST_POINTS, Axis, Series, short
+from tests.browser import colours, needs_chromium
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -164,44 +163,12 @@ def test_axes_have_round_ticks_and_lines_are_thinned_to_means_with_a_band():
     ]
 
 
-BROWSER = next(
-    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
-)
-
-
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium to open the report in")
+@needs_chromium
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_report_opens_in_chromium_without_errors_and_shows_its_plots(tmp_path, theme):
-    from PIL import Image
-
     path = record.html(rows(), tmp_path / "report.html", title="A run")
-    shot = tmp_path / "shot.png"
-    done = subprocess.run(
-        [
-            BROWSER,
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-            "--enable-logging=stderr",
-            "--window-size=1280,1500",
-            f"--user-data-dir={tmp_path / 'profile'}",
-            *(["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []),
-            f"--screenshot={shot}",
-            path.as_uri(),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    # What the page itself reports goes through the console; the rest is the browser's talk with the system.
-    assert "CONSOLE" not in done.stderr
-    image = Image.open(shot).convert("RGB")
-    assert image.size == (1280, 1500)
-    colours = {colour: count for count, colour in image.getcolors(1 << 24)}
+    found = colours(path, tmp_path, 1280, 1500, theme)
     light = {"blue": (0x2F, 0x6F, 0xDE), "orange": (0xE0, 0x59, 0x2A), "teal": (0x14, 0x92, 0x7F)}
     dark = {"blue": (0x6E, 0xA3, 0xFF), "orange": (0xFF, 0x8D, 0x63), "teal": (0x43, 0xC9, 0xB3)}
     for name, colour in (light if theme == "light" else dark).items():
-        assert colours.get(colour, 0) > 150, f"the {name} line is not to be seen"
+        assert found.get(colour, 0) > 150, f"the {name} line is not to be seen"

@@ -19,7 +19,7 @@ from hamlearn.experiments.run import run
 from hamlearn.watch import tail
 from hamlearn.watch.server import READERS
 from hamlearn.watch.site import POLICY
-from tests.watch.browser import BROWSER, chromium
+from tests.browser import chromium, needs_chromium
 
 CONFIG = """
 [run]
@@ -267,7 +267,7 @@ def test_a_folder_that_is_not_there_is_named(tmp_path):
         watch.watch(tmp_path / "nowhere")
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium to open the page in")
+@needs_chromium
 def test_chromium_shows_new_rows_an_alarm_and_a_resume_without_a_word_of_complaint(folder, tmp_path):
     from PIL import Image
 
@@ -301,7 +301,7 @@ def test_chromium_shows_new_rows_an_alarm_and_a_resume_without_a_word_of_complai
         assert page.complaints == []
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no Chromium to open the page in")
+@needs_chromium
 def test_chromium_runs_no_script_that_is_not_the_pages_own(folder, tmp_path):
     write(folder, [row(1)])
     with watch.watch(folder, port=0) as server, chromium(tmp_path / "profile", server.address) as page:

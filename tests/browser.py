@@ -1,4 +1,4 @@
-"""A real Chromium, driven by its own protocol."""
+"""A real Chromium: run once over a page, or driven by its own protocol."""
 
 import itertools
 import json
@@ -9,12 +9,39 @@ import urllib.request
 from base64 import b64decode
 from contextlib import contextmanager
 
+import pytest
 from websockets.sync.client import connect
 
 BROWSER = next(
     (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
 )
 PATIENCE = 60.0
+OPTIONS = ("--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
+
+needs_chromium = pytest.mark.skipif(BROWSER is None, reason="no Chromium to see the page with")
+
+
+def see(path, folder, *options):
+    """Chromium over the page of a file, once: the process as it ended, with all that it said."""
+    command = [BROWSER, *OPTIONS, f"--user-data-dir={folder / 'profile'}", *options, path.as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=2 * PATIENCE, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def colours(path, folder, width, height, theme):
+    """The colours of the page of a file, each with the number of its pixels; nothing went wrong on the page."""
+    from PIL import Image
+
+    shot = folder / "shot.png"
+    dark = ["--blink-settings=preferredColorScheme=0"] if theme == "dark" else []
+    size = f"--window-size={width},{height}"
+    done = see(path, folder, "--enable-logging=stderr", size, f"--screenshot={shot}", *dark)
+    # What the page itself reports goes through the console; the rest is the browser's talk with the system.
+    assert "CONSOLE" not in done.stderr
+    image = Image.open(shot).convert("RGB")
+    assert image.size == (width, height)
+    return {colour: count for count, colour in image.getcolors(1 << 24)}
 
 
 class Page:
@@ -62,9 +89,8 @@ class Page:
 @contextmanager
 def chromium(folder, address):
     """A page of that address."""
-    options = ["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--remote-debugging-port=0"]
     process = subprocess.Popen(
-        [BROWSER, *options, f"--user-data-dir={folder}", "about:blank"],
+        [BROWSER, *OPTIONS, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
