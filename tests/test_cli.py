@@ -12,22 +12,16 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
-from hamlearn.cli import app, main
+from hamlearn.cli import main
 from hamlearn.errors import ConfigError
-
-runner = CliRunner()
-
-
-def plain(text):
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+from tests.commands import command_line, invoke, plain
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["step", "endless", "echo", "credit", "overhead", "river", "defaults", "agents"])
 def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name):
-    result = runner.invoke(app, ["bench", name, "--quick", "--out", str(tmp_path)])
+    result = invoke("bench", name, "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     (path,) = tmp_path.glob(f"*-{name}.json")
     report = json.loads(path.read_text())
@@ -39,11 +33,11 @@ def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name
 def test_a_device_is_taken_by_the_benchmarks_that_know_it_and_refused_by_the_others(tmp_path, monkeypatch):
     seen = []
     monkeypatch.setattr("benchmarks.stream.run", lambda out, **given: seen.append(given))
-    assert runner.invoke(app, ["bench", "stream", "--device", "cuda", "--out", str(tmp_path)]).exit_code == 0
-    assert runner.invoke(app, ["bench", "stream", "--out", str(tmp_path)]).exit_code == 0
+    assert invoke("bench", "stream", "--device", "cuda", "--out", tmp_path).exit_code == 0
+    assert invoke("bench", "stream", "--out", tmp_path).exit_code == 0
     assert seen == [{"quick": False, "device": "cuda"}, {"quick": False}]
     for name, device, why in (("step", "cuda", "'step' runs on the CPU"), ("stream", "tpu", "'tpu' is not known")):
-        result = runner.invoke(app, ["bench", name, "--device", device])
+        result = invoke("bench", name, "--device", device)
         assert result.exit_code != 0
         assert why in f"{result.output}{result.exception}"
 
@@ -64,25 +58,25 @@ def test_a_device_is_taken_by_the_benchmarks_that_know_it_and_refused_by_the_oth
     ],
 )
 def test_options_of_the_credit_benchmark_that_cannot_be_met_are_named(tmp_path, arguments, message):
-    result = runner.invoke(app, ["bench", *arguments, "--out", str(tmp_path)])
+    result = invoke("bench", *arguments, "--out", tmp_path)
     assert isinstance(result.exception, ConfigError)
     assert message in str(result.exception)
 
 
 def test_an_unknown_benchmark_exits_with_two():
-    assert runner.invoke(app, ["bench", "nothing"]).exit_code == 2
+    assert invoke("bench", "nothing").exit_code == 2
 
 
 def test_the_locality_study_prints_a_table_and_writes_a_figure(tmp_path):
-    result = runner.invoke(app, ["locality", "--quick", "--out", str(tmp_path)])
+    result = invoke("locality", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
     assert "BackPropagation" in plain(result.output)
     assert (tmp_path / "locality.png").read_bytes().startswith(b"\x89PNG")
-    assert runner.invoke(app, ["locality", "--one-pass", "6"]).exit_code == 2
+    assert invoke("locality", "--one-pass", "6").exit_code == 2
 
 
 def test_help_teaches_the_commands():
-    output = plain(runner.invoke(app, ["--help"]).output)
+    output = plain(invoke("--help").output)
     assert "reproduce" in output
     assert "bench" in output
 
@@ -108,22 +102,17 @@ every = 50
 """
 
 
-def hamlearn(*arguments, **kwargs):
-    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **kwargs)
-
-
 @pytest.mark.slow
 def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_not(tmp_path):
     (tmp_path / "config.toml").write_text(RUN)
-    command = ["run", str(tmp_path / "config.toml"), "--no-progress", "--out"]
-    whole = runner.invoke(app, [*command, str(tmp_path / "whole")])
+    command = ["run", tmp_path / "config.toml", "--no-progress", "--out"]
+    whole = invoke(*command, tmp_path / "whole")
     assert whole.exit_code == 0, whole.output
     assert whole.output.startswith("2000 samples")
-    killed, again = 0, [*command, str(tmp_path / "killed"), "--resume"]
+    killed, again = 0, [*command, tmp_path / "killed", "--resume"]
     checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
     for more in (0.1, 0.2):
-        process = hamlearn(*again)
+        process = subprocess.Popen(command_line(*again), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         written = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
         while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == written):
             time.sleep(0.01)
@@ -132,7 +121,7 @@ def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_not(tmp_path):
         process.kill()
         process.communicate()
     assert killed == 2
-    last = runner.invoke(app, again)
+    last = invoke(*again)
     assert last.exit_code == 0, last.output
     assert (tmp_path / "whole" / "record.jsonl").read_bytes() == (
         tmp_path / "killed" / "record.jsonl"
@@ -140,24 +129,24 @@ def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_not(tmp_path):
     one, other = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "killed"))
     assert one.keys() == other.keys()
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-    assert runner.invoke(app, ["report", str(tmp_path / "killed")]).exit_code == 0
+    assert invoke("report", tmp_path / "killed").exit_code == 0
 
 
 def test_a_benchmark_whose_library_is_missing_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "benchmarks.endless", raising=False)
     monkeypatch.setitem(sys.modules, "psutil", None)
-    result = runner.invoke(app, ["bench", "endless", "--quick", "--out", str(tmp_path)])
+    result = invoke("bench", "endless", "--quick", "--out", tmp_path)
     assert "needs psutil: pip install" in str(result.exception)
 
 
 def test_without_the_sources_the_command_says_where_the_benchmarks_are(tmp_path, monkeypatch):
     monkeypatch.setattr("hamlearn.cli.measuring.__file__", str(tmp_path / "hamlearn" / "cli" / "measuring.py"))
-    result = runner.invoke(app, ["bench", "step", "--quick", "--out", str(tmp_path)])
+    result = invoke("bench", "step", "--quick", "--out", tmp_path)
     assert "not part of the installed package: clone the sources" in str(result.exception)
 
 
 def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path):
-    result = runner.invoke(app, ["report", str(tmp_path)])
+    result = invoke("report", tmp_path)
     assert "hamlearn run wrote" in str(result.exception)
 
 
@@ -246,10 +235,9 @@ def test_a_file_in_place_of_a_folder_is_named(config, command):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
 def test_output_that_cannot_be_written_is_one_message_and_exit_code_two(tmp_path, config):
-    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", "run", str(config)]
+    command = command_line("run", config, "--out", tmp_path / "out", "--no-progress")
     with Path("/dev/full").open("w") as full:
-        out = ["--out", str(tmp_path / "out"), "--no-progress"]
-        done = subprocess.run([*command, *out], stdout=full, stderr=subprocess.PIPE, text=True)
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert "No space left" in done.stderr
     assert "Traceback" not in done.stderr

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
 
 import hamlearn
 from hamlearn import cli, record
@@ -21,8 +20,7 @@ from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from hamlearn.experiments.run_build import build_stream
 from hamlearn.experiments.run_config import check
 from hamlearn.hyper import Hyper
-
-runner = CliRunner()
+from tests.commands import command_line, invoke
 
 CONFIG = """
 [run]
@@ -81,7 +79,7 @@ def test_every_public_name_is_there_and_the_function_evaluate_goes_before_its_mo
 
 
 def test_the_version_is_told():
-    result = runner.invoke(cli.app, ["--version"])
+    result = invoke("--version")
     assert (result.exit_code, result.output) == (0, f"hamlearn {hamlearn.__version__}\n")
 
 
@@ -97,7 +95,7 @@ def test_overwrite_puts_a_new_run_in_the_place_of_an_old_one(tmp_path, config):
         assert (out / name).read_bytes() == (tmp_path / "alone" / name).read_bytes()
     with pytest.raises(ConfigError, match="Give one of them"):
         run(config, out=out, resume=True, overwrite=True)
-    result = runner.invoke(cli.app, ["run", str(config), "--out", str(out), "--overwrite", "--no-progress"])
+    result = invoke("run", config, "--out", out, "--overwrite", "--no-progress")
     assert result.exit_code == 0, result.output
 
 
@@ -133,9 +131,8 @@ def test_a_real_interrupt_says_the_very_command_that_goes_on(tmp_path):
     folder.mkdir()
     path, out = folder / "config.toml", folder / "out"
     path.write_text(CONFIG.replace("steps = 60", "steps = 100000000"))
-    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", "run", str(path), "--out", str(out)]
     process = subprocess.Popen(
-        [*command, "--no-progress"],
+        command_line("run", path, "--out", out, "--no-progress"),
         stderr=subprocess.PIPE,
         text=True,
         # Started in the background, a shell has it ignore what Ctrl-C sends.

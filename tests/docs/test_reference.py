@@ -7,10 +7,9 @@ import sys
 import types
 
 import pytest
-from typer.testing import CliRunner
 
 import hamlearn as hl
-from hamlearn.cli import app
+from tests.commands import invoke
 from tests.docs.pages import DOCS, ROOT, documented, hook, links, pages
 
 SPACES = [
@@ -78,14 +77,14 @@ def test_every_reference_page_is_linked_from_a_how_to_or_a_tutorial():
 
 def test_the_command_reference_has_every_command_argument_and_option_that_help_shows():
     text = hook("generated").filled((DOCS / "reference" / "commands.md").read_text())
-    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "400"}).output
+    shown = invoke("--help", env={"COLUMNS": "400"}).output
     names = re.findall(r"^│ (\w+) ", shown.partition("Commands")[2], re.MULTILINE)
     assert {"run", "serve", "bench", "reproduce", "report", "watch", "locality"} <= set(names)
     for name in names:
         _, found, section = text.partition(f"\n## hamlearn {name}\n")
         section = section.partition("\n## ")[0]
         assert found, name
-        helped = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "400"}).output
+        helped = invoke(name, "--help", env={"COLUMNS": "400"}).output
         options = set(re.findall(r"^│ +\*? *(--[a-z-]+)(?:[ ,]+(--no-[a-z-]+))?", helped, re.MULTILINE))
         shown_options = {word for pair in options for word in pair if word} - {"--help"}
         taken = hook("commands").parameters(hook("commands").commands()[name])

@@ -4,14 +4,12 @@ import functools
 import os
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from hamlearn.cli import app
+from tests.commands import command_line, invoke
 
 pytestmark = pytest.mark.slow
 
@@ -21,8 +19,7 @@ RUNS = 2 * 2 * 3
 
 
 def start(out, jobs):
-    command = [sys.executable, "-c", "from hamlearn.cli import main; main()", "reproduce", *ARGUMENTS]
-    command += ["--jobs", str(jobs), "--out", str(out)]
+    command = command_line("reproduce", *ARGUMENTS, "--jobs", jobs, "--out", out)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80"}
     pipe = subprocess.PIPE
     # A session of its own, so that a signal to the group reaches it and its children, as Ctrl-C would; and the
@@ -40,7 +37,7 @@ def start(out, jobs):
 
 def complete(out):
     """What the command says that runs undisturbed to its end, in this process."""
-    done = CliRunner().invoke(app, ["reproduce", *ARGUMENTS, "--jobs", "1", "--out", str(out)])
+    done = invoke("reproduce", *ARGUMENTS, "--jobs", "1", "--out", out)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -9,9 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 from rich.console import Console
-from typer.testing import CliRunner
 
-from hamlearn.cli import app
 from hamlearn.errors import ConfigError
 from hamlearn.experiments import comparison
 from hamlearn.experiments.comparison import Difference
@@ -21,15 +19,11 @@ from hamlearn.experiments.models import MODELS
 from hamlearn.experiments.reproduce import Settings, job, reproduce, results
 from hamlearn.experiments.reproduce.plan import draws, plan
 from hamlearn.experiments.scenarios import SCENARIOS
+from tests.commands import invoke, plain
 
 pytestmark = pytest.mark.slow
 
-runner = CliRunner()
 QUICK = ["--models", "Linear", "--epochs", "1", "--jobs", "1"]
-
-
-def plain(text):
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def table(path):
@@ -55,8 +49,7 @@ def planned(**kwargs):
 def whole(tmp_path_factory):
     """All models and scenarios of the paper, one epoch of the embedded data."""
     out = tmp_path_factory.mktemp("whole")
-    arguments = ["--epochs", "1", "--jobs", "1", "--no-extension", "--out", str(out)]
-    result = runner.invoke(app, ["reproduce", *arguments])
+    result = invoke("reproduce", "--epochs", "1", "--jobs", "1", "--no-extension", "--out", out)
     assert result.exit_code == 0, result.output
     return out, plain(result.output)
 
@@ -65,19 +58,8 @@ def whole(tmp_path_factory):
 def beyond(tmp_path_factory):
     """The extension, for two models."""
     out = tmp_path_factory.mktemp("beyond")
-    arguments = [
-        "--models",
-        "Linear,LSTM",
-        "--scenarios",
-        "GD-a",
-        "--epochs",
-        "1",
-        "--jobs",
-        "1",
-        "--out",
-        str(out),
-    ]
-    result = runner.invoke(app, ["reproduce", *arguments])
+    arguments = ["--models", "Linear,LSTM", "--scenarios", "GD-a", "--epochs", "1", "--jobs", "1"]
+    result = invoke("reproduce", *arguments, "--out", out)
     assert result.exit_code == 0, result.output
     return out, plain(result.output)
 
@@ -232,9 +214,7 @@ def test_a_cell_that_misses_its_bound_makes_the_command_fail_and_is_named(tmp_pa
         return right(**{**sgd, "lr": 0.02 if sgd["momentum"] == 0.05 else sgd["lr"]})
 
     monkeypatch.setattr(comparison, "Hyper", type("Wrong", (), {"from_sgd": staticmethod(wrong)}))
-    result = runner.invoke(
-        app, ["reproduce", *QUICK, "--dtype", "float32", "--no-extension", "--out", str(tmp_path)]
-    )
+    result = invoke("reproduce", *QUICK, "--dtype", "float32", "--no-extension", "--out", tmp_path)
     assert result.exit_code == 1
     text = plain(result.output)
     named = re.findall(r"missed: (.+)", text)
@@ -303,11 +283,11 @@ def test_what_cannot_be_reproduced_is_refused_with_what_can(arguments, words):
 
 @pytest.mark.parametrize("arguments", [["--epochs", "0"], ["--dtype", "float7"], ["--jobs", "0"]])
 def test_options_out_of_range_exit_with_two(arguments):
-    assert runner.invoke(app, ["reproduce", *arguments]).exit_code == 2
+    assert invoke("reproduce", *arguments).exit_code == 2
 
 
 def test_help_teaches_what_is_checked_and_how_to_look_quickly():
-    text = " ".join(plain(runner.invoke(app, ["reproduce", "--help"], env={"COLUMNS": "200"}).output).split())
+    text = " ".join(plain(invoke("reproduce", "--help", env={"COLUMNS": "200"}).output).split())
     for words in (
         "exactly 0 for output nets in float32",
         "continues where it was",

@@ -6,16 +6,15 @@ import math
 import pytest
 import torch
 from torch import nn
-from typer.testing import CliRunner
 
 import hamlearn as hl
 from hamlearn import record, streams
-from hamlearn.cli import app
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import RECORD, REPORT, RESULT, Result, run
 from hamlearn.record.guesses import MeanGuess
 from hamlearn.record.moments import Context, Moment
 from hamlearn.streams import signals
+from tests.commands import invoke
 
 
 class Report:
@@ -164,7 +163,7 @@ def test_hamlearn_run_ends_with_what_to_do_where_it_does_worse_than_at_its_start
     (tmp_path / "classes.csv").write_text("\n".join(lines) + "\n")
     path, out = tmp_path / "config.toml", tmp_path / "out"
     path.write_text(CLASSES.format(beta=beta))
-    ran = CliRunner().invoke(app, ["run", str(path), "--out", str(out), "--no-progress"])
+    ran = invoke("run", path, "--out", out, "--no-progress")
     assert ran.exit_code == 0
     assert (json.loads((out / RESULT).read_text())["diverging"] is not None) == bool(told)
     assert (told in ran.stderr and "Lower hyper.beta" in ran.stderr) if told else ran.stderr == ""
@@ -173,7 +172,7 @@ def test_hamlearn_run_ends_with_what_to_do_where_it_does_worse_than_at_its_start
 def test_a_run_that_ended_worse_without_larger_weights_says_so(tmp_path, monkeypatch):
     result = Result(tmp_path, 500, {"loss": 2.0}, ended=(2.0, 1.65))
     monkeypatch.setattr("hamlearn.experiments.run.run", lambda *_: result)
-    told = CliRunner().invoke(app, ["run", "config.toml"]).stderr
+    told = invoke("run", "config.toml").stderr
     assert told.startswith("The run ended worse than it began: the mean loss is 2")
     assert "Lower hyper.beta" in told
 

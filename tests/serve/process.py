@@ -9,11 +9,11 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-START = "from hamlearn.cli import main; main()"
+from tests.commands import command_line
+
 CONFIG = """
 [network]
 inputs = 2
@@ -33,7 +33,7 @@ class Process:
     ) -> None:
         config = folder / "serve.toml"
         config.write_text(CONFIG + serve + ('\n[learner]\nengine = "eager"\n' if eager else ""))
-        command = [sys.executable, "-c", START, "serve", str(config), "--out", str(folder / "out")]
+        command = command_line("serve", config, "--out", folder / "out")
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "HAMLEARN_TOKEN": token}
         self.process = subprocess.Popen(
             [*command, *([] if host is None else ["--host", host])],

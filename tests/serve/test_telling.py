@@ -9,13 +9,12 @@ import threading
 import time
 
 from prometheus_client.parser import text_string_to_metric_families
-from typer.testing import CliRunner
 
 from hamlearn import _files, record
-from hamlearn.cli import app
 from hamlearn.errors import CheckpointError
 from hamlearn.serve import application
 from hamlearn.serve.home import live_page
+from tests.commands import invoke
 from tests.serve.asgi import Served
 from tests.serve.test_learning import same, samples
 
@@ -212,7 +211,7 @@ def test_the_live_page_is_at_the_root_and_its_events_end_with_the_server(tmp_pat
 
 
 def test_the_help_teaches_how_to_ask_for_a_prediction():
-    told = CliRunner().invoke(app, ["serve", "--help"]).output
+    told = invoke("serve", "--help").output
     for word in ("network.inputs = 4", "curl", "/predict", "HAMLEARN_TOKEN", "SIGTERM", "/docs"):
         assert word in told
 

@@ -10,16 +10,15 @@ import urllib.request
 from contextlib import ExitStack
 
 import pytest
-from typer.testing import CliRunner
 
 from hamlearn import watch
-from hamlearn.cli import app
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import run
 from hamlearn.watch import tail
 from hamlearn.watch.server import READERS
 from hamlearn.watch.site import POLICY
 from tests.browser import chromium, needs_chromium
+from tests.commands import invoke
 
 CONFIG = """
 [run]
@@ -328,7 +327,7 @@ def test_the_command_says_where_the_page_is_and_ends_with_ctrl_c(folder, monkeyp
             raise KeyboardInterrupt
 
     monkeypatch.setattr("hamlearn.watch.server.Server", Impatient)
-    done = CliRunner().invoke(app, ["watch", str(folder), "--port", "0"])
+    done = invoke("watch", folder, "--port", "0")
     assert (done.exit_code, asked) == (0, [200])
     assert f"Watching {folder} at http://127.0.0.1:" in done.output.replace("\n", "")
 
