@@ -170,3 +170,37 @@ def random_problem(
             )
         )
     return Problem(network, nn.functional.mse_loss, hyper, samples)
+
+
+def random_samples(
+    count: int,
+    inputs: int = 3,
+    outputs: int = 2,
+    batch: tuple[int, ...] = (2,),
+    *,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    classes: bool = False,
+    missing: int = 0,
+    length: int = 0,
+    uneven: bool = False,
+) -> list[hl.Sample]:
+    """Noise, always the same of one seed: numbers to fit, or one of `outputs` `classes`.
+
+    One target in `missing` is not known, a sequence ends after `length` samples (0: none), and where the stream is
+    `uneven` one sample in four has a τ of its own. A shorter stream is the beginning of a longer one.
+    """
+    draw = torch.Generator().manual_seed(seed)
+    samples = []
+    for number in range(1, count + 1):
+        u = torch.randn(*batch, inputs, generator=draw, dtype=dtype)
+        target = torch.randn(*batch, outputs, generator=draw, dtype=dtype)
+        samples.append(
+            hl.Sample(
+                u,
+                None if missing and number % missing == 0 else target.argmax(-1) if classes else target,
+                tau=0.6 if uneven and number % 4 == 0 else None,
+                boundary=length > 0 and number % length == 0,
+            )
+        )
+    return samples

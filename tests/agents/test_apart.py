@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 
@@ -40,7 +41,7 @@ def test_one_learner_given_twice_is_refused() -> None:
 def test_what_no_member_changes_may_be_shared() -> None:
     encoder = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3)).requires_grad_(False).eval()
     made = population(lambda: hl.Network.feedforward(nn.Sequential(encoder, nn.Linear(3, 1))))
-    samples = [hl.Sample(torch.randn(4, 2), torch.randn(4, 1)) for _ in range(5)]
+    samples = random_samples(5, 2, 1, (4,))
     alone = [copy.deepcopy(member) for member in made.members]
     for _ in made.run(samples, engine="eager"):
         pass
@@ -55,8 +56,7 @@ def test_a_member_that_is_in_the_middle_of_a_run_of_its_own_joins_where_its_last
         torch.manual_seed(0)
         return hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse, hl.Hyper(beta=0.1))
 
-    draw = torch.Generator().manual_seed(1)
-    samples = [hl.Sample(torch.randn(1, 2, generator=draw), torch.randn(1, 1, generator=draw)) for _ in range(9)]
+    samples = random_samples(9, 2, 1, (1,))
     ahead, other, twin = made(), made(), made()
     population = hl.Population.of([ahead, other])
     run = ahead.run(samples, engine="compiled")

@@ -11,7 +11,7 @@ from torch import nn
 
 import hamlearn as hl
 from tests.compiled.test_engine import assert_same, assert_same_reports, both
-from tests.problems import Problem, random_problem
+from tests.problems import Problem, random_problem, random_samples
 
 ECHOES = [
     hl.Echo(),
@@ -85,7 +85,7 @@ def test_weights_that_do_not_lie_in_order_are_learned_all_the_same() -> None:
     cell = nn.RNNCell(3, 4).double()
     cell.weight_ih = nn.Parameter(torch.randn(3, 4).double().T)
     network = hl.Network.recurrent(cell, nn.Linear(4, 2).double())
-    samples = [hl.Sample(torch.randn(1, 3).double(), torch.randn(1, 2).double()) for _ in range(30)]
+    samples = random_samples(30, batch=(1,), dtype=torch.float64)
     for credit in (hl.Echo(every=6), hl.Forward()):
         problem = Problem(network, nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.2, beta=0.05), samples)
         eager, compiled, one, other = both(problem, 7, order="sequential", credit=credit)

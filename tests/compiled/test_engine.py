@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.problems import NETWORKS, Problem, make_network, random_problem
+from tests.problems import NETWORKS, Problem, make_network, random_problem, random_samples
 
 SETTINGS = [
     {"order": "sequential", "credit": hl.Forward()},
@@ -131,7 +131,7 @@ def test_schedules_within_the_stages_of_an_integrator_are_those_of_the_stages() 
 def test_running_statistics_move_as_in_the_eager_engine() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 2)).double()
-    samples = [hl.Sample(torch.randn(4, 3).double(), torch.randint(2, (4,))) for _ in range(50)]
+    samples = random_samples(50, batch=(4,), dtype=torch.float64, classes=True)
     problem = Problem(
         hl.Network.feedforward(module), nn.functional.cross_entropy, hl.Hyper.from_sgd(0.1, 0.5), samples
     )

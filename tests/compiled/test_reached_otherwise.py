@@ -21,6 +21,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.loops.alone import alone
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 CONFIG = types.ModuleType("a_config_of_the_users")
@@ -28,9 +29,7 @@ CONFIG.GAIN = 1.0
 
 
 def samples(count=6):
-    generator = torch.Generator().manual_seed(1)
-    u, target = (torch.randn(count, 2, width, generator=generator, dtype=torch.float64) for width in (3, 2))
-    return [hl.Sample(u[k].clone(), target[k].clone()) for k in range(count)]
+    return random_samples(count, dtype=torch.float64)
 
 
 def learned(make, engine, change=None):
@@ -397,7 +396,7 @@ def counts(make, count):
 
 
 def count_deque(held):
-    held.append(len(held))
+    held.append(held[-1] + 1 if held else 0)
     return held[-1]
 
 

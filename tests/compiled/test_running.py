@@ -16,7 +16,7 @@ from torch import nn
 
 import hamlearn as hl
 from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, name_of
-from tests.problems import Problem, random_problem
+from tests.problems import Problem, random_problem, random_samples
 
 ALL = [*SETTINGS, {"order": "sequential", "credit": hl.Echo(every=5, truncate=7)}]
 
@@ -24,7 +24,7 @@ ALL = [*SETTINGS, {"order": "sequential", "credit": hl.Echo(every=5, truncate=7)
 def regression(steps: int = 50) -> Problem:
     torch.manual_seed(0)
     network = hl.Network.recurrent(nn.GRUCell(3, 4), nn.Linear(4, 2)).double()
-    samples = [hl.Sample(torch.randn(1, 3).double(), torch.randn(1, 2).double()) for _ in range(steps)]
+    samples = random_samples(steps, batch=(1,), dtype=torch.float64)
     return Problem(network, nn.functional.mse_loss, hl.Hyper(tau=0.5, eta=0.2, beta=0.05), samples)
 
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 import hamlearn as hl
 from hamlearn.loops.verified import require_alike
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 REFUSED = "recorded, the step gives another"
@@ -63,10 +64,8 @@ NETWORKS = {
 }
 
 
-def samples(count=7, known=True):
-    generator = torch.Generator().manual_seed(1)
-    u, target = (torch.randn(count, 2, width, generator=generator) for width in (3, 4))
-    return [hl.Sample(u[k], target[k] if known or k else None) for k in range(count)]
+def samples():
+    return random_samples(7, outputs=4)
 
 
 def run(learner, engine):
@@ -126,9 +125,10 @@ def test_scan_refuses_a_step_that_tells_a_recording_apart():
 
 def test_a_first_sample_without_a_target_is_held_against_the_eager_step_too():
     torch.manual_seed(0)
-    learner = hl.Learner(feedforward("output"), mse)
+    learner, stream = hl.Learner(feedforward("output"), mse), samples()
+    stream[0].target = None
     with pytest.warns(RuntimeWarning, match=f"{REFUSED} y"):
-        list(learner.run(samples(known=False), engine="compiled"))
+        list(learner.run(stream, engine="compiled"))
 
 
 def test_rounding_and_numbers_that_are_not_finite_are_alike_where_both_have_them():

@@ -9,7 +9,9 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.errors import ConfigError
+from tests.comparing import same
 from tests.fuzz.checkpoint_subjects import PairCell
+from tests.problems import random_samples
 
 CREDITS = [
     hl.Forward(),
@@ -34,16 +36,7 @@ class Leaky(nn.Module):
 
 
 def samples(count=12):
-    generator = torch.Generator().manual_seed(2)
-    return [
-        hl.Sample(
-            torch.randn(2, 3, generator=generator),
-            torch.randn(2, 2, generator=generator) if k % 3 else None,
-            tau=0.5 if k % 4 == 0 else None,
-            boundary=k == 6,
-        )
-        for k in range(count)
-    ]
+    return random_samples(count, missing=3, length=7, uneven=True)
 
 
 def drawing(credit):
@@ -76,10 +69,6 @@ def everything(learner):
     carry = learner._stepper.state.carry
     tensors = [*learner.network.state_dict().values(), *carry.h, *carry.z, *carry.omega]
     return [tensor.clone() for tensor in tensors] + [torch.tensor(learner.state.t)]
-
-
-def same(one, other):
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("make", [drawing, steady])
@@ -130,7 +119,7 @@ def test_what_a_copy_does_with_its_network_is_its_own_affair():
 
 @pytest.mark.parametrize("way", [copy.deepcopy, through_pickle])
 def test_a_copied_population_goes_on_as_the_original_does(way):
-    given = [hl.Sample(torch.randn(1, 3), torch.zeros(1, 2)) for _ in range(12)]
+    given = random_samples(12, batch=(1,))
     rates = [hl.Hyper.from_sgd(lr=lr) for lr in (0.01, 0.1)]
     population, alone = (hl.Population(linear, rates, seeds=[0, 1]) for _ in range(2))
     for number, _ in enumerate(population.run(given[:8], chunk=4)):

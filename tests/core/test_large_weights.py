@@ -12,7 +12,9 @@ from torch.nn.functional import mse_loss
 
 import hamlearn as hl
 from hamlearn.system import LARGE
+from tests.comparing import same
 from tests.fuzz.interrupts import traced
+from tests.problems import random_samples
 
 SIZE = 200
 assert SIZE * SIZE >= LARGE
@@ -27,23 +29,12 @@ def learner(role: str = "output", dtype: torch.dtype = torch.float64, **more) ->
 
 
 def samples(count: int, dtype: torch.dtype = torch.float64) -> list[hl.Sample]:
-    g = torch.Generator().manual_seed(2)
-    return [
-        hl.Sample(
-            torch.randn(2, SIZE, generator=g, dtype=dtype),
-            torch.randn(2, 3, generator=g, dtype=dtype) if k % 4 != 2 else None,
-        )
-        for k in range(count)
-    ]
+    return random_samples(count, SIZE, 3, dtype=dtype, missing=3)
 
 
 def everything(learner: hl.Learner) -> list[torch.Tensor]:
     state = learner.state
     return [x.detach().clone() for x in (*learner.network.parameters(), *state.omega.values())]
-
-
-def assert_equal(one: list[torch.Tensor], other: list[torch.Tensor]) -> None:
-    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -59,7 +50,7 @@ def test_large_weights_follow_sgd_bit_for_bit(dtype, momentum):
         sgd.zero_grad()
         mse_loss(module(sample.u), sample.target).backward()
         sgd.step()
-        assert_equal(list(subject.network.output.parameters()), list(module.parameters()))
+        assert same(list(subject.network.output.parameters()), list(module.parameters()))
 
 
 @pytest.mark.parametrize("role", ["output", "state"])
@@ -83,9 +74,9 @@ def test_who_looks_at_the_costates_after_each_step_sees_what_nobody_changes_late
         held = list(watched.state.omega.values())
         seen.append((held, [omega.clone() for omega in held]))
         alone.step(sample)
-    assert_equal(everything(watched), everything(alone))
+    assert same(everything(watched), everything(alone))
     for held, then in seen:
-        assert_equal(held, then)
+        assert same(held, then)
 
 
 @pytest.mark.parametrize("on_nonfinite", ["raise", "skip"])
@@ -103,7 +94,7 @@ def test_a_step_that_would_overflow_leaves_large_weights_as_they_were(on_nonfini
                 subject.step(sample)
         else:
             assert subject.step(sample).skipped
-        assert_equal(everything(subject), before)
+        assert same(everything(subject), before)
 
 
 def test_what_is_said_of_a_large_weight_without_a_look_is_never_less_than_the_truth():
@@ -131,7 +122,7 @@ def test_a_large_weight_that_somebody_else_makes_larger_is_looked_at_again():
     before = everything(subject)
     with pytest.raises(hl.errors.NonFiniteError):
         subject.step(hl.Sample(torch.zeros(2, SIZE)))
-    assert_equal(everything(subject), before)
+    assert same(everything(subject), before)
 
 
 def test_weights_near_the_largest_number_move_as_the_others_do():
@@ -147,7 +138,7 @@ def test_weights_near_the_largest_number_move_as_the_others_do():
         sgd.zero_grad()
         mse_loss(module(sample.u), sample.target).backward()
         sgd.step()
-    assert_equal(list(subject.network.output.parameters()), list(module.parameters()))
+    assert same(list(subject.network.output.parameters()), list(module.parameters()))
 
 
 def test_an_interrupt_at_any_line_leaves_large_weights_as_before_or_as_after():
@@ -169,8 +160,8 @@ def test_an_interrupt_at_any_line_leaves_large_weights_as_before_or_as_after():
         victim._stepper.state.carry.own = True
         traced(lambda victim=victim: victim.step(taken[3]), line - start)
         found = everything(victim)
-        as_before = all(torch.equal(a, b) for a, b in zip(found, before, strict=True))
-        as_after = all(torch.equal(a, b) for a, b in zip(found, after, strict=True))
+        as_before = same(found, before)
+        as_after = same(found, after)
         assert as_before or as_after, line
         ends.add(as_after)
     assert ends == {False, True}
@@ -234,4 +225,4 @@ def test_large_weights_in_one_memory_both_move(apart, momentum):
         sgd.zero_grad()
         mse_loss(twin(u), target).backward()
         sgd.step()
-        assert_equal(list(module.parameters()), list(twin.parameters()))
+        assert same(list(module.parameters()), list(twin.parameters()))

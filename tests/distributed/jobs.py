@@ -21,6 +21,7 @@ from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner, storage
 from hamlearn.errors import RankError
 from hamlearn.local import LocalLearner, outer, wide
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 SIZES = (3, 5, 4, 5, 4, 4, 2)
@@ -45,13 +46,8 @@ def hyper() -> hl.Hyper:
 
 def stream(count: int, seed: int = 1) -> list[hl.Sample]:
     """Targets are missing now and then, gaps vary, and sequences end."""
-    generator = torch.Generator().manual_seed(seed)
-    samples = []
-    for k in range(count):
-        u, y = torch.randn(2, 3, generator=generator), torch.randn(2, 2, generator=generator)
-        target = None if k % 5 == 3 else y
-        tau = 0.75 if k % 4 == 2 else None
-        samples.append(hl.Sample(u, target, tau, boundary=k % 7 == 6 or k == count - 1))
+    samples = random_samples(count, seed=seed, missing=5, length=7, uneven=True)
+    samples[-1].boundary = True
     return samples
 
 

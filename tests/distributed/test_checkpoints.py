@@ -10,9 +10,10 @@ import hamlearn as hl
 from hamlearn.distributed import PipelineLearner, load_local
 from hamlearn.errors import CheckpointError
 from hamlearn.local import LocalLearner
+from tests.comparing import same
 from tests.distributed import jobs
 from tests.distributed.ranks import values
-from tests.distributed.test_equal import equal, joined
+from tests.distributed.test_equal import joined
 
 
 def test_a_checkpoint_of_four_ranks_goes_on_in_two_in_one_and_in_a_local_learner_bit_for_bit(
@@ -24,8 +25,8 @@ def test_a_checkpoint_of_four_ranks_goes_on_in_two_in_one_and_in_a_local_learner
     one = jobs.saved_and_resumed(4, folder, False)
     for setting in jobs.RESUMED:
         expected = joined([rank[setting] for rank in written])
-        assert equal(joined([rank[setting] for rank in two]), expected), setting
-        assert equal(one[setting], expected), setting
+        assert same(joined([rank[setting] for rank in two]), expected), setting
+        assert same(one[setting], expected), setting
         names = sorted(path.name for path in Path(folder, setting).iterdir())
         assert names == ["tick-000000000020", "tick-000000000030"]
         local = LocalLearner(
@@ -33,7 +34,7 @@ def test_a_checkpoint_of_four_ranks_goes_on_in_two_in_one_and_in_a_local_learner
         )
         load_local(local, Path(folder, setting))
         list(local.run(jobs.stream(37), resume=True))
-        assert equal(jobs.facts(local), expected), setting
+        assert same(jobs.facts(local), expected), setting
 
 
 def pipeline(groups: int | None, **setting: bool) -> PipelineLearner:
@@ -51,7 +52,7 @@ def test_other_groups_take_weights_and_costates_and_refuse_samples_in_flight_unl
     before = jobs.facts(other)
     with pytest.raises(CheckpointError, match=r"samples in flight or states.*drop=True"):
         other.load(tmp_path)
-    assert equal(jobs.facts(other), before)
+    assert same(jobs.facts(other), before)
     for taker in (
         pipeline(2, align=True),
         LocalLearner(jobs.net(5), jobs.mse, jobs.hyper(), groups=2, align=True),
@@ -62,12 +63,12 @@ def test_other_groups_take_weights_and_costates_and_refuse_samples_in_flight_unl
             load_local(taker, tmp_path, drop=True)
         found = jobs.facts(taker)
         assert found["h"] == {}
-        assert all(equal(found[kind], expected[kind]) for kind in ("t", "omega", "theta"))
+        assert all(same(found[kind], expected[kind]) for kind in ("t", "omega", "theta"))
     learner.flush()
     learner.save(tmp_path)
     flushed = pipeline(2, align=True)
     flushed.load(tmp_path)
-    assert equal(jobs.facts(flushed)["omega"], jobs.facts(learner)["omega"])
+    assert same(jobs.facts(flushed)["omega"], jobs.facts(learner)["omega"])
 
 
 def test_a_checkpoint_of_another_setting_or_a_damaged_one_is_refused(tmp_path: Path) -> None:

@@ -7,20 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
+from tests.comparing import same
 from tests.distributed import jobs
 from tests.distributed.ranks import values
-
-
-def equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
-    if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(map(equal, a, b))
-    return bool(a == b)
 
 
 def joined(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -46,10 +36,10 @@ def test_states_costates_weights_and_reports_are_those_of_a_local_learner_bit_fo
     for setting in jobs.SETTINGS:
         (reports, before, y), after = judged(setting)
         of_ranks = [found[rank][setting] for rank in range(ranks)]
-        assert equal(joined([middle[1] for middle, _ in of_ranks]), before), setting
-        assert equal(joined([last for _, last in of_ranks]), after), setting
-        assert equal(of_ranks[-1][0][0], reports), setting
-        assert equal(of_ranks[-1][0][2], y), setting
+        assert same(joined([middle[1] for middle, _ in of_ranks]), before), setting
+        assert same(joined([last for _, last in of_ranks]), after), setting
+        assert same(of_ranks[-1][0][0], reports), setting
+        assert same(of_ranks[-1][0][2], y), setting
         for middle, _ in of_ranks[:-1]:
             assert [t for t, _, _ in middle[0]] == [t for t, _, _ in reports], setting
             assert middle[2] is None
@@ -59,7 +49,7 @@ def test_large_layers_too_and_after_a_restart(tmp_path: Path) -> None:
     (expected,) = values(jobs.wide_layers, 1, tmp_path / "alone", None)
     found = values(jobs.wide_layers, 2, tmp_path / "ranks", str(tmp_path / "saved"))
     for setting in jobs.RESUMED:
-        assert equal(joined([rank[setting] for rank in found]), expected[setting]), setting
+        assert same(joined([rank[setting] for rank in found]), expected[setting]), setting
 
 
 def test_replicas_with_streams_of_their_own_average_weights_and_costates_as_by_hand(tmp_path: Path) -> None:
@@ -67,4 +57,4 @@ def test_replicas_with_streams_of_their_own_average_weights_and_costates_as_by_h
     for replica, expected in enumerate(jobs.averaged(47)):
         ranks = found[2 * replica : 2 * replica + 2]
         for parts in zip(*ranks, strict=True):
-            assert equal(joined(list(parts)), expected)
+            assert same(joined(list(parts)), expected)

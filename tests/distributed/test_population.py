@@ -13,8 +13,8 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.distributed import ShardedPopulation
 from hamlearn.errors import CheckpointError, ConfigError
+from tests.comparing import same
 from tests.distributed.ranks import values
-from tests.distributed.test_equal import equal
 
 RATES = [hl.Hyper.from_sgd(lr=lr, momentum=0.5) for lr in (0.01, 0.05)]
 SEEDS = (0, 1, 2, 3)
@@ -64,9 +64,9 @@ def test_every_member_ends_as_in_one_process_and_a_checkpoint_of_three_shards_go
     ):
         found = values(work, ranks, tmp_path / str(ranks), folder, load)
         assert [k for *_, own in found for k in own] == list(range(8))
-        assert equal([member for _, members, _ in found for member in members], expected)
+        assert same([member for _, members, _ in found for member in members], expected)
         for rank_losses, *_ in found:
-            assert equal(rank_losses, told)
+            assert same(rank_losses, told)
 
 
 def test_members_of_a_compiled_run_can_be_saved_and_go_on(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ def test_members_of_a_compiled_run_can_be_saved_and_go_on(tmp_path: Path) -> Non
     population.save(tmp_path)
     other = ShardedPopulation(make, RATES, SEEDS)
     other.load(tmp_path)
-    assert equal(state_of(other.members), state_of(population.members))
+    assert same(state_of(other.members), state_of(population.members))
 
 
 def test_other_members_and_a_population_that_is_too_small_are_refused(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_agents_of_three_shards_go_on_in_two_each_from_its_own_place_in_its_stre
             mine = slice(own.start, own.stop)
             assert start == (position, before[mine])
             assert now == taken[mine]
-            assert equal(state, whole[mine])
+            assert same(state, whole[mine])
             for (loss, took, own_took), report in zip(told, reports, strict=True):
                 assert (took, own_took) == (report.took, report.took[mine])
                 assert (loss is None) == (report.loss is None)
@@ -161,7 +161,7 @@ def test_agents_of_a_compiled_run_can_be_saved_and_go_on(tmp_path: Path) -> None
     alone = hl.Population(make, RATES, SEEDS, streams=[Feed(number) for number in range(8)])
     list(alone.run(max_steps=12))
     list(alone.run(resume=True))
-    assert equal(state_of(second.members), state_of(alone.members))
+    assert same(state_of(second.members), state_of(alone.members))
     assert second.positions == list(LENGTHS)
 
 
@@ -181,7 +181,7 @@ def test_streams_that_do_not_fit_and_checkpoints_of_the_other_kind_are_refused_a
     before = state_of(shared.members)
     with pytest.raises(CheckpointError, match="streams of their own"):
         shared.load(tmp_path)
-    assert equal(state_of(shared.members), before)
+    assert same(state_of(shared.members), before)
     # The last member's file is damaged: the first member, whose own is whole, stays as it was too.
     other = ShardedPopulation(make, RATES[:1], (0, 1), streams=[samples(3), samples(4)])
     (damaged,) = tmp_path.glob("tick-*/member-1.safetensors")
@@ -189,7 +189,7 @@ def test_streams_that_do_not_fit_and_checkpoints_of_the_other_kind_are_refused_a
     before = state_of(other.members)
     with pytest.raises(CheckpointError, match="member-1"):
         other.load(tmp_path)
-    assert equal(state_of(other.members), before)
+    assert same(state_of(other.members), before)
     assert other.positions == [0, 0]
     assert len(list(other.run(engine="eager"))) == 4
 

@@ -83,7 +83,7 @@ def test_ranks_that_fall_out_of_step_say_so(tmp_path: Path) -> None:
     first, last = values(all_out_of_step, 2, tmp_path)
     assert all(told.startswith("RankError") for told in first)
     assert "StreamError: the targets came to their end after 2 samples" in last[0]
-    assert "boundary=False, the last one has a target with tau=None, boundary=True" in last[1]
+    assert "boundary=False, the last one has a target with tau=0.6, boundary=True" in last[1]
     assert "this one at tick 2 after a reset: call" in last[2]
 
 

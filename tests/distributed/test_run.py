@@ -12,8 +12,8 @@ import torch.distributed as dist
 from hamlearn.distributed.storage import Saved
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import run
+from tests.comparing import same
 from tests.distributed.ranks import values
-from tests.distributed.test_equal import equal
 
 CONFIG = """
 [run]
@@ -48,13 +48,13 @@ def test_a_file_with_one_more_line_runs_on_one_rank_and_on_three_with_the_same_w
     assert result.steps == 30
     assert json.loads((tmp_path / "one" / "result.json").read_text())["loss"] == result.scores["loss"]
     assert values(work, 3, tmp_path / "ranks", str(path), str(tmp_path / "three")) == [30, 30, 30]
-    assert equal(weights(tmp_path / "three"), weights(tmp_path / "one"))
+    assert same(weights(tmp_path / "three"), weights(tmp_path / "one"))
     # Stopped after twenty samples and taken up again, it ends in the same place.
     path.write_text(CONFIG.replace("steps = 30", "steps = 20"))
     run(path, out=tmp_path / "twice", progress=False)
     path.write_text(CONFIG)
     run(path, out=tmp_path / "twice", progress=False)
-    assert equal(weights(tmp_path / "twice"), weights(tmp_path / "one"))
+    assert same(weights(tmp_path / "twice"), weights(tmp_path / "one"))
 
 
 def test_ticks_per_message_is_a_key_beside_it_and_the_weights_do_not_depend_on_the_ranks(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_ticks_per_message_is_a_key_beside_it_and_the_weights_do_not_depend_on_t
     run(path, out=tmp_path / "one", progress=False)
     assert Saved(tmp_path / "one" / "checkpoints").ranks[0]["config"]["ticks_per_message"] == 3
     assert values(work, 2, tmp_path / "ranks", str(path), str(tmp_path / "two")) == [30, 30]
-    assert equal(weights(tmp_path / "two"), weights(tmp_path / "one"))
+    assert same(weights(tmp_path / "two"), weights(tmp_path / "one"))
     path.write_text(CONFIG.replace("pipeline = 4", "ticks_per_message = 3"))
     with pytest.raises(ConfigError, match=r"learner\.ticks_per_message = 3 is given without learner\.pipeline"):
         run(path, out=tmp_path / "none", progress=False)

@@ -15,9 +15,10 @@ from hamlearn.distributed.links import COSTATE, STATE
 from hamlearn.distributed.storage import complete
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.local import LocalLearner
+from tests.comparing import same
 from tests.distributed import blocks, blocks_ended, jobs
 from tests.distributed.ranks import launch, values
-from tests.distributed.test_equal import equal, joined
+from tests.distributed.test_equal import joined
 
 EVERIES = (1, 2, 5)
 judged = functools.cache(lambda every, setting: blocks.ways(blocks.judge(every, setting)))
@@ -32,18 +33,18 @@ def test_all_is_that_of_a_local_learner_with_idle_nodes_between_the_groups_bit_f
         for setting in blocks.SETTINGS:
             reports, *expected = judged(every, setting)
             own = [rank[every, setting] for rank in of_ranks]
-            assert equal(own[-1][0], reports), (every, setting)
+            assert same(own[-1][0], reports), (every, setting)
             for others in own[:-1]:
                 assert [t for t, _, _ in others[0]] == [t for t, _, _ in reports]
             for index, one in enumerate(expected, 1):
                 parts = [rank[index] for rank in own]
                 if isinstance(one, torch.Tensor):
-                    assert equal(parts[-1], one), (every, setting, index)
+                    assert same(parts[-1], one), (every, setting, index)
                 elif isinstance(one, tuple):
-                    assert equal(joined([part[0] for part in parts]), one[0]), (every, setting, index)
-                    assert equal(parts[-1][1], one[1])
+                    assert same(joined([part[0] for part in parts]), one[0]), (every, setting, index)
+                    assert same(parts[-1][1], one[1])
                 else:
-                    assert equal(joined(parts), one), (every, setting, index)
+                    assert same(joined(parts), one), (every, setting, index)
 
 
 def close(a: dict[str, Any], b: dict[str, Any]) -> bool:
@@ -73,8 +74,8 @@ def test_a_checkpoint_between_two_messages_goes_on_in_any_number_of_ranks_bit_fo
             learner = blocks.judge(5, setting)
             list(learner.run(jobs.stream(60)))
             expected = blocks.own_facts(learner)
-            assert equal(joined([rank[setting] for rank in written]), expected), setting
-            assert equal(joined([rank[setting] for rank in found]), expected), (ranks, setting)
+            assert same(joined([rank[setting] for rank in written]), expected), setting
+            assert same(joined([rank[setting] for rank in found]), expected), (ranks, setting)
 
 
 def test_after_a_kill_all_goes_on_from_the_last_checkpoint_as_if_nothing_had_happened(tmp_path: Path) -> None:
@@ -85,7 +86,7 @@ def test_after_a_kill_all_goes_on_from_the_last_checkpoint_as_if_nothing_had_hap
     learner = blocks.judge(4, "parallel")
     list(learner.run(jobs.stream(35)))
     found = values(blocks_ended.restarted, 2, tmp_path / "again", str(folder))
-    assert equal(joined(found), blocks.own_facts(learner))
+    assert same(joined(found), blocks.own_facts(learner))
 
 
 def test_samples_in_flight_of_another_delay_are_refused_by_name_unless_they_may_be_dropped(tmp_path: Path) -> None:
@@ -99,17 +100,17 @@ def test_samples_in_flight_of_another_delay_are_refused_by_name_unless_they_may_
         other.load(tmp_path)
     with pytest.raises(CheckpointError, match=r"ticks_per_message=3, this learner has 1, .* drop=True"):
         load_local(local, tmp_path)
-    assert equal(jobs.facts(other), before)
+    assert same(jobs.facts(other), before)
     other.load(tmp_path, drop=True)
     assert jobs.facts(other)["h"] == {}
-    assert equal(jobs.facts(other)["theta"], jobs.facts(learner)["theta"])
+    assert same(jobs.facts(other)["theta"], jobs.facts(learner)["theta"])
     learner.flush()
     learner.save(tmp_path)
     for flushed in (blocks.pipeline(4, "parallel", seed=3), blocks.pipeline(3, "parallel", groups=2)):
         flushed.load(tmp_path)
-        assert equal(jobs.facts(flushed)["omega"], jobs.facts(learner)["omega"])
+        assert same(jobs.facts(flushed)["omega"], jobs.facts(learner)["omega"])
     load_local(local, tmp_path)
-    assert equal(jobs.facts(local)["theta"], jobs.facts(learner)["theta"])
+    assert same(jobs.facts(local)["theta"], jobs.facts(learner)["theta"])
 
 
 @pytest.mark.parametrize("ticks", [0, -2, 1.5, "4", True, None])
@@ -140,7 +141,7 @@ def test_a_run_that_is_left_within_a_message_is_named_before_another_begins(tmp_
 
 def test_batches_may_change_within_a_message_and_a_live_feed_is_read_as_it_comes(tmp_path: Path) -> None:
     expected = blocks.growing(True)
-    assert equal(joined(values(blocks.growing, 2, tmp_path, False)), expected)
+    assert same(joined(values(blocks.growing, 2, tmp_path, False)), expected)
 
 
 def test_samples_before_one_that_is_refused_are_shown_though_they_were_read_with_it(tmp_path: Path) -> None:
@@ -154,13 +155,13 @@ def test_replicas_average_as_with_one_message_a_tick(tmp_path: Path) -> None:
     for replica, expected in enumerate(jobs.averaged(47, blocks.padded(3))):
         own = {kind: expected[kind] for kind in ("t", "omega", "theta")}
         got = joined(found[2 * replica : 2 * replica + 2])
-        assert equal({kind: got[kind] for kind in own}, own)
+        assert same({kind: got[kind] for kind in own}, own)
 
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_states_may_be_complex(every: int, tmp_path: Path) -> None:
     first, last = values(blocks.turned, 2, tmp_path, every, False)
-    assert equal(first | last, blocks.turned(every, True))
+    assert same(first | last, blocks.turned(every, True))
 
 
 def test_a_rank_that_is_reset_alone_is_told_from_the_others(tmp_path: Path) -> None:

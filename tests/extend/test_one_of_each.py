@@ -26,7 +26,7 @@ from hamlearn.loops.writer import Writer
 from hamlearn.orders import ORDERS
 from hamlearn.sequential import Sequential
 from hamlearn.system import Carry, Instant, Outcome
-from tests.problems import random_problem
+from tests.problems import random_problem, random_samples
 
 aten = torch.ops.aten
 MSE = nn.functional.mse_loss
@@ -37,16 +37,8 @@ def network():
     return hl.Network.recurrent(nn.GRUCell(2, 3), nn.Linear(3, 1)).double()
 
 
-def samples(count=8):
-    draw = torch.Generator().manual_seed(1)
-    return [
-        hl.Sample(
-            torch.randn(1, 2, generator=draw, dtype=torch.float64),
-            torch.randn(1, 1, generator=draw, dtype=torch.float64) if k != 3 else None,
-            boundary=k in (5, count - 1),
-        )
-        for k in range(count)
-    ]
+def samples():
+    return random_samples(8, 2, 1, (1,), dtype=torch.float64, missing=3, length=4)
 
 
 def ran(tmp_path, text):

@@ -17,12 +17,9 @@ from tests.local.cases import chain, layer, make
 from tests.local.plain import Plain
 from tests.local.test_interrupts import everything, same
 from tests.local.test_shared import assert_equal, nodes_of
+from tests.problems import random_samples
 
 mse = functional.mse_loss
-
-
-def stream(count, size=3):
-    return [hl.Sample(torch.randn(2, size), torch.randn(2, size)) for _ in range(count)]
 
 
 class Gain(nn.Module):
@@ -56,7 +53,7 @@ def test_the_next_step_sees_the_change(case, setting):
     learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
     plain = Plain(nodes_of(twin), mse, eta=0.3, beta=0.05, one="delay_free" in setting)
     plain.start({name: torch.zeros(2, 3) for name, _, _ in plain.nodes})
-    for k, sample in enumerate(stream(16)):
+    for k, sample in enumerate(random_samples(16, outputs=3)):
         if k == 8:
             CHANGES[case](net), CHANGES[case](twin)
         learner.step(sample)
@@ -70,10 +67,10 @@ def test_an_aligned_learner_sees_the_change(case):
     """After the change and a flush, ω of β = 0 gathers the exact gradients of the network as it then is."""
     net = nn.Sequential(layer(3, 3), Gain(), nn.Linear(3, 3))
     learner = LocalLearner(net, mse, hl.Hyper(eta=0.0, beta=0.0), align=True)
-    list(learner.run(stream(8)))
+    list(learner.run(random_samples(8, outputs=3)))
     before = {n: w.clone() for n, w in learner.state.omega.items()}
     CHANGES[case](net)
-    samples = stream(8)
+    samples = random_samples(8, outputs=3, seed=1)
     list(learner.run(samples))
     loss = sum(mse(net(s.u), s.target) for s in samples)
     for (name, w), grad in zip(
@@ -157,7 +154,7 @@ def test_a_change_that_a_learner_cannot_follow_is_named(case, setting):
     net = chain(3, 3, 3, 3, 3)
     net[0][0].bias.requires_grad_(False)
     learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), **setting)
-    samples = stream(6)
+    samples = random_samples(6, outputs=3)
     for sample in samples[:5]:
         learner.step(sample)
     change(net)
@@ -190,10 +187,10 @@ def test_a_change_inside_a_stack_is_named_at_the_next_step(case, setting):
     net = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.LeakyReLU(0.1)) for _ in range(4)))
     learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), **setting)
     assert learner.stacks == [("0", "1", "2", "3")]
-    learner.step(stream(1)[0])
+    learner.step(random_samples(1, outputs=3)[0])
     change(net)
     with pytest.raises(ConfigError, match=says):
-        learner.step(stream(1)[0])
+        learner.step(random_samples(1, outputs=3)[0])
 
 
 @pytest.mark.parametrize(
@@ -208,7 +205,7 @@ def test_memory_and_hooks_of_stacked_weights_are_looked_at_one_layer_a_step(chan
     learner = LocalLearner(net, mse, hl.Hyper(beta=0.05))
     change(net)
     with pytest.raises(ConfigError, match="'2'"):
-        list(learner.run(stream(4)))
+        list(learner.run(random_samples(4, outputs=3)))
 
 
 def test_stacked_layers_refuse_autocast_and_others_follow_it():
@@ -247,7 +244,7 @@ def test_a_setting_cannot_be_changed_in_silence(name):
 @pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}, {"hold": 2}])
 def test_a_copy_goes_on_as_the_original_and_by_itself(setting, again):
     learner = LocalLearner(chain(3, 3, 3, 3), mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
-    samples = stream(14)
+    samples = random_samples(14, outputs=3)
     for sample in samples[:7]:
         learner.step(sample)
     twin = again(learner)

@@ -7,6 +7,7 @@ from torch import nn
 import hamlearn as hl
 from hamlearn import checks
 from hamlearn.local import LocalLearner
+from tests.problems import random_samples
 
 
 @pytest.mark.parametrize(
@@ -28,9 +29,4 @@ def test_local_learners_pass_the_conformance_kit(setting):
         hyper = hl.Hyper(beta=0.05, eta=0.2)
         return LocalLearner(nn.Sequential(*layers, nn.Linear(3, 2)), nn.functional.mse_loss, hyper, **setting)
 
-    generator = torch.Generator().manual_seed(1)
-    samples = [
-        hl.Sample(*(torch.randn(2, size, generator=generator, dtype=torch.float64) for size in (3, 2)))
-        for _ in range(12)
-    ]
-    checks.check_learner(make, samples)
+    checks.check_learner(make, random_samples(12))

@@ -10,8 +10,10 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.local import LocalLearner
+from tests.comparing import same
 from tests.fuzz.checkpoint_files import Watch
 from tests.fuzz.checkpoint_mutations import assemble, parse
+from tests.problems import random_samples
 
 SETTINGS = [
     {"align": True},
@@ -32,15 +34,7 @@ def make(**setting):
 
 
 def samples(count=14):
-    generator = torch.Generator().manual_seed(2)
-    return [
-        hl.Sample(
-            torch.randn(2, 3, generator=generator),
-            torch.randn(2, 2, generator=generator) if k % 3 else None,
-            tau=0.5 if k % 4 == 0 else None,
-        )
-        for k in range(count)
-    ]
+    return random_samples(count, missing=3, uneven=True)
 
 
 def goes_on(learner, rest):
@@ -48,10 +42,6 @@ def goes_on(learner, rest):
     reports = [learner.step(sample) for sample in rest] + learner.flush()
     tensors = [report.loss for report in reports if report.loss is not None]
     return [*tensors, *learner.module.state_dict().values(), *learner.state.omega.values()]
-
-
-def same(one, other):
-    return len(one) == len(other) and all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, lambda learner: pickle.loads(pickle.dumps(learner))])

@@ -9,13 +9,10 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.local import Graph, LocalLearner
 from tests.local.cases import chain, layer, skips
+from tests.problems import random_samples
 
 STILL = hl.Hyper(tau=1.0, eta=0.0, beta=0.0, phi=1.0)
 mse = nn.functional.mse_loss
-
-
-def random_stream(count, inputs=3, outputs=2, batch=2):
-    return [hl.Sample(torch.randn(batch, inputs), torch.randn(batch, outputs)) for _ in range(count)]
 
 
 def gradients(module, forward, stream):
@@ -47,7 +44,7 @@ def assert_equal(omega, expected):
 def test_a_held_chain_adds_the_gradient_with_every_tick_after_twice_its_length(length, stacked):
     module = chain(3, *[4] * (length - 1), 2)
     learner = LocalLearner(module, mse, STILL, stacked=stacked)
-    sample = random_stream(1)[0]
+    sample = random_samples(1)[0]
     for _ in range(2 * length):
         learner.step(sample)
     expected = gradients(module, module, [sample])
@@ -60,7 +57,7 @@ def test_a_held_chain_adds_the_gradient_with_every_tick_after_twice_its_length(l
 def test_a_held_graph_with_skips_adds_the_gradient_with_every_tick():
     module = skips()
     learner = LocalLearner(module, mse, STILL)
-    sample = random_stream(1)[0]
+    sample = random_samples(1)[0]
     for _ in range(10):
         learner.step(sample)
     before = {name: omega.clone() for name, omega in learner.state.omega.items()}
@@ -76,7 +73,7 @@ def test_an_aligned_chain_sums_the_gradients_of_all_samples(length, stacked, ord
     module = chain(3, *[4] * (length - 1), 2)
     learner = LocalLearner(module, mse, STILL, align=True, stacked=stacked, order=order)
     assert bool(learner.stacks) == (stacked and length > 3)
-    stream = random_stream(20)
+    stream = random_samples(20)
     reports = list(learner.run(stream))
     assert [report.sample for report in reports] == stream
     for report in reports:
@@ -91,7 +88,7 @@ def test_groups_of_any_size_sum_the_gradients_of_all_samples(groups):
     )
     learner = LocalLearner(module, mse, STILL, groups=groups, align=True)
     assert len(learner.nodes) == (groups if isinstance(groups, int) else len(groups) + 1)
-    stream = random_stream(15)
+    stream = random_samples(15)
     assert len(list(learner.run(stream))) == 15
     assert_equal(learner.state.omega, gradients(module, module, stream))
 
@@ -101,7 +98,7 @@ def test_groups_of_any_size_sum_the_gradients_of_all_samples(groups):
 def test_an_aligned_graph_with_skips_sums_the_gradients_of_all_samples(groups, order):
     module = skips()
     learner = LocalLearner(module, mse, STILL, groups=groups, align=True, order=order)
-    stream = random_stream(15)
+    stream = random_samples(15)
     reports = list(learner.run(stream))
     assert [report.sample for report in reports] == stream
     assert_equal(learner.state.omega, gradients(module, skip_pass(module), stream))
@@ -138,7 +135,7 @@ def test_the_loss_of_a_sample_is_weighed_by_its_own_time_step():
     learner = LocalLearner(
         module, mse, hl.Hyper(tau=9.0, eta=0.0, beta=0.0, phi=0.5, clock="continuous"), align=True
     )
-    stream = [hl.Sample(s.u, s.target, tau=0.1 * (k + 1)) for k, s in enumerate(random_stream(6))]
+    stream = [hl.Sample(s.u, s.target, tau=0.1 * (k + 1)) for k, s in enumerate(random_samples(6))]
     list(learner.run(stream))
     loss = sum(0.5 * s.tau * mse(module(s.u), s.target) for s in stream)
     grads = torch.autograd.grad(loss, list(module.parameters()))
@@ -149,7 +146,7 @@ def test_tied_weights_collect_what_each_node_gives():
     shared = nn.Linear(3, 3)
     module = nn.Sequential(shared, nn.Tanh(), shared, nn.Tanh(), nn.Linear(3, 2))
     learner = LocalLearner(module, mse, STILL, align=True)
-    stream = random_stream(8)
+    stream = random_samples(8)
     list(learner.run(stream))
     assert_equal(learner.state.omega, gradients(module, module, stream))
 
@@ -159,7 +156,7 @@ def test_the_second_evaluation_repeats_the_draws_of_the_first_and_leaves_statist
     module = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 2))
     twin = copy.deepcopy(module)
     learner = LocalLearner(module, mse, STILL, align=True)
-    stream = random_stream(1, batch=6)
+    stream = random_samples(1, batch=(6,))
     torch.manual_seed(5)
     reports = list(learner.run(stream))
     torch.manual_seed(5)
@@ -181,7 +178,7 @@ def test_delays_are_twice_the_distance_to_the_loss():
 def test_costates_lose_a_part_of_themselves_with_every_edge():
     module = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2))
     learner = LocalLearner(module, mse, hl.Hyper(eta=0.0, beta=0.0, eta_z=0.25), align=True)
-    stream = random_stream(5)
+    stream = random_samples(5)
     list(learner.run(stream))
     expected = gradients(module, module, stream)
     kept = {"0": 0.75**2, "1": 0.75, "2": 1.0}

@@ -15,6 +15,7 @@ from hamlearn.local import Graph, LocalLearner, Residual
 from hamlearn.local import learner as learner_module
 from tests.local import emulated_tick
 from tests.local.cases import hyper, layer
+from tests.problems import random_samples
 
 fitting = importlib.import_module("hamlearn.local.fused.fit")
 mse = nn.functional.mse_loss
@@ -39,16 +40,10 @@ def chain(kind):
     return nn.Sequential(nn.Linear(3, 5), nn.Sequential(nn.Linear(5, 2), nn.Sigmoid()))
 
 
-def stream(count, out=2, batch=(2,), targets=True):
-    return [
-        hl.Sample(
-            torch.randn(*batch, 3),
-            torch.randn(*batch, out) if targets and k % 5 != 3 else None,
-            tau=None if k % 4 else 0.6,
-            boundary=k % 17 == 16 or k == count - 1,
-        )
-        for k in range(count)
-    ]
+def stream(count, outputs=2, batch=(2,)):
+    samples = random_samples(count, 3, outputs, batch, missing=6, length=17, uneven=True)
+    samples[-1].boundary = True
+    return samples
 
 
 def pair(kind, setting, given):
@@ -83,7 +78,7 @@ def assert_same_reports(one, other):
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("kind", "chunk"), [("plain", 7), ("residual", 256), ("one stack", 9), ("two widths", 1)])
 def test_fused_ticks_are_the_eager_ones(kind, setting, chunk):
-    samples = stream(45, out=3 if kind == "one stack" else 2)
+    samples = stream(45, outputs=3 if kind == "one stack" else 2)
     names = [name for name, _ in chain(kind).named_parameters()]
     given = replace(hyper(names), beta=lambda t: 0.01 / (1 + 0.01 * t))
     eager, fused = pair(kind, setting, given)
@@ -130,7 +125,7 @@ def test_batches_of_any_form_are_taken(batch, setting):
 def test_batches_of_32_are_taken_by_wide_layers_too():
     module = nn.Sequential(layer(600, 4), nn.Linear(4, 2))
     eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM) for _ in range(2))
-    samples = [hl.Sample(torch.randn(32, 600), torch.randn(32, 2)) for _ in range(5)]
+    samples = random_samples(5, 600, batch=(32,))
     assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
     assert fused._blocks._ticks.batch == 32
 
@@ -139,7 +134,7 @@ def test_batches_of_32_are_taken_by_wide_layers_too():
 def test_every_function_is_known_by_its_name(function):
     module = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), function()) for _ in range(3)))
     eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM, align=True) for _ in range(2))
-    samples = stream(30, out=3)
+    samples = stream(30, outputs=3)
     assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
 
 
@@ -148,7 +143,7 @@ def test_classes_are_compared_by_cross_entropy(setting):
     module = chain("plain")
     loss = nn.functional.cross_entropy
     eager, fused = (LocalLearner(copy.deepcopy(module), loss, CALM, **setting) for _ in range(2))
-    samples = [hl.Sample(torch.randn(2, 3), torch.randint(0, 2, (2,)) if k % 3 else None) for k in range(40)]
+    samples = random_samples(40, classes=True, missing=3)
     assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled", chunk=9))
     assert_equal(eager, fused)
 

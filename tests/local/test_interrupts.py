@@ -9,8 +9,10 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.local import LocalLearner
+from tests.comparing import same
 from tests.local.cases import layer, make
 from tests.local.interrupts import broken_off
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 
@@ -34,24 +36,6 @@ def everything(learner: LocalLearner) -> list:
     numbers = [state.t, state.updates, learner.position, getattr(engine, "number", 0), getattr(engine, "kappa", 0)]
     modes.append(torch.is_grad_enabled())
     return [*numbers, *modes, *(part.detach().clone() for part in parts)]
-
-
-def same(a: list, b: list) -> bool:
-    if len(a) != len(b):
-        return False
-    return all(torch.equal(x, y) if isinstance(x, torch.Tensor) else x == y for x, y in zip(a, b, strict=True))
-
-
-def stream(count: int, batch: int = 3, outputs: int = 2) -> list[hl.Sample]:
-    given = torch.Generator().manual_seed(5)
-    return [
-        hl.Sample(
-            torch.randn(batch, 3, generator=given),
-            torch.randn(batch, outputs, generator=given),
-            boundary=k % 4 == 3,
-        )
-        for k in range(count)
-    ]
 
 
 SETTINGS = {
@@ -87,7 +71,7 @@ def break_off_everywhere(ready: LocalLearner, sample: hl.Sample) -> None:
 
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
-    samples, ready = stream(8), learner_of(SETTINGS[setting])
+    samples, ready = random_samples(8, batch=(3,), length=4), learner_of(SETTINGS[setting])
     for sample in samples[:-1]:
         ready.step(sample)
     break_off_everywhere(ready, samples[-1])
@@ -95,11 +79,11 @@ def test_a_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
 
 @pytest.mark.parametrize("setting", ["unaligned", "aligned"])
 def test_the_first_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
-    break_off_everywhere(learner_of(SETTINGS[setting]), stream(1)[0])
+    break_off_everywhere(learner_of(SETTINGS[setting]), random_samples(1, batch=(3,))[0])
 
 
 def test_a_step_of_neurons_broken_off_at_any_line_is_not_taken_or_taken_whole():
-    samples, ready = stream(3), learner_of({}, make("neurons"))
+    samples, ready = random_samples(3, batch=(3,)), learner_of({}, make("neurons"))
     for sample in samples[:-1]:
         ready.step(sample)
     break_off_everywhere(ready, samples[-1])
@@ -107,7 +91,7 @@ def test_a_step_of_neurons_broken_off_at_any_line_is_not_taken_or_taken_whole():
 
 @pytest.mark.parametrize("setting", [{}, {"align": True}])
 def test_a_run_broken_off_at_any_line_goes_on_where_it_was(setting):
-    samples, ready = stream(3), learner_of(setting)
+    samples, ready = random_samples(3, batch=(3,)), learner_of(setting)
     random, whole = torch.get_rng_state(), copy.deepcopy(ready)
     list(whole.run(samples))
     expected = everything(whole)

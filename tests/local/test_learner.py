@@ -10,6 +10,7 @@ import hamlearn as hl
 from hamlearn.errors import CheckpointError
 from hamlearn.local import Graph, LocalLearner, Neurons
 from tests.local.cases import KINDS, chain, layer, make, samples, skips
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 HYPER = hl.Hyper(eta=0.1, eta_z=0.0, beta=0.02)
@@ -169,6 +170,6 @@ def test_targets_may_stand_on_any_node():
     graph = Graph({"a": layer(3, 4), "b": layer(4, 2)}, [("u", "a"), ("a", "b")], outputs=["a"])
     learner = LocalLearner(graph, mse, hl.Hyper(eta=0.0, beta=0.1), align=True)
     start = copy.deepcopy(graph.state_dict())
-    list(learner.run([hl.Sample(torch.randn(2, 3), torch.randn(2, 4)) for _ in range(5)]))
+    list(learner.run(random_samples(5, outputs=4)))
     moved = {name.split(".")[1] for name, w in graph.state_dict().items() if not torch.equal(w, start[name])}
     assert moved == {"a"}

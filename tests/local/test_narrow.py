@@ -10,6 +10,7 @@ import hamlearn as hl
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.local import Graph, LocalLearner, Residual
 from tests.local.cases import layer
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 WIDE = torch.float32
@@ -40,13 +41,6 @@ def narrow(module: nn.Module) -> nn.Module:
     return copy.deepcopy(module).to(torch.bfloat16)
 
 
-def stream(count: int, batch: int = 3) -> list[hl.Sample]:
-    return [
-        hl.Sample(torch.randn(batch, 4, dtype=WIDE), torch.randn(batch, 4, dtype=WIDE) if k % 4 != 2 else None)
-        for k in range(count)
-    ]
-
-
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("setting", [s for s in SETTINGS if "hold" not in s and "delay_free" not in s], ids=str)
 @pytest.mark.parametrize("net", NETS)
@@ -55,7 +49,7 @@ def test_a_narrow_learner_is_one_of_float32_whose_weights_are_rounded_after_each
     hyper = hl.Hyper.from_sgd(lr=0.2, momentum=momentum)
     one = LocalLearner(module, mse, hyper, compute_dtype=WIDE, **setting)
     other = LocalLearner(copy.deepcopy(module).to(WIDE), mse, hyper, **setting)
-    samples = stream(40)
+    samples = random_samples(40, 4, 4, (3,), dtype=WIDE, missing=4)
     for sample in samples:
         a = one.step(sample)
         b = other.step(sample)
@@ -75,7 +69,7 @@ def test_a_narrow_learner_is_one_of_float32_whose_weights_are_rounded_after_each
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_states_costates_and_answers_are_wide(setting):
     learner = LocalLearner(narrow(NETS["stack"]()), mse, hl.Hyper(), compute_dtype=WIDE, **setting)
-    samples = stream(12)
+    samples = random_samples(12, 4, 4, (3,), dtype=WIDE, missing=4)
     for sample in samples:
         learner.step(sample)
     state = learner.state
@@ -98,7 +92,7 @@ def test_a_checkpoint_of_narrow_weights_goes_on_to_the_bit(setting, tmp_path):
     learners = [
         LocalLearner(copy.deepcopy(module), mse, hl.Hyper(eta=0.1), compute_dtype=WIDE, **setting) for _ in "ab"
     ]
-    samples = stream(30)
+    samples = random_samples(30, 4, 4, (3,), dtype=WIDE, missing=4)
     for sample in samples[:17]:
         learners[0].step(sample)
     learners[0].save(tmp_path / "a.hl")

@@ -9,6 +9,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.errors import CheckpointError, ConfigError
+from tests.comparing import same
 
 
 def weights(*shapes, dtype=None):
@@ -30,10 +31,6 @@ def train(optimizer, theta, steps):
         optimizer.step()
 
 
-def equal(a, b):
-    return all(torch.equal(p, q) for p, q in zip(a, b, strict=True))
-
-
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.complex128])
 @pytest.mark.parametrize("lr", [0.1, torch.tensor(0.1)])
 def test_odd_weights_and_settings_that_change_follow_sgd_bit_for_bit(dtype, lr):
@@ -44,7 +41,7 @@ def test_odd_weights_and_settings_that_change_follow_sgd_bit_for_bit(dtype, lr):
         for optimizer, theta in zip(pair, (a, b), strict=True):
             optimizer.param_groups[0].update(momentum=momentum, lr=rate)
             train(optimizer, theta, [2 * k, 2 * k + 1])
-    assert equal(a, b)
+    assert same(a, b)
 
 
 def test_the_state_of_sgd_is_taken_up_with_its_momentum():
@@ -58,7 +55,7 @@ def test_the_state_of_sgd_is_taken_up_with_its_momentum():
     mine.load_state_dict(theirs.state_dict())
     for theta, optimizer in ((a, mine), (b, theirs)):
         train(optimizer, theta, range(5, 9))
-    assert equal(a, b)
+    assert same(a, b)
     assert mine.param_groups[0]["tau"] == 0.5
     assert "nesterov" not in mine.param_groups[0]
 
@@ -111,7 +108,7 @@ def test_a_step_that_is_not_hls_is_refused_in_a_group_too(option):
     optimizer.param_groups[0][option] = True
     with pytest.raises(ConfigError, match=f"{option}=True"):
         train(optimizer, theta, [1])
-    assert equal(theta, weights((2,)))
+    assert same(theta, weights((2,)))
 
 
 @pytest.mark.parametrize(
@@ -123,7 +120,7 @@ def test_a_setting_that_went_wrong_in_mid_run_stops_the_step_before_anything_mov
     optimizer.param_groups[1].update(setting)
     with pytest.raises(ConfigError, match=next(iter(setting))):
         train(optimizer, theta, [1])
-    assert equal(theta, weights((2,), (3,)))
+    assert same(theta, weights((2,), (3,)))
 
 
 def test_a_sparse_gradient_is_refused_before_any_group_moves():
@@ -133,7 +130,7 @@ def test_a_sparse_gradient_is_refused_before_any_group_moves():
     theta[1].grad = torch.ones(2, 2).to_sparse()
     with pytest.raises(ConfigError, match="dense"):
         optimizer.step()
-    assert equal(theta, weights((2, 2), (2, 2)))
+    assert same(theta, weights((2, 2), (2, 2)))
 
 
 @pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
@@ -144,5 +141,5 @@ def test_a_copy_goes_on_as_the_original(again):
     twin, copied = again((optimizer, theta))
     for one, its in ((optimizer, theta), (twin, copied)):
         train(one, its, range(4, 8))
-    assert equal(theta, copied)
+    assert same(theta, copied)
     assert theta[0] is not copied[0]

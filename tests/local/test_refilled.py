@@ -7,6 +7,7 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.local import Graph, LocalLearner
 from tests.local.cases import Add, chain, make, samples
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 
@@ -51,10 +52,6 @@ def refilled(given):
         memory.target.fill_(torch.nan)
 
 
-def stream(count=16):
-    return [hl.Sample(torch.randn(3, 3), torch.randn(3, 2)) for _ in range(count)]
-
-
 MODULES = {
     "stacked": lambda: chain(3, 4, 4, 4, 2),
     "input is passed on": lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(3, 2)),
@@ -72,7 +69,7 @@ MODULES = {
 @pytest.mark.parametrize("case", MODULES)
 def test_a_source_that_refills_its_memory_teaches_the_same(case, setting):
     found = []
-    given = stream()
+    given = random_samples(16, batch=(3,))
     for source in (given, refilled(given)):
         torch.manual_seed(2)
         learner = LocalLearner(MODULES[case](), mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
@@ -83,7 +80,7 @@ def test_a_source_that_refills_its_memory_teaches_the_same(case, setting):
 
 
 def test_a_checkpoint_of_samples_in_flight_holds_what_they_were(tmp_path):
-    given, found = stream(5), []
+    given, found = random_samples(5, batch=(3,)), []
     for source in (iter(given), refilled(given)):
         torch.manual_seed(2)
         learner = LocalLearner(chain(3, 4, 4, 2), mse, hl.Hyper(beta=0.05), align=True)
@@ -100,7 +97,7 @@ def test_a_checkpoint_of_samples_in_flight_holds_what_they_were(tmp_path):
 def test_a_weight_that_a_node_shows_is_seen_as_it_was_then():
     module = nn.Sequential(Constant(), nn.Linear(3, 2))
     learner = LocalLearner(module, mse, hl.Hyper(beta=0.5))
-    for sample in stream(6):
+    for sample in random_samples(6, batch=(3,)):
         before = module[0].b.detach().clone()
         learner.step(sample)
         assert torch.equal(learner.state.h["0"], before.expand(3, 3))
@@ -109,7 +106,7 @@ def test_a_weight_that_a_node_shows_is_seen_as_it_was_then():
 
 @pytest.mark.parametrize("setting", [{}, {"align": True}])
 def test_a_node_that_uses_its_output_memory_again_keeps_no_other_sample(setting):
-    given, found = stream(10), []
+    given, found = random_samples(10, batch=(3,)), []
     for double in (Reused(), Double()):
         torch.manual_seed(2)
         module = nn.Sequential(double, nn.Linear(3, 2), nn.Linear(2, 2))

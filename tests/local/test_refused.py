@@ -7,8 +7,10 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.errors import ConfigError, HamlearnError, NonFiniteError
 from hamlearn.local import LocalLearner
+from tests.comparing import same
 from tests.local.cases import chain, layer
-from tests.local.test_interrupts import everything, same
+from tests.local.test_interrupts import everything
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 ENGINES = [{}, {"align": True}, {"delay_free": True}, {"hold": 2}, {"groups": 1, "order": "sequential"}]
@@ -21,13 +23,9 @@ def noisy() -> nn.Sequential:
     )
 
 
-def stream(count: int) -> list[hl.Sample]:
-    return [hl.Sample(torch.randn(4, 3), torch.randn(4, 2)) for _ in range(count)]
-
-
 def trained(setting: dict, count: int = 7, **options) -> LocalLearner:
     learner = LocalLearner(noisy(), mse, hl.Hyper(eta=0.3, beta=0.05), **setting, **options)
-    for sample in stream(count):
+    for sample in random_samples(count, batch=(4,)):
         learner.step(sample)
     return learner
 
@@ -64,7 +62,7 @@ def test_statistics_random_numbers_and_all_else_are_as_before_a_refused_sample(c
 @pytest.mark.parametrize("case", ["nan without target", "variance overflows"])
 def test_a_skipped_sample_is_as_if_it_had_never_come(case, setting):
     torch.manual_seed(3)
-    learner, given = trained(setting, on_nonfinite="skip"), stream(5)
+    learner, given = trained(setting, on_nonfinite="skip"), random_samples(5, batch=(4,), seed=1)
     random = torch.get_rng_state()
     for sample in given:
         learner.step(sample)
@@ -97,7 +95,7 @@ def test_buffers_that_a_module_replaces_or_adds_are_put_back_and_move_once_a_sam
     with pytest.raises(HamlearnError):
         learner.step(hl.Sample(torch.ones(4, 3), torch.zeros(4, 7)))
     assert list(dict(learner.module.named_buffers())) == ["0.seen"]
-    for sample in stream(6):
+    for sample in random_samples(6, batch=(4,)):
         learner.step(sample)
     assert learner.module[0].seen == 6
 
@@ -171,7 +169,7 @@ def test_a_node_of_whole_numbers_is_named(setting):
 
     learner = LocalLearner(nn.Sequential(nn.Linear(3, 3), Pick(), nn.Embedding(3, 2)), mse, hl.Hyper(), **setting)
     with pytest.raises(ConfigError, match=r"'1' gives torch\.int64"):
-        list(learner.run(stream(8)))
+        list(learner.run(random_samples(8, batch=(4,))))
 
 
 def test_predict_leaves_statistics_modes_and_random_numbers_alone():
@@ -185,7 +183,7 @@ def test_predict_leaves_statistics_modes_and_random_numbers_alone():
             return x + torch.randn_like(x)
 
     learner = LocalLearner(nn.Sequential(Restless(), nn.Dropout(0.5), nn.Linear(3, 2)), mse, hl.Hyper())
-    learner.step(stream(1)[0])
+    learner.step(random_samples(1, batch=(4,))[0])
     learner.module[1].eval()
     before = everything(learner)
     learner.predict(torch.ones(4, 3))

@@ -11,6 +11,7 @@ import hamlearn as hl
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.local import LocalLearner, Residual
 from tests.local.cases import hyper, layer
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 STILL = hl.Hyper(tau=1.0, eta=0.0, beta=0.0, phi=1.0)
@@ -25,10 +26,6 @@ def residuals(depth, function="tanh", bias=True, scale=0.5):
     return nn.Sequential(layer(3, 4), *(block() for _ in range(depth)), nn.Linear(4, 2))
 
 
-def random_stream(count, batch=(2,)):
-    return [hl.Sample(torch.randn(*batch, 3), torch.randn(*batch, 2)) for _ in range(count)]
-
-
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 @pytest.mark.parametrize("stacked", [False, True])
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -36,7 +33,7 @@ def test_an_aligned_residual_chain_sums_the_gradients_of_all_samples(function, s
     module = residuals(5, function)
     learner = LocalLearner(module, mse, STILL, align=True, stacked=stacked, order=order)
     assert learner.stacks == ([("1", "2", "3", "4", "5")] if stacked else [])
-    stream = random_stream(20)
+    stream = random_samples(20)
     assert len(list(learner.run(stream))) == 20
     names, weights = zip(*module.named_parameters(), strict=True)
     whole = torch.autograd.grad(sum(mse(module(s.u), s.target) for s in stream), weights)
@@ -55,7 +52,7 @@ def test_a_stack_of_residual_layers_equals_its_layers_one_by_one(function, bias,
     stacked = LocalLearner(copy.deepcopy(module), mse, given, **setting)
     plain = LocalLearner(module, mse, given, stacked=False, **setting)
     assert stacked.stacks == [("1", "2", "3", "4")]
-    stream = random_stream(25, batch)
+    stream = random_samples(25, batch=batch)
     stream[7].target = None
     for a, b in zip(stacked.run(stream), plain.run(stream), strict=True):
         assert (a.y - b.y).abs().max() < 1e-12
@@ -67,7 +64,7 @@ def test_a_stack_of_residual_layers_equals_its_layers_one_by_one(function, bias,
 def test_a_held_residual_chain_adds_the_gradient_with_every_tick_after_twice_its_length():
     module = residuals(5)
     learner = LocalLearner(module, mse, STILL)
-    sample = random_stream(1)[0]
+    sample = random_samples(1)[0]
     for _ in range(2 * 7):
         learner.step(sample)
     before = {name: omega.clone() for name, omega in learner.state.omega.items()}
@@ -107,7 +104,7 @@ def test_a_branch_that_changes_the_shape_is_named_with_its_node():
 
 def test_a_checkpoint_of_residual_layers_goes_on_bit_for_bit(tmp_path):
     module = residuals(4)
-    stream = random_stream(30)
+    stream = random_samples(30)
     whole = LocalLearner(copy.deepcopy(module), mse, hl.Hyper.from_sgd(0.05, momentum=0.5), align=True)
     for sample in stream[:15]:
         whole.step(sample)

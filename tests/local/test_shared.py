@@ -11,6 +11,7 @@ import hamlearn as hl
 from hamlearn.local import Graph, LocalLearner
 from tests.local.cases import Two, layer
 from tests.local.plain import Plain
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 
@@ -60,10 +61,6 @@ def nodes_of(net):
     return list(zip(names, net, [(s,) for s in ["u", *names]], strict=False))
 
 
-def stream(count):
-    return [hl.Sample(torch.randn(2, 3), torch.randn(2, 3)) for _ in range(count)]
-
-
 def assert_equal(learner, plain):
     for p, q in zip(learner.module.parameters(), plain.theta, strict=True):
         torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
@@ -79,7 +76,7 @@ def test_shared_weights_follow_plain_autograd(case, setting):
     learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
     plain = Plain(nodes_of(twin), mse, eta=0.3, beta=0.05, one=setting.get("delay_free", False))
     plain.start({name: torch.zeros(2, 3) for name, _, _ in plain.nodes})
-    for sample in stream(20):
+    for sample in random_samples(20, outputs=3):
         learner.step(sample)
         for _ in range(setting.get("hold", 1)):
             plain.step(sample.u, sample.target)
@@ -95,7 +92,7 @@ def test_a_module_at_two_nodes_of_a_cycle_follows_plain_autograd():
     learner = LocalLearner(graph, mse, hl.Hyper(eta=0.3, beta=0.05))
     plain = Plain([(n, twin.nodes[n], twin.sources[n]) for n in "abc"], mse, eta=0.3, beta=0.05)
     plain.start({n: torch.zeros(2, 3) for n in "abc"})
-    for sample in stream(20):
+    for sample in random_samples(20, outputs=3):
         learner.step(sample)
         plain.step(sample.u, sample.target)
     assert_equal(learner, plain)
@@ -108,7 +105,7 @@ def test_aligned_gradients_of_shared_weights_are_exact(case, order, groups):
     net = CHAINS[case]()
     hyper = hl.Hyper(eta=0.0, beta=0.0)
     learner = LocalLearner(net, mse, hyper, align=True, order=order, groups=groups)
-    samples = stream(9)
+    samples = random_samples(9, outputs=3)
     list(learner.run(samples))
     loss = sum(mse(net(s.u), s.target) for s in samples)
     for found, expected in zip(
@@ -123,7 +120,7 @@ def test_nothing_is_left_in_the_module(case, setting):
     net = CHAINS[case]()
     before = [(m, list(vars(m)), dict(m._modules), dict(m._parameters)) for m in net.modules()]
     learner = LocalLearner(net, mse, hl.Hyper(), **setting)
-    for sample in stream(6):
+    for sample in random_samples(6, outputs=3):
         learner.step(sample)
     for m, attributes, children, parameters in before:
         assert list(vars(m)) == attributes
@@ -194,7 +191,7 @@ def test_layers_that_look_alike_and_differ_are_learned_as_by_themselves(case, se
         torch.manual_seed(4)
         return nn.Sequential(*(LOOK_ALIKES[case](nn.Linear(3, 3)) if k == 1 else layer(3, 3) for k in range(3)))
 
-    samples, found = stream(20), []
+    samples, found = random_samples(20, outputs=3), []
     for stacked in (True, False):
         learner = LocalLearner(make(), mse, hl.Hyper(eta=0.3, beta=0.05), stacked=stacked, **setting)
         assert not any("1" in names for names in learner.stacks)
@@ -209,7 +206,7 @@ def test_runs_of_layers_with_a_module_used_twice_equal_layers_by_themselves(make
     net = nn.Sequential(*(make(nn.Linear(3, 3)) for _ in range(4)))
     apart = LocalLearner(copy.deepcopy(net), mse, hl.Hyper(eta=0.3, beta=0.05), stacked=False, **setting)
     learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
-    samples = stream(20)
+    samples = random_samples(20, outputs=3)
     list(apart.run(samples)), list(learner.run(samples))
     for p, q in zip(net.parameters(), apart.module.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
@@ -220,7 +217,7 @@ def test_groups_that_hold_a_module_twice_equal_layers_by_themselves():
     net = nn.Sequential(a, a, b, b)
     apart = LocalLearner(copy.deepcopy(net), mse, hl.Hyper(beta=0.05), groups=2, stacked=False)
     learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), groups=2)
-    for sample in stream(12):
+    for sample in random_samples(12, outputs=3):
         apart.step(sample), learner.step(sample)
     for p, q in zip(net.parameters(), apart.module.parameters(), strict=True):
         torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
@@ -231,7 +228,7 @@ def test_weights_that_share_memory_are_not_stacked():
     net[2][0].weight.data = net[0][0].weight.data
     learner = LocalLearner(net, mse, hl.Hyper(beta=0.05))
     assert not learner.stacks
-    learner.step(stream(1)[0])
+    learner.step(random_samples(1, outputs=3)[0])
     assert torch.equal(net[2][0].weight, net[0][0].weight)
 
 

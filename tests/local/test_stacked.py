@@ -13,6 +13,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.local import Graph, LocalLearner
 from hamlearn.local.outer import Outer
 from tests.local.cases import Two, chain, hyper, layer
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 
@@ -59,10 +60,7 @@ def test_the_stacked_engine_equals_the_plain_one(case, batch, setting):
     plain = LocalLearner(module, mse, given, stacked=False, **setting)
     assert stacked.stacks
     assert not plain.stacks
-    stream = [
-        hl.Sample(torch.randn(*batch, 3), torch.randn(*batch, outputs) if k % 4 else None, tau=0.5 + 0.1 * (k % 3))
-        for k in range(25)
-    ]
+    stream = random_samples(25, 3, outputs, batch, missing=4, uneven=True)
     seen = list(zip(stacked.run(stream), plain.run(stream), strict=True))
     assert len(seen) == 25
     for a, b in seen:
@@ -86,7 +84,7 @@ def test_the_stacked_engine_equals_the_plain_one_without_momentum(batch, setting
     stacked = LocalLearner(copy.deepcopy(module), mse, given, **setting)
     plain = LocalLearner(module, mse, given, stacked=False, **setting)
     assert stacked.stacks
-    stream = [hl.Sample(torch.randn(batch, 3), torch.randn(batch, 2)) for _ in range(30)]
+    stream = random_samples(30, batch=(batch,))
     for sample in stream[:20]:
         stacked.step(sample), plain.step(sample)
     stacked.save(tmp_path / "a.hl")
@@ -105,7 +103,7 @@ def test_the_stacked_engine_equals_the_plain_one_without_momentum(batch, setting
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.parametrize("setting", [{}, {"align": True}])
 def test_a_stack_without_momentum_that_is_saved_and_loaded_goes_on_bit_for_bit(batch, setting):
-    samples = [hl.Sample(torch.randn(batch, 3), torch.randn(batch, 2)) for _ in range(24)]
+    samples = random_samples(24, batch=(batch,))
     module = chain(3, 4, 4, 4, 2)
     twin = LocalLearner(copy.deepcopy(module), mse, hl.Hyper.from_sgd(lr=0.1), **setting)
     learner = LocalLearner(module, mse, hl.Hyper.from_sgd(lr=0.1), **setting)
@@ -135,7 +133,7 @@ def test_each_layer_of_a_stack_has_a_beta_of_its_own():
     learner = LocalLearner(module, mse, hl.Hyper(eta=0.0, beta=beta), align=True)
     plain = LocalLearner(copy.deepcopy(start), mse, hl.Hyper(eta=0.0, beta=beta), align=True, stacked=False)
     assert learner.stacks == [("1", "2")]
-    stream = [hl.Sample(torch.randn(2, 3), torch.randn(2, 2)) for _ in range(20)]
+    stream = random_samples(20)
     list(learner.run(stream)), list(plain.run(stream))
     for (name, a), b, first in zip(
         module.named_parameters(), plain.module.parameters(), start.parameters(), strict=True

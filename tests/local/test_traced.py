@@ -10,6 +10,7 @@ from torch.nn.functional import avg_pool2d, dropout, mse_loss, relu
 import hamlearn as hl
 from hamlearn.errors import ConfigError
 from hamlearn.local import LocalLearner
+from tests.problems import random_samples
 
 STILL = hl.Hyper(tau=1.0, eta=0.0, beta=0.0, phi=1.0)
 
@@ -109,7 +110,7 @@ def test_one_group_of_a_traced_net_in_sequential_order_is_backpropagation():
 def test_a_copy_of_a_traced_learner_goes_on_alike():
     torch.manual_seed(0)
     learner = LocalLearner(Residual().double(), mse_loss, hl.Hyper(eta_z=0.0), align=True)
-    stream = [hl.Sample(torch.randn(2, 3).double(), torch.randn(2, 2).double()) for _ in range(12)]
+    stream = random_samples(12)
     for sample in stream[:6]:
         learner.step(sample)
     twin = copy.deepcopy(learner)

@@ -11,6 +11,7 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.cells.columnar import slots
 from tests.loops.running import quickly_compiled
+from tests.problems import random_samples
 
 MSE = nn.functional.mse_loss
 CELLS = {
@@ -54,16 +55,7 @@ def hyper_of(name):
 
 
 def tokens(count):
-    """Three lanes, gaps in the targets, and boundaries."""
-    generator = torch.Generator().manual_seed(1)
-    return [
-        hl.Sample(
-            torch.randn(3, 3, generator=generator).double(),
-            None if k % 7 == 3 else torch.randn(3, 2, generator=generator).double(),
-            boundary=k % 20 == 19,
-        )
-        for k in range(count)
-    ]
+    return random_samples(count, batch=(3,), dtype=torch.float64, missing=7, length=20)
 
 
 @cells

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 import hamlearn as hl
 from hamlearn import reference
-from tests.problems import random_problem
+from tests.problems import random_problem, random_samples
 
 CELLS = {
     "rnn": lambda: nn.RNNCell(3, 5),
@@ -128,11 +128,7 @@ def test_echo_every_k_tokens_is_the_usual_truncated_bptt_loop(cell, k):
     twin = copy.deepcopy(network)
     optimizer = torch.optim.SGD(twin.parameters(), **SETTINGS)
     learner = echo_learner(network, 1.0, every=k)
-    generator = torch.Generator().manual_seed(5)
-    stream = [
-        hl.Sample(*(torch.randn(1, size, generator=generator, dtype=torch.float64) for size in (3, 2)))
-        for _ in range(8 * k)
-    ]
+    stream = random_samples(8 * k, batch=(1,), dtype=torch.float64)
     h = twin.initial_state(stream[0].u)
     for start in range(0, len(stream), k):
         _, h = bptt(twin, optimizer, stream[start : start + k], h)
@@ -146,11 +142,7 @@ def test_a_truncation_longer_than_the_interval_reaches_back_through_earlier_toke
     twin = copy.deepcopy(network)
     optimizer = torch.optim.SGD(twin.parameters(), lr=0.05)
     learner = echo_learner(network, 1.0, {"lr": 0.05}, every=2, truncate=5)
-    generator = torch.Generator().manual_seed(6)
-    stream = [
-        hl.Sample(*(torch.randn(1, size, generator=generator, dtype=torch.float64) for size in (3, 2)))
-        for _ in range(12)
-    ]
+    stream = random_samples(12, batch=(1,), dtype=torch.float64)
     met = [twin.initial_state(stream[0].u)]
     for n, token in enumerate(stream, start=1):
         met.append(twin.state(token.u, met[-1]).detach())
@@ -233,19 +225,11 @@ def noisy_learner(**echo):
     return echo_learner(hl.Network.recurrent(Noisy(), nn.Linear(5, 2)).double(), 0.5, **echo)
 
 
-def noisy_stream(count):
-    generator = torch.Generator().manual_seed(9)
-    return [
-        hl.Sample(*(torch.randn(4, size, generator=generator, dtype=torch.float64) for size in (3, 2)))
-        for _ in range(count)
-    ]
-
-
 def test_a_truncation_no_longer_than_the_interval_evaluates_every_token_once():
     plain, truncated = noisy_learner(every=3), noisy_learner(every=3, truncate=3)
     for learner in (plain, truncated):
         torch.manual_seed(1)
-        for sample in noisy_stream(12):
+        for sample in random_samples(12, batch=(4,), dtype=torch.float64):
             learner.step(sample)
         assert learner.network.state.calls == 12
         assert learner.network.state.norm.num_batches_tracked.item() == 12
@@ -254,7 +238,7 @@ def test_a_truncation_no_longer_than_the_interval_evaluates_every_token_once():
 
 def test_tokens_that_are_run_again_leave_no_trace_in_the_statistics():
     learner = noisy_learner(every=2, truncate=4)
-    for sample in noisy_stream(10):
+    for sample in random_samples(10, batch=(4,), dtype=torch.float64):
         learner.step(sample)
     assert learner.network.state.calls > 10
     assert learner.network.state.norm.num_batches_tracked.item() == 10
@@ -262,7 +246,7 @@ def test_tokens_that_are_run_again_leave_no_trace_in_the_statistics():
 
 @pytest.mark.parametrize("echo", [{}, {"truncate": 5}, {"every": 4, "truncate": 6}], ids=str)
 def test_a_checkpoint_in_mid_sequence_is_exact_with_dropout_and_statistics_too(tmp_path, echo):
-    samples = noisy_stream(11)
+    samples = random_samples(11, batch=(4,), dtype=torch.float64)
     samples[-1].boundary = True
     whole, first, second = (noisy_learner(**echo) for _ in range(3))
     torch.manual_seed(3)
@@ -294,7 +278,7 @@ def test_a_reversible_echo_replays_dropout():
         cell = hl.reversible.MidpointCell(Field(), size=6, tau=0.2)
         learner = echo_learner(hl.Network.recurrent(cell, nn.Linear(6, 2)).double(), memory=memory)
         torch.manual_seed(5)
-        for sample in noisy_stream(8):
+        for sample in random_samples(8, batch=(4,), dtype=torch.float64):
             learner.step(sample)
         learner.step(hl.Sample(sample.u, sample.target, boundary=True))
         learners.append(learner)

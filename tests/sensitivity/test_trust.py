@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from tests.comparing import same
 from tests.sensitivity.problems import Gated, network_of, stream
 
 MSE = nn.functional.mse_loss
@@ -21,17 +22,13 @@ def weights(learner):
     return {name: weight.detach().clone() for name, weight in learner.network.named_parameters()}
 
 
-def same(one, other):
-    assert all(torch.equal(weight, other[name]) for name, weight in one.items())
-
-
 @pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
 def test_a_dense_cell_is_refused_by_the_name_of_the_parameter(cell):
     learner = learner_of(hl.Network.recurrent(cell(2, 4), nn.Linear(4, 1)).double())
     before = weights(learner)
     with pytest.raises(hl.errors.ConfigError, match=r"'state\.weight_hh' couples them"):
         learner.step(stream(1, 2)[0])
-    same(before, weights(learner))
+    assert same(before, weights(learner))
     assert learner.state.t == 0
 
 
@@ -172,7 +169,7 @@ def test_a_learner_goes_on_bit_for_bit_from_the_middle_of_a_sequence(kind, engin
         learner = pickle.loads(pickle.dumps(learner)) if how == "pickle" else copy.deepcopy(learner)
     for _ in learner.run(samples[30:], engine=engine, chunk=10):
         pass
-    same(weights(whole), weights(learner))
+    assert same(weights(whole), weights(learner))
 
 
 def test_a_checkpoint_without_its_sensitivities_is_refused(tmp_path):
@@ -193,7 +190,7 @@ def test_a_refused_sample_leaves_the_sensitivities_as_they_were(engine):
         pass
     for _ in other.run(samples, engine=engine, chunk=8):
         pass
-    same(weights(learner), weights(other))
+    assert same(weights(learner), weights(other))
 
 
 def test_memory_does_not_grow_with_time():

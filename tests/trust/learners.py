@@ -4,6 +4,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 LITERAL = hl.Hyper(beta=0.1, clock="continuous")
@@ -17,12 +18,7 @@ def learner_of(network, loss=mse, hyper=SGD, order="sequential", credit=None, **
 
 
 def samples(count, inputs=2, outputs=1, seed=0, dtype=torch.float64):
-    random = torch.Generator().manual_seed(seed)
-
-    def draw(size):
-        return torch.randn(1, size, generator=random, dtype=dtype)
-
-    return [hl.Sample(draw(inputs), draw(outputs)) for _ in range(count)]
+    return random_samples(count, inputs, outputs, (1,), seed=seed, dtype=dtype)
 
 
 def ran(learner, stream, engine="compiled", chunk=4):
@@ -46,19 +42,6 @@ def snapshot(learner):
         "modes": [module.training for module in learner.network.modules()],
     }
     return {name: tensor.detach().clone() for name, tensor in tensors.items()} | numbers
-
-
-def same(one, other):
-    """Whether two snapshots are equal to the bit."""
-    if one.keys() != other.keys():
-        return False
-    for name, value in one.items():
-        if isinstance(value, torch.Tensor):
-            if value.shape != other[name].shape or not torch.equal(value, other[name]):
-                return False
-        elif value != other[name]:
-            return False
-    return True
 
 
 def weights(learner):

@@ -11,7 +11,9 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.trust.learners import LITERAL, SGD, learner_of, mse, ran, same, samples, snapshot, weights
+from tests.comparing import same
+from tests.problems import random_samples
+from tests.trust.learners import LITERAL, SGD, learner_of, mse, ran, samples, snapshot, weights
 
 SOURCE = str(Path(hl.__file__).parent)
 
@@ -277,7 +279,7 @@ def test_an_input_that_is_not_a_number_does_not_reach_running_statistics(engine,
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1)).double()
     learner = learner_of(module, on_nonfinite=on_nonfinite)
-    good = [hl.Sample(torch.randn(4, 2).double(), torch.randn(4, 1).double()) for _ in range(6)]
+    good = random_samples(6, 2, 1, (4,), dtype=torch.float64)
     bad = hl.Sample(torch.full((4, 2), torch.nan).double())
     if on_nonfinite == "raise":
         with pytest.raises(hl.errors.NonFiniteError, match="running_mean"):
