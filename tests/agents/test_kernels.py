@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 import hamlearn as hl
-from hamlearn.loops import backends, translate_to_cuda
+from hamlearn.loops import backends
 from tests.agents.feeds import alone, assert_as_alone, feed, maker
 from tests.agents.test_trouble import HYPER, SEEDS, poisoned
-from tests.loops.emulated import Emulated
+from tests.loops.emulated import InThreads
 
 
 @pytest.fixture(autouse=True)
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lanes in pairs, as on a GPU, and a block of threads for each member."""
-
-    class InThreads(backends.InC):
-        def __init__(self, graph: Any, kinds: Any, laned: Any, lanes: int) -> None:
-            self.lanes, self.loop = lanes, Emulated(translate_to_cuda(graph, kinds, laned, lanes, 64), 3)
-
     monkeypatch.setattr(backends, "InC", InThreads)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from tests.problems import random_samples
 
 
 def maker(kind: str, dtype: torch.dtype = torch.float64, **setting: Any) -> Callable[[hl.Hyper], hl.Learner]:
@@ -30,14 +31,7 @@ def maker(kind: str, dtype: torch.dtype = torch.float64, **setting: Any) -> Call
 
 
 def stream(classes: bool, steps: int = 90) -> list[hl.Sample]:
-    generator = torch.Generator().manual_seed(0)
-    samples = []
-    for step in range(steps):
-        u = torch.randn(2, 4, generator=generator, dtype=torch.float64)
-        target = torch.randint(3, (2,), generator=generator) if classes else torch.sin(u[:, :3])
-        tau = 0.3 if step % 11 == 5 else None
-        samples.append(hl.Sample(u, None if step % 8 == 3 else target, tau, boundary=step % 10 == 9))
-    return samples
+    return random_samples(steps, 4, 3, dtype=torch.float64, classes=classes, missing=8, length=10, uneven=True)
 
 
 def alone(make: Any, hyper: list[hl.Hyper], seeds: list[int], samples: Any) -> list[tuple[hl.Learner, list[Any]]]:

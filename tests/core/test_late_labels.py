@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,50 +13,26 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import hamlearn as hl
-
-
-def networks(kind: str) -> tuple[hl.Network, dict]:
-    torch.manual_seed(3)
-    if kind == "output":
-        return hl.Network.feedforward(nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()), {}
-    if kind == "state":
-        module = nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2)).double()
-        return hl.Network.feedforward(module, role="state"), {"reset_h": "sample"}
-    if kind == "lstm":
-        return hl.Network.recurrent(nn.LSTMCell(3, 4).double(), nn.Linear(4, 2).double(), h0=None), {}
-    h0 = nn.Parameter(torch.randn(1, 4, dtype=torch.float64))
-    return hl.Network.recurrent(nn.RNNCell(3, 4).double(), nn.Linear(4, 2).double(), h0=h0), {}
-
-
-class Readout(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(4, 2)
-
-    def forward(self, h):
-        return self.linear(h[0] if isinstance(h, tuple) else h)
+from tests.comparing import same
+from tests.problems import make_network, random_samples
 
 
 def learner(kind: str = "output", momentum: float = 0.0, **more) -> hl.Learner:
-    network, choices = networks(kind)
-    if kind == "lstm":
-        torch.manual_seed(4)
-        network = hl.Network.recurrent(nn.LSTMCell(3, 4).double(), Readout().double())
+    torch.manual_seed(3)
+    if kind == "rnn":
+        h0 = nn.Parameter(torch.randn(1, 4))
+        network = hl.Network.recurrent(nn.RNNCell(3, 4), nn.Linear(4, 2), h0=h0)
+    else:
+        network = make_network(kind, 3, 4, 2, ())
+    choices = {"reset_h": "sample"} if kind == "state" else {}
     hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum, tau=0.5)
-    return hl.Learner(network, mse_loss, hyper, **{**choices, **more})
+    return hl.Learner(network.double(), mse_loss, hyper, **{**choices, **more})
 
 
 def samples(count: int, seed: int = 0) -> list[hl.Sample]:
-    g = torch.Generator().manual_seed(seed)
-    return [
-        hl.Sample(
-            torch.randn(1, 3, generator=g, dtype=torch.float64),
-            torch.randn(1, 2, generator=g, dtype=torch.float64),
-            tau=float(0.2 + torch.rand((), generator=g)),
-            boundary=k % 4 == 3,
-        )
-        for k in range(count)
-    ]
+    """Each with a τ of its own."""
+    given = random_samples(count, batch=(1,), seed=seed, dtype=torch.float64, length=4)
+    return [replace(sample, tau=0.2 + 0.7 * k % 1) for k, sample in enumerate(given)]
 
 
 def split(sample: hl.Sample, id: hl.state.Id) -> tuple[hl.Sample, hl.Label]:
@@ -67,10 +44,8 @@ def weights(learner: hl.Learner) -> list[torch.Tensor]:
 
 
 def assert_same(one: hl.Learner, other: hl.Learner) -> None:
-    for a, b in zip(weights(one), weights(other), strict=True):
-        assert torch.equal(a, b)
-    for a, b in zip(one.state.omega.values(), other.state.omega.values(), strict=True):
-        assert torch.equal(a, b)
+    assert same(weights(one), weights(other))
+    assert same(one.state.omega, other.state.omega)
     assert one.state.t == other.state.t
     assert one.state.updates == other.state.updates
     assert one.labels == other.labels
@@ -89,8 +64,7 @@ def test_a_label_right_after_its_sample_is_learned_as_if_it_had_come_with_it(kin
         assert torch.equal(report.y, expected.y)
         assert report.sample.id == k
         assert report.sample.target is sample.target
-        for a, b in zip(weights(late), weights(at_once), strict=True):
-            assert torch.equal(a, b)
+        assert same(weights(late), weights(at_once))
     assert late.labels == (0, 11, 0, 0)
     assert late.state.t == at_once.state.t
 
@@ -148,7 +122,7 @@ def test_what_is_forgotten_and_what_comes_too_late_is_counted():
     report = subject.step(labels[0])
     assert report.sample is None
     assert report.loss is None
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(subject), strict=True))
+    assert same(before, weights(subject))
     subject.step(labels[4])
     subject.step(labels[4])
     assert subject.labels == (1, 1, 2, 3)
@@ -268,7 +242,7 @@ def test_a_label_that_does_not_fit_is_refused_and_its_sample_goes_on_waiting():
         with pytest.raises(hl.errors.HamlearnError, match=error):
             subject.step(hl.Label(1, target))
         assert subject.labels == counts
-        assert all(torch.equal(a, b) for a, b in zip(before, weights(subject), strict=True))
+        assert same(before, weights(subject))
     assert subject.step(hl.Label(1, sample.target)).loss is not None
 
 
@@ -279,7 +253,7 @@ def test_a_label_that_is_not_finite_is_skipped_where_that_was_asked_for():
     report = subject.step(hl.Label(1, torch.full((1, 2), float("inf"), dtype=torch.float64)))
     assert report.skipped
     assert subject.labels == (0, 0, 0, 0)
-    assert all(torch.equal(a, b) for a, b in zip(before, weights(subject), strict=True))
+    assert same(before, weights(subject))
 
 
 def test_an_id_that_waits_already_is_refused():
@@ -347,5 +321,4 @@ def test_an_array_that_is_filled_again_does_not_change_what_waits():
     u[:] = 7.0
     subject.step(hl.Label(1, target))
     twin.step(hl.Sample(np.ones((1, 3)), target))
-    for a, b in zip(weights(subject), weights(twin), strict=True):
-        assert torch.equal(a, b)
+    assert same(weights(subject), weights(twin))

@@ -15,6 +15,7 @@ from hamlearn.distributed import ShardedPopulation
 from hamlearn.errors import CheckpointError, ConfigError
 from tests.comparing import same
 from tests.distributed.ranks import values
+from tests.problems import random_samples
 
 RATES = [hl.Hyper.from_sgd(lr=lr, momentum=0.5) for lr in (0.01, 0.05)]
 SEEDS = (0, 1, 2, 3)
@@ -26,9 +27,7 @@ def make(hyper: hl.Hyper) -> hl.Learner:
 
 
 def samples(count: int) -> list[hl.Sample]:
-    generator = torch.Generator().manual_seed(4)
-    drawn = torch.randn(count, 1, 2, generator=generator)
-    return [hl.Sample(u, None if k % 4 == 1 else u.sum(1, keepdim=True)) for k, u in enumerate(drawn)]
+    return random_samples(count, 2, 1, (1,), missing=4)
 
 
 def state_of(members: list[hl.Learner]) -> list[Any]:

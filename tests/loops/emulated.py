@@ -8,11 +8,13 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from hamlearn.loops import backends, translate_to_cuda
 from hamlearn.loops.kernel import Kernel
 
 HEADER = Path(__file__).with_name("emulated.hpp")
@@ -74,6 +76,13 @@ class Emulated:
             "threads wait for others that never come"
         )
         return results
+
+
+class InThreads(backends.InC):
+    """In place of `backends.InC`: learners on the CPU take the kernels that they would take on a GPU."""
+
+    def __init__(self, graph: Any, kinds: Any, laned: Any, lanes: int) -> None:
+        self.lanes, self.loop = lanes, Emulated(translate_to_cuda(graph, kinds, laned, lanes, 64), 3)
 
 
 def _poisoned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

@@ -14,7 +14,7 @@ from hamlearn.loops.choice import threads_for
 from hamlearn.loops.recording import pure_graph
 from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, both
 from tests.compiled.test_population import HYPERS, alone, maker, stream
-from tests.loops.emulated import Emulated
+from tests.loops.emulated import Emulated, InThreads
 from tests.loops.graphs import STEPS, Problem, random_problem
 from tests.loops.running import Make, assert_population, assert_single, by_steps
 from tests.loops.test_carries import CROSSINGS
@@ -152,11 +152,6 @@ def test_a_step_too_large_for_blocks_is_refused_with_its_size() -> None:
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Learners on the CPU take the kernels that they would take on a GPU."""
-
-    class InThreads(backends.InC):
-        def __init__(self, graph: Any, kinds: Any, laned: Any, lanes: int) -> None:
-            self.lanes, self.loop = lanes, Emulated(translate_to_cuda(graph, kinds, laned, lanes, 64), 3)
-
     monkeypatch.setattr(backends, "InC", InThreads)
 
 

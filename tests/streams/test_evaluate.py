@@ -14,6 +14,7 @@ from hamlearn import streams
 from hamlearn._scores import Scores
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.evaluate import evaluate, scored
+from tests.problems import random_samples
 
 
 class Line:
@@ -170,10 +171,8 @@ def test_a_learner_is_scored_as_by_its_own_predictions():
     assert torch.equal(got[-1].report.y, got[-1].y)
 
 
-def classes(n=200):
-    generator = torch.Generator().manual_seed(2)
-    for _ in range(n):
-        yield hl.Sample(torch.randn(4, generator=generator), torch.randint(4, (), generator=generator))
+def classes():
+    return random_samples(200, 4, 4, (), classes=True)
 
 
 class Guess:
