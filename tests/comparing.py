@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+import hamlearn as hl
+
 
 def same(one: Any, other: Any) -> bool:
     """Equal to the bit: tensors, other values, and dicts, lists and tuples of them."""
@@ -14,3 +16,8 @@ def same(one: Any, other: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     return bool(one == other)
+
+
+def weights(learner: hl.Learner) -> list[torch.Tensor]:
+    """Copies of the weights as they are now."""
+    return [weight.detach().clone() for weight in learner.network.parameters()]

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 import hamlearn as hl
 from hamlearn import reference
+from tests.comparing import same, weights
 from tests.core.test_against_reference import compare, relative
 from tests.core.test_sgd_recovered import MODELS, iris, train_hl
 from tests.problems import NETWORKS, random_problem
@@ -64,7 +65,7 @@ def test_output_net_follows_the_optimizer_bit_for_bit_over_the_iris_run(model, r
     hl_losses, hl_weights = train_hl(hl.Network.feedforward(start), x, y, epochs, make(**settings))
     assert losses[-150:].mean() < losses[:150].mean()
     assert torch.equal(losses, hl_losses)
-    assert all(torch.equal(a, b) for a, b in zip(weights, hl_weights, strict=True))
+    assert same(weights, hl_weights)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -79,7 +80,7 @@ def test_numbers_of_sixteen_bits_follow_the_optimizer_bit_for_bit_too(rule, dtyp
     losses, weights = train(kind(module.parameters(), **settings), module, x[:30], y[:30], 1)
     hl_losses, hl_weights = train_hl(hl.Network.feedforward(start), x[:30], y[:30], 1, make(**settings))
     assert torch.equal(losses, hl_losses)
-    assert all(torch.equal(a, b) for a, b in zip(weights, hl_weights, strict=True))
+    assert same(weights, hl_weights)
 
 
 @pytest.mark.parametrize(
@@ -228,10 +229,6 @@ def flowers(count, dtype=torch.float64):
     return [hl.Sample(x[i : i + 1], y[i : i + 1] if i % 5 else None) for i in range(count)]
 
 
-def weights(learner):
-    return [weight.detach().clone() for weight in learner.network.parameters()]
-
-
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 def test_a_step_without_target_lets_omega_dissipate_and_leaves_v_and_the_count_alone(order):
     learner = plain(hl.Hyper.from_adam(lr=0.01), order=order)
@@ -244,9 +241,7 @@ def test_a_step_without_target_lets_omega_dissipate_and_leaves_v_and_the_count_a
         theta = weights(learner)
         learner.step(sample)
         after = learner.state
-        assert (
-            any(not torch.equal(a, b) for a, b in zip(theta, weights(learner), strict=True)) or order == "parallel"
-        )
+        assert not same(theta, weights(learner)) or order == "parallel"
         if sample.target is None:
             assert after.updates == before.updates
             assert all(torch.equal(after.v[n], before.v[n]) for n in after.v)
@@ -284,7 +279,7 @@ def test_a_learner_goes_on_bit_for_bit_from_a_checkpoint_a_copy_and_a_pickle(tmp
         for one in (learner, *others):
             one.step(sample)
     for other in others:
-        assert all(torch.equal(a, b) for a, b in zip(weights(learner), weights(other), strict=True))
+        assert same(weights(learner), weights(other))
         assert all(torch.equal(learner.state.v[n], v) for n, v in other.state.v.items())
 
 
@@ -342,7 +337,7 @@ def test_a_label_that_comes_at_once_moves_the_weights_as_its_target_would_have()
     here.step(sample)
     later.step(hl.Sample(sample.u, id=1))
     later.step(hl.Label(1, sample.target))
-    assert all(torch.equal(a, b) for a, b in zip(weights(here), weights(later), strict=True))
+    assert same(weights(here), weights(later))
     assert all(torch.equal(here.state.v[n], v) for n, v in later.state.v.items())
     assert here.state.updates == later.state.updates == 1
 

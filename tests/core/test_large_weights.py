@@ -37,6 +37,13 @@ def everything(learner: hl.Learner) -> list[torch.Tensor]:
     return [x.detach().clone() for x in (*learner.network.parameters(), *state.omega.values())]
 
 
+def step_with_sgd(subject: hl.Learner, module: nn.Module, sgd: torch.optim.SGD, sample: hl.Sample) -> None:
+    subject.step(sample)
+    sgd.zero_grad()
+    mse_loss(module(sample.u), sample.target).backward()
+    sgd.step()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_large_weights_follow_sgd_bit_for_bit(dtype, momentum):
@@ -44,12 +51,8 @@ def test_large_weights_follow_sgd_bit_for_bit(dtype, momentum):
     module = copy.deepcopy(subject.network.output)
     sgd = torch.optim.SGD(module.parameters(), lr=0.1, momentum=momentum, dampening=0.3 * momentum)
     for sample in samples(9, dtype):
-        if sample.target is None:
-            continue
-        subject.step(sample)
-        sgd.zero_grad()
-        mse_loss(module(sample.u), sample.target).backward()
-        sgd.step()
+        if sample.target is not None:
+            step_with_sgd(subject, module, sgd, sample)
         assert same(list(subject.network.output.parameters()), list(module.parameters()))
 
 
@@ -132,12 +135,8 @@ def test_weights_near_the_largest_number_move_as_the_others_do():
     module = copy.deepcopy(subject.network.output)
     sgd = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9, dampening=0.3)
     for sample in samples(5, torch.float32):
-        if sample.target is None:
-            continue
-        subject.step(sample)
-        sgd.zero_grad()
-        mse_loss(module(sample.u), sample.target).backward()
-        sgd.step()
+        if sample.target is not None:
+            step_with_sgd(subject, module, sgd, sample)
     assert same(list(subject.network.output.parameters()), list(module.parameters()))
 
 
@@ -186,16 +185,12 @@ def test_a_network_of_nothing_but_large_weights_follows_sgd(momentum):
     hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum)
     subject = hl.Learner(hl.Network.feedforward(module), mse_loss, hyper)
     sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=momentum)
-    for _ in range(3):
-        u, target = torch.randn(2, SIZE), torch.randn(2, SIZE)
+    for sample in random_samples(3, SIZE, SIZE):
         before = module.weight.detach().clone()
         with pytest.raises(hl.errors.NonFiniteError):
-            subject.step(hl.Sample(u, target / 0))
+            subject.step(hl.Sample(sample.u, sample.target / 0))
         assert torch.equal(module.weight, before)
-        subject.step(hl.Sample(u, target))
-        sgd.zero_grad()
-        mse_loss(twin(u), target).backward()
-        sgd.step()
+        step_with_sgd(subject, twin, sgd, sample)
         assert torch.equal(module.weight, twin.weight)
 
 
@@ -219,10 +214,6 @@ def test_large_weights_in_one_memory_both_move(apart, momentum):
     hyper = hl.Hyper.from_sgd(lr=0.1, momentum=momentum)
     subject = hl.Learner(hl.Network.feedforward(module), mse_loss, hyper)
     sgd = torch.optim.SGD(twin.parameters(), lr=0.1, momentum=momentum)
-    for _ in range(3):
-        u, target = torch.randn(2, SIZE), torch.randn(2, SIZE)
-        subject.step(hl.Sample(u, target))
-        sgd.zero_grad()
-        mse_loss(twin(u), target).backward()
-        sgd.step()
+    for sample in random_samples(3, SIZE, SIZE):
+        step_with_sgd(subject, twin, sgd, sample)
         assert same(list(module.parameters()), list(twin.parameters()))

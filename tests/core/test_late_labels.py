@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import hamlearn as hl
-from tests.comparing import same
+from tests.comparing import same, weights
 from tests.problems import make_network, random_samples
 
 
@@ -37,10 +37,6 @@ def samples(count: int, seed: int = 0) -> list[hl.Sample]:
 
 def split(sample: hl.Sample, id: hl.state.Id) -> tuple[hl.Sample, hl.Label]:
     return hl.Sample(sample.u, None, sample.tau, sample.boundary, id=id), hl.Label(id, sample.target)
-
-
-def weights(learner: hl.Learner) -> list[torch.Tensor]:
-    return [w.detach().clone() for w in learner.network.parameters()]
 
 
 def assert_same(one: hl.Learner, other: hl.Learner) -> None:

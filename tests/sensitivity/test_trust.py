@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.comparing import same
+from tests.comparing import same, weights
 from tests.sensitivity.problems import Gated, network_of, stream
 
 MSE = nn.functional.mse_loss
@@ -16,10 +16,6 @@ MSE = nn.functional.mse_loss
 
 def learner_of(network, **setting):
     return hl.Learner(network, MSE, hl.Hyper.from_sgd(lr=0.05, momentum=0.5), credit=hl.Sensitivity(), **setting)
-
-
-def weights(learner):
-    return {name: weight.detach().clone() for name, weight in learner.network.named_parameters()}
 
 
 @pytest.mark.parametrize("cell", [nn.RNNCell, nn.GRUCell, nn.LSTMCell])
