@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from hamlearn.cli import main
 from hamlearn.errors import ConfigError
-from tests.commands import command_line, invoke, plain
+from tests.cli import command_line, invoke, plain
 
 
 @pytest.mark.slow

@@ -20,7 +20,7 @@ from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from hamlearn.experiments.run_build import build_stream
 from hamlearn.experiments.run_config import check
 from hamlearn.hyper import Hyper
-from tests.commands import command_line, invoke
+from tests.cli import command_line, invoke
 
 CONFIG = """
 [run]

@@ -9,7 +9,7 @@ import types
 import pytest
 
 import hamlearn as hl
-from tests.commands import invoke
+from tests.cli import invoke
 from tests.docs.pages import DOCS, ROOT, documented, hook, links, pages
 
 SPACES = [

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import command_line, invoke
+from tests.cli import command_line, invoke
 
 pytestmark = pytest.mark.slow
 

@@ -19,7 +19,7 @@ from hamlearn.experiments.models import MODELS
 from hamlearn.experiments.reproduce import Settings, job, reproduce, results
 from hamlearn.experiments.reproduce.plan import draws, plan
 from hamlearn.experiments.scenarios import SCENARIOS
-from tests.commands import invoke, plain
+from tests.cli import invoke, plain
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,7 @@ from hamlearn.experiments.run import RECORD, REPORT, RESULT, Result, run
 from hamlearn.record.guesses import MeanGuess
 from hamlearn.record.moments import Context, Moment
 from hamlearn.streams import signals
-from tests.commands import invoke
+from tests.cli import invoke
 
 
 class Report:

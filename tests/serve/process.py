@@ -12,7 +12,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.commands import command_line
+from tests.cli import command_line
 
 CONFIG = """
 [network]

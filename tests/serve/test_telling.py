@@ -14,7 +14,7 @@ from hamlearn import _files, record
 from hamlearn.errors import CheckpointError
 from hamlearn.serve import application
 from hamlearn.serve.home import live_page
-from tests.commands import invoke
+from tests.cli import invoke
 from tests.serve.asgi import Served
 from tests.serve.test_learning import same, samples
 

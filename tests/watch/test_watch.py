@@ -18,7 +18,7 @@ from hamlearn.watch import tail
 from hamlearn.watch.server import READERS
 from hamlearn.watch.site import POLICY
 from tests.browser import chromium, needs_chromium
-from tests.commands import invoke
+from tests.cli import invoke
 
 CONFIG = """
 [run]
