@@ -65,6 +65,23 @@ def test_a_label_right_after_its_sample_is_learned_as_if_it_had_come_with_it(kin
     assert late.state.t == at_once.state.t
 
 
+@pytest.mark.parametrize("clock", ["events", "continuous"])
+@pytest.mark.parametrize("kind", ["output", "rate"])
+def test_a_label_is_learned_with_the_time_step_of_its_sample(kind, clock):
+    hyper = hl.Hyper(tau=0.5, eta=0.5, beta=0.1, phi=0.7, clock=clock)
+    (given,) = samples(1)
+    for tau in (0.2, 0.5, 1.3):
+        torch.manual_seed(3)
+        late = hl.Learner(make_network(kind, 3, 4, 2, (1,)).double(), mse_loss, hyper)
+        at_once = copy.deepcopy(late)
+        unlabelled, label = split(replace(given, tau=tau), "a")
+        expected = at_once.step(replace(given, tau=tau))
+        late.step(unlabelled)
+        assert torch.equal(late.step(label).loss, expected.loss)
+        assert same(weights(late), weights(at_once))
+        assert same(late.state.omega, at_once.state.omega)
+
+
 @pytest.mark.parametrize("order", ["sequential", "parallel"])
 def test_a_label_adds_an_impulse_of_its_own_gradient_and_no_time_passes(order):
     subject = learner("rnn", momentum=0.9, order=order)

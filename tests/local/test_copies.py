@@ -23,6 +23,7 @@ SETTINGS = [
     {"hold": 2},
     {"order": "sequential"},
     {"delay_free": True},
+    {"align": True, "clock": "continuous"},
 ]
 
 
@@ -30,7 +31,8 @@ def make(**setting):
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(3)]
     module = nn.Sequential(*layers, nn.Dropout(0.2), nn.BatchNorm1d(3), nn.Linear(3, 2))
-    return LocalLearner(module, nn.functional.mse_loss, hl.Hyper(beta=0.02, eta=0.1, eta_z=0.05), **setting)
+    hyper = hl.Hyper(beta=0.02, eta=0.1, eta_z=0.05, clock=setting.pop("clock", "events"))
+    return LocalLearner(module, nn.functional.mse_loss, hyper, **setting)
 
 
 def samples(count=14):
@@ -133,3 +135,15 @@ def test_flights_that_cannot_be_are_refused_with_nothing_changed(tmp_path, mutat
         learner.load(path)
     assert before[0] == watch.look()
     assert torch.equal(before[1], torch.get_rng_state())
+
+
+@pytest.mark.parametrize("clock", ["events", "continuous"])
+def test_a_checkpoint_of_uneven_samples_in_flight_goes_on_bit_for_bit(clock, tmp_path):
+    given = samples()
+    learner, other = make(align=True, clock=clock), make(align=True, clock=clock)
+    torch.manual_seed(8)
+    for sample in given[:9]:
+        learner.step(sample)
+    learner.save(tmp_path / "learner.safetensors")
+    other.load(tmp_path / "learner.safetensors")
+    assert same(goes_on(other, given[9:]), goes_on(learner, given[9:]))
