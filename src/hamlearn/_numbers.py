@@ -39,12 +39,19 @@ def positive_time(tau: object, error: type[ConfigError] | type[SampleError]) -> 
         )
 
 
+def as_number(value: Any) -> float:
+    """`value` as a float; NaN where it is no number. A text is none, though Python would read it."""
+    if isinstance(value, str | bytes | bytearray):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError):
+        return math.nan
+
+
 def nonnegative(name: str, value: object, t: float | None = None) -> float:
     """`value` as a float; raises unless it is a finite number of at least 0."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        number = math.nan
+    number = as_number(value)
     if not (math.isfinite(number) and number >= 0):
         when = "" if t is None else f" at t={t:g}"
         raise ConfigError(
@@ -55,10 +62,7 @@ def nonnegative(name: str, value: object, t: float | None = None) -> float:
 
 def share(name: str, value: object) -> float:
     """`value` as a float; raises unless it is a number of at least 0 and below 1."""
-    try:
-        number = float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, RuntimeError, OverflowError):
-        number = math.nan
+    number = as_number(value)
     if not 0.0 <= number < 1.0:
         raise ConfigError(
             f"{name}={value!r} must be a number of at least 0 and below 1: what is kept at each step"
@@ -66,10 +70,29 @@ def share(name: str, value: object) -> float:
     return number
 
 
+def fraction(value: object) -> bool:
+    """Whether `value` is a number from 0 to 1."""
+    return 0.0 <= as_number(value) <= 1.0
+
+
+def two_betas(betas: Any) -> tuple[Any, Any]:
+    """β₁ and β₂ as they are given; raises where they are not two."""
+    try:
+        beta1, beta2 = betas
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"betas={betas!r} must be two numbers, as in (0.9, 0.999)") from error
+    return beta1, beta2
+
+
 def check_scaling(name: str, scaling: object) -> None:
     """Raise unless `scaling` can scale weight velocities."""
+    for pattern in scaling if isinstance(scaling, Mapping) else ():
+        if not isinstance(pattern, str):
+            raise ConfigError(f"{name} maps {pattern!r}, which is no name: give patterns over parameter names")
     for value in scaling.values() if isinstance(scaling, Mapping) else (scaling,):
         if isinstance(value, Tensor):
+            if value.is_complex():
+                raise ConfigError(f"{name} is a tensor of {value.dtype}: every entry must be a real number")
             wrong = value[~((value >= 0) & value.isfinite())]
             if wrong.numel():
                 raise ConfigError(f"{name} holds {wrong[0].item():g}: every entry must be finite and at least 0")

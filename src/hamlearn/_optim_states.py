@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn._numbers import nonnegative, positive_time, share
+from hamlearn._numbers import fraction, nonnegative, positive_time, share, two_betas
 from hamlearn.errors import CheckpointError, ConfigError
 
 SETTINGS = {
@@ -46,20 +46,20 @@ def check_group(group: Mapping[str, Any], rule: str) -> None:
         nonnegative(name, group[name])
     if rule == "sgd":
         for name in ("momentum", "dampening"):
-            if not 0.0 <= group[name] <= 1.0:
-                raise ConfigError(f"{name}={group[name]!r} must lie between 0 and 1")
+            if not fraction(group[name]):
+                raise ConfigError(f"{name}={group[name]!r} must be a number between 0 and 1")
     else:
         if not nonnegative("eps", group["eps"]):
             raise ConfigError(f"eps={group['eps']!r} must be above 0: it bounds beta where gradients vanish")
         if rule == "rmsprop":
             share("alpha", group["alpha"])
         else:
-            share("betas[0]", group["betas"][0])
-            share("betas[1]", group["betas"][1])
+            for place, value in enumerate(two_betas(group["betas"])):
+                share(f"betas[{place}]", value)
     positive_time(group["tau"], ConfigError)
     if group["clock"] not in ("events", "continuous"):
         raise ConfigError(f"clock={group['clock']!r} must be 'events' or 'continuous'")
-    for name in (*_OTHER_STEPS, *(("momentum",) if rule == "rmsprop" else ())):
+    for name in (*_OTHER_STEPS, *(() if rule == "sgd" else ("momentum", "dampening"))):
         if group.get(name):
             raise ConfigError(f"{name}={group[name]!r} is a step that hl.optim.HL does not make: leave it out")
     if group.get("decoupled_weight_decay", rule == "adamw") != (rule == "adamw"):
@@ -72,6 +72,8 @@ def check_group(group: Mapping[str, Any], rule: str) -> None:
 def understood(state_dict: dict[str, Any], defaults: Mapping[str, Any], params: list[Tensor]) -> dict[str, Any]:
     """A state as HL writes it; raises where it is of another kind, before anything is taken from it."""
     rule, groups = defaults["rule"], []
+    if not (isinstance(state_dict, Mapping) and {"state", "param_groups"} <= state_dict.keys()):
+        raise CheckpointError("this is no state of an optimizer: give what `optimizer.state_dict()` returned")
     own = {name: defaults[name] for name in ("tau", "clock", "rule")}
     for group in state_dict["param_groups"]:
         missing = {*SETTINGS[rule]} - own.keys() - group.keys()

@@ -9,7 +9,17 @@ from typing import Literal
 
 import numpy as np
 
-from hamlearn._numbers import Scaling, check_scaling, nonnegative, per_time, positive_time, scheduled, share
+from hamlearn._numbers import (
+    Scaling,
+    check_scaling,
+    fraction,
+    nonnegative,
+    per_time,
+    positive_time,
+    scheduled,
+    share,
+    two_betas,
+)
 from hamlearn._numbers import Schedule as Schedule
 from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError, SampleError
@@ -70,7 +80,8 @@ class Hyper:
             positive_time(self.tau, ConfigError)
         for name in ("eta", "phi", "eta_z", "phi_first"):
             value = getattr(self, name)
-            if value is not None and not callable(value):
+            left_out = value is None and name in ("eta_z", "phi_first")
+            if not left_out and not (callable(value) and name != "phi_first"):
                 nonnegative(name, value)
         nonnegative("weight_decay", self.weight_decay)
         if isinstance(self.beta, Mapping):
@@ -119,8 +130,8 @@ class Hyper:
         """
         positive_time(tau, ConfigError)
         for name, value in (("momentum", momentum), ("dampening", dampening)):
-            if not 0.0 <= value <= 1.0:
-                raise ConfigError(f"{name}={value!r} must lie between 0 and 1")
+            if not fraction(value):
+                raise ConfigError(f"{name}={value!r} must be a number between 0 and 1")
         return cls(
             tau=tau,
             eta=(1.0 - momentum) / tau,
@@ -199,10 +210,7 @@ class Hyper:
         shrink: float,
     ) -> Hyper:
         positive_time(tau, ConfigError)
-        try:
-            beta1, beta2 = betas
-        except (TypeError, ValueError) as error:
-            raise ConfigError(f"betas={betas!r} must be two numbers, as in (0.9, 0.999)") from error
+        beta1, beta2 = two_betas(betas)
         beta1, beta2 = share("betas[0]", beta1), share("betas[1]", beta2)
         nonnegative("weight_decay", shrink)
         beta = Adaptive(per_time(lr, tau), keep=beta2, eps=eps, momentum=beta1, shrink=shrink)

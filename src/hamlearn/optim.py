@@ -30,10 +30,11 @@ class HL(Optimizer):
 
     Args:
         params: Parameters, or groups of them with settings of their own.
-        lr: Learning rate τβ; of an adaptive β, its scale.
+        lr: Learning rate τβ; of an adaptive β, its scale. `None`: 1e-3, for `"rmsprop"` 1e-2, as in PyTorch.
         momentum: 1 − τη; 0 keeps no costate. For `"sgd"`.
         dampening: 1 − τφ; without momentum it has no effect, as in SGD. For `"sgd"`.
         weight_decay: Multiple of θ added to the gradient; for `"adamw"`, what θ loses by itself per unit of `lr`.
+            `None`: 0, for `"adamw"` 1e-2, as in PyTorch.
         tau: Time step τ that the other settings are meant for.
         clock: As in `Hyper`. `"events"`: a gap changes only how much ω forgets. `"continuous"`: learning and
             forgetting are both scaled to it, as the equations say.
@@ -63,10 +64,10 @@ class HL(Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
+        lr: float | Tensor | None = None,
         momentum: float = 0.0,
         dampening: float = 0.0,
-        weight_decay: float = 0.0,
+        weight_decay: float | None = None,
         tau: float = 1.0,
         clock: Literal["events", "continuous"] = "events",
         rule: Literal["sgd", "adam", "adamw", "rmsprop"] = "sgd",
@@ -74,16 +75,16 @@ class HL(Optimizer):
         alpha: float = 0.99,
         eps: float = 1e-8,
     ) -> None:
-        if rule not in SETTINGS:
+        if not isinstance(rule, str) or rule not in SETTINGS:
             raise ConfigError(f"rule={rule!r} is not known: use one of {', '.join(map(repr, SETTINGS))}")
         for name, value in (("momentum", momentum), ("dampening", dampening)):
             if value and rule != "sgd":
                 raise ConfigError(f"{name}={value!r} belongs to rule='sgd': leave it out, or give betas for Adam")
         given = {
-            "lr": lr,
+            "lr": (1e-2 if rule == "rmsprop" else 1e-3) if lr is None else lr,
             "momentum": momentum,
             "dampening": dampening,
-            "weight_decay": weight_decay,
+            "weight_decay": (1e-2 if rule == "adamw" else 0.0) if weight_decay is None else weight_decay,
             "tau": tau,
             "clock": clock,
             "betas": betas,
@@ -95,7 +96,8 @@ class HL(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters; settings it does not name are the optimizer's."""
-        check_group({**self.defaults, **param_group}, self.defaults["rule"])
+        if isinstance(param_group, dict):  # of anything else PyTorch says what it is
+            check_group({**self.defaults, **param_group}, self.defaults["rule"])
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -120,6 +122,12 @@ class HL(Optimizer):
             check_group(group, self.defaults["rule"])
             if any(weight.grad.layout is not torch.strided for weight in theta):
                 raise ConfigError("hl.optim.HL takes dense gradients only: build the embedding with sparse=False")
+            if group["rule"] != "sgd" and any(weight.is_complex() for weight in theta):
+                raise ConfigError(
+                    f"rule={group['rule']!r} follows real weights, and one of shape "
+                    f"{list(next(w for w in theta if w.is_complex()).shape)} is complex: use rule='sgd', or "
+                    "torch.view_as_real"
+                )
         for group, theta in groups:
             if theta:
                 self._move(theta, group, 1.0 if tau is None else tau / group["tau"])

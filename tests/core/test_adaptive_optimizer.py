@@ -116,6 +116,8 @@ def test_optimizer_on_the_continuous_clock_takes_the_equations_literally(rule):
         ({"rule": "adam", "eps": 0.0}, "eps=0.0"),
         ({"rule": "adam", "momentum": 0.9}, "momentum=0.9 belongs to rule='sgd'"),
         ({"rule": "rmsprop", "alpha": -0.1}, "alpha=-0.1"),
+        ({"rule": "adam", "betas": 0.9}, "betas=0.9 must be two numbers"),
+        ({"rule": "adam", "betas": (0.9, 0.9, 0.9)}, "must be two numbers"),
     ],
 )
 def test_optimizer_names_the_setting_of_a_rule_that_cannot_be(settings, names):
@@ -123,7 +125,32 @@ def test_optimizer_names_the_setting_of_a_rule_that_cannot_be(settings, names):
         hl.optim.HL(nn.Linear(1, 1).parameters(), **settings)
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_optimizer_has_the_defaults_of_the_rules_own(rule):
+    torch.manual_seed(0)
+    module = MODELS["mlp"]()
+    twin = copy.deepcopy(module)
+    mine, theirs = hl.optim.HL(module.parameters(), rule=rule), RULES[rule][0](twin.parameters())
+    for name in ("lr", "weight_decay"):
+        assert mine.defaults[name] == theirs.defaults[name]
+    for optimizer, its in ((mine, module), (theirs, twin)):
+        loop(optimizer, its, scheduled(optimizer), 0, 5, torch.float32)
+    assert all(torch.equal(p, q) for p, q in zip(module.parameters(), twin.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_complex_weights_are_refused_before_anything_moves(rule):
+    theta = [nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2, dtype=torch.complex64))]
+    for weight in theta:
+        weight.grad = torch.ones_like(weight)
+    with pytest.raises(hl.errors.ConfigError, match=r"of shape \[2\] is complex: use rule='sgd'"):
+        hl.optim.HL(theta, rule=rule).step()
+    assert all(torch.equal(weight, torch.ones_like(weight)) for weight in theta)
+
+
 def test_all_groups_of_an_optimizer_follow_one_rule():
     optimizer = hl.optim.HL(nn.Linear(1, 1).parameters(), rule="adam")
     with pytest.raises(hl.errors.ConfigError, match="rule='sgd' is not that of the optimizer, 'adam'"):
         optimizer.add_param_group({"params": nn.Linear(1, 1).parameters(), "rule": "sgd"})
+    with pytest.raises(hl.errors.ConfigError, match=r"momentum=0\.9"):
+        optimizer.add_param_group({"params": nn.Linear(1, 1).parameters(), "momentum": 0.9})

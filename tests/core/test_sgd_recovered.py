@@ -211,6 +211,10 @@ def test_optimizer_under_autocast_and_grad_scaler_follows_sgd():
         ({"dampening": -0.1}, "dampening=-0.1"),
         ({"tau": 0.0}, "tau=0.0"),
         ({"weight_decay": float("nan")}, "weight_decay=nan"),
+        ({"momentum": None}, "momentum=None"),
+        ({"momentum": "0.9"}, "momentum='0.9'"),
+        ({"weight_decay": "0.1"}, "weight_decay='0.1'"),
+        ({"rule": ["adam"]}, "rule="),
     ],
 )
 def test_optimizer_names_the_setting_that_cannot_be(settings, names):

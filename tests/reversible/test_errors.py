@@ -119,6 +119,9 @@ def test_weights_changed_in_place_before_the_backward_are_an_error():
         (lambda f: Midpoint(f, 2.5, 0.1), "steps=2.5"),
         (lambda f: Midpoint(f, 3, 0.0), "tau=0.0"),
         (lambda f: Midpoint(f, 3, float("nan")), "tau=nan"),
+        (lambda f: Midpoint(f, 3, None), "tau=None"),
+        (lambda f: Midpoint(f, 3, "0.1"), "tau='0.1'"),
+        (lambda f: Midpoint(f, 3, 0.1, bound=None), "bound=None"),
         (lambda f: Midpoint(f, 3, 0.1, memory="none"), "memory='none'"),
         (lambda f: Midpoint(f, 3, 0.1, bound=0.0), "bound=0.0"),
         (lambda f: Midpoint(f, 3, 0.1, bound=float("inf")), "bound=inf"),
@@ -147,6 +150,19 @@ def test_states_and_sequences_that_cannot_work_are_refused():
         MidpointRNN(growing, 0.1, lambda u, h: h[: u[0]])(torch.tensor([[2], [1]]), torch.zeros(3))
     with pytest.raises(SampleError, match="at least one"):
         MidpointRNN(growing, 0.1)(torch.zeros(0, 1), torch.zeros(1))
+    with pytest.raises(SampleError, match="the state h is of type list"):
+        Midpoint(growing, 3, 0.1)([0.0, 0.0])
+
+
+@pytest.mark.parametrize("memory", MODES)
+def test_what_is_no_rate_and_no_output_is_refused(memory):
+    h = torch.ones(3, requires_grad=True)
+    with pytest.raises(SampleError, match="step 0 returned a value of type tuple"):
+        Midpoint(lambda u, h: (h, h), 3, 0.1, memory=memory)(h)
+    with pytest.raises(SampleError, match=r"step 0 returned a tensor of torch.complex64"):
+        Midpoint(lambda u, h: 1j * h, 3, 0.1, memory=memory)(h)
+    with pytest.raises(SampleError, match="readout of step 0 returned a value of type tuple"):
+        MidpointRNN(growing, 0.1, lambda u, h: (h, h), memory=memory)(torch.ones(2, 3), h)
 
 
 def test_a_second_derivative_is_refused():

@@ -14,7 +14,7 @@ from hamlearn.reversible._drive import Drive
 from hamlearn.reversible._errors import RebuildError
 from hamlearn.reversible._grid import Watch
 from hamlearn.reversible._replay import Replay, checksum
-from hamlearn.reversible._rule import Rule
+from hamlearn.reversible._rule import Rule, require_rate
 
 CHANGED = (
     "The cause is an operation that is not deterministic, a module that changes itself when called, or something "
@@ -111,12 +111,20 @@ class Chain:
 
     def rate(self, k: int, u: Any, h: Tensor) -> Tensor:
         """v_k = f_k(u_k, h_k)."""
-        return self.replay.evaluate(2 * k, self.field(k), u, h)
+        v = self.replay.evaluate(2 * k, self.field(k), u, h)
+        require_rate(k, v)
+        return v
 
     def output(self, k: int, u: Any, h_next: Tensor) -> Tensor:
         """y_k = readout(u_k, h_{k+1})."""
         assert self.readout is not None
-        return self.replay.evaluate(2 * k + 1, self.readout, u, h_next)
+        y = self.replay.evaluate(2 * k + 1, self.readout, u, h_next)
+        if not isinstance(y, Tensor):
+            raise SampleError(
+                f"the readout of step {k} returned a value of type {type(y).__name__}: outputs are stacked, so "
+                "return one tensor."
+            )
+        return y
 
     def leaf(self, h: Tensor) -> Tensor:
         """The state as the field is given it, at the root of a graph of one step."""

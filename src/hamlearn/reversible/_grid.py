@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._numbers import as_number
 from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.reversible._errors import GridOverflowError
 
@@ -36,7 +37,7 @@ class Grid:
     """
 
     def __init__(self, bound: float, dtype: torch.dtype) -> None:
-        if not 2.0**-60 <= bound <= 2.0**60:
+        if not 2.0**-60 <= as_number(bound) <= 2.0**60:
             raise ConfigError(
                 f"bound={bound!r} is not a usable range for the states: give the largest magnitude that a "
                 "state may reach, for example bound=64.0."

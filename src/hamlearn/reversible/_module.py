@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -14,7 +13,7 @@ from hamlearn.reversible._costate import Output, run
 from hamlearn.reversible._drive import Drive
 from hamlearn.reversible._grid import Grid, Watch
 from hamlearn.reversible._replay import Replay
-from hamlearn.reversible._rule import Rule
+from hamlearn.reversible._rule import Rule, require_tau
 
 MEMORY = ("reversible", "stored", "checkpoint")
 
@@ -33,8 +32,7 @@ class Reversible(nn.Module):
         preserve_rng: bool,
     ) -> None:
         super().__init__()
-        if not (math.isfinite(tau) and tau > 0):
-            raise ConfigError(f"tau={tau!r} is not a time step: give a positive, finite number.")
+        require_tau(tau)
         if memory not in MEMORY:
             raise ConfigError(f"memory={memory!r} is unknown: choose one of {', '.join(map(repr, MEMORY))}.")
         if verify and not (exact and memory == "reversible"):
@@ -57,10 +55,9 @@ class Reversible(nn.Module):
 
     @torch.compiler.disable
     def _run(self, fields: Sequence[Field], readout: Field | None, steps: int, h: Tensor, drive: Drive) -> Output:
-        if not h.is_floating_point():
-            raise SampleError(
-                f"the state h is {h.dtype}: the midpoint rule moves states of a floating-point type."
-            )
+        if not isinstance(h, Tensor) or not h.is_floating_point():
+            found = h.dtype if isinstance(h, Tensor) else f"of type {type(h).__name__}"
+            raise SampleError(f"the state h is {found}: the midpoint rule moves tensors of a floating-point type.")
         half = h.dtype in (torch.float16, torch.bfloat16)
         dtype = self.state_dtype or (torch.float32 if half else h.dtype)
         grid = Grid(self.bound, dtype) if self.exact else None

@@ -12,14 +12,32 @@ equations and the reversed direction of time cancel.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from hamlearn.errors import SampleError
+from hamlearn._numbers import as_number
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.reversible._grid import Grid
+
+
+def require_tau(tau: object) -> None:
+    """Refuse what is no time step."""
+    if not 0 < as_number(tau) < math.inf:
+        raise ConfigError(f"tau={tau!r} is not a time step: give a positive, finite number.")
+
+
+def require_rate(k: int, v: object) -> None:
+    """Refuse what cannot be the rate of change of a state."""
+    if not isinstance(v, Tensor) or v.is_complex():
+        found = f"a tensor of {v.dtype}" if isinstance(v, Tensor) else f"a value of type {type(v).__name__}"
+        raise SampleError(
+            f"the field of step {k} returned {found}: a field returns the rate of change of the state, one tensor "
+            "of real numbers."
+        )
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,7 @@ class Rule:
 
     def increment(self, k: int, h: Tensor, v: Tensor) -> Tensor:
         """[τ v] for the rate v = f(u_k, h_k, θ), differentiable if v is."""
+        require_rate(k, v)
         if v.shape != h.shape:
             raise SampleError(
                 f"the field of step {k} returned shape {tuple(v.shape)} for a state of shape {tuple(h.shape)}: "
@@ -54,6 +73,9 @@ class Rule:
                 "of the chain."
             )
         v = v.to(self.dtype)
+        if v.stride() != h.stride():
+            # All states lie in memory as the first one does: a kernel may give other bits for another layout.
+            v = torch.empty_like(h.detach()).copy_(v)
         if self.grid is None:
             return v * self.tau
         if v.requires_grad:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hamlearn.errors import ConfigError
 from hamlearn.reversible._chain import Field
 from hamlearn.reversible._grid import Grid, Watch
-from hamlearn.reversible._rule import Rule
+from hamlearn.reversible._rule import Rule, require_tau
 
 Pair = tuple[Tensor, Tensor]
 
@@ -42,8 +40,7 @@ class MidpointCell(nn.Module):
 
     def __init__(self, field: Field, size: int, tau: float, exact: bool = True, bound: float = 64.0) -> None:
         super().__init__()
-        if not (math.isfinite(tau) and tau > 0):
-            raise ConfigError(f"tau={tau!r} is not a time step: give a positive, finite number.")
+        require_tau(tau)
         if exact:
             Grid(bound, torch.float32)  # a bound that cannot work fails here, not at the first token
         self.field, self.size, self.tau, self.exact, self.bound = field, size, tau, exact, bound
