@@ -8,11 +8,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
+from hamlearn._numbers import as_number
 from hamlearn._scores import Prepare, Scores
 from hamlearn._scores.carried import Carried
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.learner import Learner
+from hamlearn.learner._learner import keep_answer
 from hamlearn.state import Label, Sample
+
+_ROUNDING = 1e-12
+"""What rounding may make of a sum of time steps, relatively."""
 
 __all__ = ["Evaluation", "Learns", "evaluate"]
 
@@ -104,7 +109,8 @@ def evaluate(
             late.
         chunk: How many samples the compiled engine takes at a time, at most; `None`: as many as is usual.
 
-    A `Label` in the stream is scored when it arrives, by the prediction that was made for its sample.
+    A `Label` in the stream is scored when it arrives, by the prediction that was made for its sample. A sample
+    that the learner skips is not scored.
 
     While a `Learner` is evaluated without delay, `learner.save` writes the place in the stream and the metrics
     too.
@@ -128,8 +134,8 @@ def evaluate(
     """
     if unit not in ("steps", "time"):
         raise ConfigError(f'unit={unit!r} is not known. Give "steps" or "time".')
-    if not callable(delay) and not delay >= 0:
-        raise ConfigError(f"delay={delay} would have a target come before its input. Give 0 or more.")
+    if not callable(delay) and not as_number(delay) >= 0:
+        raise ConfigError(f"delay={delay!r} would have a target come before its input. Give 0 or more.")
     for name in ("predict", "step"):
         if not callable(getattr(learner, name, None)):
             raise ConfigError(
@@ -213,22 +219,20 @@ def _step_by_step(
             carried.moment += _tau(learner, sample, k)
         if k == first and resume:
             read = scores.read()
-        if isinstance(sample, Label):
-            # It belongs to an answer that was given earlier, which its step tells.
-            return
-        y = predict(sample)
-        if sample.target is not None:
-            scores.update(y, sample.target)
-            read = scores.read()
+        if not isinstance(sample, Label):
+            y = predict(sample)
 
     carried = Carried(stream, {"scores": scores}, first, meet)
     for report in learner.run(carried, resume=resume):
         moment = carried.moment or 0.0
         if isinstance(carried.last, Label):
+            # It belongs to an answer that was given earlier, which its step tells.
             y = report.y
-            if _counts(report):
-                scores.update(y, report.sample.target)
-                read = scores.read()
+        elif report.sample.id is not None and report.sample.target is None:
+            keep_answer(learner, report.sample.id, y)
+        if _counts(report):
+            scores.update(y, report.sample.target)
+            read = scores.read()
         yield Evaluation(carried.taken - 1, moment, report.sample, y, report, *read)
 
 
@@ -242,10 +246,13 @@ def _evaluate(
 
     def learn(k: int, sample: Sample, y: Any, now: float) -> Evaluation:
         nonlocal read
-        if sample.target is not None:
+        report = learner.step(sample)
+        # An aligned local learner may tell of another sample than it was shown.
+        skipped = getattr(report, "skipped", False) and getattr(report, "sample", sample) is sample
+        if sample.target is not None and not skipped:
             scores.update(y, sample.target)
             read = scores.read()
-        return Evaluation(k, now, sample, y, learner.step(sample), *read)
+        return Evaluation(k, now, sample, y, report, *read)
 
     for k, sample in enumerate(stream):
         if isinstance(sample, Label):
@@ -254,11 +261,16 @@ def _evaluate(
             )
         if k:
             moment += 1.0 if unit == "steps" else _tau(learner, sample, k)
-        while waiting and waiting[0][0] <= moment:
+        # Time is a sum of steps, of which rounding may leave a trace.
+        while waiting and waiting[0][0] <= moment * (1 + _ROUNDING):
             _, earlier, old, y = heapq.heappop(waiting)
             yield learn(earlier, old, y, moment)
         y = predict(sample)
         late = delay(k, sample) if callable(delay) else delay
+        if late is not None and not as_number(late) >= 0:
+            raise ConfigError(
+                f"delay is {late!r} for sample {k}. Return 0 or more, or None where no target comes."
+            )
         if late is None:
             sample, late = replace(sample, target=None), 0.0
         if late > 0:
@@ -280,9 +292,15 @@ def _predictor(learner: Any) -> Callable[[Sample], Any]:
         takes_tau = "tau" in inspect.signature(learner.predict).parameters
     except (TypeError, ValueError):
         takes_tau = False
-    if takes_tau:
-        return lambda sample: learner.predict(sample.u, tau=sample.tau)
-    return lambda sample: learner.predict(sample.u)
+
+    def predict(sample: Sample) -> Any:
+        if not isinstance(sample, Sample):
+            raise SampleError(
+                f"the stream holds a {type(sample).__name__}, and no hl.Sample: use hl.Sample(u, target)"
+            )
+        return learner.predict(sample.u, tau=sample.tau) if takes_tau else learner.predict(sample.u)
+
+    return predict
 
 
 def _tau(learner: Any, sample: Sample, k: int) -> float:

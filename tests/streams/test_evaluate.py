@@ -112,6 +112,12 @@ def test_targets_that_come_some_time_late_are_scored_as_in_a_plain_loop():
     assert torch.equal(learner.w, model.w)
 
 
+def test_a_delay_of_three_steps_of_time_is_three_steps_whatever_rounding_says():
+    data = [hl.Sample(s.u, s.target, tau=0.1) for s in problem(200)]
+    got = list(evaluate(Line(3), data, metrics.MAE(), delay=0.3, unit="time"))
+    assert {round(e.moment / 0.1) - e.k for e in got} == {3}
+
+
 def test_delays_that_differ_answer_in_order_of_arrival_and_some_never():
     data = problem(6, gaps=False)
     delays = [5, 1, None, 0, 2, 1]
@@ -229,13 +235,24 @@ def test_what_cannot_be_evaluated_is_refused():
     for settings, message in (
         ({"unit": "days"}, "unit="),
         ({"delay": -1}, "delay=-1"),
+        ({"delay": "soon"}, "delay='soon'"),
         ({"window": 0}, "window=0"),
+        ({"window": 2.5}, "window=2.5"),
+        ({"prepare": 3}, "prepare=3"),
     ):
         with pytest.raises(ConfigError, match=message):
             evaluate(*good, **settings)
     timeless = [hl.Sample(torch.zeros(1)), hl.Sample(torch.zeros(1))]
     with pytest.raises(SampleError, match="sample 1 does not say how much time"):
         list(evaluate(Guess(), timeless, metrics.MAE(), delay=1.0, unit="time"))
+    with pytest.raises(ConfigError, match="delay is -1 for sample 0"):
+        list(evaluate(Guess(), timeless, metrics.MAE(), delay=lambda k, sample: -1))
+    for delay in (0, 1):
+        with pytest.raises(SampleError, match="the stream holds a tuple"):
+            list(evaluate(Line(3), [(torch.zeros(1, 3), torch.zeros(1, 1))], metrics.MAE(), delay=delay))
+    sample = hl.Sample(torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ConfigError, match="'Metrics' does not come to a single number"):
+        list(evaluate(Guess(), [sample], metrics.MAE() + metrics.MSE()))
 
 
 def test_scoring_a_run_by_its_own_outputs_is_test_then_train():

@@ -153,6 +153,51 @@ def test_labels_that_come_later_are_scored_by_the_answer_of_their_time(engine):
     assert got == pytest.approx(expected, abs=1e-6)
 
 
+def test_labels_are_scored_by_the_prediction_that_was_made_and_not_by_a_step_with_dropout(tmp_path):
+    def dropping():
+        torch.manual_seed(0)
+        net = hl.Network.feedforward(nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
+        return hl.Learner(net, nn.functional.mse_loss)
+
+    model, answers, errors, waiting = dropping(), {}, [], set()
+    for number, e in enumerate(evaluate(model, late(), metrics.MAE(), resume=True)):
+        if e.sample.target is None:
+            answers[e.sample.id] = e.y
+        else:
+            assert torch.equal(e.y, answers[e.sample.id])
+            errors.append(abs(float(e.y) - float(e.sample.target)))
+        if number == 30:
+            model.save(tmp_path / "checkpoint")
+            waiting = set(list(answers)[len(errors) :])
+    assert e.scores["MAE"] == pytest.approx(sum(errors) / len(errors))
+    again = dropping()
+    again.load(tmp_path / "checkpoint")
+    rest = list(evaluate(again, late(), metrics.MAE(), resume=True))
+    found = {e.sample.id: e.y for e in rest if e.sample.target is not None}
+    assert len(waiting) in (7, 8)
+    assert all(torch.equal(found[id], answers[id]) for id in waiting)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("what", ["u", "target"])
+def test_samples_that_are_skipped_are_not_scored(engine, what):
+    samples = bare(40)
+    setattr(samples[20], what, torch.full_like(getattr(samples[20], what), float("nan")))
+    model = learner(on_nonfinite="skip")
+    rows = list(evaluate(model, samples, metrics.MAE(), window=5, engine=engine))
+    assert [row.report.skipped for row in rows] == [k == 20 for k in range(40)]
+    assert rows[20].scores == rows[19].scores
+    good = [abs(float(row.y) - float(row.sample.target)) for k, row in enumerate(rows) if k != 20]
+    assert rows[-1].scores["MAE"] == pytest.approx(sum(good) / len(good), abs=1e-5)
+
+
+def test_samples_that_are_skipped_are_not_scored_with_a_delay_either():
+    samples = bare(40)
+    samples[20].target = torch.full_like(samples[20].target, float("nan"))
+    *_, last = evaluate(learner(on_nonfinite="skip"), samples, metrics.MAE(), delay=3)
+    assert last.scores["MAE"] < 10
+
+
 def test_labels_that_come_after_a_resume_find_the_samples_of_before(tmp_path):
     model, got = learner(credit=hl.Cleared()), []
     for e in evaluate(model, late(), metrics.MAE(), resume=True):

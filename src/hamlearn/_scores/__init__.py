@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from numbers import Integral
 from typing import Any
 
 from hamlearn._scores.adapters import Adapter, Prepare, RiverAdapter, TorchAdapter
@@ -15,8 +16,12 @@ class Scores:
     """Several named metrics, each over all samples and, with `window`, over the last so many."""
 
     def __init__(self, metrics: Any, window: int | None, prepare: Prepare | None) -> None:
-        if window is not None and window < 1:
-            raise ConfigError(f"window={window} holds no sample. Give 1 or more, or None for no window.")
+        if window is not None and (isinstance(window, bool) or not isinstance(window, Integral) or window < 1):
+            raise ConfigError(
+                f"window={window!r} holds no whole number of samples. Give 1 or more, or None for no window."
+            )
+        if prepare is not None and not callable(prepare):
+            raise ConfigError(f"prepare={prepare!r} is no function of (y, target). Leave it out, or give one.")
         named = _named(metrics)
         self._counted = 0
         self._all = {name: _adapt(name, metric, prepare) for name, metric in named.items()}
@@ -43,7 +48,7 @@ class Scores:
         """The scores over everything, and over the window; empty before the first prediction was counted."""
         if self._counted == 0:
             return {}, {}
-        return ({n: a.value() for n, a in self._all.items()}, {n: a.value() for n, a in self._last.items()})
+        return ({n: _value(a) for n, a in self._all.items()}, {n: _value(a) for n, a in self._last.items()})
 
     def state_dict(self) -> dict[str, Any]:
         """What the metrics have counted, JSON-able; resuming from it is exact."""
@@ -65,6 +70,16 @@ class Scores:
             for name, adapter in adapters.items():
                 adapter.restore(saved[name])
         self._counted = int(state["counted"])
+
+
+def _value(adapter: Adapter) -> float:
+    try:
+        return adapter.value()
+    except TypeError as error:
+        raise ConfigError(
+            f"the metric {adapter.name!r} does not come to a single number ({error}). Give a list of metrics, or "
+            "others."
+        ) from error
 
 
 def _named(metrics: Any) -> dict[str, Any]:

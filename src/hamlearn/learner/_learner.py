@@ -25,7 +25,7 @@ from hamlearn.learner._snapshot import Snapshot
 from hamlearn.learner._step_blocks import StepRunner
 from hamlearn.learner._stepping import Stepper
 from hamlearn.networks import Network
-from hamlearn.state import Label, Sample, State, StepReport, Trace
+from hamlearn.state import Id, Label, Sample, State, StepReport, Trace
 
 
 class Learner(Snapshot):
@@ -302,6 +302,12 @@ def stepper_of(learner: Learner) -> Stepper:
     """What a learner steps by, for those who let many learners step together; it is where its last report says."""
     learner._settle(hand_over=True)
     return learner._stepper
+
+
+def keep_answer(learner: Learner, id: Id, y: Any) -> None:
+    """Let `y` be the answer that the label of a waiting sample will be told with: what was predicted for it."""
+    stepper = stepper_of(learner)
+    stepper.state = stepper.state._replace(waiting=stepper.state.waiting.answered(id, y))
 
 
 _MADE = {"_stepper", "_reader", "_blocks"}
