@@ -117,6 +117,19 @@ def test_a_forecaster_that_cannot_be_is_refused():
     for arguments, message in (({"lags": 0}, "lags=0"), ({"net": "rnn"}, "net='rnn'")):
         with pytest.raises(ConfigError, match=message):
             HLForecaster(**arguments)
+    for arguments, message in (
+        ({"lags": "x"}, "lags='x'"),
+        ({"unit": None}, "unit=None"),
+        ({"hidden": 0}, "hidden=0"),
+        ({"capacity": -1}, "capacity=-1"),
+        ({"seed": "x"}, "seed='x'"),
+        ({"module": 3}, "module=3"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            HLForecaster(**arguments)
+    for arguments, message in (({"capacity": 0}, "capacity=0"), ({"max_classes": 0}, "max_classes=0")):
+        with pytest.raises(ConfigError, match=message):
+            HLClassifier(**arguments)
     with pytest.raises(ConfigError, match="features for 1 steps"):
         HLForecaster().forecast(2, [{}])
     with pytest.raises(ConfigError, match="net='cnn' is not known"):

@@ -51,9 +51,21 @@ def recurrent(n):
     return hl.Network.recurrent(nn.GRUCell(n, 5), nn.Linear(5, 2))
 
 
+def columnar(n):
+    return hl.Network.recurrent(hl.cells.ColumnarGRU(n, 5), nn.Linear(5, 2))
+
+
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"net": "linear"}, {"net": "rnn"}, {"net": "gru", "credit": hl.Forward()}, {"module": recurrent}],
+    [
+        {},
+        {"net": "linear"},
+        {"net": "rnn"},
+        {"net": "gru", "credit": hl.Forward()},
+        {"net": "gru", "credit": hl.Sensitivity(strict=False)},
+        {"module": recurrent},
+        {"module": columnar, "credit": hl.Sensitivity()},
+    ],
 )
 def test_a_feature_that_appears_changes_nothing_where_it_is_at_its_mean(settings):
     small = learned(HLClassifier(momentum=0.5, **settings))
@@ -151,11 +163,45 @@ def test_what_is_refused_for_its_time_leaves_the_model_as_it_was():
         (HLClassifier(), ({"a": 1.0}, "red"), ({"b": 1.0}, "blue")),
         (HLRegressor(), ({"a": 1.0}, 1.0), ({"b": 1.0}, 2.0)),
     ):
+        before = pickle.dumps(model)
+        with pytest.raises(SampleError, match="no time stamp"):
+            model.learn_one(*bad, t="noon")
+        assert pickle.dumps(model) == before
         model.learn_one(*good, t=5.0)
         before = pickle.dumps(model)
         with pytest.raises(SampleError, match="does not come after"):
             model.learn_one(*bad, t=5.0)
         assert pickle.dumps(model) == before
+
+
+@pytest.mark.parametrize(
+    ("model", "wrong"),
+    [
+        (HLRegressor, [({"a": 1.0}, y) for y in (float("nan"), float("inf"), 1e300, None, "x", [1.0])]),
+        (HLForecaster, [(y,) for y in (float("nan"), float("inf"), 1e300, None, "x", [1.0])]),
+        (HLClassifier, [({"a": 1.0}, y) for y in (float("nan"), torch.tensor(1), ["red"])]),
+        (HLRegressor, [(x, 1.0) for x in (None, [1.0])]),
+        (HLClassifier, [(x, True) for x in (None, [1.0])]),
+        (HLForecaster, [(1.0, [2.0])]),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_and_leaves_the_model_as_it_was(model, wrong):
+    model = model()
+    for k in range(5):
+        model.learn_one(float(k)) if isinstance(model, HLForecaster) else model.learn_one({"a": float(k)}, k % 2)
+    before = pickle.dumps(model)
+    for arguments in wrong:
+        with pytest.raises(SampleError):
+            model.learn_one(*arguments)
+        assert pickle.dumps(model) == before
+
+
+def test_a_feature_too_large_for_its_square_counts_as_its_mean():
+    model = learned(HLRegressor())
+    twin = pickle.loads(pickle.dumps(model))
+    model.learn_one({"a": 1e300, "b": 1.0}, 1.0)
+    twin.learn_one({"b": 1.0}, 1.0)
+    assert model.predict_one({"a": 1.0, "b": 1.0}) == twin.predict_one({"a": 1.0, "b": 1.0})
 
 
 def test_a_date_without_a_zone_is_utc_as_in_streams():

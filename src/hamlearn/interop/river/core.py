@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
 import torch
 from torch import nn
 
 from hamlearn import _checkpoint
+from hamlearn._numbers import as_number
 from hamlearn.credit import Cleared, Credit
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper, Schedule
@@ -87,6 +90,14 @@ class Core:
         y: list[float] = self.learner.predict(torch.tensor(self._fitted(u)), tau=self.tau(t)).double().tolist()
         return y
 
+    @staticmethod
+    def require_time(core: Core | None, t: Any) -> None:
+        """Refuse a time that cannot be, before anything has moved."""
+        if core is not None:
+            core.tau(t)
+        elif t is not None:
+            to_seconds(t, "t")
+
     def tau(self, t: Any) -> float | None:
         """The time since the last sample that was learned; refuses what does not come after it."""
         if t is None:
@@ -126,6 +137,7 @@ class Named:
     outputs: int
 
     def __post_init__(self) -> None:
+        require_count("hidden", self.hidden)
         if self.net not in NETS:
             raise ConfigError(f"net={self.net!r} is not known. Give one of {', '.join(NETS)}.")
 
@@ -147,6 +159,17 @@ class Named:
             return Network.feedforward(nn.Sequential(first, nn.Tanh(), readout))
         cell = (nn.RNNCell if self.net == "rnn" else nn.GRUCell)(inputs, self.hidden)
         return Network.recurrent(cell, readout)
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is a whole number, of Python's or NumPy's."""
+    return isinstance(value, Integral) and not isinstance(value, bool)
+
+
+def require_count(name: str, value: Any, least: int = 1) -> None:
+    """Refuse what is no whole number of at least so many."""
+    if not is_whole(value) or value < least:
+        raise ConfigError(f"{name}={value!r} is no number of places. Give a whole number of at least {least}.")
 
 
 def make_plan(
@@ -177,6 +200,13 @@ def make_plan(
         )
     if hyper is None:
         hyper = Hyper.from_sgd(lr=lr if given is None else given, momentum=momentum)
-    if not unit > 0:
-        raise ConfigError(f"unit={unit!r} is no length of time. Give a number above 0.")
+    if not 0 < as_number(unit) < math.inf:
+        raise ConfigError(f"unit={unit!r} is no length of time. Give a number above 0, in seconds for datetimes.")
+    if not callable(make):
+        raise ConfigError(
+            f"module={make!r} is no function from the number of features to a torch.nn.Module, as in "
+            "module=lambda n: torch.nn.Linear(n, 1)."
+        )
+    if not is_whole(seed):
+        raise ConfigError(f"seed={seed!r} is no whole number. Give one.")
     return Plan(make, loss, hyper, Cleared() if credit is None else credit, unit, seed)

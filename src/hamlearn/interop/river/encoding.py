@@ -6,11 +6,46 @@ import math
 from collections.abc import Hashable, Mapping
 from typing import Any
 
+from torch import Tensor
+
+from hamlearn.errors import SampleError
 from hamlearn.streams.cells import is_missing
 from hamlearn.streams.moments import Standard
 from hamlearn.streams.places import Places, name_of, shared
 
-__all__ = ["Encoder", "Standard"]
+__all__ = ["Encoder", "Standard", "require_class", "require_features", "require_number"]
+
+_LARGEST = 1e150
+"""Of larger numbers the squares, which a standard deviation needs, would not be finite."""
+
+
+def require_number(y: Any) -> float:
+    """A target as a number; refuses one that would spoil the mean of all targets for good."""
+    try:
+        number = float(y)
+    except (TypeError, ValueError, RuntimeError):
+        number = math.nan
+    if isinstance(y, str | bytes) or not abs(number) < _LARGEST:
+        raise SampleError(
+            f"y={y!r} is no finite number that could be learned: leave out what has no target, and look where it "
+            "comes from"
+        )
+    return number
+
+
+def require_features(x: Any) -> None:
+    """Refuse what holds no features by name."""
+    if not isinstance(x, Mapping):
+        raise SampleError(f"x is a {type(x).__name__}: give the features by name, as in {{'size': 1.0}}")
+
+
+def require_class(y: Any) -> None:
+    """Refuse what would be another class every time it comes."""
+    if isinstance(y, Tensor) or not isinstance(y, Hashable) or y != y:
+        raise SampleError(
+            f"y={y!r} is no class, since it is not equal to itself when it comes again: give a text, a whole "
+            "number or a truth value (y.item() of a tensor), and leave out what has no label"
+        )
 
 
 class Encoder:
@@ -68,6 +103,7 @@ class Encoder:
 
 
 def _features(x: Mapping[Any, Any]) -> list[tuple[Hashable, float, bool]]:
+    require_features(x)
     features: list[tuple[Hashable, float, bool]] = []
     for name, value in x.items():
         if is_missing(value):
@@ -78,9 +114,9 @@ def _features(x: Mapping[Any, Any]) -> list[tuple[Hashable, float, bool]]:
             continue
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, RuntimeError):
             # A date or an object says nothing as a number: time comes in by the keyword t.
             continue
-        if math.isfinite(number):
+        if abs(number) < _LARGEST:
             features.append((name, number, True))
     return features

@@ -15,8 +15,8 @@ from torch.nn import functional
 from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper, Schedule
-from hamlearn.interop.river.core import Core, Module, Named, make_plan
-from hamlearn.interop.river.encoding import Encoder, Standard
+from hamlearn.interop.river.core import Core, Module, Named, make_plan, require_count
+from hamlearn.interop.river.encoding import Encoder, Standard, require_class, require_features, require_number
 
 RATE = 0.05
 """The learning rate where none is given: near the best of a grid on most streams of standardized numbers."""
@@ -49,7 +49,8 @@ class _Choices:
 
     def _begin(self, loss: Any, outputs: int) -> None:
         """Nothing has been learned yet: the network is made when the first features are seen."""
-        make = self.module or Named(self.net, self.hidden, outputs)
+        require_count("capacity", self.capacity)
+        make = Named(self.net, self.hidden, outputs) if self.module is None else self.module
         rates = (self.lr, self.momentum, self.hyper)
         self._encoder = Encoder(self.capacity)
         self._plan = make_plan(make, loss, RATE, rates, self.credit, self.unit, self.seed)
@@ -93,6 +94,7 @@ class HLClassifier(_Choices, base.Classifier):
     def __post_init__(self) -> None:
         self._classes: dict[Hashable, int] = {}
         self._loss = _SeenClasses()
+        require_count("max_classes", self.max_classes)
         self._begin(self._loss, self.max_classes)
 
     @property
@@ -101,11 +103,12 @@ class HLClassifier(_Choices, base.Classifier):
 
     def learn_one(self, x: dict[Any, Any], y: Any, t: Any = None) -> None:
         """Learn that `x` is a `y`, at time `t` (a number or a datetime)."""
-        if self._core is not None:
-            # What is refused is refused before anything has moved.
-            self._core.tau(t)
-            if y not in self._classes:
-                self._check_room(x, y, self._core)
+        # What is refused is refused before anything has moved.
+        require_class(y)
+        require_features(x)
+        Core.require_time(self._core, t)
+        if self._core is not None and y not in self._classes:
+            self._check_room(x, y, self._core)
         self._classes.setdefault(y, len(self._classes))
         self._encoder.learn(x)
         u = vector(self._encoder, x)
@@ -158,15 +161,15 @@ class HLRegressor(_Choices, base.Regressor):
 
     def learn_one(self, x: dict[Any, Any], y: float, t: Any = None) -> None:
         """Learn that `x` goes with `y`, at time `t` (a number or a datetime)."""
-        if self._core is not None:
-            # What is refused is refused before anything has moved.
-            self._core.tau(t)
+        # What is refused is refused before anything has moved.
+        y = require_number(y)
+        Core.require_time(self._core, t)
         self._encoder.learn(x)
-        self._scale.update(float(y))
+        self._scale.update(y)
         u = vector(self._encoder, x)
         if self._core is None:
             self._core = Core(self._plan, len(u))
-        self._core.learn(u, torch.tensor([self._scale.apply(float(y))]), t)
+        self._core.learn(u, torch.tensor([self._scale.apply(y)]), t)
 
     def predict_one(self, x: dict[Any, Any], t: Any = None) -> float:
         """The number that goes with `x`; nothing moves."""

@@ -13,8 +13,8 @@ from torch.nn import functional
 from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper, Schedule
-from hamlearn.interop.river.core import Core, Module, Named, make_plan
-from hamlearn.interop.river.encoding import Encoder, Standard
+from hamlearn.interop.river.core import Core, Module, Named, is_whole, make_plan, require_count
+from hamlearn.interop.river.encoding import Encoder, Standard, require_number
 
 RATE = 0.01
 """The learning rate where none is given: changes of a series are mostly noise, which small steps average out."""
@@ -66,8 +66,9 @@ class HLForecaster(Forecaster):
         capacity: int = 16,
         seed: int = 0,
     ) -> None:
-        if lags < 1:
-            raise ConfigError(f"lags={lags} sees no past. Give 1 or more.")
+        if not is_whole(lags) or lags < 1:
+            raise ConfigError(f"lags={lags!r} sees no past. Give 1 or more.")
+        require_count("capacity", capacity, 0)
         if net not in ("linear", "mlp"):
             raise ConfigError(f'net={net!r} is not known. Give "linear" or "mlp": the past comes in by lags.')
         self.lags, self.net, self.hidden, self.module = lags, net, hidden, module
@@ -76,21 +77,22 @@ class HLForecaster(Forecaster):
         self._encoder = Encoder(capacity)
         self._size = Standard()
         self._past: deque[float] = deque(maxlen=lags + 1)
-        make = module or Named(net, hidden, 1)
+        make = Named(net, hidden, 1) if module is None else module
         loss = functional.huber_loss
         self._core = Core(make_plan(make, loss, RATE, (lr, momentum, hyper), credit, unit, seed), lags)
 
     def learn_one(self, y: float, x: dict[Any, Any] | None = None, t: Any = None) -> None:
         """Learn that the series came to `y`, with features `x`, at time `t` (a number or a datetime)."""
         # What is refused is refused before anything has moved.
+        y = require_number(y)
         self._core.tau(t)
         self._encoder.learn(x or {})
         if self._past:
-            change = float(y) - self._past[0]
+            change = y - self._past[0]
             self._size.update(abs(change))
             target = torch.tensor([change / self._scale])
             self._core.learn(self._input(self._past, x), target, t)
-        self._past.appendleft(float(y))
+        self._past.appendleft(y)
 
     def forecast(self, horizon: int, xs: list[dict[Any, Any]] | None = None) -> list[float]:
         """The next `horizon` values; nothing moves."""

@@ -8,15 +8,17 @@ from torch import Tensor, nn
 from hamlearn import _checkpoint, _tree
 from hamlearn.errors import ConfigError
 from hamlearn.learner import Learner
+from hamlearn.learner._learner import stepper_of
 
 
 def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
     """`new`, a learner of a larger network that has not begun, with all that `old` has come to.
 
     Each weight, costate and buffer of `old` takes the first places along each dimension of its namesake in `new`.
-    What is added keeps the value that `new` began with, costates begin at 0. Where the inputs are first multiplied
-    by a matrix, an input of 0 at the new places gives the output that `old` would give. Tokens that wait for an
-    echo have fewer inputs: they are dropped, and the state starts anew, as after a boundary.
+    What is added keeps the value that `new` began with, costates and sensitivities begin at 0. Where the inputs
+    are first multiplied by a matrix, an input of 0 at the new places gives the output that `old` would give.
+    Tokens that wait for an echo have fewer inputs: they are dropped, and the state starts anew, as after a
+    boundary.
 
     Args:
         old: It is left as it was, but for tokens that waited.
@@ -38,9 +40,11 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
                 f"{_tree.describe(begun)}. Let its size not depend on the number of features."
             )
     begin, kept = new.state_dict(), old.state_dict()
-    kept["tensors"] = {
-        name: _placed(tensor, begin["tensors"].get(name)) for name, tensor in kept["tensors"].items()
-    }
+    carry, order = stepper_of(old).state.carry, stepper_of(new).parts.order
+    # Inputs that were always 0 have left the state insensitive to their weights.
+    first = {f"E/{index}": leaf for index, leaf in enumerate(order.first(carry.h, carry.spec) if carry.E else ())}
+    larger = begin["tensors"] | first
+    kept["tensors"] = {name: _placed(tensor, larger.get(name)) for name, tensor in kept["tensors"].items()}
     kept["about"]["model"] = begin["about"]["model"]
     kept["layout"] = _checkpoint.layout(kept["tensors"])
     with torch.random.fork_rng(devices=[]):
