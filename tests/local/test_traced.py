@@ -1,5 +1,6 @@
 """Plain modules as graphs: nodes from the calls, edges from the flow of data, exact gradients along them."""
 
+import contextlib
 import copy
 
 import pytest
@@ -142,14 +143,39 @@ def of(forward):
         def __init__(self):
             super().__init__()
             self.a = nn.Linear(3, 3)
+            self.gain, self.names, self.plain = 2.0, ["x"], [torch.ones(3)]
+            self.register_buffer("count", torch.zeros(3))
 
     Net.forward = forward
     return Net()
 
 
+def without_gradients(self, u):
+    with torch.no_grad():
+        h = self.a(u)
+    return self.a(h)
+
+
+def half_precision(self, u):
+    with torch.autocast("cpu", torch.bfloat16):
+        h = self.a(u)
+    return self.a(h.double())
+
+
+def counting(self, u):
+    self.count.add_(1)
+    return self.a(u) * self.count
+
+
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
+        (lambda self, u: self.a(u) * (2 if self.training else 1), "other things where self.training is False"),
+        (lambda self, u: torch.dropout(self.a(u), 0.5, self.training), "self.training is False.*use modules"),
+        (lambda self, u: self.a(u) + torch.randn(3), "other things each time.*random numbers"),
+        (without_gradients, "without gradients"),
+        (half_precision, "under autocast"),
+        (counting, "writes to a tensor of the module"),
         (lambda self, u: self.a(u) if u.sum() > 0 else u, "cannot be traced .*must not depend on values"),
         (lambda self, u, v: self.a(u) + v, r"takes \['u', 'v'\], and a traced module has one input"),
         (lambda self, u: (self.a(u), u), "returns tuple of several values"),
@@ -161,6 +187,58 @@ def of(forward):
 def test_what_is_no_graph_of_one_input_and_one_output_is_refused_with_a_remedy(forward, message):
     with pytest.raises(ConfigError, match=message):
         LocalLearner(of(forward), mse_loss, STILL)
+
+
+def test_nothing_is_left_in_a_module_that_was_traced_or_refused():
+    drawn = torch.get_rng_state()
+    for forward in (
+        counting,
+        lambda self, u: self.a(u) + torch.randn(3),
+        lambda self, u: self.a(u) + torch.ones(3),
+    ):
+        net = of(forward)
+        torch.set_rng_state(drawn)
+        before = dict(vars(net))
+        with contextlib.suppress(ConfigError):
+            LocalLearner(net, mse_loss, STILL)
+        assert vars(net).keys() == before.keys()
+        assert torch.equal(net.count, torch.zeros(3))
+        assert torch.equal(torch.get_rng_state(), drawn)
+        assert net.training
+
+
+CHANGES = {
+    "a number": lambda net: setattr(net, "gain", 3.0),
+    "a buffer": lambda net: setattr(net, "count", torch.ones(3)),
+    "a tensor in a list": lambda net: net.plain.__setitem__(0, torch.zeros(3)),
+    "a hook": lambda net: net.register_forward_hook(lambda *_: None),
+}
+
+
+@pytest.mark.parametrize("again", [lambda x: x, copy.deepcopy])
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_forward_that_became_another_is_refused_and_one_that_did_not_goes_on(change, again):
+    net = of(lambda self, u: self.gain * self.a(u) + self.count + self.plain[0])
+    learner = again(LocalLearner(net, mse_loss, hl.Hyper(), align=True))
+    sample = hl.Sample(torch.randn(2, 3), torch.randn(2, 3))
+    learner.step(sample)
+    learner.module.names.append("y")  # of no consequence
+    learner.module.count.add_(1)  # is seen
+    learner.step(sample)
+    assert torch.equal(learner.predict(sample.u), learner.module.eval()(sample.u))
+    learner.module.train()
+    CHANGES[change](learner.module)
+    with pytest.raises(ConfigError, match=r"after its forward had been traced|has hooks"):
+        learner.step(sample)
+    with pytest.raises(ConfigError, match=r"after its forward had been traced|has hooks"):
+        learner.predict(sample.u)
+
+
+def test_hooks_that_would_not_be_called_are_refused():
+    net = of(lambda self, u: self.a(u).relu())
+    net.register_forward_hook(lambda *_: None)
+    with pytest.raises(ConfigError, match="Net has hooks"):
+        LocalLearner(net, mse_loss, STILL)
 
 
 def test_what_is_written_in_place_is_computed_beside_the_state_of_the_other_node():

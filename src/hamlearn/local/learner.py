@@ -232,6 +232,8 @@ class LocalLearner(LocalSnapshot):
         been held for `hold` ticks from the present state on.
         """
         wiring = self._system.wiring
+        if wiring.fixed is not None:
+            wiring.fixed.check()
         with evaluating(self.module):
             if wiring.cycle() is None:
                 return self._system.read(wiring.forward(u))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from torch import fx, nn
 
 from hamlearn.errors import ConfigError
+from hamlearn.local.fixed import REMEDY as _REMEDY
+from hamlearn.local.fixed import Fixed, Trace, hooked, hooks_of, other_mode, traces
 
 _SHAPES = {"size", "dim", "numel", "ndimension"}
 _ABOUT = {"shape", "ndim", "dtype", "device"}
@@ -17,20 +19,19 @@ _NOT_IN_PLACE = {
     operator.imul: operator.mul,
     operator.itruediv: operator.truediv,
 }
-_REMEDY = "Build an hl.local.Graph, which says itself what its nodes and edges are"
-
 Piece = tuple[str, nn.Module, tuple[str, ...]]
 """A node: its name, what it computes, and what it reads."""
 
 
-def traced(module: nn.Module) -> tuple[list[Piece], str]:
-    """The nodes of a module in the order of its calls, and the name of the one that is its output.
+def traced(module: nn.Module) -> tuple[list[Piece], str, Fixed]:
+    """The nodes of a module in the order of its calls, the name of the output, and whether it is still so.
 
     Every module that is called is a node. A function of a value that nobody else reads belongs to the node that
     makes that value: a ReLU after a layer, the sum of a layer and a skip. Others are nodes of their own.
 
     Raises:
-        ConfigError: The forward cannot be traced, or is no graph of one input and one output.
+        ConfigError: The forward cannot be traced, does other things when it is traced again or in evaluation
+            mode, or is no graph of one input and one output.
 
     Example:
         >>> class Residual(nn.Module):
@@ -43,7 +44,12 @@ def traced(module: nn.Module) -> tuple[list[Piece], str]:
         >>> [(name, sources) for name, _, sources in traced(Residual())[0]]
         [('a', ('u',)), ('b', ('a',))]
     """
-    graph = _graph_of(module)
+    with traces(module) as trace:
+        graph, found = _trace_of(module, trace)
+        return *_pieces(module, graph), Fixed(module, found)
+
+
+def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     result = next(node for node in graph.nodes if node.op == "output").args[0]
     kind = type(module).__name__
@@ -53,8 +59,6 @@ def traced(module: nn.Module) -> tuple[list[Piece], str]:
     if not isinstance(result, fx.Node) or result is inputs[0]:
         said = "its input" if result is inputs[0] else f"{type(result).__name__} of several values"
         raise ConfigError(f"the forward of {kind} returns {said}, and a node returns one tensor. {_REMEDY}")
-    for node in graph.nodes:
-        _mend(node, kind)
     used = _used(result)
     calls = [node for node in graph.nodes if node in used and node is not inputs[0] and not _is_inline(node)]
     groups = _groups(calls, result)
@@ -62,15 +66,37 @@ def traced(module: nn.Module) -> tuple[list[Piece], str]:
     return [_piece(module, group, names) for group in groups], names[result]
 
 
-def _graph_of(module: nn.Module) -> fx.Graph:
+def _trace_of(module: nn.Module, trace: Callable[[], tuple[fx.Graph, Trace]]) -> tuple[fx.Graph, Trace]:
+    kind = type(module).__name__
     try:
-        return fx.Tracer().trace(module)
+        _, again = trace()
+        with other_mode(module):
+            _, other = trace()
+        graph, found = trace()
+    except ConfigError:
+        raise
     except Exception as error:
         raise ConfigError(
-            f"the forward of {type(module).__name__} cannot be traced ({type(error).__name__}: {error}): what it "
-            "calls must not depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and "
-            f"functions. {_REMEDY}"
+            f"the forward of {kind} cannot be traced ({type(error).__name__}: {error}): what it calls must not "
+            "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
+            f"{_REMEDY}"
         ) from error
+    for one in found.through:
+        if hooks_of(one):
+            raise hooked(one)
+    for node in graph.nodes:
+        _mend(node, kind)
+    if not found.same(again):
+        raise ConfigError(
+            f"the forward of {kind} does other things each time it is traced, such as drawing random numbers of a "
+            f"fixed shape, and would go on with those of one time. {_REMEDY}"
+        )
+    if not found.same(other):
+        raise ConfigError(
+            f"the forward of {kind} does other things where self.training is {not module.training}, and would not "
+            f"any more: use modules, such as nn.Dropout. {_REMEDY}"
+        )
+    return graph, found
 
 
 def _used(result: fx.Node) -> set[fx.Node]:

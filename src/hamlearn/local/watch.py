@@ -46,6 +46,7 @@ class ModuleWatch:
         count = -(-len(layers) // _AT_ONCE)
         self._parts = [_Part([], layers[k::count], members[k::count]) for k in range(count)]
         self._turn = 0
+        self._fixed = system.wiring.fixed
 
     @property
     def parts(self) -> int:
@@ -55,6 +56,8 @@ class ModuleWatch:
     def check(self) -> None:
         """Raise where the module is another than the learner was built from."""
         self._always.check()
+        if self._fixed is not None:
+            self._fixed.check()
         for held, size in self._sizes:
             if len(held) != size:
                 raise _exchanged()

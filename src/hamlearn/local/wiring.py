@@ -14,6 +14,7 @@ from torch.func import functional_call
 from hamlearn import _tree
 from hamlearn._replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
+from hamlearn.local.fixed import Fixed
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.local.narrow import widened
 from hamlearn.local.neurons import Neurons
@@ -73,7 +74,8 @@ class Wiring:
     """Nodes in order (topological where there is no cycle), inputs, outputs and first states.
 
     A part of a larger graph reads as inputs what other parts show; along `borders`, which are those of its inputs
-    that are nodes elsewhere, costates leave it. The root then holds more modules than the part's own.
+    that are nodes elsewhere, costates leave it. The root then holds more modules than the part's own. Of a root
+    whose forward was traced, `fixed` knows whether it is still the same.
     """
 
     root: nn.Module
@@ -84,6 +86,7 @@ class Wiring:
     read: Callable[[Tensor], Tensor] | None = None
     borders: tuple[str, ...] = ()
     whole: bool = True
+    fixed: Fixed | None = None
 
     def computing_in(self, wide: torch.dtype) -> Wiring:
         """The same, with nodes that widen their weights."""
@@ -166,8 +169,8 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
         chain = zip(names, module, ["u", *names], strict=False)
         wiring = Wiring(module, tuple(Node(n, m, (s,)) for n, m, s in chain), ("u",), (names[-1],))
     elif isinstance(module, nn.Module) and list(module.parameters()):
-        pieces, output = traced(module)
-        wiring = Wiring(module, tuple(Node(*piece) for piece in pieces), ("u",), (output,))
+        pieces, output, fixed = traced(module)
+        wiring = Wiring(module, tuple(Node(*piece) for piece in pieces), ("u",), (output,), fixed=fixed)
     else:
         raise ConfigError(
             f"a LocalLearner takes an nn.Module with weights, a Graph or Neurons, not {type(module).__name__}"
@@ -197,7 +200,7 @@ def _merge(wiring: Wiring, groups: int | Sequence[int]) -> Wiring:
             raise ConfigError(f"groups={groups!r}: output {name!r} is inside a group: end a group with it")
     merged = tuple(group[0] if len(group) == 1 else _merged(group) for group in members)
     h0 = {node.name: wiring.h0[node.name] for node in merged if node.name in wiring.h0}
-    return Wiring(wiring.root, merged, wiring.inputs, wiring.outputs, h0)
+    return replace(wiring, nodes=merged, h0=h0)
 
 
 def _starts(groups: int | Sequence[int], count: int) -> list[int]:
