@@ -346,6 +346,7 @@ NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
         (lambda: hl.Learner(nn.Linear(1, 1), print, hl.Hyper()), r"Linear: wrap it.*feedforward"),
         (lambda: hl.Learner(NET, print, {"lr": 1}), r"hyper is a dict.*hl.Hyper"),
         (lambda: hl.Learner(NET, print, hl.Hyper(), order="backward"), r"order='backward'.*'parallel'"),
+        (lambda: hl.Learner(NET, print, hl.Hyper()).run([], max_steps=2.5), r"max_steps=2\.5"),
         (lambda: hl.Learner(NET, print, hl.Hyper(), credit=hl.Cleared), r"credit=.*hl.Cleared\(\)"),
         (lambda: hl.Learner(NET, print, hl.Hyper(), reset_h="never"), r"reset_h='never'.*'boundary'"),
         (lambda: hl.Learner(NET, print, hl.Hyper(), integrator="euler"), r"integrator='euler'.*hl.Euler"),

@@ -10,6 +10,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.learner._blocks import BlockRunner
 from hamlearn.learner._running import Reader
 from hamlearn.learner._saving import SavableLearner
+from hamlearn.learner._setting import check_steps
 from hamlearn.state import Sample
 
 
@@ -48,6 +49,7 @@ class Owner(SavableLearner):
         """A report for each sample of the stream, by the engine of this name."""
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
+        check_steps(max_steps)
         self._settle()
         runner = self._runner() if engine == "compiled" else None
         if runner is not None:

@@ -22,7 +22,7 @@ from hamlearn.learner._population_blocks import PopulationRunner, how_members_di
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._population_saving import PopulationSaving
 from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import check_chunk
+from hamlearn.learner._setting import check_chunk, check_steps
 from hamlearn.networks import Network
 from hamlearn.state import Label, Sample
 
@@ -216,6 +216,7 @@ class Population(PopulationSaving):
         """
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
+        check_steps(max_steps)
         size = check_chunk(chunk, bool(self._steppers[0].parts.devices))
         self._check_source(stream)
         # A member may have been run alone meanwhile, and have run ahead of the reports that were read.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Literal, NamedTuple
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -49,6 +50,12 @@ def check_late(late: object) -> int:
     if isinstance(late, bool) or not isinstance(late, int) or late < 0:
         raise ConfigError(f"late={late!r} must be a whole number of samples, 0 or more")
     return late
+
+
+def check_steps(max_steps: Any) -> None:
+    """Raise unless it is a number of samples to take at most, or `None`."""
+    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, Integral)):
+        raise ConfigError(f"max_steps={max_steps!r} must be a whole number of samples, or None")
 
 
 def check_chunk(chunk: object, on_gpu: bool) -> int:

@@ -19,7 +19,7 @@ from hamlearn.local.checkpoints import LocalSnapshot
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
 from hamlearn.local.fused import FusedRunner, fit, unavailable
-from hamlearn.local.setting import check_setting
+from hamlearn.local.setting import check_loss, check_setting
 from hamlearn.local.stacked import LayerStack
 from hamlearn.local.system import LocalSystem, Losses, OrderName
 from hamlearn.local.ticker import Ticker
@@ -84,6 +84,7 @@ class LocalLearner(LocalSnapshot):
         compute_dtype: torch.dtype | None = None,
     ) -> None:
         check_setting(hyper, hold, align, delay_free, order, on_nonfinite)
+        check_loss(loss)
         wiring = wire(module, groups)
         cycle = wiring.cycle() if delay_free else None
         if cycle:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,6 +16,13 @@ from hamlearn.hyper import Hyper
 if TYPE_CHECKING:
     from hamlearn.local.system import LocalSystem
     from hamlearn.local.ticker import Ticker
+
+
+def check_loss(loss: object) -> None:
+    """Raise unless it is a loss, or a mapping from outputs to losses."""
+    for one in loss.values() if isinstance(loss, Mapping) else (loss,):
+        if not callable(one):
+            raise ConfigError(f"loss={one!r} must be a function of (y, target) that returns a scalar")
 
 
 def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, order: str, nonfinite: str) -> None:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
+from hamlearn.local.fixed import hooked, hooks_of
 from hamlearn.local.layers import module_hooks, settings_of
 from hamlearn.local.stacked import LayerStack
 from hamlearn.local.system import LocalSystem
@@ -47,6 +48,9 @@ class ModuleWatch:
         self._parts = [_Part([], layers[k::count], members[k::count]) for k in range(count)]
         self._turn = 0
         self._fixed = system.wiring.fixed
+        root = system.wiring.root
+        # Its parts are called, and not the root itself.
+        self._uncalled = [root] if isinstance(root, nn.Sequential) and self._fixed is None else []
 
     @property
     def parts(self) -> int:
@@ -58,6 +62,9 @@ class ModuleWatch:
         self._always.check()
         if self._fixed is not None:
             self._fixed.check()
+        for module in self._uncalled:
+            if hooks_of(module):
+                raise hooked(module)
         for held, size in self._sizes:
             if len(held) != size:
                 raise _exchanged()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from numbers import Integral
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch.func import functional_call
 from hamlearn import _tree
 from hamlearn._replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
-from hamlearn.local.fixed import Fixed
+from hamlearn.local.fixed import Fixed, hooked, hooks_of
 from hamlearn.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.local.narrow import widened
 from hamlearn.local.neurons import Neurons
@@ -166,6 +167,8 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
         wiring = Wiring(module, nodes, module.inputs, module.outputs, module.h0)
     elif isinstance(module, nn.Sequential) and len(module) and type(module).forward is nn.Sequential.forward:
         names = list(module._modules)  # named_children() passes over a module that stands at two places
+        if hooks_of(module):
+            raise hooked(module)
         chain = zip(names, module, ["u", *names], strict=False)
         wiring = Wiring(module, tuple(Node(n, m, (s,)) for n, m, s in chain), ("u",), (names[-1],))
     elif isinstance(module, nn.Module) and list(module.parameters()):
@@ -205,6 +208,11 @@ def _merge(wiring: Wiring, groups: int | Sequence[int]) -> Wiring:
 
 def _starts(groups: int | Sequence[int], count: int) -> list[int]:
     """Index of the first node of each group but the first."""
+    many: Any = groups if isinstance(groups, Iterable) else [groups]
+    if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in many):
+        raise ConfigError(
+            f"groups={groups!r} must be a number of groups, or a list of indices of first nodes, or None"
+        )
     if isinstance(groups, int):
         if not 1 <= groups <= count:
             raise ConfigError(f"groups={groups} must lie between 1 and the number of nodes, {count}")
