@@ -209,9 +209,16 @@ def _refuse_complex(names: list[str], theta: list[Tensor]) -> None:
 def _resolve(beta: Scaling, names: list[str]) -> list[Value]:
     if not isinstance(beta, Mapping):
         return [beta] * len(names)
-    for pattern in beta:
-        if not any(fnmatchcase(name, pattern) for name in names):
+    meant = {pattern: {name for name in names if fnmatchcase(name, pattern)} for pattern in beta}
+    for place, (pattern, own) in enumerate(meant.items()):
+        if not own:
             raise ConfigError(f"beta names {pattern!r}, which matches no learnable parameter of {names}")
+        for before in list(meant)[:place]:
+            if meant[before] > own:
+                raise ConfigError(
+                    f"beta names {pattern!r} behind {before!r}, which matches the same weights and more, and the "
+                    f"first that matches wins: put {pattern!r} before it"
+                )
     resolved: list[Value] = []
     for name in names:
         match = next((pattern for pattern in beta if fnmatchcase(name, pattern)), None)

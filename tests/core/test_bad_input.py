@@ -356,6 +356,10 @@ NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))
             r"hl.Euler\(\) only, not RK4\(\).*order='parallel'",
         ),
         (lambda: hl.Learner(NET, print, hl.Hyper(beta={"output.7.*": 1, "*": 0})), r"'output.7.\*'.*no learnable"),
+        (
+            lambda: hl.Learner(NET, print, hl.Hyper(beta={"*": 0, "*.bias": 1})),
+            r"'\*.bias' behind '\*', which matches the same weights and more.*put '\*.bias' before it",
+        ),
         (lambda: hl.Learner(NET, print, hl.Hyper(beta={"output.0.*": 1})), r"nothing of 'output.1.weight'.*'\*'"),
         (lambda: hl.Learner(NET, print, hl.Hyper(beta=torch.ones(7))), r"beta of shape \(7,\).*output.0.weight"),
         (lambda: hl.Network(), "got neither"),
