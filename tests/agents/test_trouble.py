@@ -157,6 +157,19 @@ def test_what_cannot_be_a_population_of_agents_is_refused() -> None:
         hl.Population(maker(), HYPER, SEEDS, streams=feeds).run(feeds[0])
     with pytest.raises(hl.errors.ConfigError, match="nothing to learn from"):
         hl.Population(maker(), HYPER, SEEDS).run()
+    wrong: list[tuple[Any, Any, Any, str]] = [
+        (maker(), [0.5], None, r"seeds=\[0\.5\] must be whole numbers"),
+        (maker(), 3, None, "seeds=3 must be whole numbers"),
+        (None, SEEDS, None, "learner_factory is a NoneType"),
+        (lambda hyper: torch.nn.Linear(1, 1), SEEDS, None, "a member is a Linear"),
+        (maker(), SEEDS, dict(enumerate(feeds)), "streams is a mapping"),
+        (maker(), SEEDS, [*feeds[:3], None], "stream 3 is a NoneType"),
+    ]
+    for factory, seeds, streams, says in wrong:
+        with pytest.raises(hl.errors.ConfigError, match=says):
+            hl.Population(factory, HYPER, seeds, streams=streams)
+    with pytest.raises(hl.errors.SampleError, match="not tuple"):
+        hl.Population(maker(), HYPER, SEEDS).step((1, 2))  # type: ignore[arg-type]
     population = hl.Population(maker(), HYPER, SEEDS, streams=feeds)
     with quickly_compiled():
         first = population.run(chunk=2)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import index
 from typing import Any, Literal
 
 import torch
@@ -22,7 +23,7 @@ from hamlearn.learner._population_blocks import PopulationRunner, how_members_di
 from hamlearn.learner._population_reports import PopulationReport
 from hamlearn.learner._population_saving import PopulationSaving
 from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import check_chunk, check_steps
+from hamlearn.learner._setting import check_chunk, check_steps, no_sample
 from hamlearn.networks import Network
 from hamlearn.state import Label, Sample
 
@@ -79,9 +80,14 @@ class Population(PopulationSaving):
             raise ConfigError(
                 "a population needs at least one Hyper and one seed: give hyper=[...] and seeds=[...]"
             )
+        if not callable(learner_factory):
+            raise ConfigError(
+                f"learner_factory is a {type(learner_factory).__name__}: give a function from a Hyper to an "
+                "hl.Learner"
+            )
         members = []
         for setting in hyper:
-            for seed in seeds:
+            for seed in _whole(seeds):
                 torch.manual_seed(seed)
                 members.append(learner_factory(setting))
         self._adopt(members, streams)
@@ -101,6 +107,9 @@ class Population(PopulationSaving):
         return population
 
     def _adopt(self, members: list[Learner], streams: Sequence[Iterable[Sample]] | None) -> None:
+        for member in members:
+            if not isinstance(member, Learner):
+                raise ConfigError(f"a member is a {type(member).__name__}: each must be an hl.Learner")
         _check_alike(members)
         self._members: list[Learner] = members
         self._reader = Reader()
@@ -168,6 +177,8 @@ class Population(PopulationSaving):
 
     def step(self, sample: Sample) -> PopulationReport:
         """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
+        if not isinstance(sample, Sample | Label):
+            raise no_sample(sample)
         if isinstance(sample, Label) or (sample.id is not None and sample.target is None):
             raise SampleError("a population takes samples whose targets come with them: labels cannot come later")
         members, reports = self.members, []
@@ -244,8 +255,20 @@ class Population(PopulationSaving):
             )
 
 
+def _whole(seeds: Any) -> list[int]:
+    try:
+        return [index(seed) for seed in seeds]
+    except TypeError as error:
+        raise ConfigError(f"seeds={seeds!r} must be whole numbers, as in seeds=range(4)") from error
+
+
 def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable[Sample]]:
+    if isinstance(streams, Mapping):
+        raise ConfigError("streams is a mapping, and members have numbers: give list(streams.values())")
     found = list(streams)
+    for number, stream in enumerate(found):
+        if isinstance(stream, str | Sample) or not isinstance(stream, Iterable):
+            raise ConfigError(f"stream {number} is a {type(stream).__name__}: give an iterable of samples")
     if len(found) != members:
         raise ConfigError(
             f"there are {members} members, one for each pair of a Hyper and a seed, but {len(found)} streams: "
