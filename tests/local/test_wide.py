@@ -231,7 +231,8 @@ def test_what_a_plain_product_would_pass_over_is_heeded(
         module = nn.Sequential(nn.Linear(7, 7), nn.Tanh(), nn.Linear(7, 7), nn.Linear(7, 5))
         if not late:
             change(module)
-        subject = learner(PLAIN, module, groups=1)
+        # The whole chain is one node, so that it is called, and its own hooks too.
+        subject = learner(PLAIN, nn.Sequential(module), groups=1)
         if late:
             change(module)
         found.append(through(subject, samples()))
