@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
 from hamlearn import _checkpoint, _tree
 from hamlearn.errors import ConfigError
 from hamlearn.learner import Learner
-from hamlearn.learner._learner import stepper_of
+from hamlearn.state import Sample
 
 
 def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
@@ -40,16 +42,24 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
                 f"{_tree.describe(begun)}. Let its size not depend on the number of features."
             )
     begin, kept = new.state_dict(), old.state_dict()
-    carry, order = stepper_of(old).state.carry, stepper_of(new).parts.order
-    # Inputs that were always 0 have left the state insensitive to their weights.
-    first = {f"E/{index}": leaf for index, leaf in enumerate(order.first(carry.h, carry.spec) if carry.E else ())}
-    larger = begin["tensors"] | first
+    larger = begin["tensors"]
+    if any(name.startswith("E/") for name in kept["tensors"]):
+        larger = larger | _insensitive(new, u)
     kept["tensors"] = {name: _placed(tensor, larger.get(name)) for name, tensor in kept["tensors"].items()}
     kept["about"]["model"] = begin["about"]["model"]
     kept["layout"] = _checkpoint.layout(kept["tensors"])
     with torch.random.fork_rng(devices=[]):
         new.load_state_dict(kept)
     return new
+
+
+def _insensitive(learner: Learner, u: Tensor) -> dict[str, Tensor]:
+    """Sensitivities of 0: inputs that were always 0 have left the state insensitive to their weights."""
+    begun = copy.deepcopy(learner)
+    with torch.random.fork_rng(devices=[]):
+        begun.step(Sample(u))
+    tensors = begun.state_dict()["tensors"]
+    return {name: torch.zeros_like(tensor) for name, tensor in tensors.items() if name.startswith("E/")}
 
 
 def _placed(small: Tensor, large: Tensor | None) -> Tensor:
