@@ -12,7 +12,7 @@ from typer.models import ArgumentInfo
 
 from hamlearn.cli import app
 
-WORDS = {str: "text", int: "a whole number", Path: "a path"}
+WORDS = {str: "text", int: "a whole number", float: "a number", Path: "a path"}
 
 
 class Parameter(NamedTuple):
