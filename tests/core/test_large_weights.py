@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import os
+import platform
+import subprocess
 import sys
 
 import pytest
@@ -217,3 +220,38 @@ def test_large_weights_in_one_memory_both_move(apart, momentum):
     for sample in random_samples(3, SIZE, SIZE):
         step_with_sgd(subject, twin, sgd, sample)
         assert same(list(module.parameters()), list(twin.parameters()))
+
+
+PAGES = """
+import copy, resource, torch
+from torch import nn
+import hamlearn as hl
+torch.set_num_threads(1)
+u, target, mse = torch.randn(1, 1024), torch.randn(1, 1024), nn.functional.mse_loss
+module = nn.Linear(1024, 1024)
+twin = copy.deepcopy(module)
+learner = hl.Learner(hl.Network.feedforward(module), mse, hl.Hyper.from_sgd(lr=1e-3))
+optimizer = torch.optim.SGD(twin.parameters(), lr=1e-3)
+
+def step():
+    learner.step(hl.Sample(u, target))
+    optimizer.zero_grad()
+    mse(twin(u), target).backward()
+    optimizer.step()
+
+for count in (60, 60):
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        step()
+print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / count)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries keep memory in other ways")
+@pytest.mark.skipif(
+    any(name.startswith("MALLOC_") for name in os.environ), reason="somebody has told glibc what to keep"
+)
+def test_a_step_without_momentum_asks_the_system_for_no_memory():
+    found = subprocess.run([sys.executable, "-c", PAGES], capture_output=True, text=True, check=True)
+    # A weight has 1024 pages; twice that once, while the blocks find their places, is a few in the mean.
+    assert float(found.stdout) < 100

@@ -12,6 +12,7 @@ from torch import Tensor
 from hamlearn._descent import descend_, fuses
 from hamlearn._scale import add_
 from hamlearn._torch_private import foreach_copy_
+from hamlearn.learner._pages import keep_pages
 from hamlearn.system import Instant, Outcome, Pending, System
 
 
@@ -148,12 +149,17 @@ class Moves:
         self._weights = [system.theta[index] for index in system.small]
         self._copies = [torch.empty_like(weight, requires_grad=False) for weight in self._weights]
         self._norms = {index: Norms() for index in system.large}
+        self._begun = False
 
     def late(self, now: Instant, outcome: Outcome, *, allowed: bool) -> dict[int, Late]:
         """The large weights that can wait, by their index; whatever else was pending is done."""
         late: dict[int, Late] = {}
         if not self.system.large:
             return late
+        if not self._begun:
+            self._begun = True
+            weights = [self.system.theta[index] for index in self.system.large]
+            keep_pages(max((weight.nbytes for weight in weights if weight.is_cpu), default=0))
         waits = outcome.moves and outcome.dtheta is None and self.system.velocity.adaptive is None
         large = self.system.large if waits else []
         betas = self.system.velocity.values(now.t) if large else []
