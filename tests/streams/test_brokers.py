@@ -6,6 +6,7 @@ import json
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -169,6 +170,55 @@ def test_a_learner_that_saves_acknowledges_through_all_that_is_wrapped_around_th
         until(lambda: not source.unconfirmed())
         held = [token for token in feed._passed if source.holds(token)]
         assert (len(held), len(feed._passed)) == (1, 1)
+
+
+class Acknowledged:
+    """A client that is connected to nobody, and notes down what it acknowledges."""
+
+    def __init__(self):
+        self.told = []
+
+    def ack(self, mid, qos):
+        self.told.append(mid)
+
+    def unsubscribe(self, topic):
+        return 0, None
+
+    def subscribe(self, topic, options):
+        pass
+
+    def reconnect_delay_set(self, least, most):
+        pass
+
+
+@pytest.mark.parametrize("ended", ["shut down", "refused", "cut off"])
+def test_a_broker_that_was_restarted_may_send_again_without_saying_so(ended):
+    source = streams.mqtt("mqtt://127.0.0.1/topic", client="agent")
+    source._client = client = Acknowledged()
+
+    def arrive(mid):
+        source._arrived(client, None, SimpleNamespace(payload=b"{}", mid=mid, qos=1, dup=False))
+
+    arrive(1)
+    arrive(2)
+    tokens = [letter.token for letter in source._inbox]
+    # Told to a connection that is gone: the broker may not have heard of it.
+    source.acknowledge(tokens[:1])
+    reason = SimpleNamespace(value=0x8B if ended == "shut down" else 0x80)
+    source._disconnected(client, None, None, reason, None)
+    if ended == "refused":
+        source._unreachable(client, None)
+    source._connected(client, None, SimpleNamespace(session_present=True), SimpleNamespace(is_failure=False), None)
+    arrive(1)
+    arrive(2)
+    # Where the broker stayed, an identifier that comes without a mark is that of a new message.
+    again = ended == "cut off"
+    assert [letter.token for letter in source._inbox] == [*tokens, *tokens[:again]]
+    assert client.told == [1] if again else [1, 1]
+    arrive(3)
+    source.acknowledge([letter.token for letter in source._inbox])
+    arrive(1)
+    assert [letter.token for letter in source._inbox][-1] == tokens[0]
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "redis"])

@@ -22,7 +22,7 @@ BARRIER = "hamlearn/barrier"
 UNSURE = 1024
 """Messages of quality of service 0 that wait at most: the broker does not wait for anybody with those."""
 CALLBACKS = ("on_connect", "on_connect_fail", "on_disconnect", "on_subscribe", "on_unsubscribe", "on_message")
-TAKEN_OVER = 0x8E
+TAKEN_OVER, SHUT_DOWN = 0x8E, 0x8B
 FOR_NOW = (0x80, 0x88, 0x89, 0x97, 0x9C, 0x9D, 0x9F)
 """Refusals that may be over in a moment: busy, unavailable, over a quota or a rate, another server."""
 
@@ -62,7 +62,8 @@ class MqttSource(Source):
     """What `mqtt` returns.
 
     A message is known by its packet identifier, which stays the same when the broker sends it again, and a digest
-    of what it says. Only what the broker marks as sent before is ever left out.
+    of what it says. Only what the broker marks as sent before is ever left out, unless the broker may have been
+    restarted meanwhile: it then forgets what it has sent, and marks nothing.
 
     Attributes:
         subscribed: Whether the broker has confirmed the subscription: from then on it keeps what is published.
@@ -89,7 +90,7 @@ class MqttSource(Source):
         self._sent: list[str] = []
         self._barrier: tuple[int, list[str]] | None = None
         self._error: BaseException | None = None
-        self._stopped = False
+        self._stopped = self._restarted = False
         self._client: Any = None
         self._read = 0
         self.subscribed, self.lost = False, 0
@@ -221,11 +222,14 @@ class MqttSource(Source):
                 "over. Give each agent a `client` of its own."
             )
             return
-        self._unreachable(
-            client, f"{reason}; unless the network did it, another client is named {self._client_name!r}"
-        )
+        self._restarted |= reason.value == SHUT_DOWN
+        self._away(client, f"{reason}; unless the network did it, another client is named {self._client_name!r}")
 
     def _unreachable(self, client: Any, reason: Any) -> None:
+        self._restarted = True
+        self._away(client, reason)
+
+    def _away(self, client: Any, reason: Any) -> None:
         if self._stopped:
             return
         try:
@@ -246,12 +250,13 @@ class MqttSource(Source):
                     # No identifier is used again before it is acknowledged: this is the same message, though a
                     # broker that was restarted may not say so.
                     return
+                if token in self._known and (message.dup or self._restarted):
+                    client.ack(message.mid, 1)
+                    return
                 if not message.dup:
                     # What is sent again comes before all that is new.
                     self._known.clear()
-                elif token in self._known:
-                    client.ack(message.mid, 1)
-                    return
+                    self._restarted = False
                 self._open[token] = message.mid
             elif len(self._inbox) >= UNSURE:
                 self.lost += 1
