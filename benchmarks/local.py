@@ -12,7 +12,7 @@ A tick of the local learner passes a sample one layer on, a step of BackPropagat
 both move every weight once and take in one new sample. Time is taken on the wall, and as time of this process,
 which other processes on the machine disturb less: on a shared machine that is the one to go by.
 
-With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
+Then the compiled engine is measured against the eager one, see `_local_loops`. With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.table import Table
 from torch import nn
 
-from benchmarks import _local_cuda, _report
+from benchmarks import _local_cuda, _local_loops, _report
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
 from hamlearn.state import Sample
@@ -64,7 +64,9 @@ def run(out: Path, quick: bool = False, device: str | None = None) -> dict[str, 
     finally:
         torch.set_num_threads(usual)
     _print(rows)
-    found = {"reach": 10, "at": "64 layers of 64, unaligned", "rows": rows}
+    loops = _local_loops.quietly(quick)
+    _local_loops.show(loops)
+    found = {"reach": 10, "at": "64 layers of 64, unaligned", "rows": rows, "loops": loops}
     _report.write(out, "local", found)
     return found
 

@@ -14,6 +14,16 @@ _SMALL = 60_000.0
 PLAIN = (torch.float32, torch.float64)
 
 
+def is_one(scale: Scale) -> bool:
+    """Whether to multiply by this rate would change nothing; of a rate that is a tensor, nobody knows.
+
+    Example:
+        >>> is_one(1.0), is_one(torch.tensor(1.0))
+        (True, False)
+    """
+    return not isinstance(scale, Tensor) and scale == 1.0
+
+
 def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
     """Each tensor times `by`.
 

@@ -21,6 +21,7 @@ from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
+from hamlearn.transition import first_state
 from hamlearn.velocity import Velocity
 
 LARGE = 1 << 15
@@ -66,6 +67,10 @@ class System:
         self.in_output = self._used_by(network.output)
         if network.shows_through_state:
             self.in_output = sorted({*self.in_output, *self.in_state})
+
+    def by_name(self, theta: list[Tensor]) -> dict[str, Tensor]:
+        """Tensors in the place of the weights, as the network names them."""
+        return dict(zip(self.names, theta, strict=True))
 
     def _used_by(self, net: Any) -> list[int]:
         used = {id(weight) for weight in net.parameters()} if isinstance(net, torch.nn.Module) else set()
@@ -121,6 +126,7 @@ class Outcome:
             one; `None` stands for 0.
         spec: Structure of h and z.
         dtheta: θ̇; `None` where it is −β⊙ω of the new ω.
+        theta: θ⁺, where the order moves the weights itself, as it does if a step has several ticks.
         moves: Whether the weights move at this step.
         learned: Whether a loss enters the move.
         own: Whether the memory of the new ω was made for it alone.
@@ -137,6 +143,7 @@ class Outcome:
     coupling: Tensor | None
     spec: _tree.Spec = None
     dtheta: list[Tensor] | None = None
+    theta: list[Tensor] | None = None
     moves: bool = True
     learned: bool = True
     own: bool = False
@@ -175,6 +182,14 @@ class Order(ABC):
     @abstractmethod
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """What the step would change."""
+
+    def start(self, u: Any, h: list[Tensor], spec: _tree.Spec) -> list[Tensor]:
+        """The state that a sequence begins with, which has the structure of `h`."""
+        return first_state(self.system.network.initial_state(u), spec)
+
+    def also_reads(self) -> dict[str, Any]:
+        """What steps depend on besides the network, the loss and what is carried, by what to call it."""
+        return {}
 
     def first(self, h: list[Tensor], spec: _tree.Spec) -> list[Tensor]:
         """The sensitivities of a state that a sequence begins with."""

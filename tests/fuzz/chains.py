@@ -280,7 +280,8 @@ def play(spec: Spec, ops: list[Any]) -> Counter[str]:
                 samples = [sample_of(spec, k + place) for place in range(count)]
                 feed = refilled(samples) if spec.refill else iter(samples)
                 if kind == "run":
-                    for _ in subject.run(endless(feed), max_steps=count):
+                    engine: Any = "compiled" if (spec.seed + k) % 2 else "eager"
+                    for _ in subject.run(endless(feed), max_steps=count, engine=engine, chunk=2 + spec.seed % 5):
                         pass
                 else:
                     for sample in feed:

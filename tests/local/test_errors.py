@@ -213,3 +213,19 @@ def test_a_stacked_pipeline_asks_for_a_flush_before_the_batch_size_changes():
     with pytest.raises(SampleError, match=r"flush\(\)"):
         learner.step(small)
     assert_unchanged(learner, before)
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_an_input_that_saturates_all_layers_and_spoils_a_costate_alone_is_refused(policy):
+    # tanh of infinity is 1, with a derivative of 0: state, costate and loss are finite, and 0 times infinity is not.
+    learner = hl.local.LocalLearner(chain(3, 4, 3), nn.functional.mse_loss, hl.Hyper(), on_nonfinite=policy)
+    for _ in range(9):
+        learner.step(hl.Sample(torch.randn(2, 3), torch.randn(2, 3)))
+    spoilt = hl.Sample(torch.tensor([[torch.inf, 0.0, 0.0]] * 2), torch.randn(2, 3))
+    if policy == "raise":
+        with pytest.raises(NonFiniteError, match="omega"):
+            learner.step(spoilt)
+    else:
+        assert learner.step(spoilt).skipped
+    assert all(omega.isfinite().all() for omega in learner.state.omega.values())
+    assert not learner.step(hl.Sample(torch.randn(2, 3), torch.randn(2, 3))).skipped

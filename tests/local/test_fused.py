@@ -13,8 +13,10 @@ import hamlearn as hl
 from hamlearn.errors import ConfigError, NonFiniteError, SampleError
 from hamlearn.local import Graph, LocalLearner, Residual
 from hamlearn.local import learner as learner_module
+from hamlearn.local.learner import settled
+from hamlearn.loops import UnsupportedError
 from tests.local import emulated_tick
-from tests.local.cases import hyper, layer
+from tests.local.cases import Two, hyper, layer
 from tests.problems import random_samples
 
 fitting = importlib.import_module("hamlearn.local.fused.fit")
@@ -269,30 +271,29 @@ def test_weights_that_are_set_between_two_runs_are_seen():
 
 
 UNFIT = {
-    "order 'sequential'": lambda: LocalLearner(chain("plain"), mse, CALM, order="sequential"),
-    "one layer in a tick": lambda: LocalLearner(chain("plain"), mse, CALM, delay_free=True),
+    "'sequential'": lambda: LocalLearner(chain("plain"), mse, CALM, order="sequential"),
     "s=-1 only": lambda: LocalLearner(chain("plain"), mse, hl.Hyper(s=1, eta=0.1)),
     "is a tensor": lambda: LocalLearner(chain("plain"), mse, hl.Hyper(beta=torch.tensor(0.1))),
     "the loss is not": lambda: LocalLearner(chain("plain"), lambda y, t: mse(y, t), CALM),
     "not an nn.Linear": lambda: LocalLearner(nn.Sequential(nn.Linear(3, 2), nn.Tanh()), mse, CALM),
     "not one chain": lambda: LocalLearner(
-        Graph({"a": nn.Linear(3, 2), "b": nn.Bilinear(3, 2, 2)}, [("u", "a"), ("u", "b"), ("a", "b")]), mse, CALM
+        Graph({"a": nn.Linear(3, 2), "b": Two(3, 2, 2)}, [("u", "a"), ("u", "b"), ("a", "b")]), mse, CALM
     ),
 }
 
 
 @pytest.mark.parametrize("reason", UNFIT)
-def test_what_has_no_fused_ticks_goes_on_eagerly_and_says_why_once(reason, recwarn):
-    fused, eager = (UNFIT[reason]() for _ in range(2))
-    eager.module.load_state_dict(fused.module.state_dict())
+def test_what_has_no_fused_ticks_is_taken_in_a_loop_of_recorded_ones(reason):
+    looped, eager = (UNFIT[reason]() for _ in range(2))
+    eager.module.load_state_dict(looped.module.state_dict())
+    with pytest.raises(UnsupportedError, match=reason):
+        fitting.fit(settled(looped)[0].system)
     samples = stream(12)
-    ours = [*fused.run(samples[:6], max_steps=6, engine="compiled")]
-    ours += [*fused.run(samples[6:], engine="compiled")]
-    said = [str(w.message) for w in recwarn if "falls back to the eager engine" in str(w.message)]
-    assert len(said) == 1
-    assert reason in said[0] or reason.replace("order ", "") in said[0]
+    ours = [*looped.run(samples[:6], max_steps=6, engine="compiled")]
+    ours += [*looped.run(samples[6:], engine="compiled")]
     theirs = [*eager.run(samples[:6], max_steps=6), *eager.run(samples[6:])]
     assert_same_reports(theirs, ours)
+    assert_equal(eager, looped)
 
 
 def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said():
@@ -312,13 +313,6 @@ def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that
         ours = list(fused.run(samples, engine="compiled"))
     assert_same_reports(eager.run(samples), ours)
     assert_equal(eager, fused)
-
-
-def test_without_a_gpu_the_eager_engine_goes_on_and_says_so(monkeypatch):
-    monkeypatch.undo()
-    learner = LocalLearner(chain("plain"), mse, CALM)
-    with pytest.warns(RuntimeWarning, match="the weights are on cpu"):
-        assert len(list(learner.run(stream(5), engine="compiled"))) == 5
 
 
 def test_an_engine_or_a_chunk_that_is_none_is_named():

@@ -96,7 +96,7 @@ class Engine:
         buffers: list[Tensor],
         frozen: list[Tensor],
         carry: Carry,
-        fresh: Tensor,
+        fresh: Tensor | None,
         pace: Pace,
         block: Block,
         watch: Watch,
@@ -110,7 +110,7 @@ class Engine:
             buffers: Buffers of the network, in the order of `buffer_names`.
             frozen: What does not change, in the order of `frozen_names`.
             carry: h, z and ω at the start; left as they are.
-            fresh: Whether each sample begins a sequence.
+            fresh: Whether each sample begins a sequence; `None` where none does.
             pace: Rates and β of each step.
             block: The samples.
             watch: What is looked at for values that are not finite, step by step.
@@ -123,7 +123,7 @@ class Engine:
         assert block.u is not None
         own = (carry.h, carry.z, carry.omega, carry.v, carry.E)
         h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in own)
-        flags = [fresh] if h else []
+        flags = [fresh] if h and fresh is not None else []
         given = [] if guard is None else [guard.active]
         parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags, given]
         device = theta[0].device
@@ -210,6 +210,8 @@ def make_step(
     system, made, device = order.system, Made(Reads()), inputs.theta[0].device
     made.reads.network(system.network)
     made.reads.follow("the loss", system.loss)
+    for label, value in order.also_reads().items():
+        made.reads.follow(label, value)
     made.reads.inputs(trial.network)
     try:
         with made.reads.watching(calls=True):

@@ -26,7 +26,6 @@ from hamlearn.loops.recording import pure_graph
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, System
-from hamlearn.transition import first_state
 from hamlearn.velocity import Velocity
 
 Watch = Literal["nothing", "state", "all"]
@@ -185,7 +184,7 @@ class Stage:
             self.system.velocity = Velocity.given(given.betas, self.theta, moments)
         self.order = copy.copy(order)
         self.order.system = self.system
-        self.names = dict(zip(self.system.names, self.theta, strict=True))
+        self.names = self.system.by_name(self.theta)
         self.names |= dict(zip(buffer_names, self.buffers, strict=True))
         self.names |= dict(zip(frozen_names, given.frozen, strict=True))
 
@@ -230,7 +229,7 @@ def record(
     def step(*flat: Tensor) -> list[Tensor]:
         given = inputs.like(flat)
         stage = Stage(order, given, order.system.hyper.s, *names)
-        system, network = stage.system, stage.system.network
+        system = stage.system
         u = _tree.unflatten(given.u, u_spec)
         target = _tree.unflatten(given.target, target_spec) if variant.targets else None
         now = Instant(Sample(u, target), 0.0, stage.rates, False, False)
@@ -238,7 +237,7 @@ def record(
         def propose() -> Any:
             h, z, E = given.h, given.z, given.E
             if h and (reset_each or variant.fresh):
-                start = first_state(network.initial_state(u), h_spec)
+                start = stage.order.start(u, h, h_spec)
                 again = [torch.zeros_like(leaf) for leaf in z]
                 first = stage.order.first(start, h_spec)
                 if reset_each:
@@ -254,7 +253,9 @@ def record(
         with counted() as faults:
             outcome = stage.run(propose)
         with torch.no_grad():
-            if outcome.dtheta is None:
+            if outcome.theta is not None:
+                theta = outcome.theta
+            elif outcome.dtheta is None:
                 theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.stride, outcome.v)
             else:
                 theta = plus(stage.theta, outcome.dtheta, stage.rates.stride)

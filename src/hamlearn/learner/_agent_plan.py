@@ -170,7 +170,7 @@ class AgentPlan:
         for lane, (parts, block) in enumerate(zip(self.members, sheet.blocks, strict=True)):
             betas: list[list[float | Tensor]] = []
             if block is not None:
-                plan = StepPlan(parts, lanes.state(lane), block)
+                plan = StepPlan(parts.system, parts.choices.order, parts.timed, lanes.state(lane), block)
                 self.counts[lane] = plan.count
                 if plan.count:
                     self.rates[: plan.count, lane] = plan.rates

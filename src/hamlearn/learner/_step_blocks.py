@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor
 from hamlearn._finite import all_finite
 from hamlearn.adaptive import Adaptive
 from hamlearn.compiled import Engine, Pace, Ran, Trial, UnsupportedError, Watch, named
+from hamlearn.drive import Drive
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
 from hamlearn.learner._blocks import PlannedRunner, Undo, undo_of
@@ -23,6 +24,7 @@ from hamlearn.learner._stepping import Stepper
 from hamlearn.rates import Rates
 from hamlearn.state import Sample
 from hamlearn.streams.blocks import Block
+from hamlearn.velocity import Velocity
 
 
 class StepRunner(PlannedRunner["StepPlan"]):
@@ -44,7 +46,8 @@ class StepRunner(PlannedRunner["StepPlan"]):
         """Rates and β of its steps."""
         require_moving([self.parts])
         self.parts.check_network()
-        plan = StepPlan(self.parts, self.stepper.state, block)
+        parts = self.parts
+        plan = StepPlan(parts.system, parts.choices.order, parts.timed, self.stepper.state, block)
         self.parts.usual.overshoot.look(plan.each_rates())
         return plan
 
@@ -72,21 +75,52 @@ class StepRunner(PlannedRunner["StepPlan"]):
         self.stepper.state = LearnerState(carry, float(plan.clock[-1]), plan.updates, fresh, waiting)
 
 
+class Begun(Protocol):
+    """Where the steps of a block begin."""
+
+    @property
+    def t(self) -> float:
+        """Time."""
+
+    @property
+    def updates(self) -> int:
+        """Number of updates that a loss has entered."""
+
+    @property
+    def fresh(self) -> bool:
+        """Whether the first sample begins a sequence."""
+
+
+class Rated(Protocol):
+    """What has rates: a system, or what is learned locally."""
+
+    hyper: Hyper
+    velocity: Velocity
+    drive: Drive | None
+
+
 class StepPlan:
     """Time, rates and β of each step of a block, as far as they are valid.
+
+    Args:
+        system: What has rates.
+        order: Name of the order.
+        timed: Whether a rate or β depends on time.
+        state: Where the block begins.
+        block: The samples.
 
     Attributes:
         rates: A row for each step, of τ, stride, η, η_z and φ; one row stands for all where they are alike.
     """
 
-    def __init__(self, parts: LearnerParts, state: LearnerState, block: Block) -> None:
-        hyper, velocity = parts.hyper, parts.system.velocity
-        self.driven = parts.system.drive is not None
-        self.hyper, self.order, self.begun = hyper, parts.choices.order, state.updates
+    def __init__(self, system: Rated, order: str, timed: bool, state: Begun, block: Block) -> None:
+        hyper, velocity = system.hyper, system.velocity
+        self.driven = system.drive is not None
+        self.hyper, self.order, self.begun = hyper, order, state.updates
         self.scheduled, self.has_tensors = velocity.scheduled, velocity.has_tensors
         self.block = block
         self.updates = state.updates
-        still = not parts.timed and (self.updates > 0 or hyper.phi_first is None)
+        still = not timed and (self.updates > 0 or hyper.phi_first is None)
         steady = still and block.tau is None
         self.betas: list[list[float | Tensor]] = []
         if steady:

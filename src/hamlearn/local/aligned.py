@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hamlearn import _tree
 from hamlearn._claims import Tensors, record, whole
+from hamlearn._scale import is_one
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.local.cells import Cell
 from hamlearn.local.flights import Flight, Line, Pipe, Tick, own_copy
@@ -182,12 +183,12 @@ class Aligned:
             messages, increments = trace.both(cell.join(self.pipes[cell.name].z, arrived))
             inside, messages = cell.scatter(messages)
             assert inside is not None
-            tick.pipes[cell.name] = Pipe(pipe.h, inside if keep == 1.0 else keep * inside, pipe.line)
+            tick.pipes[cell.name] = Pipe(pipe.h, inside if is_one(keep) else keep * inside, pipe.line)
             entry = tick.number - self.schedule.first(cell.name)
         add_at(tick.grads, cell.slots, increments)
         if entry in tick.flights:
             for parent, message in zip(cell.parents, messages, strict=True):
-                self.pass_back(tick, entry, parent, message if keep == 1.0 else keep * message)
+                self.pass_back(tick, entry, parent, message if is_one(keep) else keep * message)
 
     def _done(self, tick: Tick) -> Done | None:
         outputs = self.system.wiring.outputs

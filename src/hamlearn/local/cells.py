@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -93,6 +94,13 @@ class Cell:
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
         self._layers = WideLayers.of(node.module, theta) if len(node.sources) == 1 else None
+
+    def over(self, theta: list[Tensor]) -> Cell:
+        """The same node with other weights, which its module holds meanwhile, to be recorded."""
+        twin = copy.copy(self)
+        # What is recorded draws nothing and cannot ask for a version; increments are written out, in C at no cost.
+        twin.theta, twin.inplace, twin._steady, twin._hooks, twin._layers = theta, True, True, [], None
+        return twin
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
         """First state."""

@@ -99,6 +99,10 @@ class Line:
         """Keep the inputs of this tick."""
         self.slots[tick % self.size] = x
 
+    def place(self, tick: int) -> Tensor:
+        """Where the inputs of a tick are kept, as a number beside the states."""
+        return torch.tensor(float(tick % self.size), dtype=torch.float64, device=self.slots.device)
+
     def read(self, tick: int) -> Tensor:
         """For each layer the input whose costate is due at this tick."""
         return self.slots.flatten(0, 1).index_select(0, self.index[tick % self.size])

@@ -19,6 +19,7 @@ from hamlearn.local.checkpoints import LocalSnapshot
 from hamlearn.local.delay_free import DelayFree
 from hamlearn.local.finite import check_input
 from hamlearn.local.fused import FusedRunner, fit, unavailable
+from hamlearn.local.looped import TickRunner
 from hamlearn.local.setting import check_loss, check_setting
 from hamlearn.local.stacked import LayerStack
 from hamlearn.local.system import LocalSystem, Losses, OrderName
@@ -187,10 +188,10 @@ class LocalLearner(LocalSnapshot):
         Args:
             stream: Any iterable of samples, endless or not.
             max_steps: How many samples to take at most.
-            engine: `"eager"`, one tick at a time. `"compiled"`: on a GPU, chains of linear layers are ticked by
-                kernels that read and write each weight once, many ticks in one call; whatever the learner is
-                asked between two reports, it answers as of the last one. Elsewhere the run falls back to the
-                eager engine, and says why, once.
+            engine: `"eager"`, one tick at a time. `"compiled"`: the tick is recorded once, and the ticks of a block
+                run as one loop; on a GPU, chains of linear layers are ticked by kernels that read and write each
+                weight once. Whatever the learner is asked between two reports, it answers as of the last one.
+                Where a tick cannot be recorded, the run falls back to the eager engine and says why.
             chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
@@ -198,22 +199,26 @@ class LocalLearner(LocalSnapshot):
         return self._told_of(self._reports(stream, max_steps, engine, size, resume), max_steps)
 
     def _runner(self) -> BlockRunner | None:
-        """Fused ticks; says once why there are none."""
+        """Fused ticks on a GPU, where they fit; elsewhere a loop of recorded ones; says once why there is none."""
         if self._blocks is not None:
             return self._blocks
-        reason = unavailable(self._system.theta[0].device)
-        if self._delay_free:
-            reason = "delay_free moves one layer in a tick"
+        given = self._ticker, self._hold, self._reader, self.step
+        try:
+            self._blocks = FusedRunner(*given) if self._fuses() else TickRunner(*given)
+        except UnsupportedError as error:
+            if not self._told:
+                self._told = True
+                tell_eager(error, frames=3)
+        return self._blocks
+
+    def _fuses(self) -> bool:
+        if self._delay_free or unavailable(self._system.theta[0].device) is not None:
+            return False
         try:
             fit(self._system)
-        except UnsupportedError as error:
-            reason = reason or str(error)
-        if reason is None:
-            self._blocks = FusedRunner(self._ticker, self._hold, self._reader, self.step)
-        elif not self._told:
-            self._told = True
-            tell_eager(reason, frames=3)
-        return self._blocks
+        except UnsupportedError:
+            return False
+        return True
 
     def _told_of(self, reports: Iterator[StepReport], max_steps: int | None) -> Iterator[StepReport]:
         """Those reports that tell of a sample, and at the end of the stream those of the samples in flight."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import cast
 
@@ -107,8 +108,18 @@ class LayerStack:
                 weight.data = stacked[index]
                 place.append((weight, weight.data_ptr()))
             self._places.append(place)
+        self._lay_out()
+
+    def _lay_out(self) -> None:
         self._columns = self.theta[0].transpose(1, 2)
         self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
+
+    def over(self, theta: list[Tensor]) -> LayerStack:
+        """The same layers with other weights, to be recorded."""
+        twin = copy.copy(self)
+        twin.theta = theta
+        twin._lay_out()
+        return twin
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
         """First state of all layers."""

@@ -130,6 +130,25 @@ class Ticker:
             raise
         return told
 
+    @keeps_mode
+    @torch.no_grad()
+    def rehearse(self, sample: Sample, ticks: int, seen: Callable[[], Any]) -> tuple[Any, StepReport | None]:
+        """What is seen after some ticks of a sample, and the last report; then everything is as before."""
+        before = self._snapshot(max(2, ticks))
+        told: StepReport | None = None
+        try:
+            own = self.engine.own(sample)
+            for tick in range(ticks):
+                change = self._propose(sample, own, before[0], last=tick == ticks - 1)
+                if isinstance(change, Skip):
+                    return None, None
+                told = change.report or told
+                self._take(change)
+            return seen(), told
+        finally:
+            with torch.no_grad():
+                self._restore(before, reset=False)
+
     def lend(self) -> dict[str, Tensor]:
         """ω by parameter name, to be looked at or changed; the next tick leaves these tensors as they are."""
         self._sizes.lent = True
@@ -214,7 +233,8 @@ class Ticker:
         if self._reach is None or self._reach[0] is not self.omega:
             self._reach = self.omega, 0.0 if sequential else reach(self.omega)
         old, self._reach = self._reach[1], (omega, new)
-        if stride * system.largest_beta(t) * max(old, new) < self._risk:
+        # A sum, and not the larger one: of a number and what is none, `max` may answer either.
+        if stride * system.largest_beta(t) * (old + new) < self._risk:
             return True
         if not all_finite(omega):
             return False

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._claims import Tensors, flag, record
+from hamlearn._scale import is_one
 from hamlearn.errors import SampleError
 from hamlearn.local.cells import Cell
 from hamlearn.local.outer import Outer
@@ -70,7 +71,7 @@ class Unaligned:
             shown = self.seen(h1)
         L, dL = system.losses(shown, sample.target)
         gain = rates.stride * rates.phi
-        incoming = {name: grad if gain == 1.0 else gain * grad for name, grad in dL.items()}
+        incoming = {name: grad if is_one(gain) else gain * grad for name, grad in dL.items()}
         grads: list[Tensor | Outer | None] = [None] * len(system.theta)
         inner: list[Tensor | None] = []
         for cell, trace, z in zip(cells, traces, self.z, strict=True):
@@ -115,7 +116,7 @@ class Unaligned:
         keep = 1 + rates.s - rates.stride * rates.eta_z
         if rates.s == 1:
             message = -message
-        return message + keep * z if keep else message
+        return message + keep * z if isinstance(keep, Tensor) or keep else message
 
     def snapshot(self, *, ticks: int) -> Any:
         """What `restore` takes; states are replaced, never written to."""
@@ -158,7 +159,7 @@ def coupling(z: list[Tensor], h: list[Tensor], h1: list[Tensor], tau: float) -> 
     """⟨z, (−h + ĥ)/τ⟩ over all nodes."""
     first, *others = ((a * (c - b)).sum() for a, b, c in zip(z, h, h1, strict=True))
     total = sum(others, first)
-    return total if tau == 1.0 else total / tau
+    return total if is_one(tau) else total / tau
 
 
 def check_shapes(cells: list[Cell | LayerStack], h1: list[Tensor], h: list[Tensor]) -> None:

@@ -109,7 +109,9 @@ class Translation:
                 counts["constant"] += 1
                 self.constants.append(tensor)
             elif node.op == "call_function":
+                self.writer.replaces = self._replaced(node, position)
                 self.values[node] = self._settled(node, position, self._call(node))
+                self.writer.replaces = None
         return self._finish()
 
     def _input(self, kind: str, number: int, tensor: Tensor, laned: bool) -> Value:
@@ -125,6 +127,19 @@ class Translation:
         if node.target is operator.getitem:
             return self.values[node.args[0]][node.args[1]]  # type: ignore[index]
         return apply(self.writer, node, list(take(node.args)), dict(take(node.kwargs)))
+
+    def _replaced(self, node: fx.Node, position: int) -> str | None:
+        """The carry that a write by index makes anew, where the old one serves for nothing else."""
+        base = node.args[0] if node.args else None
+        written = getattr(node.target, "overloadpacket", None) is torch.ops.aten.index_put
+        if not (written and self.writer.on_cpu and node in self.carried and isinstance(base, fx.Node)):
+            return None
+        value, name = self.values[base], f"c{self.carried.index(node)}"
+        others = [self.values[arg] for arg in node.all_input_nodes if arg is not base]
+        if value.memory != name or _uses(base) > 1 or any(name in other.leaves for other in others):
+            return None
+        # What was computed from the old carry may not have been put into memory yet.
+        return name if self._no_more_needed(name, node, position) else None
 
     def _settled(self, node: fx.Node, position: int, value: Any) -> Any:
         """The value, put into memory where it is the new carry, is used more than once or has become long."""
@@ -142,8 +157,9 @@ class Translation:
 
     def _may_replace(self, name: str, node: fx.Node, position: int, value: Value) -> bool:
         """Whether nothing needs the old carry any more."""
-        if self.writer.overwrites_itself(value, name):
-            return False
+        return not self.writer.overwrites_itself(value, name) and self._no_more_needed(name, node, position)
+
+    def _no_more_needed(self, name: str, node: fx.Node, position: int) -> bool:
         for later in self.nodes[position + 1 :]:
             for arg in later.all_input_nodes:
                 known = self.values.get(arg)

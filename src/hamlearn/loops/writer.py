@@ -47,6 +47,9 @@ class Writer:
         lanes: Number of members of a population; 1 for a single network.
         on_cpu: Whether the loops are for a CPU: functions are computed in whole vectors, and wide products by a
             BLAS, where that is faster.
+
+    Attributes:
+        replaces: Memory that the present operation may change in place, since nobody will ask for what it held.
     """
 
     def __init__(self, lanes: int = 1, on_cpu: bool = True) -> None:
@@ -56,6 +59,7 @@ class Writer:
         self.types: dict[str, torch.dtype] = {}
         self.shapes: dict[str, tuple[int, ...]] = {}
         self.products: set[str] = set()
+        self.replaces: str | None = None
         self._reads: list[tuple[str, Affine]] = []
 
     @property
@@ -126,7 +130,7 @@ class Writer:
         apart: Sequence[int] = (),
         meets: bool = False,
     ) -> Value:
-        """A copy of `base`, changed in some places.
+        """A copy of `base`, or `base` itself where it may be replaced, changed in some places.
 
         Args:
             base: What to start from.
@@ -138,7 +142,9 @@ class Writer:
             meets: Whether two elements may go to the same place though it depends on no values.
         """
         lanes = any(value.lanes for value in (base, source, *by))
-        copy = self.store(Value(base.shape, base.dtype, lanes, base.at, base.cost, base.leaves))
+        copy = base
+        if base.memory is None or base.memory != self.replaces or base.lanes is not lanes:
+            copy = self.store(Value(base.shape, base.dtype, lanes, base.at, base.cost, base.leaves))
         assert copy.memory is not None
         if source.numel and base.numel:
             index = own_index(source.shape)

@@ -1,0 +1,399 @@
+"""Blocks of recorded ticks against ticks one by one: every order, every kind of graph, on the CPU."""
+
+import copy
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.errors import ConfigError, NonFiniteError, SampleError
+from hamlearn.local import Graph, LocalLearner, Residual
+from tests.comparing import same
+from tests.local import cases
+
+mse = nn.functional.mse_loss
+ORDERS = {
+    "unaligned": {},
+    "sequential": {"order": "sequential"},
+    "aligned": {"align": True},
+    "aligned sequential": {"align": True, "order": "sequential"},
+    "delay free": {"delay_free": True},
+}
+CALM = hl.Hyper.from_sgd(lr=0.002, momentum=0.5)
+
+
+class Normed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear, self.norm, self.gain = nn.Linear(4, 4), nn.LayerNorm(4), 0.5
+
+    def forward(self, x):
+        return x + self.gain * torch.tanh(self.norm(self.linear(x)))
+
+
+MODULES = {
+    "chain": lambda: cases.make("chain"),
+    "stack": lambda: nn.Sequential(cases.layer(3, 4), *(cases.layer(4, 4) for _ in range(4)), nn.Linear(4, 2)),
+    "two stacks": lambda: nn.Sequential(
+        *(nn.Sequential(nn.Linear(3, 3), nn.ELU(0.7)) for _ in range(2)),
+        nn.Linear(3, 4),
+        *(Residual(nn.Sequential(nn.Linear(4, 4), nn.GELU()), 0.5) for _ in range(3)),
+        nn.Linear(4, 2, bias=False),
+    ),
+    "skips": lambda: cases.make("skips"),
+    "own module": lambda: nn.Sequential(nn.Linear(3, 4), Normed(), Normed(), nn.Linear(4, 2)),
+    "one node": lambda: nn.Sequential(nn.Linear(3, 2)),
+    "one stack": lambda: nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), nn.Tanh()) for _ in range(5))),
+}
+HYPERS = {
+    "momentum": CALM,
+    "dissipating": hl.Hyper(tau=0.8, eta=0.4, eta_z=0.2, beta=0.002, phi=0.7, phi_first=1.9),
+    "continuous": hl.Hyper(tau=0.8, eta=0.4, eta_z=0.1, beta=0.002, phi=0.7, phi_first=1.9, clock="continuous"),
+    "forgetting": hl.Hyper(beta=0.01, eta_z=0.0),
+}
+
+
+def stream(count, seed=0, outputs=2, *, odd=True, batch=2):
+    """Time steps and targets that come and go, and sequences that end, the last one with the stream."""
+    generator = torch.Generator().manual_seed(seed)
+    samples = []
+    for k in range(count):
+        u, target = (torch.randn(batch, n, generator=generator, dtype=torch.float64) for n in (3, outputs))
+        tau = 0.5 + torch.rand((), generator=generator).item() if odd and k % 4 else None
+        known = not odd or k % 5 != 2
+        samples.append(
+            hl.Sample(u, target if known else None, tau, boundary=odd and (k % 9 == 8 or k == count - 1))
+        )
+    return samples
+
+
+def twins(module, given, **setting):
+    module = module.double()
+    return [LocalLearner(copy.deepcopy(module), mse, given, **setting) for _ in range(2)]
+
+
+def assert_alike(eager, looped, close=1e-12):
+    for name, omega in eager.state.omega.items():
+        assert (omega - looped.state.omega[name]).abs().max() < close, name
+    pairs = zip(eager.module.state_dict().items(), looped.module.state_dict().values(), strict=True)
+    assert all((a - b).abs().max() < close for (_, a), b in pairs)
+    assert (eager.state.t, eager.state.updates, eager.position) == (
+        looped.state.t,
+        looped.state.updates,
+        looped.position,
+    )
+    for ours, theirs in ((eager.state.h, looped.state.h), (eager.state.z, looped.state.z)):
+        assert (ours is None) == (theirs is None)
+        for name in ours or ():
+            assert (ours[name] - theirs[name]).abs().max() < close, name
+
+
+def assert_reports(theirs, ours, close=1e-12):
+    assert len(theirs) == len(ours)
+    for a, b in zip(theirs, ours, strict=True):
+        assert a.t == b.t
+        assert (a.loss is None) == (b.loss is None)
+        assert same(a.sample.u, b.sample.u)
+        assert (a.y is None) == (b.y is None)
+        if isinstance(a.y, dict):
+            assert all((a.y[n] - b.y[n]).abs().max() < close for n in a.y)
+        elif a.y is not None:
+            assert (a.y - b.y).abs().max() < close
+        if a.loss is not None:
+            assert abs(a.loss - b.loss) < close
+        assert abs(float(a.hamiltonian) - float(b.hamiltonian)) <= close * max(1.0, abs(float(a.hamiltonian)))
+
+
+@pytest.fixture(autouse=True)
+def _no_fallback(recwarn, request):
+    yield
+    if "falls_back" not in request.node.name:
+        assert not [str(w.message) for w in recwarn if "falls back" in str(w.message)]
+
+
+@pytest.mark.parametrize("given", HYPERS)
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kind", MODULES)
+def test_a_loop_of_ticks_is_the_eager_engine(kind, order, given):
+    torch.manual_seed(0)
+    for hold in (1, 3):
+        eager, looped = twins(MODULES[kind](), HYPERS[given], hold=hold, **ORDERS[order])
+        samples = stream(45, outputs=3 if kind == "one stack" else 2)
+        ours = list(looped.run(samples, engine="compiled", chunk=8 * hold))
+        assert_reports(list(eager.run(samples)), ours)
+        assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("kind", ["cyclic", "outputs", "neurons", "sparse neurons"])
+def test_graphs_of_every_kind(kind):
+    torch.manual_seed(1)
+    for order in ({}, {"order": "sequential"}):
+        eager, looped = twins(cases.make(kind), HYPERS["dissipating"], hold=2, **order)
+        samples = stream(30)
+        if kind == "outputs":
+            for sample in samples:
+                sample.u = {"u": sample.u, "v": sample.u[:, :2]}
+                if sample.target is not None:
+                    sample.target = {"a": sample.target.repeat(1, 2), "c": sample.target}
+        assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=10)))
+        assert_alike(eager, looped)
+
+
+BETAS = {
+    "by name": {
+        "0.*": 0.0,
+        "2.weight": torch.full((4, 5), 0.01, dtype=torch.float64),
+        "*": lambda t: 0.02 / (1 + t),
+    },
+    "a schedule": lambda t: 0.02 / (1 + 0.1 * t),
+    "a tensor": torch.tensor(0.02, dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("beta", BETAS)
+def test_beta_of_every_kind_and_rates_that_depend_on_time(beta):
+    given = hl.Hyper(eta=lambda t: 0.3 + 0.01 * t, beta=BETAS[beta], phi=lambda t: 1 / (1 + 0.1 * t))
+    for order in ({}, {"align": True}, {"order": "sequential"}):
+        eager, looped = twins(cases.make("chain"), given, **order)
+        samples = stream(40)
+        assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=7)))
+        assert_alike(eager, looped)
+
+
+def test_layers_of_a_stack_may_have_betas_of_their_own():
+    torch.manual_seed(0)
+    given = hl.Hyper(eta=0.5, beta={"1.*": 0.03, "2.*": 0.0, "*": 0.01})
+    eager, looped = twins(MODULES["stack"](), given, align=True)
+    assert eager.stacks
+    samples = stream(40)
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
+    assert_alike(eager, looped)
+
+
+def test_costates_that_grow_forward_in_time():
+    given = hl.Hyper(s=1, eta=0.5, beta=0.001)
+    eager, looped = twins(cases.make("chain"), given)
+    samples = stream(20)
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled")))
+    assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("order", ["unaligned", "aligned", "delay free"])
+def test_float32_and_classes(order):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.ReLU(), nn.Linear(8, 4))
+    eager, looped = (
+        LocalLearner(copy.deepcopy(module), nn.functional.cross_entropy, CALM, **ORDERS[order]) for _ in range(2)
+    )
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        hl.Sample(torch.randn(2, 3, generator=generator), torch.randint(4, (2,), generator=generator))
+        for _ in range(40)
+    ]
+    ours = list(looped.run(samples, engine="compiled"))
+    assert_reports(list(eager.run(samples)), ours, 1e-5)
+    assert_alike(eager, looped, 1e-5)
+    before = copy.deepcopy(looped.module.state_dict())
+    with pytest.raises(SampleError, match="target"):
+        list(looped.run([hl.Sample(samples[0].u, torch.tensor([1, 4]))] * 4, engine="compiled"))
+    assert same(dict(looped.module.state_dict()), dict(before))
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_learner_is_where_its_last_report_says_whenever_it_is_asked(order):
+    torch.manual_seed(0)
+    for kind in ("stack", "skips") if "align" in order else ("stack",):
+        eager, looped = twins(MODULES[kind](), CALM, hold=2, **ORDERS[order])
+        samples = stream(40, odd=False)
+        theirs, ours = [], []
+        pairs = zip(eager.run(samples, max_steps=33), looped.run(samples, 33, engine="compiled"), strict=True)
+        for k, (a, b) in enumerate(pairs):
+            theirs.append(a)
+            ours.append(b)
+            if k % 7 == 3:
+                assert_alike(eager, looped)
+        assert_alike(eager, looped)
+        # Eager steps, then the rest compiled.
+        for sample in samples[33:36]:
+            eager.step(sample)
+            looped.step(sample)
+        theirs += eager.run(samples[36:])
+        ours += looped.run(samples[36:], engine="compiled")
+        assert_reports(theirs, ours)
+        assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_checkpoints_and_copies_in_the_midst_of_a_block(order, tmp_path):
+    torch.manual_seed(0)
+    eager, looped = twins(MODULES["two stacks"](), HYPERS["dissipating"], **ORDERS[order])
+    samples = stream(60)
+    theirs = list(eager.run(samples, max_steps=47))
+    ours = []
+    run = looped.run(samples, engine="compiled", chunk=32)
+    for report in itertools.islice(run, 47 - (len(samples[:47]) - len(theirs))):
+        ours.append(report)
+    run.close()
+    while looped.position < 47:
+        looped.step(samples[looped.position])
+    looped.save(tmp_path / "a")
+    again = twins(MODULES["two stacks"](), HYPERS["dissipating"], **ORDERS[order])[0]
+    again.load(tmp_path / "a")
+    twin = copy.deepcopy(looped)
+    rest = list(eager.run(samples, resume=True)) if eager.position else []
+    for learner, engine in ((again, "eager"), (twin, "compiled"), (looped, "compiled")):
+        found = list(learner.run(samples[learner.position :], engine=engine))
+        assert len(found) == len(rest)
+        assert all((a.y - b.y).abs().max() < 1e-12 for a, b in zip(found, rest, strict=True))
+        assert all(
+            (a - b).abs().max() < 1e-12
+            for a, b in zip(learner.module.parameters(), eager.module.parameters(), strict=True)
+        )
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+@pytest.mark.parametrize("order", ORDERS)
+def test_what_is_not_finite_is_refused_as_eagerly(order, policy):
+    torch.manual_seed(0)
+    for what in ("u", "target"):
+        eager, looped = twins(MODULES["stack"](), CALM, on_nonfinite=policy, **ORDERS[order])
+        samples = stream(40, odd=False)
+        getattr(samples[23], what)[0, 0] = torch.inf if what == "u" else torch.nan
+        told = []
+        for learner, engine in ((eager, "eager"), (looped, "compiled")):
+            seen = []
+            try:
+                seen += learner.run(samples, engine=engine)
+            except NonFiniteError as error:
+                seen.append(str(error))
+            told.append(seen)
+        assert len(told[0]) == len(told[1])
+        assert all(omega.isfinite().all() for omega in eager.state.omega.values())
+        if policy == "raise":
+            assert told[0][-1] == told[1][-1]
+        else:
+            assert [a.skipped for a in told[0]] == [b.skipped for b in told[1]]
+        assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("order", ["unaligned", "aligned", "sequential"])
+def test_weights_that_overflow_are_refused_in_the_same_tick(order):
+    given = hl.Hyper(beta=1e200, eta=0.5)
+    errors = []
+    learners = twins(cases.make("chain"), given, **ORDERS[order])
+    for learner, engine in zip(learners, ("eager", "compiled"), strict=True):
+        with pytest.raises(NonFiniteError) as error:
+            list(learner.run(stream(60, odd=False), engine=engine))
+        errors.append((str(error.value), learner.position, learner.state.t))
+    assert errors[0] == errors[1]
+
+
+def test_statistics_of_batches_are_kept_by_unaligned_nodes():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
+    eager, looped = twins(module, CALM)
+    samples = stream(30, odd=False, batch=5)
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=8)))
+    assert_alike(eager, looped)
+    assert int(looped.module[1].num_batches_tracked) == 30
+
+
+def test_weights_settings_and_modes_that_change_between_two_blocks_hold():
+    torch.manual_seed(0)
+    for order in ({}, {"align": True}):
+        eager, looped = twins(MODULES["own module"](), CALM, **order)
+        samples = stream(60, odd=False)
+        for learner, engine in ((eager, "eager"), (looped, "compiled")):
+            list(learner.run(samples[:25], max_steps=25, engine=engine))
+            with torch.no_grad():
+                learner.module[0].weight.fill_(0.1)
+            learner.module[1].gain = 0.25
+            list(learner.run(samples[25:], engine=engine))
+        assert_alike(eager, looped)
+
+
+def test_a_module_that_becomes_another_is_refused_as_eagerly():
+    looped = LocalLearner(cases.make("chain").double(), mse, CALM)
+    list(looped.run(stream(10, odd=False), engine="compiled"))
+    looped.module[0] = nn.Linear(3, 5)
+    with pytest.raises(ConfigError, match="exchanged"):
+        list(looped.run(stream(10, odd=False), engine="compiled"))
+
+
+def test_a_batch_of_another_size_is_refused_as_eagerly():
+    for order in ({}, {"align": True}):
+        errors = []
+        for engine in ("eager", "compiled"):
+            learner = LocalLearner(MODULES["stack"]().double(), mse, CALM, **order)
+            list(learner.run(stream(30, odd=False), max_steps=30, engine=engine))
+            with pytest.raises(SampleError) as error:
+                list(learner.run(stream(5, odd=False, batch=3), engine=engine))
+            errors.append(str(error.value))
+        assert errors[0] == errors[1]
+
+
+def test_memory_of_a_sample_that_is_used_again_while_it_is_in_flight():
+    torch.manual_seed(0)
+    eager, looped = twins(cases.make("skips"), CALM, align=True)
+    samples = stream(50, odd=False)
+
+    def refilled():
+        one = hl.Sample(torch.empty(2, 3, dtype=torch.float64), torch.empty(2, 2, dtype=torch.float64))
+        for sample in samples:
+            one.u.copy_(sample.u)
+            one.target.copy_(sample.target)
+            yield one
+
+    theirs = [report.y for report in eager.run(samples)]
+    ours = [report.y for report in looped.run(refilled(), engine="compiled", chunk=8)]
+    assert all((a - b).abs().max() < 1e-12 for a, b in zip(theirs, ours, strict=True))
+    assert_alike(eager, looped)
+
+
+UNFIT = {
+    "are widened to torch.float32": lambda: LocalLearner(
+        cases.make("chain").bfloat16(), mse, CALM, compute_dtype=torch.float32
+    ),
+    "several outputs": lambda: LocalLearner(
+        Graph({"a": nn.Linear(3, 2), "b": nn.Linear(2, 2)}, [("u", "a"), ("a", "b")], outputs=["a", "b"]).double(),
+        mse,
+        CALM,
+        align=True,
+    ),
+    "has buffers": lambda: LocalLearner(
+        nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double(), mse, CALM, align=True
+    ),
+    "random numbers": lambda: LocalLearner(
+        nn.Sequential(nn.Linear(3, 4), nn.Dropout(), nn.Linear(4, 2)).double(), mse, CALM
+    ),
+    "a schedule would stand still": lambda: LocalLearner(
+        cases.make("chain").double(), mse, replace(CALM, beta=lambda t: 0.1), delay_free=True
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", UNFIT)
+def test_what_cannot_be_recorded_falls_back_and_says_why_once(reason, recwarn):
+    looped, eager = (UNFIT[reason]() for _ in range(2))
+    eager.module.load_state_dict(looped.module.state_dict())
+    samples = stream(20, odd=False)
+    if "widened" in reason:
+        samples = [hl.Sample(s.u.float(), s.target.float()) for s in samples]
+    if "outputs" in reason:
+        samples = [hl.Sample(s.u, {"a": s.target, "b": s.target}) for s in samples]
+    ours = []
+    for half in (samples[:10], samples[10:]):
+        torch.manual_seed(3)
+        ours += looped.run(half, max_steps=10, engine="compiled")
+    said = [str(w.message) for w in recwarn if "falls back to the eager engine" in str(w.message)]
+    assert len(said) >= 1
+    assert all(reason in text for text in said)
+    theirs = []
+    for half in (samples[:10], samples[10:]):
+        torch.manual_seed(3)
+        theirs += eager.run(half, max_steps=10)
+    assert_reports(theirs, ours, 1e-30)
+    assert_alike(eager, looped, 1e-30)
