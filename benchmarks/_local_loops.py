@@ -24,8 +24,9 @@ SIZES = [
     (64, 64, 1, 256),
     (16, 256, 1, 128),
     (16, 256, 32, 48),
+    (4, 1024, 1, 96),
+    (4, 1024, 32, 32),
 ]
-SIZES += [(4, 1024, 1, 96), (4, 1024, 32, 32)]
 """Layers, their width, samples in a batch, and batches in a pass."""
 ORDERS: dict[str, dict[str, Any]] = {
     "unaligned": {},

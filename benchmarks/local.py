@@ -12,7 +12,9 @@ A tick of the local learner passes a sample one layer on, a step of BackPropagat
 both move every weight once and take in one new sample. Time is taken on the wall, and as time of this process,
 which other processes on the machine disturb less: on a shared machine that is the one to go by.
 
-Then the compiled engine is measured against the eager one, see `_local_loops`. With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
+Then the compiled engine is measured against the eager one, see `_local_loops`.
+
+With `device="cuda"` fused ticks are measured instead, see `_local_cuda`.
 """
 
 from __future__ import annotations

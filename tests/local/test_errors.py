@@ -217,7 +217,7 @@ def test_a_stacked_pipeline_asks_for_a_flush_before_the_batch_size_changes():
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])
 def test_an_input_that_saturates_all_layers_and_spoils_a_costate_alone_is_refused(policy):
-    # tanh of infinity is 1, with a derivative of 0: state, costate and loss are finite, and 0 times infinity is not.
+    # tanh of infinity is 1, with a derivative of 0: all but the product of 0 and infinity is finite.
     learner = hl.local.LocalLearner(chain(3, 4, 3), nn.functional.mse_loss, hl.Hyper(), on_nonfinite=policy)
     for _ in range(9):
         learner.step(hl.Sample(torch.randn(2, 3), torch.randn(2, 3)))

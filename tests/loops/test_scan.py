@@ -11,7 +11,7 @@ from torch.utils import _pytree
 
 import hamlearn as hl
 from hamlearn.errors import ConfigError
-from hamlearn.loops import UnsupportedError, coverage, scan, translate_to_cuda
+from hamlearn.loops import UnsupportedError, coverage, scan, translate, translate_to_cuda
 from hamlearn.loops.coverage import markdown
 from hamlearn.loops.recording import pure_graph
 from hamlearn.loops.values import C_TYPES
@@ -211,3 +211,87 @@ def test_whole_numbers_at_the_ends_of_their_range_are_those_of_pytorch(step, dty
     xs = torch.tensor([least, least + 1, least + 2, -7, -1, 0, 1, 7, 2**24 + 1, most - 1, most], dtype=dtype)
     _, found = hl.loops.scan(lambda carry, x: (carry + 1, step(x)), torch.zeros(()), xs)
     assert torch.equal(found, torch.stack([step(x) for x in xs]))
+
+
+def _ring(shown):
+    """A step that writes to a computed place of what it carries; what it shows is `shown(slots, new, n)`."""
+
+    def step(carry, x):
+        slots, n = carry
+        new = slots.index_put(((n % 5).view(1),), x[None])
+        return (new, n + 1), shown(slots, new, n)
+
+    return step
+
+
+def _from_itself(carry, x):
+    slots, n = carry
+    new = slots.index_put(((n % 5).view(1),), 0.5 * slots[((n + 1) % 5).view(1)] + x)
+    return (new, n + 1), new.sum(0)
+
+
+def _by_itself(carry, x):
+    slots, n = carry
+    new = slots.index_put((((100 * slots.sum()).long() % 5).view(1),), x[None])
+    return (new, n + 1), new.sum(0)
+
+
+def _twice(carry, x):
+    slots, n = carry
+    first = slots.index_put(((n % 5).view(1),), x[None])
+    return (first.index_put((((n + 1) % 5).view(1),), -x[None]), n + 1), first.sum(0)
+
+
+def _added(carry, x):
+    slots, n = carry
+    new = slots.index_put((torch.stack([n % 5, n % 5]),), torch.stack([x, x]), accumulate=True)
+    return (new, n + 1), new[(n % 5).view(1)][0]
+
+
+RINGS = {
+    "the new": _ring(lambda slots, new, n: new[((n - 2) % 5).view(1)][0]),
+    "the old": _ring(lambda slots, new, n: slots.sum(0)),
+    "both": _ring(lambda slots, new, n: (2 * slots)[0] * new[1]),
+    "from itself": _from_itself,
+    "by itself": _by_itself,
+    "twice": _twice,
+    "added": _added,
+}
+
+
+@pytest.mark.parametrize("kind", RINGS)
+def test_a_carry_that_is_written_to_at_a_computed_place(kind):
+    xs, carry = torch.randn(23, 3, dtype=torch.float64), (torch.randn(5, 3, dtype=torch.float64), torch.tensor(0))
+    (slots, n), y = scan(RINGS[kind], carry, xs)
+    now, shown = carry, []
+    for x in xs:
+        now, one = RINGS[kind](now, x)
+        shown.append(one)
+    assert torch.allclose(slots, now[0], rtol=0, atol=1e-12)
+    assert torch.allclose(y, torch.stack(shown), rtol=0, atol=1e-12)
+    assert int(n) == 23
+
+
+def test_two_carries_that_are_written_to_and_change_places():
+    def step(carry, x):
+        a, b, n = carry
+        new = a.index_put(((n % 5).view(1),), b[:1] + x)
+        return (b, new, n + 1), new[0]
+
+    xs, start = torch.randn(9, 3, dtype=torch.float64), torch.randn(2, 5, 3, dtype=torch.float64)
+    (a, b, _), _ = scan(step, (*start, torch.tensor(0)), xs)
+    now = (*start, torch.tensor(0))
+    for x in xs:
+        now, _ = step(now, x)
+    assert torch.allclose(torch.stack([a, b]), torch.stack(now[:2]), rtol=0, atol=1e-12)
+
+
+def test_a_ring_is_not_copied():
+    def step(slots, n, x):
+        new = slots.index_put(((n % 5).view(1),), x[None])
+        return [new, n + 1, new[0]]
+
+    graph = pure_graph(step, [torch.zeros(5, 300), torch.tensor(0), torch.ones(300)])
+    program = translate(graph, ["carry", "carry", "sample"], [False] * 3)
+    # Room for one place and one row, and none for all five of them.
+    assert program.scratch < 5 * 300 * 4
