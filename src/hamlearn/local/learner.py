@@ -188,10 +188,10 @@ class LocalLearner(LocalSnapshot):
         Args:
             stream: Any iterable of samples, endless or not.
             max_steps: How many samples to take at most.
-            engine: `"eager"`, one tick at a time. `"compiled"`: the tick is recorded once, and a block of
-                them runs as one loop; on a GPU, chains of linear layers are ticked by kernels that read and write each
-                weight once. Whatever the learner is asked between two reports, it answers as of the last one.
-                Where a tick cannot be recorded, the run falls back to the eager engine and says why.
+            engine: `"eager"`, one tick at a time. `"compiled"`: the tick is recorded once, and a block of ticks is
+                one loop; on a GPU, chains of linear layers are ticked by kernels that read and write each weight
+                once. Whatever the learner is asked between two reports, it answers as of the last one. Where a
+                tick cannot be recorded, the run falls back to the eager engine and says why.
             chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
