@@ -13,6 +13,7 @@ from hamlearn._scale import Scale, add_, scaled
 from hamlearn.credit import Credit
 from hamlearn.derivatives import coupling, forgets, instantaneous_loss, integrate_costate, vjp
 from hamlearn.rates import Rates
+from hamlearn.slopes import Slopes
 from hamlearn.state import Sample
 from hamlearn.system import Carry, Instant, Order, Outcome, Pending, System
 from hamlearn.transition import as_state, end_points, next_state, rate
@@ -48,10 +49,11 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
     with _gradients(sample.target is not None):
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
+    slopes = Slopes(L, system.theta, system.wide) if system.wide and L is not None else None
     grads = None if L is None else vjp([L], [None], system.theta)
     decay, gain = 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
     outcome = Outcome([], [], [], _tree.detach(y), _detached(L), None, learned=L is not None)
-    _integrate(system, carry, grads, decay, gain, rates.phi, outcome)
+    _integrate(system, carry, grads, decay, gain, rates.phi, outcome, slopes)
     return outcome
 
 
@@ -63,9 +65,11 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         y = system.network.output_net(sample.u, _tree.unflatten(h_next, spec))
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
     decay, gain = 1 - rates.stride * rates.eta, rates.stride * rates.phi
+    slopes: Slopes | None = None
     if L is None:
         z, dL = [torch.zeros_like(leaf) for leaf in h_next], None
     else:
+        slopes = Slopes(L, system.theta, system.wide) if system.wide else None
         grads = vjp([L], [None], [*h_next, *system.theta])
         z, dL = grads[: len(h_next)], grads[len(h_next) :]
         # One gradient may serve z and ω alike: ω is made anew only where something of it is left.
@@ -73,7 +77,7 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
             z = scaled(z, gain)
     h = [leaf.detach() for leaf in h_next]
     outcome = Outcome(h, z, [], _tree.detach(y), _detached(L), None, spec, learned=L is not None)
-    _integrate(system, carry, dL, decay, gain, rates.phi, outcome)
+    _integrate(system, carry, dL, decay, gain, rates.phi, outcome, slopes)
     return outcome
 
 
@@ -85,6 +89,7 @@ def _integrate(
     gain: Scale,
     phi: Scale,
     outcome: Outcome,
+    slopes: Slopes | None,
 ) -> None:
     """ω⁺ = decay·ω + gain·∂L/∂θ; for large weights it is only noted down, where ω may move in place."""
     outcome.own = not forgets(decay)
@@ -93,7 +98,13 @@ def _integrate(
         if dL is not None:
             outcome.coupling = system.drive.coupled(None, system.theta, phi)
         return
-    if not (carry.own and outcome.own and system.large) or isinstance(decay, Tensor) or isinstance(gain, Tensor):
+    if isinstance(decay, Tensor) or isinstance(gain, Tensor) or not outcome.own:
+        outcome.omega = integrate_costate(carry.omega, dL, decay, gain)
+        if slopes is not None and not outcome.own and not isinstance(gain, Tensor):
+            # Nothing of the old ω is left: the gradient and its gain are all of it.
+            outcome.sizes = {index: abs(gain) * bound for index, bound in slopes.bounds().items()}
+        return
+    if not (carry.own and system.large):
         outcome.omega = integrate_costate(carry.omega, dL, decay, gain)
         return
     outcome.omega = list(carry.omega)
@@ -103,6 +114,8 @@ def _integrate(
         outcome.omega[index] = omega
     for index in system.large:
         outcome.pending[index] = Pending(None if dL is None else dL[index], decay, gain)
+    if slopes is not None:
+        outcome.sizes = slopes.bounds()
 
 
 def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor]) -> Outcome:

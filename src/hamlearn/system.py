@@ -20,6 +20,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.networks import Network
 from hamlearn.rates import Rates
+from hamlearn.slopes import WIDE
 from hamlearn.state import Sample
 from hamlearn.transition import first_state
 from hamlearn.velocity import Velocity
@@ -59,6 +60,7 @@ class System:
             for index, weight in enumerate(self.theta)
             if weight.numel() >= LARGE and memories[weight.untyped_storage().data_ptr()] == 1
         ]
+        self.wide = [index for index in self.large if _is_wide(self.theta[index])]
         self.small = [index for index in range(len(self.theta)) if index not in self.large]
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
         self.drive = Drive.of(hyper)
@@ -75,6 +77,10 @@ class System:
     def _used_by(self, net: Any) -> list[int]:
         used = {id(weight) for weight in net.parameters()} if isinstance(net, torch.nn.Module) else set()
         return [index for index, weight in enumerate(self.theta) if id(weight) in used]
+
+
+def _is_wide(weight: Tensor) -> bool:
+    return weight.numel() >= WIDE and weight.is_cpu and weight.dtype in (torch.float32, torch.float64)
 
 
 @dataclass(slots=True)
@@ -131,6 +137,8 @@ class Outcome:
         learned: Whether a loss enters the move.
         own: Whether the memory of the new ω was made for it alone.
         pending: By index, what costates that are still the old ones have to take in.
+        sizes: By index, what the norm of a pending gradient is at most, or of ω where nothing is pending; only of
+            weights of which that is known.
         v: What an adaptive β follows from here on.
         E: New sensitivities.
     """
@@ -148,6 +156,7 @@ class Outcome:
     learned: bool = True
     own: bool = False
     pending: dict[int, Pending] = field(default_factory=dict)
+    sizes: dict[int, float] = field(default_factory=dict)
     v: list[Tensor] = field(default_factory=list)
     E: list[Tensor] = field(default_factory=list)
 

@@ -14,13 +14,14 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import hamlearn as hl
+from hamlearn.slopes import WIDE
 from hamlearn.system import LARGE
 from tests.comparing import same
 from tests.fuzz.interrupts import traced
 from tests.problems import random_samples
 
-SIZE = 200
-assert SIZE * SIZE >= LARGE
+SIZE = 400
+assert SIZE * SIZE >= max(LARGE, WIDE)
 
 
 def learner(role: str = "output", dtype: torch.dtype = torch.float64, **more) -> hl.Learner:

@@ -31,15 +31,23 @@ class Norms:
         self._costate: Tensor | None = None
         self._versions = (-1, -1)
 
-    def of(self, theta: Tensor, costate: Tensor) -> tuple[float, float]:
-        """The norms of both, or what they are at most; looked at where that is not known, or nears overflow."""
-        most, versions = _root_of_largest(theta), self._versions
+    def of(self, theta: Tensor, costate: Tensor, size: float | None = None) -> tuple[float, float]:
+        """The norms of both, or what they are at most; looked at where that is not known, or nears overflow.
+
+        Args:
+            theta: The weight.
+            costate: Its costate.
+            size: What the norm of the costate is at most, where somebody knows.
+        """
+        most, versions = _ROOTS[theta.dtype], self._versions
         whole, part = self._bounds
         # Where nothing of ω is left after a step, it is another tensor each time, and θ is still the same.
         known = self._theta is theta
         if not known or versions[0] != theta._version or whole > most:
             whole = norm_of(theta.detach())
-        if not known or self._costate is not costate or versions[1] != costate._version or part > most:
+        if size is not None:
+            part = size
+        elif not known or self._costate is not costate or versions[1] != costate._version or part > most:
             part = norm_of(costate)
         self.put(theta, costate, (whole, part))
         return self._bounds
@@ -171,7 +179,7 @@ class Moves:
                 norms = self._norms[index]
                 bounds = None
                 if abs(by) <= 1.0 and not self._lent(pending):
-                    bounds = _far_from_overflow(weight, omega, pending, by, norms)
+                    bounds = _far_from_overflow(weight, omega, pending, by, norms, outcome.sizes.get(index))
                 if bounds is not None:
                     late[index] = Late(weight, omega, pending, by, norms, bounds)
                     continue
@@ -215,19 +223,31 @@ class Moves:
 
 
 def _far_from_overflow(
-    weight: Tensor, omega: Tensor, pending: Pending | None, by: float, norms: Norms
+    weight: Tensor, omega: Tensor, pending: Pending | None, by: float, norms: Norms, size: float | None
 ) -> tuple[float, float] | None:
-    """How large both can be after the step, if no entry exceeds the root of the largest number; else `None`."""
-    if weight.dtype not in (torch.float32, torch.float64):
+    """How large both can be after the step, if no entry exceeds the root of the largest number; else `None`.
+
+    Args:
+        weight: Moves by ω.
+        omega: Its costate, or what that is before it takes in what is pending.
+        pending: What that is.
+        by: −τβ.
+        norms: What is known of both.
+        size: What the norm of the pending gradient is at most, or of ω where nothing is pending.
+    """
+    root = _ROOTS.get(weight.dtype)
+    if root is None:
         return None
     decay, gain, slope = 1.0, 0.0, 0.0
     if pending is not None:
         decay, gain = abs(pending.decay), abs(pending.gain)
-        slope = 0.0 if pending.grad is None else norm_of(pending.grad)
+        slope = 0.0
+        if pending.grad is not None:
+            slope = norm_of(pending.grad) if size is None else size
         if decay > 1.0 or gain > 1e6:
             return None
-    theta, costate = norms.of(weight, omega)
-    if not all(norm <= _root_of_largest(weight) for norm in (theta, costate, slope)):
+    theta, costate = norms.of(weight, omega, size if pending is None else None)
+    if not (theta <= root and costate <= root and slope <= root):
         return None
     costate = decay * costate + gain * slope
     return theta + abs(by) * costate, costate
@@ -241,5 +261,5 @@ def norm_of(tensor: Tensor) -> float:
     return torch.linalg.vector_norm(tensor).item()
 
 
-def _root_of_largest(like: Tensor) -> float:
-    return math.sqrt(torch.finfo(like.dtype).max)
+_ROOTS = {dtype: math.sqrt(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64)}
+"""The root of the largest number of a type: the square of what is smaller does not overflow."""
