@@ -21,7 +21,7 @@ from tests.fuzz.interrupts import traced
 from tests.problems import random_samples
 
 SIZE = 400
-assert SIZE * SIZE >= max(LARGE, WIDE)
+assert max(LARGE, WIDE) <= SIZE * SIZE
 
 
 def learner(role: str = "output", dtype: torch.dtype = torch.float64, **more) -> hl.Learner:
