@@ -26,7 +26,7 @@ from hamlearn.cells.columnar import slots
 from hamlearn.credit import Cleared, Credit, Echo, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
+from hamlearn.network import Network
 
 WINDOW = 25
 """Steps that truncated BPTT stores, and makes one update of."""

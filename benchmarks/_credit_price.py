@@ -15,8 +15,8 @@ from hamlearn.cells import ColumnarGRU
 from hamlearn.credit import Cleared, Credit, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 
 UNITS, CHUNK = 64, 1_024
 REACH = {"compiled": 1.1, "eager": 2.0}

@@ -28,7 +28,7 @@ from benchmarks.credit_tasks.task import Task
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
+from hamlearn.network import Network
 
 SCRIPT = Path(__file__).with_name("_credit_rival_jax.py")
 RATE, STEPS, QUICK, UNITS, PIECE = 1e-3, 15_000, 5_000, 64, 5_000

@@ -15,8 +15,8 @@ from torch import nn
 
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 from hamlearn.streams import timed
 
 BETAS = (0.003, 0.01, 0.03, 0.1, 0.3)

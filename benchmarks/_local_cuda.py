@@ -22,11 +22,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn.engines.fused import FusedRunner
+from hamlearn.engines.fused.tick import AT_ONCE
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner, Residual
-from hamlearn.local.fused import FusedRunner
-from hamlearn.local.fused.tick import AT_ONCE
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 LR, MOMENTUM = 1e-4, 0.9
 _ROUNDS = 5

@@ -15,7 +15,7 @@ from torch import nn
 from benchmarks import _report
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 SIZES = [
     (3, 30, 1, 512),

@@ -18,7 +18,7 @@ from torch import nn
 from hamlearn.distributed import PipelineLearner
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 EVERY = (1, 4, 16)
 WIDTH = 64

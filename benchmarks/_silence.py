@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.distributed import PipelineLearner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 
 class Echoing:

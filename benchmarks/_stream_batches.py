@@ -16,8 +16,8 @@ from benchmarks import _report
 from benchmarks._stream_workloads import CROSS_ENTROPY, MOMENTUM, MSE, WORKLOADS
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 
 REACH = 0.9
 """How fast the compiled engine must be at least, as a multiple of the eager one."""

@@ -18,7 +18,7 @@ from torch.utils.data import TensorDataset
 from benchmarks._stream_workloads import MOMENTUM, Problem
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.state import StepReport
+from hamlearn.sample import StepReport
 from hamlearn.streams import Stream, from_dataset
 
 CHUNK = 256

@@ -23,8 +23,8 @@ from torch import nn
 from benchmarks import _report
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 from hamlearn.streams import live
 
 REACH = {"generator": 60_000, "TCP": 30_000}

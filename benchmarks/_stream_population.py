@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from hamlearn.credit import Cleared
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner, Population
-from hamlearn.networks import Network
+from hamlearn.network import Network
 from hamlearn.streams import Stream, from_dataset
 
 MEMBERS = 64

@@ -20,7 +20,7 @@ from benchmarks import _report
 from hamlearn import streams
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
+from hamlearn.network import Network
 from hamlearn.streams import Stream
 
 REACH = {"standardised": 150_000, "uneven": 150_000}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamlearn.cells import Diagonal
 from hamlearn.credit import Cleared, Credit, Forward
-from hamlearn.networks import Network
+from hamlearn.network import Network
 
 Advance = Callable[[Any, Tensor, Any], tuple[Tensor, Any]]
 """(network, u, h) to (y, next h), in the words of a plain PyTorch loop."""

@@ -17,8 +17,8 @@ from benchmarks import _report
 from hamlearn.credit import Echo
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 
 LENGTH, INPUTS, NEURONS = 200, 50, 30
 CROSS_ENTROPY = nn.functional.cross_entropy

@@ -16,8 +16,8 @@ from benchmarks import _report
 from hamlearn.credit import Forward
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 
 
 def run(out: Path, quick: bool = False) -> dict[str, Any]:

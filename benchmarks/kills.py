@@ -18,10 +18,10 @@ from rich.console import Console
 
 from benchmarks import _report
 from benchmarks._brokers import PATIENCE, Broker, Publisher, mosquitto, program, redis_server
-from hamlearn import _checkpoint
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import CHECKPOINT, RECORD
 from hamlearn.experiments.run import run as run_config
+from hamlearn.state import checkpoint
 
 EVERY = 25
 """Samples from checkpoint to checkpoint, where the broker does not ask for more of them."""
@@ -144,7 +144,7 @@ def stream(draw: random.Random, count: int) -> Iterator[Any]:
 
 def compared(undisturbed: Path, disturbed: Path) -> dict[str, Any]:
     """What two runs left: weights, costates and counts to the bit, and every row of their records."""
-    (ours, about), (theirs, others) = (_checkpoint.read(path / CHECKPOINT) for path in (undisturbed, disturbed))
+    (ours, about), (theirs, others) = (checkpoint.read(path / CHECKPOINT) for path in (undisturbed, disturbed))
     places = [_cursor(header) for header in (about, others)]
     return {
         "tensors equal": set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours),
@@ -194,7 +194,7 @@ def _cursor(header: dict[str, Any]) -> dict[str, Any]:
 
 
 def _position(path: Path) -> int:
-    return int(_checkpoint.read(path)[1]["reader"]["position"]) if path.exists() else 0
+    return int(checkpoint.read(path)[1]["reader"]["position"]) if path.exists() else 0
 
 
 def _stamp(path: Path) -> int:

@@ -34,7 +34,7 @@ from torch import nn
 from benchmarks import _local_cuda, _local_loops, _report
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 LR = 1e-3
 _LINES = {

@@ -29,7 +29,7 @@ from benchmarks._local_cuda import graphed
 from hamlearn.experiments._classification import Data, mnist_data
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner, Residual
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 WIDTH, LAST, CHUNK = 128, 10_000, 2_048
 RATES = (0.001, 0.002, 0.0025, 0.003, 0.005)

@@ -22,8 +22,8 @@ from hamlearn import record, streams
 from hamlearn.credit import Forward
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 from hamlearn.streams import signals
 
 INPUTS, NEURONS = 1, 30

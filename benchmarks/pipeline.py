@@ -46,7 +46,7 @@ from hamlearn.distributed import PipelineLearner
 from hamlearn.distributed.links import Peer
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 LR = 1e-3
 BATCH = 32

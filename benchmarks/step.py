@@ -18,8 +18,8 @@ from hamlearn.experiments.models import MODELS
 from hamlearn.experiments.scenarios import SCENARIOS, Scenario
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 REACH = {"output": 0.9, "state": 1.1}

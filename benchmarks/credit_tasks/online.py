@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.credit_tasks.rules import Rule
-from hamlearn._slots import Slots
+from hamlearn._base.slots import Slots
 from hamlearn.cells.columnar import slots
 
 BETAS, EPS = (0.9, 0.999), 1e-8

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 Metric = Literal["NMSE", "accuracy", "cross-entropy"]
 LANES = 8

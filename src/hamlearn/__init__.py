@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from hamlearn.hyper import Hyper
     from hamlearn.integrators import RK4, Euler, Heun
     from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
-    from hamlearn.networks import Network
-    from hamlearn.state import Label, Sample, State, StepReport, Trace
+    from hamlearn.network import Network
+    from hamlearn.sample import Label, Sample, State, StepReport, Trace
 
 __all__ = [
     "RK4",
@@ -77,16 +77,16 @@ _HOMES = {
     "Forward": "credit",
     "Heun": "integrators",
     "Hyper": "hyper",
-    "Label": "state",
+    "Label": "sample",
     "Learner": "learner",
-    "Network": "networks",
+    "Network": "network",
     "Population": "learner",
     "PopulationReport": "learner",
-    "Sample": "state",
+    "Sample": "sample",
     "Sensitivity": "credit",
-    "State": "state",
-    "StepReport": "state",
-    "Trace": "state",
+    "State": "sample",
+    "StepReport": "sample",
+    "Trace": "sample",
     "evaluate": "evaluate",
 }
 """Where the names that are no modules live. They are fetched when they are asked for: `hamlearn --help` asks for

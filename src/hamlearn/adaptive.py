@@ -9,9 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn._numbers import Scaling, check_scaling, nonnegative, share
-from hamlearn._scale import PLAIN, Scale, plus, scale_, scaled
-from hamlearn._torch_private import (
+from hamlearn._base.numbers import Scaling, check_scaling, nonnegative, share
+from hamlearn._base.scale import PLAIN, Scale, plus, scale_, scaled
+from hamlearn._base.torch_private import (
     foreach_add_,
     foreach_addcdiv_,
     foreach_addcmul_,

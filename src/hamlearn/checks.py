@@ -13,14 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn import _tree, loops, reference
+from hamlearn import loops, reference
+from hamlearn._base import trees
 from hamlearn.credit import Forward
 from hamlearn.errors import HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Integrator
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample, StepReport
+from hamlearn.network import Network
+from hamlearn.sample import Sample, StepReport
 
 Contents = dict[str, Any]
 """Tensors and other values of a state, by name."""
@@ -164,12 +165,12 @@ def check_operation(function: Callable[..., Any], *inputs: Tensor) -> None:
         >>> hl.checks.check_operation(torch.atan2, torch.randn(3), torch.randn(3))
     """
     with torch.no_grad():
-        wanted = _tree.flatten(function(*inputs))[0]
+        wanted = trees.flatten(function(*inputs))[0]
         rows = tuple(x[None] for x in inputs)
         _, found = loops.scan(lambda carry, x: (carry, function(*x)), torch.zeros(1), rows)
-    for want, got in zip(wanted, _tree.flatten(found)[0], strict=True):
+    for want, got in zip(wanted, trees.flatten(found)[0], strict=True):
         if got[0].dtype != want.dtype or got[0].shape != want.shape:
-            raise CheckFailedError(f"a loop gives {_tree.describe(got[0])}, PyTorch {_tree.describe(want)}")
+            raise CheckFailedError(f"a loop gives {trees.describe(got[0])}, PyTorch {trees.describe(want)}")
         _check_close(got[0].double(), want.double(), "a loop", 1e-12 if want.dtype == torch.float64 else 1e-6)
 
 
@@ -178,7 +179,7 @@ def _check_predict(make: Callable[[], AnyLearner], samples: Sequence[Sample], wh
     learner = make()
     for sample in samples:
         first, again = learner.predict(sample.u), learner.predict(sample.u)
-        for a, b in zip(_tree.flatten(first)[0], _tree.flatten(again)[0], strict=True):
+        for a, b in zip(trees.flatten(first)[0], trees.flatten(again)[0], strict=True):
             if not torch.equal(a, b):
                 raise CheckFailedError(
                     "predict() gave two answers to one input: it moved something or drew at random"
@@ -221,7 +222,7 @@ def _check_bad_tau(make: Callable[[], AnyLearner], samples: Sequence[Sample]) ->
 
 def _check_reports(make: Callable[[], AnyLearner], samples: Sequence[Sample]) -> None:
     for report in make().run(samples, max_steps=len(samples)):
-        for tensor in (*_tree.flatten(report.y)[0], report.loss):
+        for tensor in (*trees.flatten(report.y)[0], report.loss):
             if isinstance(tensor, Tensor) and tensor.requires_grad:
                 raise CheckFailedError("a report holds a graph: detach y and loss, or memory grows without bound")
 

@@ -9,7 +9,7 @@ from typing import Literal
 
 import numpy as np
 
-from hamlearn._numbers import (
+from hamlearn._base.numbers import (
     Scaling,
     check_scaling,
     fraction,
@@ -20,7 +20,7 @@ from hamlearn._numbers import (
     share,
     two_betas,
 )
-from hamlearn._numbers import Schedule as Schedule
+from hamlearn._base.numbers import Schedule as Schedule
 from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates, check_share, over_gaps, over_many_gaps

@@ -11,8 +11,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from hamlearn._scale import plus
-from hamlearn._torch_private import foreach_add_, foreach_mul
+from hamlearn._base.scale import plus
+from hamlearn._base.torch_private import foreach_add_, foreach_mul
 
 Vector = list[Tensor]
 Derivative = Callable[[float, Vector], Vector]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hamlearn.compiled.bring import SMALL, Bring
+from hamlearn.engines.recorded.bring import SMALL, Bring
 
 THERE = torch.device("meta")
 

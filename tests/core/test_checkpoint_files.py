@@ -17,8 +17,8 @@ from torch import nn
 from torch.utils import _pytree
 
 import hamlearn as hl
-from hamlearn import _files
 from hamlearn.errors import CheckpointError
+from hamlearn.state import files as _files
 from tests.fuzz.checkpoint_files import Watch, difference
 from tests.fuzz.checkpoint_mutations import assemble, parse
 from tests.fuzz.checkpoint_subjects import Pair, PairCell, trained
@@ -124,7 +124,7 @@ def test_a_load_that_is_interrupted_at_any_line_ends_before_or_after(tmp_path):
     learner.save(home)
     after, watch = parse(path.read_bytes()), Watch(learner)
     before = watch.look(), torch.get_rng_state()
-    names = ("_snapshot", "_saving", "_checkpoint", "_restoring", "_running", "echo", "tokens")
+    names = ("snapshot", "saving", "checkpoint", "restoring", "reader", "echo", "tokens")
     files = tuple(f"{os.sep}{name}.py" for name in names)
     ended = collections.Counter()
     line = 0
@@ -327,7 +327,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     def closed(**kwargs):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("hamlearn._files.tempfile.mkstemp", closed)
+    monkeypatch.setattr("hamlearn.state.files.tempfile.mkstemp", closed)
     fails(path, learner, f"Read-only file system.*Allow writing to {tmp_path}, or save elsewhere")
 
 
@@ -383,7 +383,7 @@ for _ in range(20):
     assert learner.state.t >= reached
     reached = learner.state.t
 print(reached > 0, len(list(folder.iterdir())) > 1)
-hl._files._swept.clear()
+hl.state.files._swept.clear()
 learner.save(folder / "checkpoint")
 print(*os.listdir(folder))
 """

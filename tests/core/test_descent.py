@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from torch import nn
 
 import hamlearn as hl
-from hamlearn import _descent
-from hamlearn._descent import descend_, fuses
-from hamlearn.system import LARGE
+from hamlearn.orders.system import LARGE
+from hamlearn.theory import descent
+from hamlearn.theory.descent import descend_, fuses
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -69,24 +69,24 @@ def test_what_does_not_fill_whole_vectors_is_left_to_three_calls():
 
 
 def test_a_build_of_pytorch_that_rounds_otherwise_is_found_out(monkeypatch):
-    monkeypatch.setattr(_descent, "fused_sgd_", lambda theta, grad, omega, **rates: omega[0].add_(1e-6))
-    _descent._same_bits.cache_clear()
+    monkeypatch.setattr(descent, "fused_sgd_", lambda theta, grad, omega, **rates: omega[0].add_(1e-6))
+    descent._same_bits.cache_clear()
     try:
         assert not fuses(torch.ones(64), torch.ones(64), torch.ones(64))
     finally:
-        _descent._same_bits.cache_clear()
+        descent._same_bits.cache_clear()
 
 
 @pytest.mark.parametrize("more", [8, 5])
 @pytest.mark.parametrize(("momentum", "dampening"), [(0.0, 0.0), (0.9, 0.0), (0.9, 0.5)])
 def test_a_wide_layer_follows_sgd_bit_for_bit(momentum, dampening, more, monkeypatch):
-    width, passes, called = int(LARGE**0.5) // 8 * 8 + more, [], _descent.fused_sgd_
+    width, passes, called = int(LARGE**0.5) // 8 * 8 + more, [], descent.fused_sgd_
 
     def counted(*given, **rates):
         passes.append(given)
         called(*given, **rates)
 
-    monkeypatch.setattr(_descent, "fused_sgd_", counted)
+    monkeypatch.setattr(descent, "fused_sgd_", counted)
     torch.manual_seed(0)
     net = nn.Linear(width, width)
     twin = nn.Linear(width, width)

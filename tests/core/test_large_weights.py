@@ -14,8 +14,8 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import hamlearn as hl
-from hamlearn.slopes import WIDE
-from hamlearn.system import LARGE
+from hamlearn.orders.system import LARGE
+from hamlearn.theory.slopes import WIDE
 from tests.comparing import same
 from tests.fuzz.interrupts import traced
 from tests.problems import random_samples

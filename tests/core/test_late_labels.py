@@ -35,7 +35,7 @@ def samples(count: int, seed: int = 0) -> list[hl.Sample]:
     return [replace(sample, tau=0.2 + 0.7 * k % 1) for k, sample in enumerate(given)]
 
 
-def split(sample: hl.Sample, id: hl.state.Id) -> tuple[hl.Sample, hl.Label]:
+def split(sample: hl.Sample, id: hl.sample.Id) -> tuple[hl.Sample, hl.Label]:
     return hl.Sample(sample.u, None, sample.tau, sample.boundary, id=id), hl.Label(id, sample.target)
 
 

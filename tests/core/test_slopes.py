@@ -6,7 +6,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.errors import NonFiniteError
-from hamlearn.slopes import MOST, WIDE, Slopes
+from hamlearn.theory.slopes import MOST, WIDE, Slopes
 
 SIZE = 400
 assert SIZE * SIZE >= WIDE

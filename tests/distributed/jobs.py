@@ -20,7 +20,8 @@ import hamlearn as hl
 from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner, storage
 from hamlearn.errors import RankError
-from hamlearn.local import LocalLearner, outer, wide
+from hamlearn.local import LocalLearner
+from hamlearn.orders.local import outer, wide
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss

@@ -24,8 +24,9 @@ from hamlearn.loops.pointwise import POINTWISE, elementwise
 from hamlearn.loops.values import UnsupportedError, Value
 from hamlearn.loops.writer import Writer
 from hamlearn.orders import ORDERS
-from hamlearn.sequential import Sequential
-from hamlearn.system import Carry, Instant, Outcome
+from hamlearn.orders.sequential import Sequential
+from hamlearn.orders.system import Instant, Outcome
+from hamlearn.state.carry import Carry
 from tests.problems import random_problem, random_samples
 
 aten = torch.ops.aten
@@ -269,7 +270,7 @@ def test_contributing_names_every_place_where_something_is_added():
     table = text[text.index("## Adding one of each") :]
     places = re.findall(r"`([A-Z]+)` in `(\S+\.py)`", table)
     assert dict(places) == {
-        "ORDERS": "src/hamlearn/orders.py",
+        "ORDERS": "src/hamlearn/orders/__init__.py",
         "CREDITS": "src/hamlearn/credit.py",
         "INTEGRATORS": "src/hamlearn/integrators.py",
         "POINTWISE": "src/hamlearn/loops/pointwise.py",

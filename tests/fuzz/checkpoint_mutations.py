@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load
 
-from hamlearn._checkpoint import _content, _described, _head, _placed
+from hamlearn.state.checkpoint import _content, _described, _head, _placed
 
 DEEP = "@deep@"
 VALUES: list[Any] = [

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import hamlearn as hl
 from hamlearn.errors import ConfigError
 from hamlearn.local import Graph, LocalLearner
-from hamlearn.local.outer import Outer
+from hamlearn.orders.local.outer import Outer
 from tests.local.cases import Two, chain, hyper, layer
 from tests.problems import random_samples
 

@@ -11,8 +11,9 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.local import LocalLearner, wide
-from hamlearn.local.outer import Outer
+from hamlearn.local import LocalLearner
+from hamlearn.orders.local import wide
+from hamlearn.orders.local.outer import Outer
 from tests.comparing import same
 from tests.local.test_interrupts import break_off_everywhere, everything
 from tests.local.test_refilled import refilled

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from hamlearn._torch_private import decompositions
+from hamlearn._base.torch_private import decompositions
 from hamlearn.loops import Loop, UnsupportedError, translate
 from hamlearn.loops.recording import pure_graph
 from tests.loops.running import assert_same

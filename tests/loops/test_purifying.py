@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hamlearn as hl
-from hamlearn._torch_private import traced as traced_by_pytorch
+from hamlearn._base.torch_private import traced as traced_by_pytorch
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.outlines import outlined
 from hamlearn.loops.purifying import purified, writes

@@ -11,7 +11,7 @@ import hamlearn as hl
 from hamlearn import record
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.evaluate import Evaluation
-from hamlearn.state import Sample, StepReport
+from hamlearn.sample import Sample, StepReport
 
 
 def report(k, loss=True):

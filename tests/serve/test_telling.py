@@ -10,10 +10,11 @@ import time
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from hamlearn import _files, record
+from hamlearn import record
 from hamlearn.errors import CheckpointError
 from hamlearn.serve import application
 from hamlearn.serve.home import live_page
+from hamlearn.state import files
 from tests.cli import invoke
 from tests.serve.asgi import Served
 from tests.serve.test_learning import same, samples
@@ -69,8 +70,8 @@ class SlowDisk:
     """A disk that takes a checkpoint only when it is let go."""
 
     def __init__(self, monkeypatch):
-        self.asked, self.free, self.write = threading.Event(), threading.Event(), _files.replace
-        monkeypatch.setattr(_files, "replace", self.replace)
+        self.asked, self.free, self.write = threading.Event(), threading.Event(), files.replace
+        monkeypatch.setattr(files, "replace", self.replace)
 
     def replace(self, path, write):
         self.asked.set()
@@ -118,7 +119,7 @@ def test_a_checkpoint_that_could_not_be_written_is_written_later(tmp_path, monke
 
     with Served(tmp_path, serve={"checkpoint": 0.02}) as served:
         with monkeypatch.context() as patched:
-            patched.setattr(_files, "replace", full)
+            patched.setattr(files, "replace", full)
             served.ask("/predict", ONE)
             while b"hamlearn_checkpoint_failures_total 0.0" in served.ask("/metrics").body:
                 time.sleep(0.01)

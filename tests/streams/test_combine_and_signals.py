@@ -8,7 +8,7 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams import signals
 
 

@@ -12,7 +12,7 @@ from torch.utils.data import IterableDataset, TensorDataset
 
 from hamlearn import streams
 from hamlearn.errors import CheckpointError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams import Stream, signals
 
 LOOK = 600

@@ -11,9 +11,9 @@ from river import metrics
 
 import hamlearn as hl
 from hamlearn import streams
-from hamlearn._scores import Scores
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.evaluate import evaluate, scored
+from hamlearn.evaluate.scores import Scores
 from tests.problems import random_samples
 
 

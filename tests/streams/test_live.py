@@ -15,7 +15,7 @@ import torch
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.live import sockets
 
 PATIENCE = 20.0

@@ -12,7 +12,7 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import ConfigError, HamlearnError, SampleError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.live import sockets
 
 GOOD = b'{"u": [1.0], "t": 1.0}\n'

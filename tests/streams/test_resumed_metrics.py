@@ -8,8 +8,9 @@ import torchmetrics
 from river import metrics
 from torchmetrics import classification
 
-from hamlearn._scores import Scores, graph
 from hamlearn.errors import CheckpointError, ConfigError
+from hamlearn.evaluate import object_graph
+from hamlearn.evaluate.scores import Scores
 from hamlearn.experiments.run import run
 
 SETTINGS = {
@@ -181,10 +182,10 @@ def test_a_state_that_does_not_fit_leaves_the_metric_as_it_was():
 
 
 def test_a_table_names_nothing_that_would_be_imported():
-    table = graph.dump({"a": [1.5, float("nan")]})
+    table = object_graph.dump({"a": [1.5, float("nan")]})
     table[0]["kind"], table[0]["class"], table[0]["held"] = "object", "os.system", {}
-    with pytest.raises(graph.NotPlainError, match="only a running metric has"):
-        graph.load({"a": []}, table)
+    with pytest.raises(object_graph.NotPlainError, match="only a running metric has"):
+        object_graph.load({"a": []}, table)
 
 
 CONFIG = """

@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 
 def test_a_dataset_yields_what_a_data_loader_yields():

@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from hamlearn._torch_private import foreach_mul
+from hamlearn._base.torch_private import foreach_mul
 from hamlearn.distributed.bundles import Item
 from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
 from hamlearn.distributed.parts import Part
-from hamlearn.local.flights import Tick
-from hamlearn.local.proposal import Proposal
+from hamlearn.orders.local.flights import Tick
+from hamlearn.orders.local.proposal import Proposal
 from hamlearn.rates import Rates
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 Way = dict[tuple[int, int, str], Tensor]
 """Costates by the tick with which they arrive, the entry of their sample, and the node that they arrive at."""

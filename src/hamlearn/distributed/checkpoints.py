@@ -8,25 +8,25 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn import _checkpoint, _restoring
-from hamlearn._claims import Tensors, entries, flag, number, whole
+from hamlearn._base.claims import Tensors, entries, flag, number, whole
 from hamlearn.distributed.blocked import PartBlocked
 from hamlearn.distributed.header import described, template
 from hamlearn.distributed.rank import config_of
 from hamlearn.distributed.storage import Saved
+from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.errors import CheckpointError
-from hamlearn.learner._running import Reader, checked_place
-from hamlearn.local.aligned import Aligned
-from hamlearn.local.flights import Flight
 from hamlearn.local.learner import LocalLearner, settled
-from hamlearn.local.outer import dense, kept, told
-from hamlearn.local.proposal import Omega
-from hamlearn.local.stacked import LayerStack
-from hamlearn.local.system import LocalSystem
-from hamlearn.local.ticker import Ticker
-from hamlearn.local.unaligned import Unaligned
-from hamlearn.state import Sample
-from hamlearn.tokens import pack_sample, unpack_sample
+from hamlearn.orders.local.aligned import Aligned
+from hamlearn.orders.local.flights import Flight
+from hamlearn.orders.local.local_system import LocalSystem
+from hamlearn.orders.local.outer import dense, kept, told
+from hamlearn.orders.local.proposal import Omega
+from hamlearn.orders.local.stacked import LayerStack
+from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.sample import Sample
+from hamlearn.state import checkpoint, restoring
+from hamlearn.state.tokens import pack_sample, unpack_sample
+from hamlearn.streams.reader import Reader, checked_place
 
 if TYPE_CHECKING:
     from hamlearn.distributed.parts import Part
@@ -73,7 +73,7 @@ def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         h, z = engine.by_node()
         nodes = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
         about["begun"] = bool(engine.h)
-    random = {f"{name}/{held.rank}": x for name, x in _restoring.random_state().items()}
+    random = {f"{name}/{held.rank}": x for name, x in restoring.random_state().items()}
     return {n: x.detach().cpu().clone() for n, x in (tensors | nodes | random).items()}, about
 
 
@@ -113,7 +113,7 @@ def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> C
     engine = held.ticker.engine
     blank: Any = type(engine)(engine.part, engine.border)
     same = _same_groups(saved, held.config, drop=drop)
-    with _checkpoint.reading(saved.path):
+    with checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
             _take_flights(blank, saved, engine.part if same else None, same=same)
         else:
@@ -160,7 +160,7 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     _check_config(saved, config, new_hyper=new_hyper)
     same = _same_groups(saved, config, drop=drop)
     blank: Any = type(engine)(system)
-    with _checkpoint.reading(saved.path):
+    with checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
             _take_flights(blank, saved, None, same=same)
             if blank.flights and any(isinstance(cell, LayerStack) for cell in system.cells):
@@ -175,7 +175,7 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
 
 
 def _check_config(saved: Saved, mine: dict[str, Any], *, new_hyper: bool) -> None:
-    config, equal = saved.ranks[0]["config"], _checkpoint.require_equal
+    config, equal = saved.ranks[0]["config"], checkpoint.require_equal
     free = {"hamlearn", "torch", "nodes", "on_nonfinite", "ticks_per_message"} | (
         {"hyper"} if new_hyper else set()
     )
@@ -233,9 +233,9 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> 
 
     def take() -> None:
         # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
-        drawn = _restoring.random_state() if generators is None else generators
+        drawn = restoring.random_state() if generators is None else generators
         owners = (ticker, engine, reader)
-        _restoring.take_up([_restoring.Loading(values, owners, graphs=False, put=put, random=drawn)])
+        restoring.take_up([restoring.Loading(values, owners, graphs=False, put=put, random=drawn)])
 
     return take
 

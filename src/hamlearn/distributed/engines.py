@@ -10,11 +10,11 @@ from torch import Tensor
 
 from hamlearn.distributed.bundles import BundleReceiver, BundleSender
 from hamlearn.distributed.parts import Part
-from hamlearn.local.aligned import Aligned
-from hamlearn.local.flights import Tick, own_copy
-from hamlearn.local.proposal import Done
-from hamlearn.local.unaligned import Unaligned
-from hamlearn.state import Sample
+from hamlearn.orders.local.aligned import Aligned
+from hamlearn.orders.local.flights import Tick, own_copy
+from hamlearn.orders.local.proposal import Done
+from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.sample import Sample
 
 
 @dataclass

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import RankError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 Kind = Literal["sample", "end", "pause", "predict", "none"]
 _KINDS: tuple[Kind, ...] = ("sample", "end", "pause", "predict", "none")

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
-from hamlearn._replay import evaluating
 from hamlearn.distributed.header import Header, described, template
 from hamlearn.distributed.parts import part_of
 from hamlearn.distributed.place import find_place
@@ -21,9 +20,10 @@ from hamlearn.distributed.saved_rank import SavedRank
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import check_setting
-from hamlearn.local.system import Losses, OrderName
-from hamlearn.local.wiring import Groups, wire
-from hamlearn.state import Sample, StepReport
+from hamlearn.orders.local.local_system import Losses, OrderName
+from hamlearn.orders.local.wiring import Groups, wire
+from hamlearn.sample import Sample, StepReport
+from hamlearn.state.replay import evaluating
 
 
 class PipelineLearner(SavedRank):

@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from hamlearn._claims import shown
+from hamlearn._base.claims import shown
 from hamlearn.distributed.links import COSTATE, STATE, Peer
 from hamlearn.errors import ConfigError, HamlearnError, RankError
 

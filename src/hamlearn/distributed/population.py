@@ -9,13 +9,13 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn._identity import identity
 from hamlearn.distributed.place import find_place
 from hamlearn.distributed.saved_population import SavedPopulation
 from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
+from hamlearn.state.identity import identity
 
 Streams = Sequence[Iterable[Sample]] | Callable[[int], Iterable[Sample]]
 

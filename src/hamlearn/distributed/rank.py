@@ -10,8 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamlearn import _checkpoint, _tree
-from hamlearn._identity import identity
+from hamlearn._base import trees
 from hamlearn._version import __version__
 from hamlearn.distributed.blocked import engine_of
 from hamlearn.distributed.bundles import BundleReceiver, BundleSender
@@ -21,16 +20,18 @@ from hamlearn.distributed.links import COSTATE, STATE, Headers
 from hamlearn.distributed.parts import Part
 from hamlearn.distributed.place import Place
 from hamlearn.distributed.storage import Saving
+from hamlearn.engines.setting import no_sample, require_gradients
+from hamlearn.engines.ticks.soundness import check_input
+from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError
 from hamlearn.hyper import Hyper
-from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import no_sample, require_gradients
-from hamlearn.local.finite import check_input
-from hamlearn.local.outer import dense
 from hamlearn.local.setting import Settings
-from hamlearn.local.ticker import Ticker
-from hamlearn.local.wiring import Wiring
-from hamlearn.state import Sample, State, StepReport
+from hamlearn.orders.local.outer import dense
+from hamlearn.orders.local.wiring import Wiring
+from hamlearn.sample import Sample, State, StepReport
+from hamlearn.state import checkpoint
+from hamlearn.state.identity import identity
+from hamlearn.streams.reader import Reader
 
 _SAVING = "saving"
 """What the group of ranks that write a checkpoint is called."""
@@ -223,7 +224,7 @@ class Rank(Settings):
         require_gradients()
         if self._align and self.on_nonfinite != "ignore":
             check_input(sample.u, "raise")
-        return _tree.describe(sample.u)
+        return trees.describe(sample.u)
 
     def _follow(self, sample: Sample | None) -> Header:
         """The next thing to do, as the first rank says."""
@@ -262,7 +263,7 @@ def config_of(
     return {
         "hamlearn": __version__,
         "torch": str(torch.__version__),
-        "parameter or buffer": _checkpoint.layout(named),
+        "parameter or buffer": checkpoint.layout(named),
         "nodes": {name: list(sources) for name, sources in wiring.sources.items()},
         "hyper": identity(vars(hyper)),
         "hold": hold,

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hamlearn import _checkpoint, _files, _restoring
-from hamlearn._claims import whole
+from hamlearn._base.claims import whole
 from hamlearn.distributed.place import Place
 from hamlearn.distributed.storage import PARTIAL, newest_of
 from hamlearn.errors import CheckpointError, HamlearnError
 from hamlearn.learner import Learner, Population
-from hamlearn.learner._saving import loading
+from hamlearn.state import checkpoint, files, restoring
+from hamlearn.state.saving import loading
 
 FORMAT = "hamlearn-population-1"
 
@@ -66,7 +66,7 @@ class SavedPopulation:
             if self._place.rank == 0:
                 about = {"format": FORMAT, "members": self._identity, "position": self._position}
                 text = json.dumps(about | {"streams": self._several}).encode()
-                _files.replace(partial / "population.json", lambda file: _put(file, text))
+                files.replace(partial / "population.json", lambda file: _put(file, text))
         except OSError as error:
             problem = CheckpointError(f"cannot save {path}: {error}. Allow writing there, or save elsewhere")
         except CheckpointError as error:
@@ -94,12 +94,12 @@ class SavedPopulation:
         try:
             found = newest_of(path)
             about = _about(found, self._identity, self._several)
-            with _checkpoint.reading(found):
+            with checkpoint.reading(found):
                 position = whole(about.get("position"), "the position in the stream")
             for number, member in zip(self.own, self.members, strict=True):
                 file = found / f"member-{number}.safetensors"
-                tensors, header = _checkpoint.read(file)
-                with _checkpoint.reading(file):
+                tensors, header = checkpoint.read(file)
+                with checkpoint.reading(file):
                     loadings.append(loading(member, file, tensors, header, new_hyper=False))
         except CheckpointError as error:
             problem = error
@@ -108,7 +108,7 @@ class SavedPopulation:
         if problem is not None:
             raise problem
         with self._together():
-            _restoring.take_up(loadings)
+            restoring.take_up(loadings)
             self._position = position
 
 

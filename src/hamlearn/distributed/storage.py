@@ -22,8 +22,8 @@ from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from hamlearn import _files
 from hamlearn.errors import CheckpointError
+from hamlearn.state import files
 
 FORMAT = "hamlearn-distributed-1"
 _COMPLETE = re.compile(r"tick-\d{12}")
@@ -98,7 +98,7 @@ class Saving:
         def put(file: BinaryIO) -> None:
             file.write(text)
 
-        _files.replace(partial / f"rank-{self._rank}.json", put)
+        files.replace(partial / f"rank-{self._rank}.json", put)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="hamlearn-checkpoint")
         self._written = self._pool.submit(_write, dict(tensors), partial, self._group)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError, install
 from hamlearn.experiments.data._idx import mnist
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from hamlearn.experiments.models import Implementation, Tokens
 from hamlearn.experiments.scenarios import Scenario
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 from hamlearn.streams import from_sequences
 
 CROSS_ENTROPY = nn.functional.cross_entropy

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hamlearn.experiments._classification import Data, chain, digits, mnist_data
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 cross_entropy = nn.functional.cross_entropy
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 from hamlearn import record
-from hamlearn._scores import Scores
-from hamlearn._scores.carried import Carried
 from hamlearn.errors import ConfigError, install
 from hamlearn.evaluate import scored
+from hamlearn.evaluate.carried import Carried
+from hamlearn.evaluate.scores import Scores
 from hamlearn.experiments import run_pipeline
 from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.foreseen import foreseen

@@ -20,7 +20,7 @@ from hamlearn.experiments.run_streams import AROUND, BROKERS, MAKERS, live_keys,
 from hamlearn.experiments.run_types import UNITS
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
+from hamlearn.network import Network
 from hamlearn.streams import Stream, TensorSpec
 from hamlearn.streams.units import Unit
 from hamlearn.streams.values import shown

@@ -1,6 +1,6 @@
-"""The learner and its parts: what it is made of, how it reads a stream, how it is saved; and many at once."""
+"""The learner: it reads a stream, takes each sample or refuses it, tells of it, and is saved; and many at once."""
 
-from hamlearn.learner._learner import Learner
-from hamlearn.learner._population import AgentsReport, Population, PopulationReport
+from hamlearn.learner.learner import Learner
+from hamlearn.learner.population import AgentsReport, Population, PopulationReport
 
 __all__ = ["AgentsReport", "Learner", "Population", "PopulationReport"]

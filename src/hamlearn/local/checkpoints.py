@@ -7,11 +7,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from hamlearn._claims import Tensors, number, whole
-from hamlearn.learner._owner import Owner
-from hamlearn.learner._saving import Change
-from hamlearn.local.outer import kept, told
+from hamlearn._base.claims import Tensors, number, whole
+from hamlearn.engines.owner import Owner
 from hamlearn.local.setting import Settings
+from hamlearn.orders.local.outer import kept, told
+from hamlearn.state.saving import Change
 
 
 class LocalSnapshot(Settings, Owner):

@@ -8,26 +8,26 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hamlearn._replay import evaluating
+from hamlearn.engines.blocks.runner import BlockRunner, tell_eager
+from hamlearn.engines.fused import FusedRunner, fit, unavailable
+from hamlearn.engines.looped import TickRunner
+from hamlearn.engines.setting import check_chunk, no_sample, require_gradients
+from hamlearn.engines.ticks.soundness import check_input
+from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.learner._blocks import BlockRunner, tell_eager
-from hamlearn.learner._running import Reader
-from hamlearn.learner._setting import check_chunk, no_sample, require_gradients
-from hamlearn.local.aligned import Aligned
 from hamlearn.local.checkpoints import LocalSnapshot
-from hamlearn.local.delay_free import DelayFree
-from hamlearn.local.finite import check_input
-from hamlearn.local.fused import FusedRunner, fit, unavailable
-from hamlearn.local.looped import TickRunner
 from hamlearn.local.setting import check_loss, check_setting
-from hamlearn.local.stacked import LayerStack
-from hamlearn.local.system import LocalSystem, Losses, OrderName
-from hamlearn.local.ticker import Ticker
-from hamlearn.local.unaligned import Unaligned
-from hamlearn.local.wiring import Groups, wire
 from hamlearn.loops import UnsupportedError
-from hamlearn.state import Sample, State, StepReport
+from hamlearn.orders.local.aligned import Aligned
+from hamlearn.orders.local.delay_free import DelayFree
+from hamlearn.orders.local.local_system import LocalSystem, Losses, OrderName
+from hamlearn.orders.local.stacked import LayerStack
+from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.orders.local.wiring import Groups, wire
+from hamlearn.sample import Sample, State, StepReport
+from hamlearn.state.replay import evaluating
+from hamlearn.streams.reader import Reader
 
 
 class LocalLearner(LocalSnapshot):

@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
-from torch.nn.parameter import is_lazy
 
 from hamlearn.adaptive import Adaptive
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 
 if TYPE_CHECKING:
-    from hamlearn.local.system import LocalSystem
-    from hamlearn.local.ticker import Ticker
+    from hamlearn.engines.ticks.ticker import Ticker
+    from hamlearn.orders.local.local_system import LocalSystem
 
 
 def check_loss(loss: object) -> None:
@@ -49,17 +47,6 @@ def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, or
         raise ConfigError("delay_free is defined in parallel order (eq:ffasd): leave order='parallel'")
     if nonfinite not in ("raise", "skip", "ignore"):
         raise ConfigError(f"on_nonfinite={nonfinite!r} must be 'raise', 'skip' or 'ignore'")
-
-
-def check_tensors(named: list[tuple[str, Tensor]]) -> None:
-    """Raise where a weight or buffer cannot be learned with."""
-    for name, x in named:
-        if is_lazy(x):
-            raise ConfigError(f"{name} has no shape yet: run the module once, and make the learner afterwards")
-        if x.is_inference():
-            raise ConfigError(
-                f"{name} was made in inference mode, where nothing is learned: make it outside of it"
-            )
 
 
 class Settings:

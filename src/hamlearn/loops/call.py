@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hamlearn._torch_private import schema
+from hamlearn._base.torch_private import schema
 from hamlearn.loops.values import C_TYPES, UnsupportedError
 
 

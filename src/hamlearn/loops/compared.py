@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn._torch_private import HOOKS
+from hamlearn._base.torch_private import HOOKS
 
 MISSING = object()
 """Stands for an entry that is not there."""

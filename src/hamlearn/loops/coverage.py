@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn._torch_private import aten as private_aten
+from hamlearn._base.torch_private import aten as private_aten
 from hamlearn.loops.convolutions import CONVOLUTIONS
 from hamlearn.loops.folds import FOLDS
 from hamlearn.loops.picks import PICKS

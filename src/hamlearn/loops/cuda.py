@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
-from hamlearn._torch_private import compile_errors, foreach_copy_
+from hamlearn._base.torch_private import compile_errors, foreach_copy_
 from hamlearn.loops.capture import capture
 from hamlearn.loops.program import Kind
 from hamlearn.loops.values import UnsupportedError

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 from torch.overrides import TorchFunctionMode
 
-from hamlearn._torch_private import DispatchMode
+from hamlearn._base.torch_private import DispatchMode
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn._torch_private import HOOKS
+from hamlearn._base.torch_private import HOOKS
 from hamlearn.loops.compared import (
     MISSING,
     content,
@@ -31,6 +31,17 @@ from hamlearn.loops.values import UnsupportedError
 
 _MOST = 20_000
 """How many values are followed before the search is given up."""
+
+_LEARNERS = (
+    "hamlearn.learner",
+    "hamlearn.local",
+    "hamlearn.engines",
+    "hamlearn.orders.local",
+    "hamlearn.state.labels",
+    "hamlearn.streams.reader",
+    "hamlearn.theory.usual_rates",
+)
+"""Where the classes are whose objects move while a step is made."""
 
 Parts = list[tuple[str, Any]]
 """Things that something refers to, with the names by which they are told."""
@@ -167,7 +178,7 @@ class Followed(Noted):
             for name in HOOKS:
                 if getattr(value, name, None) or getattr(nn.modules.module, f"_global{name}", None):
                     raise UnsupportedError(f"{label} has {name.strip('_')}, which a recorded step would not call")
-        elif kind.__module__.startswith(("hamlearn.learner", "hamlearn.local")):
+        elif kind.__module__.startswith(_LEARNERS):
             raise UnsupportedError(f"{label} is a {kind.__name__}, whose state a recorded step cannot follow")
         elif kind.__module__.split(".")[0] == "hamlearn":
             return []

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hamlearn._torch_private import is_composite, schema
+from hamlearn._base.torch_private import is_composite, schema
 
 aten = torch.ops.aten
 _BY_VALUE = {

@@ -16,8 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from hamlearn._torch_private import DispatchMode, as_if_traced, outline, reshaped_
-from hamlearn._torch_private import traced as traced_by_pytorch
+from hamlearn._base.torch_private import DispatchMode, as_if_traced, outline, reshaped_
+from hamlearn._base.torch_private import traced as traced_by_pytorch
 from hamlearn.loops.kinds import kind_of
 from hamlearn.loops.plainly import plainly
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn._torch_private import aten as private_aten
+from hamlearn._base.torch_private import aten as private_aten
 
 aten = torch.ops.aten
 _META = torch.device("meta")

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hamlearn._torch_private import aten as private_aten
+from hamlearn._base.torch_private import aten as private_aten
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.values import UnsupportedError, Value, broadcast, cast, choice, computed, constant
 from hamlearn.loops.writer import ALIGNMENT, Writer

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from hamlearn._torch_private import schema
+from hamlearn._base.torch_private import schema
 from hamlearn.loops.outlines import Traced, traced
 from hamlearn.loops.plainly import plainly
 

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn._torch_private import tensor_hooks, tree_leaves
+from hamlearn._base.torch_private import tensor_hooks, tree_leaves
 from hamlearn.loops import outside
 from hamlearn.loops.alone import alone
 from hamlearn.loops.compared import MISSING, generators, in_library, restore_generators, same_items, same_numbers

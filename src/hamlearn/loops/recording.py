@@ -14,9 +14,9 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from hamlearn._torch_private import aten as private_aten
-from hamlearn._torch_private import decompositions
-from hamlearn._torch_private import traced as traced_by_pytorch
+from hamlearn._base.torch_private import aten as private_aten
+from hamlearn._base.torch_private import decompositions
+from hamlearn._base.torch_private import traced as traced_by_pytorch
 from hamlearn.loops.alone import alone, uninterrupted
 from hamlearn.loops.operations import known
 from hamlearn.loops.outlines import Traced, traced

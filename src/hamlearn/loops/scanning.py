@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
+from hamlearn._base import trees
 from hamlearn.errors import ConfigError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.faults import counted
@@ -54,8 +54,8 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
         >>> last.shape, away.shape, bool((last > 0.99).all())
         (torch.Size([3]), torch.Size([100, 3]), True)
     """
-    given, carry_spec = _tree.flatten(carry)
-    rows, x_spec = _tree.flatten(xs)
+    given, carry_spec = trees.flatten(carry)
+    rows, x_spec = trees.flatten(xs)
     steps = _checked(given, rows)
     inputs = [*given, *(row[0] for row in rows)]
     shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
@@ -68,8 +68,8 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
     y_spec, counts = made.recorded
     if counts:
         _require_no_faults(results.pop())
-    y = None if y_spec is _NOTHING else _tree.unflatten(results, y_spec)
-    return _tree.unflatten(work, carry_spec), y
+    y = None if y_spec is _NOTHING else trees.unflatten(results, y_spec)
+    return trees.unflatten(work, carry_spec), y
 
 
 def _checked(carry: list[Any], rows: list[Any]) -> int:
@@ -84,11 +84,11 @@ def _checked(carry: list[Any], rows: list[Any]) -> int:
                 )
             if leaf.dtype not in C_TYPES:
                 kinds = ", ".join(str(dtype).removeprefix("torch.") for dtype in C_TYPES)
-                raise UnsupportedError(f"{what} holds {_tree.describe(leaf)}, and there are loops for {kinds}")
+                raise UnsupportedError(f"{what} holds {trees.describe(leaf)}, and there are loops for {kinds}")
     lengths = {len(row) if row.dim() else None for row in rows}
     if len(lengths) > 1 or lengths & {None, 0}:
         raise ConfigError(
-            f"xs holds {_tree.describe(rows)}: let time be the first axis of each, of one length, 1 or more"
+            f"xs holds {trees.describe(rows)}: let time be the first axis of each, of one length, 1 or more"
         )
     places = {leaf.device for leaf in (*carry, *rows)}
     if len(places) > 1:
@@ -102,7 +102,7 @@ def _require_no_gradients(tensors: list[Tensor], who: str) -> None:
     for tensor in tensors:
         if tensor.requires_grad:
             raise ConfigError(
-                f"{who} a tensor {_tree.describe(tensor)} that requires gradients, and none lead through a "
+                f"{who} a tensor {trees.describe(tensor)} that requires gradients, and none lead through a "
                 "compiled loop: call scan within torch.no_grad(), or detach the tensor"
             )
 
@@ -122,12 +122,12 @@ def _steps_of(step: Step) -> Steps:
         return Steps()
 
 
-def _make(step: Step, inputs: list[Tensor], count: int, carry_spec: _tree.Spec, x_spec: _tree.Spec) -> Made:
+def _make(step: Step, inputs: list[Tensor], count: int, carry_spec: trees.Spec, x_spec: trees.Spec) -> Made:
     made, described = Made(Reads()), {}
 
     def once(flat: list[Tensor]) -> list[Tensor]:
         with counted() as faults:
-            found = step(_tree.unflatten(flat[:count], carry_spec), _tree.unflatten(flat[count:], x_spec))
+            found = step(trees.unflatten(flat[:count], carry_spec), trees.unflatten(flat[count:], x_spec))
         new, y, described["y"] = _parts(found, flat[:count], carry_spec)
         total = [sum(fault.to(torch.float32) for fault in faults)] if faults else []
         described["counts"] = bool(total)
@@ -153,24 +153,24 @@ _NOTHING: Any = object()
 """The structure of a y that is `None`."""
 
 
-def _parts(found: Any, before: list[Tensor], carry_spec: _tree.Spec) -> tuple[list[Tensor], list[Tensor], Any]:
+def _parts(found: Any, before: list[Tensor], carry_spec: trees.Spec) -> tuple[list[Tensor], list[Tensor], Any]:
     """New carry, y and its structure; raises where a step has returned anything else."""
     if not isinstance(found, tuple) or len(found) != 2:
-        raise ConfigError(f"the step returned {_tree.describe(found)}: let it return a pair, (carry, y)")
-    new = _tree.flatten_like(found[0], carry_spec)
+        raise ConfigError(f"the step returned {trees.describe(found)}: let it return a pair, (carry, y)")
+    new = trees.flatten_like(found[0], carry_spec)
     shapes = None if new is None else [(x.shape, x.dtype) if isinstance(x, Tensor) else None for x in new]
     if new is None or shapes != [(x.shape, x.dtype) for x in before]:
-        begun = _tree.describe(_tree.unflatten(before, carry_spec))
+        begun = trees.describe(trees.unflatten(before, carry_spec))
         raise ConfigError(
-            f"the carry begins as {begun}, and a step makes {_tree.describe(found[0])} of it: let a step return a "
+            f"the carry begins as {begun}, and a step makes {trees.describe(found[0])} of it: let a step return a "
             "carry of the same structure, shapes and types"
         )
     if found[1] is None:
         return new, [], _NOTHING
-    y, spec = _tree.flatten(found[1])
+    y, spec = trees.flatten(found[1])
     if not all(isinstance(leaf, Tensor) for leaf in y):
         raise ConfigError(
-            f"the step returned y = {_tree.describe(found[1])}: let it hold tensors alone, or be None"
+            f"the step returned y = {trees.describe(found[1])}: let it hold tensors alone, or be None"
         )
     return new, y, spec
 

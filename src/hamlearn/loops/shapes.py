@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from hamlearn._torch_private import aten as private_aten
+from hamlearn._base.torch_private import aten as private_aten
 from hamlearn.loops.call import Call, require
 from hamlearn.loops.indices import ZERO, Affine, Index, counter, replaced
 from hamlearn.loops.pointwise import elementwise

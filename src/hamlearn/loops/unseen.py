@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.overrides import TorchFunctionMode
 
-from hamlearn._torch_private import DispatchMode
+from hamlearn._base.torch_private import DispatchMode
 from hamlearn.loops.values import UnsupportedError
 
 _REFUSED = {

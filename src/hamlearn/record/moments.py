@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn._torch_private import foreach_norm
+from hamlearn._base.torch_private import foreach_norm
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import Evaluation
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from hamlearn._torch_private import tree_map
+from hamlearn._base.torch_private import tree_map
 from hamlearn.hyper import Hyper
-from hamlearn.networks import Network
+from hamlearn.network import Network
 from hamlearn.reference._equations import (
     Loss,
     ReferenceReport,
@@ -28,7 +28,7 @@ from hamlearn.reference._equations import (
     nominal_of,
     tau_of,
 )
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 
 def echo_sequence(

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn._slots import Slots
-from hamlearn._torch_private import tree_leaves, tree_map
+from hamlearn._base.slots import Slots
+from hamlearn._base.torch_private import tree_leaves, tree_map
 from hamlearn.adaptive import Adaptive
 from hamlearn.hyper import Hyper
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Any, Any], Tensor]

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import torch
 
-from hamlearn._torch_private import tree_map
+from hamlearn._base.torch_private import tree_map
 from hamlearn.credit import Cleared, Credit, Sensitivity
 from hamlearn.hyper import Hyper
-from hamlearn.networks import Network
+from hamlearn.network import Network
 from hamlearn.reference._equations import (
     Loss,
     ReferenceReport,
@@ -33,7 +33,7 @@ from hamlearn.reference._equations import (
     tau_of,
 )
 from hamlearn.reference._sensitivity import first_sensitivity, sensitivity_step
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 
 def run(

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn._slots import Slots
-from hamlearn._torch_private import tree_flatten, tree_leaves, tree_unflatten
+from hamlearn._base.slots import Slots
+from hamlearn._base.torch_private import tree_flatten, tree_leaves, tree_unflatten
 from hamlearn.credit import Sensitivity
 from hamlearn.hyper import Hyper
-from hamlearn.networks import Network
+from hamlearn.network import Network
 from hamlearn.reference._equations import (
     Loss,
     ReferenceReport,
@@ -32,7 +32,7 @@ from hamlearn.reference._equations import (
     penalty,
     tau_of,
 )
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 
 
 def first_sensitivity(network: Network, theta: Weights, u: Any) -> Weights:

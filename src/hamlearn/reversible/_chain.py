@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn._torch_private import tensor_hooks
+from hamlearn._base.torch_private import tensor_hooks
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.reversible._drive import Drive
 from hamlearn.reversible._errors import RebuildError

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hamlearn._torch_private import tree_flatten, tree_unflatten
+from hamlearn._base.torch_private import tree_flatten, tree_unflatten
 from hamlearn.errors import SampleError
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn._numbers import as_number
+from hamlearn._base.numbers import as_number
 from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.reversible._errors import GridOverflowError
 

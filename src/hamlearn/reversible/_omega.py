@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hamlearn._torch_private import foreach_add_
+from hamlearn._base.torch_private import foreach_add_
 from hamlearn.errors import ConfigError
 from hamlearn.reversible._chain import Chain
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn._replay import Buffers
+from hamlearn.state.replay import Buffers
 
 
 class Replay:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from hamlearn._numbers import as_number
+from hamlearn._base.numbers import as_number
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.reversible._grid import Grid
 

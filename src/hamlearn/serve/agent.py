@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
-from hamlearn import _tree
+from hamlearn._base import trees
+from hamlearn.engines.blocks.reports import BlockReport
 from hamlearn.errors import HamlearnError
 from hamlearn.learner import Learner
-from hamlearn.learner._rows import BlockReport
-from hamlearn.learner._saving import copied_for
+from hamlearn.sample import Id, StepReport
 from hamlearn.serve.building import Engine, built, warmed
 from hamlearn.serve.inbox import Inbox, Stretch
 from hamlearn.serve.journal import Journal
 from hamlearn.serve.settings import Settings
 from hamlearn.serve.work import Work
-from hamlearn.state import Id, StepReport
+from hamlearn.state.saving import copied_for
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -325,5 +325,5 @@ def _without(plan: list[Stretch], count: int) -> list[Stretch]:
 
 
 def _norm(tree: Any) -> float:
-    leaves, _ = _tree.flatten(tree)
+    leaves, _ = trees.flatten(tree)
     return math.hypot(*(float(torch.linalg.vector_norm(leaf.detach())) for leaf in leaves))

@@ -9,8 +9,8 @@ import torch
 
 from hamlearn.experiments.run_build import build_learner, build_network
 from hamlearn.learner import Learner
+from hamlearn.sample import Sample
 from hamlearn.serve.settings import Settings
-from hamlearn.state import Sample
 
 Engine = Literal["eager", "compiled"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 
-from hamlearn.state import Id
+from hamlearn.sample import Id
 
 LONGEST = 200
 """Bytes of the longest id, so that a bounded number of them is bounded in memory."""

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from hamlearn.sample import Label, Sample
 from hamlearn.serve.work import Work
-from hamlearn.state import Label, Sample
 from hamlearn.streams import Spec, Stream
 from hamlearn.streams.blocks import Block, alone
 

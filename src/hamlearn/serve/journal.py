@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hamlearn import record
+from hamlearn.sample import Id, StepReport
 from hamlearn.serve.ids import Ids
-from hamlearn.state import Id, StepReport
 
 RECORD, SPEED, RESUMED = "record.jsonl", "speed.jsonl", "resumed.jsonl"
 

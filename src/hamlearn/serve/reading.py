@@ -8,10 +8,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hamlearn.sample import Id
 from hamlearn.serve.ids import problem_with
 from hamlearn.serve.refusals import Refused
 from hamlearn.serve.work import Work
-from hamlearn.state import Id
 from hamlearn.streams.values import shown
 
 LARGEST_STEP = 1e18

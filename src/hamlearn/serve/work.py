@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hamlearn.state import Id
+from hamlearn.sample import Id
 
 
 @dataclass(slots=True, eq=False)

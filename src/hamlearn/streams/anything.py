@@ -12,7 +12,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hamlearn.errors import ConfigError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.arrays import (
     Picked,
     Zipped,

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from hamlearn.errors import ConfigError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.values import native, shown, to_tensors, untensored
 
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from hamlearn._claims import shown
+from hamlearn._base.claims import shown
 from hamlearn.errors import CheckpointError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block, blocks_of
 from hamlearn.streams.values import Spec
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn import _tree
+from hamlearn._base import trees as _tree
 from hamlearn.errors import SampleError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 
 
 @dataclass(slots=True)

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.cells import plain_numbers
 from hamlearn.streams.dates import seconds_of
+from hamlearn.streams.fields import plain_numbers
 from hamlearn.streams.moments import Array
 from hamlearn.streams.units import FIRST, median_gap, tell
 from hamlearn.streams.values import number_in, shown

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from hamlearn.errors import SampleError
-from hamlearn.streams.cells import is_missing, number, plain_numbers
+from hamlearn.streams.fields import is_missing, number, plain_numbers
 from hamlearn.streams.moments import Array
 from hamlearn.streams.places import Places, name_of, shared
 from hamlearn.streams.values import shown

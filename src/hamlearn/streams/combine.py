@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, changed, copied
 from hamlearn.streams.iterables import from_iterable

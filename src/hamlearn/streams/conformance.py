@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from hamlearn.errors import StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.values import TensorSpec
 

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import TensorDataset, default_collate
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.values import Spec, TensorSpec, mix_seed, to_sample, tree_map

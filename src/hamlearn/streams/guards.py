@@ -9,10 +9,10 @@ from typing import Any, Literal
 
 import torch
 
-from hamlearn import _tree
-from hamlearn._finite import is_finite
+from hamlearn._base import trees
+from hamlearn._base.finite import is_finite
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, changed
 from hamlearn.streams.combine import Wrapper
@@ -112,7 +112,7 @@ class FiniteStream(Wrapper):
         if block.u is not None and not self._waited and is_finite([*block.u, *block.target]):
             self._n += block.count
             if self._policy == "hold":
-                self._last = _tree.copied(block.sample(block.count - 1).u)
+                self._last = trees.copied(block.sample(block.count - 1).u)
             return replace(block)
         for k in range(block.count):
             sample = self._checked(block.sample(k))
@@ -142,7 +142,7 @@ class FiniteStream(Wrapper):
             sample = mended
         if self._policy == "hold":
             # A copy: the source may use its memory again.
-            self._last = _tree.copied(sample.u)
+            self._last = trees.copied(sample.u)
         if self._waited and sample.tau is not None:
             sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
         return sample

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec, mix_seed

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.values import Spec, to_sample
 

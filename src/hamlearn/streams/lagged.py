@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, stacked
 from hamlearn.streams.combine import Wrapper

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from hamlearn import _tree
+from hamlearn._base import trees
 from hamlearn.errors import ConfigError
-from hamlearn.state import Label
+from hamlearn.sample import Label
 from hamlearn.streams.base import Stream
 from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
@@ -100,7 +100,7 @@ class DelayedStream(Wrapper):
                 self._n += 1
                 if sample.target is not None:
                     number = self._n - 1
-                    label = Label(number, _tree.copied(sample.target))
+                    label = Label(number, trees.copied(sample.target))
                     place = number, self._events, len(self._due), before
                     self._due.append(_Due(label, self._n + self._by, *place))
                     sample = replace(sample, target=None, id=number)

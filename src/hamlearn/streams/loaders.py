@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, RandomSampler
 
 from hamlearn.errors import CheckpointError, ConfigError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.datasets import any_batch
 from hamlearn.streams.iterables import IterableStream
 from hamlearn.streams.values import Spec, shown, tree_map

@@ -10,8 +10,8 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.blocks import Block, blocks_of
-from hamlearn.streams.cells import is_missing, require_columns
 from hamlearn.streams.encode import Categories, Missing
+from hamlearn.streams.fields import is_missing, require_columns
 from hamlearn.streams.row_source import Rows, Source
 from hamlearn.streams.table import TableStream, others_than
 from hamlearn.streams.units import Unit, ahead

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.values import Spec, mix_seed, to_tensors
 

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Id, Label, Sample
+from hamlearn.sample import Id, Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.cells import is_missing, listed
 from hamlearn.streams.clock import Clock
 from hamlearn.streams.encode import Categories, Missing, declare
+from hamlearn.streams.fields import is_missing, listed
 from hamlearn.streams.targets import Targets
 from hamlearn.streams.units import Unit, unit_or_auto
 from hamlearn.streams.values import Spec, TensorSpec, shown

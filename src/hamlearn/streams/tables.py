@@ -15,8 +15,8 @@ import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.streams.blocks import Block, blocks_of
-from hamlearn.streams.cells import is_missing, require_columns, require_delimiter
 from hamlearn.streams.encode import Categories, Missing
+from hamlearn.streams.fields import is_missing, require_columns, require_delimiter
 from hamlearn.streams.lines import LineError, Lines, detect
 from hamlearn.streams.table import TableStream, column_names, others_than
 from hamlearn.streams.units import FIRST, Unit

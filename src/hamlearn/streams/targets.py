@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.cells import is_missing, number, plain_numbers
+from hamlearn.streams.fields import is_missing, number, plain_numbers
 from hamlearn.streams.places import Places, name_of, to_places
 from hamlearn.streams.values import TensorSpec, shown
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.clock import Clock, Stamp

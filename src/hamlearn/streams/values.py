@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from hamlearn.errors import SampleError
-from hamlearn.state import Label, Sample, Tree
+from hamlearn.sample import Label, Sample, Tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from hamlearn import _checkpoint
 from hamlearn.errors import CheckpointError
 from hamlearn.experiments.comparison import Run
 from hamlearn.experiments.reproduce.job import Job
+from hamlearn.state import checkpoint
 
 _WEIGHT = "weights/"
 
@@ -44,11 +44,11 @@ class Store:
         """Keep the run; a crash at any moment leaves the whole file or none."""
         weights = {_WEIGHT + name: weight for name, weight in run.weights.items()}
         tensors = {"loss": run.loss, "correct": run.correct, **weights}
-        _checkpoint.write(self.path(job), tensors, {"order": list(run.weights), "job": job.identity})
+        checkpoint.write(self.path(job), tensors, {"order": list(run.weights), "job": job.identity})
 
     def read(self, job: Job) -> Run:
         """The finished run."""
-        tensors, header = _checkpoint.read(self.path(job))
+        tensors, header = checkpoint.read(self.path(job))
         if header.get("job") != job.identity:
             raise CheckpointError(f"{self.path(job)} holds another run than its name says: remove it")
         weights = {name: tensors[_WEIGHT + name] for name in header["order"]}

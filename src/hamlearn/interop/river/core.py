@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from hamlearn import _checkpoint
-from hamlearn._numbers import as_number
+from hamlearn._base.numbers import as_number
 from hamlearn.credit import Cleared, Credit
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper, Schedule
 from hamlearn.interop.river.growth import carry_over
 from hamlearn.learner import Learner
-from hamlearn.networks import Network
-from hamlearn.state import Sample
+from hamlearn.network import Network
+from hamlearn.sample import Sample
+from hamlearn.state import checkpoint
 from hamlearn.streams.clock import to_seconds
 
 NETS = ("linear", "mlp", "rnn", "gru")
@@ -118,14 +118,14 @@ class Core:
 
     def __getstate__(self) -> dict[str, Any]:
         # As bytes, which are the same for the same state: two pickles tell whether a model has changed.
-        state = _checkpoint.to_bytes(self.learner.state_dict())
+        state = checkpoint.to_bytes(self.learner.state_dict())
         return {"plan": self.plan, "inputs": self.inputs, "last": self._last, "learner": state}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["plan"], state["inputs"])  # type: ignore[misc]
         self._last = state["last"]
         with torch.random.fork_rng(devices=[]):
-            self.learner.load_state_dict(_checkpoint.from_bytes(state["learner"]))
+            self.learner.load_state_dict(checkpoint.from_bytes(state["learner"]))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.errors import SampleError
-from hamlearn.streams.cells import is_missing
+from hamlearn.streams.fields import is_missing
 from hamlearn.streams.moments import Standard
 from hamlearn.streams.places import Places, name_of, shared
 

@@ -7,10 +7,11 @@ import copy
 import torch
 from torch import Tensor, nn
 
-from hamlearn import _checkpoint, _tree
+from hamlearn._base import trees
 from hamlearn.errors import ConfigError
 from hamlearn.learner import Learner
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
+from hamlearn.state import checkpoint
 
 
 def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
@@ -35,11 +36,11 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
         old.reset()
     state = old.state.h
     if state is not None:
-        begun, fresh = _tree.flatten(state)[0], _tree.flatten(new.network.initial_state(u))[0]
+        begun, fresh = trees.flatten(state)[0], trees.flatten(new.network.initial_state(u))[0]
         if [leaf.shape for leaf in begun] != [leaf.shape for leaf in fresh]:
             raise ConfigError(
-                f"with more features the state of the network became {_tree.describe(fresh)}, and was "
-                f"{_tree.describe(begun)}. Let its size not depend on the number of features."
+                f"with more features the state of the network became {trees.describe(fresh)}, and was "
+                f"{trees.describe(begun)}. Let its size not depend on the number of features."
             )
     begin, kept = new.state_dict(), old.state_dict()
     larger = begin["tensors"]
@@ -47,7 +48,7 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
         larger = larger | _insensitive(new, u)
     kept["tensors"] = {name: _placed(tensor, larger.get(name)) for name, tensor in kept["tensors"].items()}
     kept["about"]["model"] = begin["about"]["model"]
-    kept["layout"] = _checkpoint.layout(kept["tensors"])
+    kept["layout"] = checkpoint.layout(kept["tensors"])
     with torch.random.fork_rng(devices=[]):
         new.load_state_dict(kept)
     return new

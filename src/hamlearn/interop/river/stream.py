@@ -11,11 +11,11 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams import Stream, TensorSpec
-from hamlearn.streams.cells import number
 from hamlearn.streams.clock import Clock
 from hamlearn.streams.encode import Categories, Columns, Missing, declare
+from hamlearn.streams.fields import number
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
 from hamlearn.streams.values import Spec
 

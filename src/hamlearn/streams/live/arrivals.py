@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.errors import SampleError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import copied
 from hamlearn.streams.clock import to_seconds
 from hamlearn.streams.live.buffer import Arrival

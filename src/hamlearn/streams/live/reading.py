@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 
 from hamlearn.errors import SampleError
-from hamlearn.state import Label, Sample
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block, copied, stacked
 from hamlearn.streams.live.buffer import Arrival
 from hamlearn.streams.live.bulk import in_one_block

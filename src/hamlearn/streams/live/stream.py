@@ -14,7 +14,7 @@ from typing import Any, Literal, Self
 import torch
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Arrival, Buffer

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError
-from hamlearn.state import Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.values import Spec, TensorSpec
 

@@ -1,0 +1,1 @@
+"""What everything stands on: trees of tensors, numbers, claims, and the private functions of PyTorch."""

@@ -1,0 +1,1 @@
+"""Blocks of samples: planned, taken at once, and reported one by one."""

@@ -1,0 +1,1 @@
+"""The eager engine: one sample at a time, kept or refused as a whole."""

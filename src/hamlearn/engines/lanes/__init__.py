@@ -1,0 +1,1 @@
+"""Members of a population as lanes of one loop."""

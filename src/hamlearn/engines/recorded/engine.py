@@ -1,0 +1,250 @@
+"""Whole stretches of a stream in one call: steps that are recorded once and run as a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from hamlearn._base import trees
+from hamlearn.engines.recorded.bring import Bring
+from hamlearn.engines.recorded.guard import Guard
+from hamlearn.engines.recorded.trace import Inputs, Recorded, Variant, Watch, record
+from hamlearn.engines.recorded.tried import Trial, require_as_tried
+from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.loops.backends import make_loop
+from hamlearn.loops.costs import faster_eagerly
+from hamlearn.loops.reads import Reads
+from hamlearn.loops.recording import held_by
+from hamlearn.loops.steps import Made, Steps
+from hamlearn.orders.system import Order
+from hamlearn.state.carry import Carry
+from hamlearn.streams.blocks import Block
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Rates and β of each step of a block, as the graph takes them.
+
+    Attributes:
+        rates: τ, stride, η, η_z and φ, one row per step; φ is 0 where a sample has no target.
+        betas: β of each weight: one row per step where `varying`, else once.
+        varying: Whether β depends on time.
+        drive: Weight decay, and the moments of an adaptive β, one row per step; empty where there is neither.
+    """
+
+    rates: list[Tensor]
+    betas: list[Tensor]
+    varying: bool
+    drive: list[Tensor]
+
+
+@dataclass
+class Ran:
+    """What a block of steps led to.
+
+    Attributes:
+        carry: h, z and ω at the end; the weights and buffers have changed in place.
+        y: Leaves of the outputs, one row per step.
+        y_spec: Structure of an output.
+        loss: Losses, one per step.
+        coupling: ⟨z, f_h⟩, one per step.
+        mark: How many entries of state and costates are not finite, for each step.
+        reads: What the steps depend on beyond their inputs.
+        verdict: Where a guard was given, what became of each step, as `hamlearn.engines.recorded.guard` says.
+        guard: What the guard has carried along.
+    """
+
+    carry: Carry
+    y: list[Tensor]
+    y_spec: trees.Spec
+    loss: Tensor | None
+    coupling: Tensor | None
+    mark: Tensor | None
+    reads: Reads
+    verdict: Tensor | None = None
+    guard: list[Tensor] = field(default_factory=list)
+
+
+class Engine:
+    """Runs an order over blocks of samples.
+
+    Args:
+        order: Sequential or parallel.
+        reset_each: Whether h starts anew at every sample.
+        carries: Whether z lives on from step to step.
+        lanes: Number of members in a group of a population; their tensors have groups as their first axis and the
+            members of a group as their last one. 1 for a single learner, without such axes.
+        own: Whether each member has samples of its own, which then lie as all else does.
+    """
+
+    def __init__(self, order: Order, reset_each: bool, carries: bool, lanes: int = 1, own: bool = False) -> None:
+        self.order = order
+        self.reset_each = reset_each
+        self.carries = carries
+        self.lanes, self.own = lanes, own
+        network = order.system.network
+        self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
+        self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
+        self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
+        self._steps, self._bring = Steps(), Bring()
+
+    def run(
+        self,
+        theta: list[Tensor],
+        buffers: list[Tensor],
+        frozen: list[Tensor],
+        carry: Carry,
+        fresh: Tensor | None,
+        pace: Pace,
+        block: Block,
+        watch: Watch,
+        trial: Trial,
+        guard: Guard | None = None,
+    ) -> Ran:
+        """Take all samples of `block`; `theta` and `buffers` change in place.
+
+        Args:
+            theta: The weights.
+            buffers: Buffers of the network, in the order of `buffer_names`.
+            frozen: What does not change, in the order of `frozen_names`.
+            carry: h, z and ω at the start; left as they are.
+            fresh: Whether each sample begins a sequence; `None` where none does.
+            pace: Rates and β of each step.
+            block: The samples.
+            watch: What is looked at for values that are not finite, step by step.
+            trial: Takes the first sample eagerly, before a step for samples of its kind is recorded.
+            guard: Has members rest, and sees to steps that go wrong, each member for itself.
+
+        Raises:
+            UnsupportedError: If the step cannot be compiled.
+        """
+        assert block.u is not None
+        own = (carry.h, carry.z, carry.omega, carry.v, carry.E)
+        h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in own)
+        flags = [fresh] if h and fresh is not None else []
+        given = [] if guard is None else [guard.active]
+        parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags, given]
+        device = theta[0].device
+        rates, betas, drive, u, target, flags, active = self._bring(parts, device)
+        samples = [*rates, *(betas if pace.varying else []), *drive, *u, *target, *flags, *active]
+        # Whether a member has left, and whether it begins its sequence anew because it skipped the first sample.
+        kept = [torch.zeros_like(rows[0]) for rows in active for _ in range(2)]
+        constants = [*(tensor.contiguous() for tensor in frozen), *([] if pace.varying else betas)]
+
+        def first() -> Inputs:
+            rows = (rates, betas if pace.varying else [], drive, u, target, flags)
+            heads = [[row[0] for row in part] for part in rows]
+            first = (theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
+            return replace(Inputs(*first), guard=kept, active=[rows[0] for rows in active])
+
+        shapes = (
+            tuple((t.shape[1:], t.dtype) for t in (*u, *target)),
+            tuple((t.shape, t.dtype) for t in (*h, *theta, *v, *E, *buffers, *frozen)),
+            tuple(t.shape for t in betas),
+        )
+        specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
+        variant = Variant(bool(target), bool(flags), watch, None if guard is None else guard.on_trouble)
+        key = (shapes, specs, len(target), pace.varying, len(drive), variant)
+
+        def make() -> Made:
+            return self._make(first(), block, carry.spec, pace.varying, variant, trial)
+
+        made = self._steps.get(key, make)
+        carried = [*theta, *omega, *h, *z, *v, *E, *buffers, *kept]
+        work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
+        results = made.loop(block.count, work, samples, constants)
+        with torch.no_grad():
+            for tensor, moved in zip(carried, work, strict=True):
+                if moved is not tensor:
+                    tensor.copy_(moved)
+        torch.autograd.graph.increment_version([*theta, *buffers])
+        return _read(results, made, Carry(h, z, omega, carry.spec, v=v, E=E), kept)
+
+    def _make(
+        self,
+        first: Inputs,
+        block: Block,
+        h_spec: trees.Spec,
+        varying: bool,
+        variant: Variant,
+        trial: Trial,
+    ) -> Made:
+        one = self._member(first, trial.member)
+
+        def recording() -> Recorded:
+            return record(
+                self.order,
+                one,
+                variant,
+                (h_spec, block.u_spec, block.target_spec),
+                (self.buffer_names, self.frozen_names),
+                self.reset_each,
+                self.carries,
+            )
+
+        read = {"rates", "drive", "u", "target", "fresh", "active", *(["betas"] if varying else [])}
+        kinds = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers", "guard"}, read)
+        laned = first.laned(self.own)
+        return make_step(self.order, trial, recording, one, kinds, laned, self.lanes)
+
+    def _member(self, inputs: Inputs, number: int) -> Inputs:
+        if self.lanes == 1:
+            return inputs
+        group, lane = divmod(number, self.lanes)
+        flat = zip(inputs.flat(), inputs.laned(self.own), strict=True)
+        return inputs.like([tensor[group, ..., lane] if laned else tensor for tensor, laned in flat])
+
+
+def make_step(
+    order: Order,
+    trial: Trial,
+    record: Callable[[], Recorded],
+    inputs: Inputs,
+    kinds: Sequence[Kind],
+    laned: Sequence[bool],
+    lanes: int,
+) -> Made:
+    """Record a step, note down what it reads, and make a loop of it; the eager step is tried first."""
+    system, made, device = order.system, Made(Reads()), inputs.theta[0].device
+    made.reads.network(system.network)
+    made.reads.follow("the loss", system.loss)
+    for label, value in order.also_reads().items():
+        made.reads.follow(label, value)
+    made.reads.inputs(trial.network)
+    try:
+        with made.reads.watching(calls=True):
+            tried = trial.run()
+        with made.reads.watching():
+            made.recorded = record()
+        for tensor in held_by(made.recorded.graph):
+            made.reads.refuse_shared("a tensor that the step reaches by a way of its own", tensor.data_ptr())
+        if tried is not None:
+            require_as_tried(made.recorded.graph, inputs, tried, made.recorded.read)
+        if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:
+            raise UnsupportedError(reason)
+        made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)
+    except UnsupportedError as error:
+        made.failure = error
+    return made
+
+
+def named(order: Order, names: Sequence[str]) -> list[Tensor]:
+    """Buffers and parameters of the network by name."""
+    if not names:
+        return []
+    network = order.system.network
+    found = dict(network.named_buffers()) | dict(network.named_parameters())
+    return [found[name].detach() for name in names]
+
+
+def _read(results: list[Tensor], made: Made, carry: Carry, guard: list[Tensor]) -> Ran:
+    recorded, rest = made.recorded, iter(results)
+    y = [next(rest) for _ in range(recorded.y_count)]
+    loss = next(rest) if recorded.loss else None
+    coupling = next(rest) if recorded.coupling else None
+    mark = next(rest) if recorded.mark else None
+    verdict = next(rest) if recorded.verdict else None
+    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.reads, verdict, guard)

@@ -1,0 +1,1 @@
+"""Ticks of a local learner: proposed, looked at, taken or refused."""

@@ -1,0 +1,314 @@
+"""The learner: takes one sample at a time, moves state, costates and weights, and reports."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+
+from hamlearn._base import trees
+from hamlearn.credit import Cleared, Credit, Echo
+from hamlearn.engines.blocks.echo_runner import EchoRunner
+from hamlearn.engines.blocks.runner import BlockRunner
+from hamlearn.engines.blocks.scans import trace_of, whole_block
+from hamlearn.engines.blocks.step_runner import StepRunner
+from hamlearn.engines.eager.commit import keeps_mode
+from hamlearn.engines.eager.parts import LearnerParts
+from hamlearn.engines.eager.stepping import Stepper
+from hamlearn.engines.setting import Choices, check_choices, check_chunk, check_late, check_parts, no_sample
+from hamlearn.errors import ConfigError
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import Euler, Integrator
+from hamlearn.learner.snapshot import Snapshot
+from hamlearn.network import Network
+from hamlearn.sample import Id, Label, Sample, State, StepReport, Trace
+from hamlearn.state.labels import Labels
+from hamlearn.theory.derivatives import Loss
+
+
+class Learner(Snapshot):
+    """Hamiltonian Learning of one network from one stream, forward only.
+
+    As it comes, a learner follows the gradient of each sample's loss. Algorithm 1 of the paper (alg:hlz) is
+    `Learner(network, loss, hyper, order="parallel", credit=Forward())`.
+
+    Args:
+        network: State net and output net.
+        loss: L(y, target), any function that returns a scalar.
+        hyper: τ, η, β, φ and s.
+        order: `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
+            `"parallel"`: all four updates from values at time t.
+        credit: What z carries between steps: `Cleared()`, `Forward()` or `Echo()`.
+        reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
+            each sample, as feed-forward state nets need.
+        integrator: `Euler()`, `Heun()` or `RK4()`; sequential order takes `Euler()` only.
+        on_nonfinite: What to do where a loss or costate is not finite: `"raise"`, or `"skip"` the sample;
+            the last good state is kept either way. A skipped sample that ends a sequence still ends it.
+            `"ignore"` saves the check.
+        late: How many samples that came with an `id` and without a target are kept, to be learned from when
+            their `Label` comes.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1))
+        >>> loss = torch.nn.functional.mse_loss
+        >>> learner = hl.Learner(net, loss, hl.Hyper.from_sgd(lr=0.1))
+        >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.ones(1, 1)))
+        >>> report.loss.shape, learner.state.t
+        (torch.Size([]), 1.0)
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        loss: Loss,
+        hyper: Hyper = Hyper(),  # noqa: B008 (frozen)
+        order: Literal["parallel", "sequential"] = "sequential",
+        credit: Credit = Cleared(),  # noqa: B008 (frozen)
+        reset_h: Literal["boundary", "sample"] = "boundary",
+        integrator: Integrator = Euler(),  # noqa: B008 (stateless)
+        on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
+        late: int = 1000,
+    ) -> None:
+        check_parts(network, hyper, credit, integrator)
+        check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
+        parts = LearnerParts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
+        super().__init__()
+        self._stepper = Stepper(parts, self._reader, check_late(late))
+
+    def __getstate__(self) -> dict[str, Any]:
+        state, parts = self.state_dict(), self._stepper.parts
+        made = {"network": parts.network, "loss": parts.system.loss, "hyper": parts.hyper, "late": self.late}
+        own = {name: value for name, value in vars(self).items() if name not in _MADE}
+        # A copy has been told what its model has warned of already.
+        copied = {"made": made | parts.choices._asdict(), "own": own, "state": state}
+        return copied | {"overshoot": parts.usual.overshoot}
+
+    def __setstate__(self, copied: dict[str, Any]) -> None:
+        Learner.__init__(self, **copied["made"])
+        vars(self).update(copied["own"])
+        self._stepper.parts.usual.overshoot = copied["overshoot"]
+        self._copied(copied["state"])
+
+    @property
+    def loss(self) -> Loss:
+        """L(y, target), as the learner was made with it."""
+        return self._stepper.parts.system.loss
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s, as the learner was made with them."""
+        return self._stepper.parts.hyper
+
+    @property
+    def order(self) -> Literal["parallel", "sequential"]:
+        """`"parallel"` or `"sequential"`."""
+        return self._stepper.parts.choices.order
+
+    @property
+    def credit(self) -> Credit:
+        """What z carries between steps."""
+        return self._stepper.parts.choices.credit
+
+    @property
+    def reset_h(self) -> Literal["boundary", "sample"]:
+        """When h returns to h0."""
+        return self._stepper.parts.choices.reset_h
+
+    @property
+    def integrator(self) -> Integrator:
+        """The rule of integration."""
+        return self._stepper.parts.choices.integrator
+
+    @property
+    def on_nonfinite(self) -> Literal["raise", "skip", "ignore"]:
+        """What is done where a value is not finite."""
+        return self._stepper.parts.choices.on_nonfinite
+
+    @property
+    def late(self) -> int:
+        """How many samples may wait for their labels."""
+        return self._stepper.state.waiting.most
+
+    @property
+    def labels(self) -> Labels:
+        """What became of samples whose labels were to come later."""
+        self._settle(reads=True)
+        return self._stepper.state.waiting.counts()
+
+    @property
+    def network(self) -> Network:
+        """State net and output net, with the weights as they are now."""
+        self._settle(reads=True)
+        return self._stepper.parts.network
+
+    @property
+    def state(self) -> State:
+        """Time, h, z and ω as they are now, and v where β adapts."""
+        self._settle(reads=True)
+        now, names = self._stepper.state, self._stepper.parts.system.names
+        carry = now.carry
+        carry.own = False
+        h = trees.unflatten(carry.h, carry.spec) if carry.h else None
+        z = trees.unflatten(carry.z, carry.spec) if carry.z else None
+        omega = dict(zip(names, carry.omega, strict=True))
+        v = dict(zip(names, carry.v, strict=False))
+        return State(now.t, h, z, omega, now.updates, v)
+
+    @property
+    def stored_tokens(self) -> int:
+        """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
+        self._settle(hand_over=True, reads=True)
+        return self._stepper.parts.order.stored()
+
+    def step(self, sample: Sample | Label) -> StepReport:
+        """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was.
+
+        A `Label` is learned with the input and the state of its sample, at the present weights. It is an impulse,
+        no time passes: ω takes in what the sample would have given it, −sτφ ∂L/∂θ, and in sequential order θ moves
+        by that much, −τβ⊙(−sτφ ∂L/∂θ), and follows ω from the next sample on.
+        """
+        if not isinstance(sample, (Sample, Label)):
+            raise no_sample(sample)
+        self._settle(hand_over=True)
+        stepper = self._stepper
+        stepper.parts.check_network()
+        return stepper.take_label(sample) if isinstance(sample, Label) else stepper.take(sample)
+
+    def run(
+        self,
+        stream: Iterable[Sample],
+        max_steps: int | None = None,
+        engine: Literal["eager", "compiled"] = "eager",
+        chunk: int | None = None,
+        *,
+        resume: bool = False,
+    ) -> Iterator[StepReport]:
+        """Take samples from `stream` and yield a report for each, until it ends or `max_steps` are done.
+
+        Args:
+            stream: Any iterable of samples, endless or not.
+            max_steps: How many samples to take at most.
+            engine: `"eager"`, one sample at a time. `"compiled"`: the step is compiled once, and blocks of
+                samples are taken in one call; whatever the learner is asked between two reports, it answers as
+                of the last one. Where a network cannot be compiled, the run falls back to the eager engine
+                and says why.
+            chunk: How many samples the compiled engine takes at a time, at most; `None`: 256, and 1024 on a GPU.
+            resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
+                `load_state_dict` if it has one, else the samples already taken are passed over.
+        """
+        size = check_chunk(chunk, bool(self._stepper.parts.devices))
+        return self._reports(stream, max_steps, engine, size, resume)
+
+    def scan(
+        self, u: Any, target: Any = None, tau: Any = None, boundary: Any = None, *, known: Any = None
+    ) -> Trace:
+        """Take whole tensors, one sample a step, in one call; time is the first axis of each.
+
+        The steps are those of `run(engine="compiled")`, with no Python between them. Where the step
+        cannot be compiled, they are made eagerly, and a warning says why. All of them are made or, if a sample is
+        refused, none: the error says which, and the learner is as it was. The place in a stream does not move.
+
+        Args:
+            u: Inputs, a tensor or a pytree of tensors.
+            target: Targets likewise; `None`: there are none, and the steps are integrated all the same.
+            tau: Time before each sample (τ): a number for all, or one per step; `None` takes `Hyper.tau`.
+            boundary: Whether each sample ends its sequence, one truth value per step; `None`: none does.
+            known: Whether each sample has a target, one truth value per step; `None`: all have. What `target`
+                holds for the others is not looked at.
+
+        Returns:
+            Outputs, losses and Hamiltonians of all steps.
+
+        Example:
+            >>> import torch, hamlearn as hl
+            >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 8), torch.nn.Linear(8, 1))
+            >>> learner = hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
+            >>> u = torch.randn(1000, 1, 2)
+            >>> trace = learner.scan(u, target=u.sum(-1, keepdim=True))
+            >>> trace.y.shape, trace.loss.shape, learner.state.t
+            (torch.Size([1000, 1, 1]), torch.Size([1000]), 1000.0)
+        """
+        block = whole_block(u, target, tau, boundary, known)
+        self._settle()
+        runner, weight = self._runner(), self._stepper.parts.system.theta[0]
+
+        def keep() -> Callable[[], None]:
+            state = self.state_dict()
+            return lambda: self.load_state_dict(state)
+
+        trace = runner.whole(block, keep, lambda taken: trace_of(taken, weight.dtype, weight.device))
+        if trace.loss is None and target is not None:
+            # Not one is known: losses that are not numbers, as where only some are.
+            trace = replace(trace, loss=torch.full_like(trace.hamiltonian, torch.nan))
+        return trace
+
+    def _runner(self) -> BlockRunner:
+        if self._blocks is None:
+            self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self._stepper, self.step)
+        return self._blocks
+
+    def _waits(self) -> int:
+        return self._stepper.parts.order.pending()
+
+    @keeps_mode
+    @torch.no_grad()
+    def predict(self, u: Any, tau: float | None = None) -> Any:
+        """The output for `u` at the present state and weights. Nothing moves, no random number is drawn.
+
+        The network is in evaluation mode meanwhile. In sequential order the output is read from the state
+        that a step of length `tau` (`None`: `Hyper.tau`) would lead to; in parallel order, from the present
+        one.
+        """
+        self._settle()
+        return self._stepper.answer(u, tau)
+
+    def reset(self) -> None:
+        """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
+        self._settle()
+        if self._blocks is not None:
+            self._blocks.forget()
+        self._stepper.reset()
+
+    def _settle(self, *, hand_over: bool = False, reads: bool = False) -> None:
+        """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead.
+
+        A loss, a module or a schedule may read the learner whose step calls it, which is then as before the step.
+        """
+        stepper = self._stepper
+        if stepper.repair is not None or self._blocks is not None or stepper.parts.system.slots.borrowed:
+            self._catch_up(hand_over, reads)
+
+    @keeps_mode
+    def _catch_up(self, hand_over: bool, reads: bool) -> None:
+        stepper = self._stepper
+        if stepper.repair is not None:
+            where = stepper.under_way()
+            if where == "here" and reads:
+                return
+            if where is not None:
+                by = "from within" if where == "here" else "in another thread during"
+                raise ConfigError(
+                    f"the learner was used {by} one of its own steps, which is not done yet: let the step end "
+                    "first, or use a copy of the learner that was made before"
+                )
+        stepper.make_whole()
+        super()._settle(hand_over=hand_over)
+
+
+def stepper_of(learner: Learner) -> Stepper:
+    """What a learner steps by, for those who let many learners step together; it is where its last report says."""
+    learner._settle(hand_over=True)
+    return learner._stepper
+
+
+def keep_answer(learner: Learner, id: Id, y: Any) -> None:
+    """Let `y` be the answer that the label of a waiting sample will be told with: what was predicted for it."""
+    stepper = stepper_of(learner)
+    stepper.state = stepper.state._replace(waiting=stepper.state.waiting.answered(id, y))
+
+
+_MADE = {"_stepper", "_reader", "_blocks"}
+"""Attributes that a copy has by being made, and by its state."""

@@ -1,0 +1,190 @@
+"""Any module whose forward is a fixed graph of calls, as nodes and the edges between them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable
+
+from torch import fx, nn
+
+from hamlearn.errors import ConfigError
+from hamlearn.orders.local.fixed import REMEDY as _REMEDY
+from hamlearn.orders.local.fixed import Fixed, Trace, hooked, hooks_of, other_mode, traces
+
+_SHAPES = {"size", "dim", "numel", "ndimension"}
+_ABOUT = {"shape", "ndim", "dtype", "device"}
+_NOT_IN_PLACE = {
+    operator.iadd: operator.add,
+    operator.isub: operator.sub,
+    operator.imul: operator.mul,
+    operator.itruediv: operator.truediv,
+}
+Piece = tuple[str, nn.Module, tuple[str, ...]]
+"""A node: its name, what it computes, and what it reads."""
+
+
+def traced(module: nn.Module) -> tuple[list[Piece], str, Fixed]:
+    """The nodes of a module in the order of its calls, the name of the output, and whether it is still so.
+
+    Every module that is called is a node. A function of a value that nobody else reads belongs to the node that
+    makes that value: a ReLU after a layer, the sum of a layer and a skip. Others are nodes of their own.
+
+    Raises:
+        ConfigError: The forward cannot be traced, does other things when it is traced again or in evaluation
+            mode, or is no graph of one input and one output.
+
+    Example:
+        >>> class Residual(nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.a, self.b = nn.Linear(3, 3), nn.Linear(3, 3)
+        ...     def forward(self, u):
+        ...         h = self.a(u).relu()
+        ...         return h + self.b(h)
+        >>> [(name, sources) for name, _, sources in traced(Residual())[0]]
+        [('a', ('u',)), ('b', ('a',))]
+    """
+    with traces(module) as trace:
+        graph, found = _trace_of(module, trace)
+        return *_pieces(module, graph), Fixed(module, found)
+
+
+def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    result = next(node for node in graph.nodes if node.op == "output").args[0]
+    kind = type(module).__name__
+    if len(inputs) != 1:
+        taken = [str(node.target) for node in inputs]
+        raise ConfigError(f"the forward of {kind} takes {taken}, and a traced module has one input. {_REMEDY}")
+    if not isinstance(result, fx.Node) or result is inputs[0]:
+        said = "its input" if result is inputs[0] else f"{type(result).__name__} of several values"
+        raise ConfigError(f"the forward of {kind} returns {said}, and a node returns one tensor. {_REMEDY}")
+    used = _used(result)
+    calls = [node for node in graph.nodes if node in used and node is not inputs[0] and not _is_inline(node)]
+    groups = _groups(calls, result)
+    names = {group[-1]: _name(group) for group in groups} | {inputs[0]: "u"}
+    return [_piece(module, group, names) for group in groups], names[result]
+
+
+def _trace_of(module: nn.Module, trace: Callable[[], tuple[fx.Graph, Trace]]) -> tuple[fx.Graph, Trace]:
+    kind = type(module).__name__
+    try:
+        _, again = trace()
+        with other_mode(module):
+            _, other = trace()
+        graph, found = trace()
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"the forward of {kind} cannot be traced ({type(error).__name__}: {error}): what it calls must not "
+            "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
+            f"{_REMEDY}"
+        ) from error
+    for one in found.through:
+        if hooks_of(one):
+            raise hooked(one)
+    for node in graph.nodes:
+        _mend(node, kind)
+    if not found.same(again):
+        raise ConfigError(
+            f"the forward of {kind} does other things each time it is traced, such as drawing random numbers of a "
+            f"fixed shape, and would go on with those of one time. {_REMEDY}"
+        )
+    if not found.same(other):
+        raise ConfigError(
+            f"the forward of {kind} does other things where self.training is {not module.training}, and would not "
+            f"any more: use modules, such as nn.Dropout. {_REMEDY}"
+        )
+    return graph, found
+
+
+def _used(result: fx.Node) -> set[fx.Node]:
+    """What a value is made of, itself included."""
+    found, waiting = {result}, [result]
+    while waiting:
+        new = set(waiting.pop().all_input_nodes) - found
+        found |= new
+        waiting += new
+    return found
+
+
+def _is_inline(node: fx.Node) -> bool:
+    """Whether a value is no tensor that could be a state: a weight, a shape, or what is made of shapes alone."""
+    if node.op == "get_attr":
+        return True
+    if node.op == "call_method" and node.target in _SHAPES:
+        return True
+    if node.op == "call_function" and node.target is getattr:
+        return node.args[1] in _ABOUT
+    given = node.all_input_nodes
+    return node.op == "call_function" and bool(given) and all(_is_inline(one) for one in given)
+
+
+def _mend(node: fx.Node, kind: str) -> None:
+    """Leave what a call reads as it was: it is the state of another node."""
+    if node.op == "call_function" and node.target in _NOT_IN_PLACE:
+        node.target = _NOT_IN_PLACE[node.target]
+    if node.op == "call_function" and node.kwargs.get("inplace"):
+        node.kwargs = {**node.kwargs, "inplace": False}
+    if node.op == "call_method" and str(node.target).endswith("_") and not str(node.target).endswith("__"):
+        raise ConfigError(
+            f"the forward of {kind} calls {node.target}() in place, on what is the state of a node: use "
+            f"{str(node.target)[:-1]}()"
+        )
+    if node.op == "call_function" and "training" in node.kwargs:
+        raise ConfigError(
+            f"the forward of {kind} calls {node.name} with training={node.kwargs['training']!r}, which would stay "
+            "so in evaluation too: use the module, such as nn.Dropout"
+        )
+
+
+def _reads(node: fx.Node) -> list[fx.Node]:
+    """The values that a call reads, through weights and shapes."""
+    found: list[fx.Node] = []
+    for one in node.all_input_nodes:
+        found += _reads(one) if _is_inline(one) else [one]
+    return list(dict.fromkeys(found))
+
+
+def _groups(calls: list[fx.Node], result: fx.Node) -> list[list[fx.Node]]:
+    readers: dict[fx.Node, set[fx.Node]] = {}
+    for node in calls:
+        for one in _reads(node):
+            readers.setdefault(one, set()).add(node)
+    groups: list[list[fx.Node]] = []
+    of: dict[fx.Node, list[fx.Node]] = {}
+    for node in calls:
+        own = [one for one in _reads(node) if one in of and readers[one] == {node} and one is not result]
+        if node.op == "call_module" or not own:
+            of[node] = []
+            groups.append(of[node])
+        else:
+            of[node] = of[max(own, key=calls.index)]
+        of[node].append(node)
+    return sorted(groups, key=lambda group: calls.index(group[-1]))
+
+
+def _name(group: Iterable[fx.Node]) -> str:
+    """That of the module in it, or of its last function."""
+    called = [node for node in group if node.op == "call_module"]
+    return (called or list(group))[-1].name
+
+
+def _piece(root: nn.Module, group: list[fx.Node], names: dict[fx.Node, str]) -> Piece:
+    outside = list(dict.fromkeys(one for node in group for one in _reads(node) if one not in group))
+    sources, first = tuple(names[one] for one in outside), group[0]
+    if len(group) == 1 and first.op == "call_module" and first.args == tuple(outside) and not first.kwargs:
+        return names[first], root.get_submodule(str(first.target)), sources
+    if not outside:
+        raise ConfigError(f"{first.name} of {type(root).__name__} reads no input: a node needs one. {_REMEDY}")
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {one: graph.placeholder(f"h_{k}") for k, one in enumerate(outside)}
+
+    def copy(node: fx.Node) -> fx.Node:
+        if node not in copies:
+            copies[node] = graph.node_copy(node, copy)
+        return copies[node]
+
+    graph.output(copy(group[-1]))
+    return names[group[-1]], fx.GraphModule(root, graph), sources

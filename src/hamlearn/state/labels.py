@@ -1,0 +1,176 @@
+"""Samples whose labels come later: what is kept of them, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hamlearn._base import trees
+from hamlearn._base.claims import Tensors, entries, flag, number, record, whole
+from hamlearn.errors import SampleError
+from hamlearn.sample import Id, Sample
+from hamlearn.state.carry import Carry
+from hamlearn.state.described import build, build_structure, describe, describe_structure
+from hamlearn.state.tokens import pack_sample, unpack_sample
+
+
+class Labels(NamedTuple):
+    """What became of samples that came with an id and without a target.
+
+    Attributes:
+        waiting: How many are kept.
+        learned: How many labels were learned from.
+        late: How many labels came for a sample that is not kept: it was forgotten, or never seen.
+        never: How many samples were forgotten before their label came.
+    """
+
+    waiting: int
+    learned: int
+    late: int
+    never: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """One sample that waits for its label.
+
+    Attributes:
+        sample: A copy of it.
+        h: State that it met; `None` where the network has none, or it met h0.
+        begins: Whether it met h0.
+        y: What the network answered.
+        t: When it was taken.
+    """
+
+    sample: Sample
+    h: Any
+    begins: bool
+    y: Any
+    t: float
+
+    def state(self) -> tuple[list[Tensor], trees.Spec]:
+        """The state as leaves and structure."""
+        return ([], None) if self.h is None else trees.flatten(self.h)
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The last samples that wait for their labels; a value, so that it changes in one stroke.
+
+    Attributes:
+        most: How many are kept.
+        samples: By id, the oldest first.
+        learned: As in `Labels`.
+        late: As in `Labels`.
+        never: As in `Labels`.
+    """
+
+    most: int
+    samples: Mapping[Id, Waited] = field(default_factory=dict)
+    learned: int = 0
+    late: int = 0
+    never: int = 0
+
+    def counts(self) -> Labels:
+        """What became of them all."""
+        return Labels(len(self.samples), self.learned, self.late, self.never)
+
+    def require_new(self, sample: Sample) -> None:
+        """Refuse a sample whose label could not be told from another one's."""
+        require_id(sample.id, "a sample")
+        if sample.id in self.samples:
+            raise SampleError(
+                f"a sample with id={sample.id!r} waits for its label already: give each sample an id of its own, "
+                "or none if no label will come"
+            )
+
+    def with_sample(self, sample: Sample, met: Carry, begins: bool, y: Any, t: float) -> Waiting:
+        """One more; the oldest is forgotten where there are too many."""
+        kept = replace(sample, u=trees.copied(sample.u), target=None)
+        # h0 is not kept: where it is learned, the label finds it as it is then.
+        h = None if begins or not met.h else trees.copied(trees.unflatten(met.h, met.spec))
+        waited = Waited(kept, h, begins, trees.copied(y), t)
+        assert sample.id is not None
+        samples = {**self.samples, sample.id: waited}
+        never = self.never
+        while len(samples) > self.most:
+            del samples[next(iter(samples))]
+            never += 1
+        return replace(self, samples=samples, never=never)
+
+    def answered(self, id: Id, y: Any) -> Waiting:
+        """The same, with another answer to a sample that waits."""
+        waited = self.samples.get(id)
+        if waited is None:
+            return self
+        return replace(self, samples={**self.samples, id: replace(waited, y=trees.copied(y))})
+
+    def without(self, id: Id, *, learned: bool) -> Waiting:
+        """One less, because its label came."""
+        samples = {other: waited for other, waited in self.samples.items() if other != id}
+        return replace(self, samples=samples, learned=self.learned + learned)
+
+
+def require_id(id: Any, what: str) -> None:
+    """Refuse an id that no checkpoint could keep, or that another one of another type would be equal to."""
+    if isinstance(id, bool) or not isinstance(id, str | int):
+        raise SampleError(
+            f"{what} has id={id!r}, of type {type(id).__name__}: give a str or an int, for example "
+            "int(id) of a NumPy number"
+        )
+
+
+def pack(waiting: Waiting, known: list[type]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything as tensors and JSON; `known` are the named tuples that a state may be made of."""
+    tensors: dict[str, Tensor] = {}
+    about = []
+    for index, (id, waited) in enumerate(waiting.samples.items()):
+        parts, sample = pack_sample(waited.sample, f"{index}/")
+        tensors |= parts
+        h, spec = waited.state()
+        tensors |= {f"{index}/h/{i}": leaf for i, leaf in enumerate(h)}
+        shown: list[Tensor] = []
+
+        def keep(tensor: Tensor, shown: list[Tensor] = shown) -> int:
+            shown.append(tensor)
+            return len(shown) - 1
+
+        state_tree, y = describe_structure(spec, len(h), known), describe(waited.y, keep)
+        tensors |= {f"{index}/y/{i}": leaf for i, leaf in enumerate(shown)}
+        about.append(
+            {
+                "id": id,
+                "t": waited.t,
+                "begins": waited.begins,
+                "sample": sample,
+                "state_tree": state_tree,
+                "y": y,
+            }
+        )
+    return tensors, {"samples": about, "learned": waiting.learned, "late": waiting.late, "never": waiting.never}
+
+
+def unpack(tensors: Tensors, described: Any, most: int, known: list[type], device: torch.device) -> Waiting:
+    """What `pack` wrote down; raises `ValueError` where it cannot have written this."""
+    about = record(described, "the samples that wait for labels", "samples", "learned", "late", "never")
+    samples: dict[Id, Waited] = {}
+    for index, one in enumerate(entries(about["samples"], "the list of samples that wait for labels")):
+        what = f"waiting sample {index}"
+        record(one, what, "id", "t", "begins", "sample", "state_tree", "y")
+        sample = unpack_sample(tensors, one["sample"], f"{index}/", device)
+        if type(one["id"]) not in (int, str) or one["id"] in samples or sample.target is not None:
+            raise ValueError(f"{what} has no id of its own, or a target")
+        h = [tensors.keep(name, device) for name in tensors.counted(f"{index}/h/")]
+        y = build(one["y"], lambda i, index=index: tensors.keep(f"{index}/y/{i}", device))  # type: ignore[misc]
+        spec = build_structure(one["state_tree"], len(h), known)
+        begins, t = flag(one["begins"], f"begins of {what}"), number(one["t"], f"t of {what}")
+        state = trees.unflatten(h, spec) if h else None
+        samples[one["id"]] = Waited(replace(sample, id=one["id"]), state, begins, y, t)
+    if len(samples) > most:
+        raise ValueError(f"{len(samples)} samples wait for labels, and this learner keeps {most}: raise late=")
+    tensors.done()
+    return Waiting(most, samples, *(whole(about[key], key) for key in ("learned", "late", "never")))

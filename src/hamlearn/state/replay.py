@@ -1,0 +1,144 @@
+"""What evaluating a module reads and leaves behind, random numbers and buffers: kept, put back, and used again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn._base.torch_private import foreach_norm
+
+Kept = list[tuple[dict[str, Tensor | None], dict[str, Tensor]]] | None
+
+
+class Buffers:
+    """The buffers of some modules, which these may write to, replace, or add to.
+
+    Example:
+        >>> import torch
+        >>> norm = torch.nn.BatchNorm1d(2)
+        >>> buffers = Buffers(norm.modules())
+        >>> kept = buffers.keep()
+        >>> _ = norm(torch.ones(3, 2))
+        >>> buffers.put_back(kept)
+        >>> norm.running_mean
+        tensor([0., 0.])
+    """
+
+    def __init__(self, modules: Iterable[nn.Module]) -> None:
+        self._held = [module._buffers for module in modules]
+
+    def keep(self) -> Kept:
+        """Which buffers there are, and copies of them."""
+        if not any(self._held):
+            return None
+        return [(dict(held), {n: x.clone() for n, x in held.items() if x is not None}) for held in self._held]
+
+    def put_back(self, kept: Kept) -> None:
+        """The same tensors under the same names, with the values that were kept."""
+        if kept is None and not any(self._held):
+            return
+        for held, (before, values) in zip(self._held, kept or [({}, {})] * len(self._held), strict=True):
+            for name in held.keys() - before.keys():
+                del held[name]
+            held.update(before)
+            for name, value in values.items():
+                buffer = before[name]
+                assert buffer is not None
+                # Through .data: graphs that have saved a buffer which did not change stay valid.
+                buffer.data.copy_(value)
+
+    def spoilt(self, kept: Kept) -> bool:
+        """Whether an entry of a buffer was finite when the buffers were kept and is not any more.
+
+        Kernels that keep statistics write to buffers without a mark on their version, so that all are looked at.
+        """
+        if not any(self._held):
+            return False
+        found = [x for held in self._held if held for x in held.values() if x is not None and _is_real(x)]
+        if not found or math.isfinite(sum(norm.item() for norm in foreach_norm(found))):
+            return False
+        before = [values for _, values in kept] if kept is not None else [{}] * len(self._held)
+        for held, values in zip(self._held, before, strict=True):
+            for name, x in held.items():
+                if x is None or not _is_real(x):
+                    continue
+                then = values.get(name)
+                sound = x.isfinite() if then is None or then.shape != x.shape else x.isfinite() | ~then.isfinite()
+                if not bool(sound.all()):
+                    return True
+        return False
+
+
+def _is_real(buffer: Tensor) -> bool:
+    return buffer.is_floating_point() and buffer.layout is torch.strided
+
+
+def generators(devices: Sequence[int]) -> list[Tensor]:
+    """State of the random number generators, of the processor and of some graphics cards."""
+    states = [torch.default_generator.get_state()]
+    if devices:
+        states += [torch.cuda.get_rng_state(device) for device in devices]
+    return states
+
+
+def set_generators(devices: Sequence[int], states: Sequence[Tensor]) -> None:
+    """Put the generators back to what `generators` told."""
+    torch.set_rng_state(states[0])
+    for device, state in zip(devices, states[1:], strict=True):
+        torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
+    """Within, random numbers are drawn as from these states on; afterwards the generators are as before.
+
+    Example:
+        >>> import torch
+        >>> states = generators([])
+        >>> first = torch.rand(2)
+        >>> with drawing([], states):
+        ...     torch.equal(torch.rand(2), first)
+        True
+    """
+    with torch.random.fork_rng(devices):
+        set_generators(devices, states)
+        yield
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """Evaluation mode for a while, after which modes, buffers and random numbers are as they were."""
+    modes = [child for child in module.modules() if child.training]
+    buffers = Buffers(module.modules())
+    kept, states = buffers.keep(), generators([])
+
+    def put_back() -> None:
+        for child in modes:
+            child.training = True
+        buffers.put_back(kept)
+        set_generators([], states)
+
+    try:
+        try:
+            module.eval()
+            yield
+        finally:
+            put_back()
+    except BaseException:
+        # An interrupt may have come in the middle of putting things back.
+        put_back()
+        raise
+
+
+def devices_of(tensors: Iterable[Tensor | None]) -> list[int]:
+    """Graphics cards that hold one of these tensors."""
+    return sorted({x.device.index or 0 for x in tensors if x is not None and x.is_cuda})
+
+
+def tensors_of(modules: Iterable[nn.Module]) -> Iterator[Tensor | None]:
+    """Weights and buffers of some modules, each by itself."""
+    return (x for module in modules for held in (module._parameters, module._buffers) for x in held.values())

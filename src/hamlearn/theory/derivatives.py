@@ -1,0 +1,143 @@
+"""The derivatives of the robust Hamiltonian H = φ·L(y, ŷ) + ⟨z, f_h⟩ (eq:hrestricted), and what they are made of.
+
+Derivatives hold the costate z constant. Everything here is a pure function of its arguments; states and
+costates are flat lists of tensors, as `hamlearn._base.trees.flatten` gives them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hamlearn._base import trees
+from hamlearn._base.scale import Scale, add_, scaled
+from hamlearn._base.torch_private import run_backward
+from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
+
+Loss = Callable[[Any, Any], Tensor]
+
+
+def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
+    """L(y, ŷ), a scalar; says what did not fit where the loss cannot be computed."""
+    try:
+        message = _suspect(loss, y, target)
+        if message is not None:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("error", message, UserWarning)
+                L = loss(y, target)
+        else:
+            L = loss(y, target)
+    except (torch.OutOfMemoryError, HamlearnError):
+        raise
+    except (*REFUSALS, UserWarning) as error:
+        reason = str(error).rstrip(".")
+        raise SampleError(
+            f"the loss could not compare y={trees.describe(y)} with target={trees.describe(target)}: {reason}. "
+            "Give a target of the shape and dtype that this loss takes"
+        ) from error
+    if not isinstance(L, Tensor) or L.dim() or not L.is_floating_point():
+        raise ConfigError(
+            f"the loss returned {trees.describe(L)}, not one floating-point number: reduce it, for example by "
+            "its mean"
+        )
+    return L
+
+
+def _suspect(loss: Loss, y: Any, target: Any) -> str | None:
+    """How a warning begins that is an error here; `None` where y and target fit."""
+    # PyTorch's elementwise losses only warn where shapes differ and then compare the wrong pairs.
+    if not (isinstance(y, Tensor) and isinstance(target, Tensor)) or y.shape == target.shape:
+        return None
+    if target.is_floating_point() or y.dim() != target.dim() + 1:
+        return ""
+    if y.dim() > 1 and (y.shape[1] == 1 or y.shape[0] != target.shape[0]):
+        return ""
+    # Class indices differ from y by its class dimension alone: a loss of classes takes them, an elementwise one
+    # would broadcast them, and a loss of the user's may do either and warn of other things.
+    of_classes = loss is functional.cross_entropy or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    return None if of_classes else "Using a target size"
+
+
+def coupling(z: Sequence[Tensor], dh: Sequence[Tensor]) -> Tensor:
+    """⟨z, f_h⟩, summed over all parts of the state."""
+    return torch.stack([(a.detach() * b.detach()).sum() for a, b in zip(z, dh, strict=True)]).sum()
+
+
+def vjp(
+    outputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    *,
+    keep: bool = False,
+) -> list[Tensor]:
+    """Σ cotangent·∂output/∂input for each input, zeros where nothing depends on it.
+
+    Args:
+        outputs: Results of a differentiable computation.
+        cotangents: One per output; `None` stands for 1.
+        inputs: What to differentiate by.
+        keep: Whether the graph is needed again.
+
+    Example:
+        >>> import torch
+        >>> x = torch.tensor(3.0, requires_grad=True)
+        >>> vjp([x * x], [None], [x])
+        [tensor(6.)]
+    """
+    live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
+    if not live or not inputs:
+        return [torch.zeros_like(x) for x in inputs]
+    grads: list[Any] = list(_differentiate(live, inputs, keep))
+    for place, gradient in enumerate(grads):
+        if gradient is None or gradient.is_sparse:
+            grads[place] = _dense(gradient, inputs[place])
+    return grads
+
+
+def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
+    return torch.zeros_like(like) if gradient is None else gradient.to_dense()
+
+
+def _differentiate(
+    live: list[tuple[Tensor, Tensor | None]], inputs: Sequence[Tensor], keep: bool
+) -> Sequence[Tensor | None]:
+    roots = (live[0][0],) if len(live) == 1 else tuple([root for root, _ in live])
+    # torch.autograd.grad spends about 30 µs in Python per call, a fifth of a step of a small network, on argument
+    # checks and on handing its context to device threads. On the CPU the engine runs in this thread and the
+    # arguments are ours, so it is called directly; anything else goes through the front door.
+    for root in roots:
+        if type(root) is not Tensor or not root.is_cpu:
+            seeds = [seed for _, seed in live]
+            return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
+    ones = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
+    found: Sequence[Tensor | None] = run_backward(
+        roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
+    )
+    return found
+
+
+def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:
+    """ω⁺ = decay·ω + gain·∂H/∂θ: Euler's step of eq:hesd, rounded exactly as PyTorch's momentum buffer is.
+
+    Args:
+        omega: Costates before the step.
+        dH: Derivatives; `None` where there are none, and ω only dissipates.
+        decay: 1 − τη.
+        gain: −sτ, times whatever scale the derivatives still lack.
+    """
+    if forgets(decay) and dH is not None:
+        return dH if gain == 1.0 else scaled(dH, gain)
+    new = scaled(omega, decay)
+    if dH is not None:
+        add_(new, dH, gain)
+    return new
+
+
+def forgets(decay: Scale) -> bool:
+    """Whether nothing of ω is left after a step."""
+    return isinstance(decay, float) and decay == 0.0
