@@ -67,10 +67,11 @@ def serve() -> Iterator[Place]:
             cut = place.cuts.pop(0) if place.cuts else place.always_cut
             if cut is not None:
                 body, self.close_connection = body[:cut], True
+            # Before a client can have all of it, and look.
+            place.sent += len(body)
             # A client may go away in the middle.
             with suppress(ConnectionError):
                 self.wfile.write(body)
-            place.sent += len(body)
 
         def log_message(self, *_: object) -> None:
             pass

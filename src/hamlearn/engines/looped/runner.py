@@ -48,9 +48,8 @@ class TickRunner(PlannedRunner[TickPlan]):
         require_recordable(ticker)
         self.held = held_by(ticker.engine)
         self.system = TickSystem(ticker.system)
-        order: Any = TickOrder(self.system, self.held)
-        self.order = order
-        self.engine = Engine(order, reset_each=False, carries=True)
+        self.order = TickOrder(self.system, self.held)
+        self.engine = Engine(self.order, reset_each=False, carries=True)
         root = self.system.network
         self.engine.buffer_names = [name for name, _ in root.named_buffers()]
         self.engine.frozen_names = [name for name, weight in root.named_parameters() if not weight.requires_grad]

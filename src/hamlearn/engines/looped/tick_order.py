@@ -17,7 +17,7 @@ from hamlearn.loops import UnsupportedError
 from hamlearn.orders.local.local_system import LocalSystem
 from hamlearn.orders.local.outer import Outer, dense
 from hamlearn.orders.local.proposal import Done
-from hamlearn.orders.system import Instant, Outcome
+from hamlearn.orders.system import Instant, Order, Outcome
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 from hamlearn.theory.drive import Drive
@@ -50,7 +50,7 @@ class TickSystem:
         return local
 
 
-class TickOrder:
+class TickOrder(Order):
     """The ticks of one pass: one where all nodes move in every tick, one for each layer where they take turns.
 
     Args:
@@ -58,10 +58,11 @@ class TickOrder:
         held: How what the order holds is carried from step to step.
     """
 
-    needs_h = True
+    system: TickSystem  # type: ignore[assignment]
 
     def __init__(self, system: TickSystem, held: Shown | Registers) -> None:
-        self.system, self.held = system, held
+        super().__init__(system)  # type: ignore[arg-type]
+        self.held = held
         self.ticks = held.order.ticks
 
     @torch.no_grad()
@@ -95,10 +96,6 @@ class TickOrder:
         """The states that a sequence begins with."""
         assert isinstance(self.held, Shown)
         return self.held.start(u, (h, []))
-
-    def first(self, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
-        """There are no sensitivities."""
-        return []
 
     def also_reads(self) -> dict[str, Any]:
         """First states, and how outputs are read."""
