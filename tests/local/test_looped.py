@@ -397,3 +397,164 @@ def test_what_cannot_be_recorded_falls_back_and_says_why_once(reason, recwarn):
         theirs += eager.run(half, max_steps=10)
     assert_reports(theirs, ours, 1e-30)
     assert_alike(eager, looped, 1e-30)
+
+
+def classes(count, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    return [
+        hl.Sample(
+            torch.randn(2, 3, generator=generator, dtype=torch.float64),
+            torch.randint(4, (2,), generator=generator),
+        )
+        for _ in range(count)
+    ]
+
+
+@pytest.mark.parametrize("chunk", [2, 7, 64])
+@pytest.mark.parametrize("wrong", ["class", "shape"])
+def test_a_target_that_cannot_be_is_refused_before_it_is_in_flight(wrong, chunk):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+    samples = classes(60)
+    samples[30].target = torch.tensor([1, 4]) if wrong == "class" else torch.tensor([1, 2, 3])
+    ended = []
+    for engine in ("eager", "compiled"):
+        learner = LocalLearner(copy.deepcopy(module), nn.functional.cross_entropy, CALM, align=True)
+        seen = []
+        with pytest.raises(SampleError) as error:
+            seen.extend(report for report in learner.run(samples, engine=engine, chunk=chunk))
+        rest = list(learner.run(samples[31:], engine=engine, chunk=chunk))
+        ended.append((str(error.value), len(seen), len(rest), learner))
+    assert ended[0][:3] == ended[1][:3]
+    assert_alike(ended[0][3], ended[1][3])
+
+
+def test_classes_that_come_late_or_not_at_all():
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+    samples = classes(80)
+    for k, sample in enumerate(samples):
+        if k < 24 or 50 <= k < 70 or k % 3 == 0:
+            sample.target = None
+    eager, looped = (
+        LocalLearner(copy.deepcopy(module), nn.functional.cross_entropy, CALM, align=True) for _ in range(2)
+    )
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=9)))
+    assert_alike(eager, looped)
+
+
+def test_batches_of_another_size_may_follow_where_layers_are_not_stacked():
+    torch.manual_seed(0)
+    eager, looped = twins(cases.make("chain"), CALM, align=True, stacked=False)
+    samples = stream(30, odd=False) + stream(30, 1, odd=False, batch=3)
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=8)))
+    assert_alike(eager, looped)
+
+
+def test_a_schedule_is_not_asked_about_the_time_after_the_last_sample():
+    table = [0.01] * 40
+    for order in ({}, {"order": "sequential"}, {"align": True}):
+        eager, looped = twins(cases.make("chain"), hl.Hyper(eta=0.5, beta=lambda t: table[int(t)]), **order)
+        samples = stream(40, odd=False)
+        theirs, ours = eager.run(samples, 40), looped.run(samples, 40, engine="compiled")
+        assert_reports(list(theirs), list(ours))
+        assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])
+def test_a_state_that_was_read_before_a_block_may_be_written_to_while_its_reports_are_read(order):
+    torch.manual_seed(0)
+    eager, looped = twins(cases.make("chain"), CALM, **ORDERS[order])
+    for learner, engine in ((eager, "eager"), (looped, "compiled")):
+        run = learner.run(stream(60, odd=False), engine=engine, chunk=16)
+        for _ in range(20):
+            next(run)
+        kept = learner.state
+        for _ in range(3):
+            next(run)
+        for part in (kept.omega, kept.h, kept.z):
+            for value in part.values():
+                value.mul_(2)
+    assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])
+def test_costates_of_large_layers_are_wound_back(order):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 512), nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 2))
+    eager, looped = twins(module, CALM, **ORDERS[order])
+    samples = stream(30, odd=False)
+    for learner in (eager, looped):
+        list(learner.run(samples[:12], max_steps=12))
+    pairs = zip(eager.run(samples[12:]), looped.run(samples[12:], engine="compiled", chunk=16), strict=True)
+    for _ in itertools.islice(pairs, 5):
+        pass
+    assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("chunk", [3, 4, 5, 7])
+@pytest.mark.parametrize("order", ["aligned", "aligned sequential"])
+def test_a_target_that_is_not_a_number_spoils_no_report_of_another_sample(order, chunk):
+    for at in range(16, 22):
+        torch.manual_seed(0)
+        eager, looped = twins(cases.make("chain"), CALM, stacked=False, on_nonfinite="skip", **ORDERS[order])
+        samples = stream(40, odd=False)
+        samples[at].target[0, 0] = torch.nan
+        theirs, ours = (
+            [(report.t, report.skipped, None if report.loss is None else report.loss.item()) for report in run]
+            for run in (eager.run(samples), looped.run(samples, engine="compiled", chunk=chunk))
+        )
+        assert [row[:2] for row in theirs] == [row[:2] for row in ours]
+        assert all(
+            a == pytest.approx(b, abs=1e-12, nan_ok=True) for (*_, a), (*_, b) in zip(theirs, ours, strict=True)
+        )
+        assert_alike(eager, looped)
+
+
+class Length(nn.Module):
+    """With a derivative that is infinite at 0."""
+
+    def forward(self, x):
+        return x.square().sum(-1, keepdim=True).sqrt()
+
+
+@pytest.mark.parametrize("policy", ["raise", "skip"])
+def test_a_sample_without_a_target_sends_no_costate_through_a_derivative_that_is_infinite(policy):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(3, 5, bias=False), Length(), nn.Linear(1, 2))
+    eager, looped = twins(module, CALM, align=True, on_nonfinite=policy)
+    samples = stream(80, odd=False)
+    samples[40] = hl.Sample(torch.zeros(2, 3, dtype=torch.float64))
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
+    assert_alike(eager, looped)
+
+
+def test_samples_without_targets_leave_no_costates_in_flight():
+    torch.manual_seed(0)
+    eager, looped = twins(cases.make("chain"), CALM, align=True)
+    samples = stream(40, odd=False)
+    for sample in samples[20:]:
+        sample.target = None
+    list(eager.run(samples, max_steps=36))
+    list(looped.run(samples, max_steps=36, engine="compiled", chunk=8))
+    assert eager.state.z == looped.state.z
+    assert eager.state_dict().keys() == looped.state_dict().keys()
+
+
+@pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])
+def test_a_loss_that_holds_a_weight_sees_it_as_of_the_tick(order):
+    torch.manual_seed(0)
+    learners = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        module = cases.make("chain").double()
+        weight = module[2].weight
+
+        def penalised(y, target, weight=weight):
+            return mse(y, target) * (1 + weight.square().sum())
+
+        learners.append(LocalLearner(module, penalised, CALM, **ORDERS[order]))
+    eager, looped = learners
+    samples = stream(60, odd=False)
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
+    assert_alike(eager, looped)

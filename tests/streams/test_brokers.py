@@ -191,7 +191,7 @@ class Acknowledged:
         pass
 
 
-@pytest.mark.parametrize("ended", ["shut down", "refused", "cut off"])
+@pytest.mark.parametrize("ended", ["shut down", "refused", "cut off", "out of reach"])
 def test_a_broker_that_was_restarted_may_send_again_without_saying_so(ended):
     source = streams.mqtt("mqtt://127.0.0.1/topic", client="agent")
     source._client = client = Acknowledged()
@@ -206,15 +206,22 @@ def test_a_broker_that_was_restarted_may_send_again_without_saying_so(ended):
     source.acknowledge(tokens[:1])
     reason = SimpleNamespace(value=0x8B if ended == "shut down" else 0x80)
     source._disconnected(client, None, None, reason, None)
-    if ended == "refused":
-        source._unreachable(client, None)
+    if ended in ("refused", "out of reach"):
+        try:
+            raise ConnectionRefusedError if ended == "refused" else TimeoutError
+        except OSError:
+            # As its client calls it.
+            source._unreachable(client, None)
     source._connected(client, None, SimpleNamespace(session_present=True), SimpleNamespace(is_failure=False), None)
     arrive(1)
     arrive(2)
     # Where the broker stayed, an identifier that comes without a mark is that of a new message.
-    again = ended == "cut off"
+    again = ended in ("cut off", "out of reach")
     assert [letter.token for letter in source._inbox] == [*tokens, *tokens[:again]]
     assert client.told == [1] if again else [1, 1]
+    # A second one of this name is new in any case.
+    arrive(1)
+    assert [letter.token for letter in source._inbox].count(tokens[0]) == 2
     arrive(3)
     source.acknowledge([letter.token for letter in source._inbox])
     arrive(1)

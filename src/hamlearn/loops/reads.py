@@ -108,7 +108,9 @@ class Reads(Followed):
             module = frame.f_globals.get("__name__")
             if recording and module in _INTO_C and not failed and self._hands_on(frame):
                 failed.append(UnsupportedError(_HANDED_ON))
-            # What was made by `exec` need not have a module: it is the user's.
+            # What was made by `exec` need not have a module: it is the user's. Named tuples are made by Python.
+            if module is not None and module.startswith("namedtuple_") and frame.f_code.co_filename == "<string>":
+                return
             if (module is not None and in_library(module)) or failed or not outside.of_step(frame, counted):
                 return
             counted[id(frame.f_code)] = frame.f_code

@@ -28,6 +28,11 @@ class Carry:
     v: list[Tensor] = field(default_factory=list)
     E: list[Tensor] = field(default_factory=list)
 
+    def copy(self) -> Carry:
+        """The same, in memory of its own: whoever has been shown a state may write to it."""
+        h, z, omega, v, E = ([x.clone() for x in part] for part in (self.h, self.z, self.omega, self.v, self.E))
+        return Carry(h, z, omega, self.spec, False, v, E)
+
     def anew(self, h: list[Tensor], spec: trees.Spec, E: list[Tensor]) -> Carry:
         """The same, where a sequence begins with the state `h`."""
         return Carry(h, [torch.zeros_like(leaf) for leaf in h], self.omega, spec, False, self.v, E)

@@ -271,8 +271,8 @@ def tell_changes(ran: Ran, whole: str) -> None:
 
 def undo_of(stepper: Stepper) -> Undo:
     """What puts a learner back to where it is."""
-    state, slots = stepper.state, stepper.parts.system.slots
-    state.carry.own = False
+    slots = stepper.parts.system.slots
+    state = stepper.state._replace(carry=stepper.state.carry.copy())
     buffers = slots.held()
 
     def put_back() -> None:

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn._base import trees as _tree
+from hamlearn._base import trees
 from hamlearn.engines.blocks.step_runner import StepPlan
-from hamlearn.engines.looped.registers import Registers
+from hamlearn.engines.looped.registers import Compared, Registers
 from hamlearn.engines.looped.tick_order import TickSystem
 from hamlearn.engines.recorded import Pace
 from hamlearn.engines.ticks.ticker import Ticker
@@ -154,6 +154,12 @@ class AlignedPlan(TickPlan):
         waiting = [flight.sample.target for flight in self._before if flight.sample.target is not None]
         target, spec = _joined(waiting, known, rows, len(self._before)) if any(known) else ([], None)
         seen = None if all(known) or not any(known) else known
+        if not all(leaf.is_floating_point() for leaf in rows.target):
+            # Real numbers of a shape that fits always fit; classes may be out of range.
+            due = trees.unflatten([leaf[0] for leaf in target], spec) if target else ()
+            entering = trees.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
+            target, spec = [*target, *rows.target], trees.flatten(Compared(due, entering))[1]
+            seen = None if all(known) else known
         return Block(rows.count, rows.u, rows.u_spec, target, spec, seen, rows.tau)
 
     def strides(self) -> np.ndarray:
@@ -215,15 +221,15 @@ def _held(block: Block, times: int) -> Block:
     return Block(block.count * times, u, block.u_spec, target, block.target_spec, known, tau, ends)
 
 
-def _joined(waiting: Sequence[Any], known: list[bool], rows: Block, lag: int) -> tuple[list[Tensor], _tree.Spec]:
+def _joined(waiting: Sequence[Any], known: list[bool], rows: Block, lag: int) -> tuple[list[Tensor], trees.Spec]:
     """Targets of the samples that are due in each row: of those in flight, then of those in the block."""
     example: Any = waiting[0] if waiting else None
     if example is None:
-        example = _tree.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
+        example = trees.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
     before = iter(waiting)
-    trees = [next(before) if known[k] else example for k in range(min(lag, rows.count))]
-    flat = [_tree.flatten(tree) for tree in trees]
-    leaves, spec = _tree.flatten(example)
+    compared = [next(before) if known[k] else example for k in range(min(lag, rows.count))]
+    flat = [trees.flatten(tree) for tree in compared]
+    leaves, spec = trees.flatten(example)
     forms = {(str(s), *((x.shape, x.dtype) for x in xs)) for xs, s in flat}
     if rows.target and rows.count > lag:
         forms.add((str(rows.target_spec), *((x.shape[1:], x.dtype) for x in rows.target)))

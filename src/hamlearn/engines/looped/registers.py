@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,9 +24,21 @@ from hamlearn.orders.local.unaligned import Unaligned
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
 from hamlearn.state.replay import generators
+from hamlearn.streams.blocks import Block
 
 Held = tuple[list[Tensor], list[Tensor]]
 """States, and costates."""
+
+
+class Compared(NamedTuple):
+    """Targets of one tick: of the sample whose output is compared with it, and of the one that enters.
+
+    The latter is tried on a blank output, as the order does, where it may be refused for its value: such a sample
+    must not be in flight. Where there is none to be compared with, `due` is the empty tuple.
+    """
+
+    due: Any
+    entering: Any
 
 
 class Shown:
@@ -115,13 +128,25 @@ class Registers:
         self.states = {n: ages for n, ages in self.states.items() if ages}
         self.costates = {n: ages for n, ages in self.costates.items() if ages}
 
-    def full(self, order: Any) -> bool:
-        """Whether samples are in flight at every age, each with all that it has to have."""
+    def full(self, order: Any, u: Any) -> bool:
+        """Whether samples like `u` are in flight at every age, each with all that it has to have."""
         number, flights = order.number, order.flights
         if any(number - age not in flights for age in range(1, self.plan.horizon)):
             return False
-        held = (flights[number - age].h.get(name) for name, ages in self.states.items() for age in ages)
-        return all(isinstance(x, Tensor) for x in held)
+        entering = order.system.wiring.values(u)
+        for name, ages in self.states.items():
+            held = [flights[number - age].h.get(name) for age in ages]
+            held += [entering[name]] if name in entering else []
+            forms = {(x.shape, x.dtype) if isinstance(x, Tensor) else None for x in held}
+            if len(forms) > 1 or None in forms:
+                return False
+        return True
+
+    def check_target(self, order: Any, block: Block) -> None:
+        """Raise where targets of this form cannot enter, as the order would."""
+        some = next((k for k in range(block.count) if block.has_target(k)), None)
+        if some is not None:
+            order.check_target(block.sample(some))
 
     def taken(self, order: Any) -> Held:
         """What the order holds before its next tick; zeros stand for costates of samples that had no target."""
@@ -172,6 +197,9 @@ class Registers:
             drew = [cell for cell in passed if isinstance(cell, Cell) and cell.may_draw()]
             flight.draws = {cell.name: generators(cell.devices) for cell in drew}
         self._fill(order, held)
+        for flight in flights.values():
+            got = self._getting(flight.sample.target is not None)
+            flight.z = {name: x for name, x in flight.z.items() if name in got}
         h, z = (part[len(ages) :] for part, ages in zip(held, (self.states, self.costates), strict=True))
         for place, stack in enumerate(self.stacks):
             shown, slots, _ = h[3 * place : 3 * place + 3]
@@ -185,6 +213,14 @@ class Registers:
                 for x, age in zip(register.unbind(), ages, strict=True):
                     flight = order.flights[order.number - age]
                     (flight.z if part else flight.h)[name] = x
+
+    def _getting(self, target: bool) -> set[str]:
+        """The nodes that get a costate of a sample, with a target or without: a stack passes on what it has."""
+        got = set(self.order.system.wiring.outputs) if target else set()
+        for cell in reversed(self.order.system.cells):
+            if cell.name in got or isinstance(cell, LayerStack):
+                got |= set(cell.parents)
+        return got
 
     def _delays(self, stack: LayerStack) -> list[int]:
         known = stack.name in self.plan.backward
@@ -230,6 +266,19 @@ class LentLine:
 
 def _nodes(cell: Cell | LayerStack, h: Tensor) -> list[tuple[str, Tensor]]:
     return list(zip(cell.names, cell.split(h), strict=True))
+
+
+def own_copy(held: Any) -> Any:
+    """What `snapshot` of an order told, in memory of its own; samples are the same."""
+    if isinstance(held, Tensor):
+        return held.clone()
+    if isinstance(held, Flight):
+        return replace(held, h=own_copy(held.h), z=own_copy(held.z), loss=own_copy(held.loss))
+    if isinstance(held, Pipe):
+        return Pipe(held.h.clone(), held.z.clone(), held.line.copy())
+    if isinstance(held, dict):
+        return {name: own_copy(x) for name, x in held.items()}
+    return type(held)(map(own_copy, held)) if type(held) in (list, tuple) else held
 
 
 def held_by(order: Unaligned | Aligned | DelayFree) -> Shown | Registers:

@@ -14,7 +14,7 @@ from hamlearn.engines.blocks.reports import Ahead
 from hamlearn.engines.blocks.runner import PlannedRunner
 from hamlearn.engines.blocks.step_runner import run_watched
 from hamlearn.engines.looped.plan import AlignedPlan, MixedError, PassPlan, TickPlan
-from hamlearn.engines.looped.registers import Registers, held_by
+from hamlearn.engines.looped.registers import Registers, held_by, own_copy
 from hamlearn.engines.looped.tick_order import TickOrder, TickSystem
 from hamlearn.engines.recorded import Engine, Ran, Trial, Tried, UnsupportedError, Watch, named
 from hamlearn.engines.ticks.ticker import Ticker
@@ -65,7 +65,7 @@ class TickRunner(PlannedRunner[TickPlan]):
             return None
         good = block.count
         if isinstance(self.held, Registers):
-            if not self.held.full(ticker.engine):
+            if not self.held.full(ticker.engine, block.sample(0).u):
                 return None
             if ticker.on_nonfinite != "ignore":
                 good = _finite_rows(block.u)
@@ -92,11 +92,14 @@ class TickRunner(PlannedRunner[TickPlan]):
         """What puts the learner back to where it is."""
         ticker, order = self.ticker, self.ticker.engine
         ticker.take_over()
-        before = order.snapshot(ticks=2), ticker.omega, ticker.t, ticker.updates, ticker.shown
+        # Whoever has read the state may write to it, and so may the ticks that come after it is put back.
+        held, omega = own_copy(order.snapshot(ticks=1)), own_copy(ticker.omega)
+        numbers = ticker.t, ticker.updates, ticker.shown
 
         def put_back() -> None:
-            order.restore(before[0])
-            ticker.omega, ticker.t, ticker.updates, ticker.shown = before[1:]
+            order.restore(own_copy(held))
+            ticker.omega = own_copy(omega)
+            ticker.t, ticker.updates, ticker.shown = numbers
 
         return Undo([*self.system.theta, *self.system.slots.present()], put_back)
 
@@ -106,6 +109,8 @@ class TickRunner(PlannedRunner[TickPlan]):
         ticker, order, engine, rows = self.ticker, self.ticker.engine, self.engine, plan.rows
         theta, first = self.system.theta, block.sample(0)
         order.begin(first.u)
+        if isinstance(self.held, Registers):
+            self.held.check_target(order, block)
         h, z = self.held.taken(order)
         start = Carry(h, z, [dense(w) for w in ticker.omega], None)
         buffers, frozen = named(self.order, engine.buffer_names), named(self.order, engine.frozen_names)
@@ -180,7 +185,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         if self.ticker.system.order == "sequential":
             return True
         stride, theta = float(plan.steps.rates[-1, 1]), self.system.theta
-        after = self.system.velocity.moved(theta, ran.carry.omega, plan.t, stride)
+        after = self.system.velocity.moved(theta, ran.carry.omega, plan.times[-2], stride)
         return all_finite([x.detach() for x in after])
 
 

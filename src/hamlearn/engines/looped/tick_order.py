@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.scale import scaled
 from hamlearn._base.slots import Slots
-from hamlearn.engines.looped.registers import Registers, Shown
+from hamlearn.engines.looped.registers import Compared, Registers, Shown
+from hamlearn.engines.recorded.trace import Lent
 from hamlearn.loops import UnsupportedError
 from hamlearn.orders.local.local_system import LocalSystem
 from hamlearn.orders.local.outer import Outer, dense
@@ -72,13 +74,14 @@ class TickOrder(Order):
         theta, omega = list(system.theta), carry.omega
         aligned = isinstance(self.held, Registers)
         # The sample that is compared with its target entered some ticks ago, but for a graph of one node.
-        own = Sample(sample.u, sample.target if self.held.due == 0 else None)
+        target = self._tried_on_entry(carry, sample.target)
+        own = Sample(sample.u, target if self.held.due == 0 else None)
         extra = {"given": None} if aligned else {}
         done: Done | None = None
-        order = self.held.lent((carry.h, carry.z), rates, sample.target)
+        order = self.held.lent((carry.h, carry.z), rates, target)
         for tick in range(self.ticks):
             order.system = system.over(theta)
-            with system.slots.exchanged(system.by_name(theta)) if tick else nullcontext():
+            with self._lending(theta) if tick else nullcontext():
                 proposal = order.tick(own, 0.0, rates, last=True, **extra)
             proposal.commit()
             done = proposal.done or done
@@ -91,6 +94,24 @@ class TickOrder(Order):
         coupling = None if done.coupling is None else done.coupling()
         h, z = self.held.taken(order)
         return Outcome(h, z, omega, done.y, done.loss, coupling, theta=theta)
+
+    @contextmanager
+    def _lending(self, theta: list[Tensor]) -> Iterator[None]:
+        """Within, the network has weights that have moved since the step began, and so has who holds one."""
+        slots, named = self.system.slots, self.system.by_name(theta)
+        pairs = [(own, named[name]) for name, own in slots.parameters.items() if name in named]
+        with slots.exchanged(named), Lent(pairs, ()):
+            yield
+
+    def _tried_on_entry(self, carry: Carry, target: Any) -> Any:
+        """What the output is compared with in this step; whether the target that enters can be is seen before."""
+        if not isinstance(target, Compared):
+            return target
+        assert isinstance(self.held, Registers)
+        local, (name,) = self.system.local, self.system.local.wiring.outputs
+        register = carry.h[list(self.held.states).index(name)]
+        local.compare({name: torch.zeros_like(register[0])}, local.targets(target.entering))
+        return None if target.due == () else target.due
 
     def start(self, u: Any, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
         """The states that a sequence begins with."""

@@ -84,7 +84,7 @@ class Aligned:
         """
         flights = dict(self.flights)
         if sample is not None:
-            self._check_target(sample)
+            self.check_target(sample)
             values = self.system.wiring.values(sample.u)
             flights[self.number] = Flight(sample, t, rates.stride, last, values, given=given)
         tick = Tick(self.number, flights, rates, [None] * len(self.system.theta))
@@ -122,7 +122,7 @@ class Aligned:
         """Hand a costate to the node that is to learn from it; a part of a graph may let it travel longer."""
         tick.send(entry, parent, message)
 
-    def _check_target(self, sample: Sample) -> None:
+    def check_target(self, sample: Sample) -> None:
         """Try the loss on a blank output: a target that does not fit must not enter and fail many ticks later."""
         targets = self.system.targets(sample.target)
         key = f"{self._key} {trees.describe(targets)}"
@@ -272,4 +272,4 @@ class Aligned:
                 if isinstance(cell, LayerStack) and not fits:
                     raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
             self._key, self._trial = trees.describe(flight.sample.u), trial
-            self._check_target(flight.sample)
+            self.check_target(flight.sample)

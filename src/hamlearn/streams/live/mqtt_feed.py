@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import sys
 import threading
 import time
 from collections import deque
@@ -226,7 +227,8 @@ class MqttSource(Source):
         self._away(client, f"{reason}; unless the network did it, another client is named {self._client_name!r}")
 
     def _unreachable(self, client: Any, reason: Any) -> None:
-        self._restarted = True
+        # Where nobody listens, the broker itself was away, and not the network.
+        self._restarted |= isinstance(sys.exception(), ConnectionRefusedError)
         self._away(client, reason)
 
     def _away(self, client: Any, reason: Any) -> None:
@@ -251,6 +253,8 @@ class MqttSource(Source):
                     # broker that was restarted may not say so.
                     return
                 if token in self._known and (message.dup or self._restarted):
+                    # It comes again once: the next one of this name is another.
+                    self._known.discard(token)
                     client.ack(message.mid, 1)
                     return
                 if not message.dup:
