@@ -251,6 +251,7 @@ def _added(carry, x):
 RINGS = {
     "the new": _ring(lambda slots, new, n: new[((n - 2) % 5).view(1)][0]),
     "the old": _ring(lambda slots, new, n: slots.sum(0)),
+    "a part of the old": _ring(lambda slots, new, n: 3 * slots[((n + 2) % 5).view(1)][0] + new[0]),
     "both": _ring(lambda slots, new, n: (2 * slots)[0] * new[1]),
     "from itself": _from_itself,
     "by itself": _by_itself,
@@ -286,12 +287,14 @@ def test_two_carries_that_are_written_to_and_change_places():
     assert torch.allclose(torch.stack([a, b]), torch.stack(now[:2]), rtol=0, atol=1e-12)
 
 
-def test_a_ring_is_not_copied():
+@pytest.mark.parametrize("read", ["before", "after"])
+def test_a_ring_is_not_copied(read):
     def step(slots, n, x):
+        old = 2 * slots[(n % 5).view(1)]
         new = slots.index_put(((n % 5).view(1),), x[None])
-        return [new, n + 1, new[0]]
+        return [new, n + 1, new[0] if read == "after" else old]
 
     graph = pure_graph(step, [torch.zeros(5, 300), torch.tensor(0), torch.ones(300)])
     program = translate(graph, ["carry", "carry", "sample"], [False] * 3)
-    # Room for one place and one row, and none for all five of them.
+    # Room for places and rows, and none for all five of them.
     assert program.scratch < 5 * 300 * 4

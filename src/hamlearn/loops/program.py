@@ -136,10 +136,16 @@ class Translation:
             return None
         value, name = self.values[base], f"c{self.carried.index(node)}"
         others = [self.values[arg] for arg in node.all_input_nodes if arg is not base]
-        if value.memory != name or _uses(base) > 1 or any(name in other.leaves for other in others):
+        if value.memory != name or _times(node, base) > 1 or any(name in other.leaves for other in others):
             return None
-        # What was computed from the old carry may not have been put into memory yet.
-        return name if self._no_more_needed(name, node, position) else None
+        # What was computed from the old carry may not be in memory yet: now is the time, if it is less.
+        waiting = self._readers(name, node, position)
+        for value in (self.values[reader] for reader in waiting):
+            if not isinstance(value, Value) or value.memory is not None or value.numel >= self.values[base].numel:
+                return None
+        for reader in waiting:
+            self.values[reader] = self.writer.store(self.values[reader])
+        return name
 
     def _settled(self, node: fx.Node, position: int, value: Any) -> Any:
         """The value, put into memory where it is the new carry, is used more than once or has become long."""
@@ -157,16 +163,18 @@ class Translation:
 
     def _may_replace(self, name: str, node: fx.Node, position: int, value: Value) -> bool:
         """Whether nothing needs the old carry any more."""
-        return not self.writer.overwrites_itself(value, name) and self._no_more_needed(name, node, position)
+        return not (self.writer.overwrites_itself(value, name) or self._readers(name, node, position))
 
-    def _no_more_needed(self, name: str, node: fx.Node, position: int) -> bool:
+    def _readers(self, name: str, node: fx.Node, position: int) -> list[fx.Node]:
+        """What is known already, is needed later, and reads the old carry."""
+        found: dict[fx.Node, None] = {}
         for later in self.nodes[position + 1 :]:
             for arg in later.all_input_nodes:
                 known = self.values.get(arg)
                 parts = known if isinstance(known, list) else [known]
                 if arg is not node and any(isinstance(v, Value) and name in v.leaves for v in parts):
-                    return False
-        return True
+                    found[arg] = None
+        return list(found)
 
     def _finish(self) -> list[tuple[tuple[int, ...], torch.dtype, bool]]:
         described = []
@@ -245,12 +253,16 @@ class _InC(Translation):
 
 def _uses(node: fx.Node) -> int:
     """How many times a node is an argument; one user may take it twice."""
+    return sum(_times(user, node) for user in node.users)
+
+
+def _times(user: fx.Node, node: fx.Node) -> int:
+    """How many times a node is an argument of another one."""
     count = 0
 
     def look(arg: fx.Node) -> None:
         nonlocal count
         count += arg is node
 
-    for user in node.users:
-        fx.node.map_arg((user.args, user.kwargs), look)
+    fx.node.map_arg((user.args, user.kwargs), look)
     return count
