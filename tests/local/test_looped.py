@@ -558,3 +558,26 @@ def test_a_loss_that_holds_a_weight_sees_it_as_of_the_tick(order):
     samples = stream(60, odd=False)
     assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
     assert_alike(eager, looped)
+
+
+@pytest.mark.parametrize("order", ["unaligned", "aligned", "delay free"])
+def test_inputs_that_are_whole_numbers(order):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Embedding(7, 4), nn.Tanh(), nn.Linear(4, 2))
+    eager, looped = twins(module, CALM, **ORDERS[order])
+    generator = torch.Generator().manual_seed(0)
+    samples = [
+        hl.Sample(torch.randint(7, (2,), generator=generator), sample.target) for sample in stream(40, odd=False)
+    ]
+    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=8)))
+    assert_alike(eager, looped)
+
+
+def test_who_changes_a_module_while_reports_are_read_is_told_what_to_read_first():
+    looped = LocalLearner(MODULES["own module"]().double(), mse, CALM)
+    module = looped.module
+    run = looped.run(stream(40, odd=False), engine="compiled", chunk=16)
+    next(run)
+    module[1].gain = 0.25
+    with pytest.warns(RuntimeWarning, match=r"gain.*Read learner\.module before"):
+        list(run)

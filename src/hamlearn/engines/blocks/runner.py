@@ -32,6 +32,9 @@ class BlockRunner(ABC):
         step: Takes one sample eagerly.
     """
 
+    shown_by = "learner.network"
+    """What to read in order to be where the last report says."""
+
     def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
         self.reader = reader
         self.step = step
@@ -80,7 +83,7 @@ class BlockRunner(ABC):
                     self._back()
                 if not ahead.settled and ahead.count > 1:
                     # After a block of one sample, a change holds from the next sample on as it is.
-                    tell_changes(ahead.ran, "learner.network")
+                    tell_changes(ahead.ran, self.shown_by)
                 done += ahead.delivered
                 since += ahead.delivered
                 if ahead.asked:

@@ -35,6 +35,8 @@ class FusedRunner(BlockRunner):
         step: Takes one sample eagerly.
     """
 
+    shown_by = "learner.module"
+
     def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
         self.ticker = ticker

@@ -270,7 +270,7 @@ def record(
         carried = [new.detach().to(old.dtype) for new, old in zip(carried, flat, strict=False)]
         results = [*y, *(x for x in (outcome.loss, outcome.coupling) if x is not None)]
         watched = (
-            [] if variant.watch == "nothing" else [*outcome.h, *outcome.z, *outcome.E, *floating(stage.buffers)]
+            [] if variant.watch == "nothing" else floating([*outcome.h, *outcome.z, *outcome.E, *stage.buffers])
         )
         watched += [*outcome.omega, *theta, *outcome.v] if variant.watch == "all" else []
         described["verdict"] = variant.on_trouble is not None
