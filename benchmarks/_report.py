@@ -8,12 +8,13 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping
-from importlib import metadata
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from hamlearn._base import machine
 
 
 def interleaved_medians(
@@ -31,16 +32,40 @@ def interleaved_medians(
         >>> sorted(medians)
         ['a', 'b']
     """
-    times: dict[str, list[float]] = {name: [] for name in work}
     for step in work.values():
         step()
-    for _ in range(rounds):
-        for name, step in work.items():
-            begin = clock()
-            for _ in range(repeat):
-                step()
-            times[name].append((clock() - begin) / repeat)
-    return {name: statistics.median(values) for name, values in times.items()}
+    times = interleaved(work, rounds * list(work), repeat, clock)
+    return {name: statistics.median(values) for name, (values,) in times.items()}
+
+
+def interleaved(
+    work: Mapping[str, Callable[[], object]],
+    turns: Sequence[str],
+    repeat: int = 1,
+    *clocks: Callable[[], float],
+) -> dict[str, list[list[float]]]:
+    """Seconds that pieces of work took, by each of some clocks, one after the other.
+
+    Args:
+        work: Pieces of work by name.
+        turns: Whose turn it is, again and again.
+        repeat: How often a piece is done in its turn.
+        clocks: Read before and after each turn.
+
+    Example:
+        >>> times = interleaved({"a": lambda: None}, ["a", "a"], 1, time.perf_counter, time.process_time)
+        >>> [len(values) for values in times["a"]]
+        [2, 2]
+    """
+    times: dict[str, list[list[float]]] = {name: [[] for _ in clocks] for name in work}
+    for name in turns:
+        step = work[name]
+        begin = [clock() for clock in clocks]
+        for _ in range(repeat):
+            step()
+        for values, clock, before in zip(times[name], clocks, begin, strict=True):
+            values.append((clock() - before) / repeat)
+    return times
 
 
 def environment() -> dict[str, Any]:
@@ -48,15 +73,12 @@ def environment() -> dict[str, Any]:
     return {
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "machine": platform.machine(),
-        "processor": _processor(),
+        "processor": machine.processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "load average": round(os.getloadavg()[0], 1),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "hamlearn": _own_version(),
-    }
+    } | machine.versions()
 
 
 def write(out: Path, name: str, results: Mapping[str, Any], rerun: str | None = None) -> Path:
@@ -75,19 +97,3 @@ def write(out: Path, name: str, results: Mapping[str, Any], rerun: str | None = 
     report = {"benchmark": name, "rerun": rerun, "environment": about, "results": results}
     path.write_text(json.dumps(report, indent=2) + "\n")
     return path
-
-
-def _own_version() -> str:
-    try:
-        return metadata.version("hamlearn")
-    except metadata.PackageNotFoundError:
-        return "run from its sources"
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor()

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks import _jax_stream
+from benchmarks import _jax_stream, _report
 from benchmarks import _stream_contenders as contenders
 from benchmarks._stream_workloads import WIDE, WORKLOADS, Problem, Workload, make_problem
 from hamlearn.errors import ConfigError, HamlearnError
@@ -131,17 +131,13 @@ def _quartiles(passes: dict[str, contenders.Pass], rounds: int) -> dict[str, lis
 
     Every other turn goes backwards: who follows somebody alike finds the caches warm.
     """
-    times: dict[str, list[float]] = {name: [] for name in passes}
     slow = [name for name in passes if name in SLOW]
     short = [name for name in passes if name not in SLOW]
     for one_pass in passes.values():
         one_pass()
-    for _ in range(rounds):
-        for name in [*slow, *(BURST // 2 * [*short, *reversed(short)])]:
-            begin = time.perf_counter()
-            passes[name]()
-            times[name].append(time.perf_counter() - begin)
-    return {name: statistics.quantiles(values, n=4, method="inclusive") for name, values in times.items()}
+    turns = rounds * [*slow, *(BURST // 2 * [*short, *reversed(short)])]
+    times = _report.interleaved(passes, turns, 1, time.perf_counter)
+    return {name: statistics.quantiles(values, n=4, method="inclusive") for name, (values,) in times.items()}
 
 
 def _times_as_fast(medians: dict[str, float], reference: str) -> dict[str, float]:

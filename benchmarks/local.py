@@ -126,17 +126,10 @@ def _measure(depth: int, width: int, rounds: int) -> dict[str, Any]:
         for _ in range(2 * depth + 3):
             step()
     clocks = {"wall": time.perf_counter, "process": time.process_time}
-    times: dict[str, dict[str, list[float]]] = {clock: {name: [] for name in ways} for clock in clocks}
-    for _ in range(rounds):
-        for name, step in ways.items():
-            start = {clock: read() for clock, read in clocks.items()}
-            for _ in range(_STEPS):
-                step()
-            for clock, read in clocks.items():
-                times[clock][name].append((read() - start[clock]) / _STEPS)
+    times = _report.interleaved(ways, rounds * list(ways), _STEPS, *clocks.values())
     row: dict[str, Any] = {"depth": depth, "width": width}
-    for clock, found in times.items():
-        micro = {name: round(1e6 * statistics.median(values), 1) for name, values in found.items()}
+    for place, clock in enumerate(clocks):
+        micro = {name: round(1e6 * statistics.median(found[place]), 1) for name, found in times.items()}
         faster = {name: round(micro["BackPropagation"] / value, 2) for name, value in micro.items()}
         row[clock] = {"microseconds": micro, "times faster": faster}
     return row

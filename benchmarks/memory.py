@@ -22,7 +22,6 @@ from __future__ import annotations
 import datetime
 import gc
 import json
-import platform
 import statistics
 import time
 from collections.abc import Callable
@@ -33,9 +32,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from benchmarks import _report
 from benchmarks._long_runs import measure_long_runs
 from benchmarks._memory_views import draw, show
 from benchmarks._resident import measure_resident
+from hamlearn._base import machine
 from hamlearn.reversible import Midpoint, ResidualField
 
 TAU = 0.05
@@ -131,16 +132,19 @@ def _methods(field: nn.Module, depth: int) -> dict[str, tuple[Net, Net]]:
 
 def _measure(field: nn.Module, h0: Tensor, depth: int, repeats: int) -> list[dict[str, Any]]:
     methods = _methods(field, depth)
-    times: dict[str, list[tuple[float, float]]] = {name: [] for name in methods}
     for net, _ in _methods(field, 2).values():
         _gradient(net, field, h0)  # warms up kernels and allocator
-    for _ in range(repeats):
-        for name, (net, _) in methods.items():
-            _synchronize(h0)
-            wall, cpu = time.perf_counter(), time.process_time()
+    _synchronize(h0)
+
+    def finished(net: Net) -> Callable[[], None]:
+        def once() -> None:
             _gradient(net, field, h0)
             _synchronize(h0)
-            times[name].append((time.perf_counter() - wall, time.process_time() - cpu))
+
+        return once
+
+    work = {name: finished(net) for name, (net, _) in methods.items()}
+    times = _report.interleaved(work, repeats * list(work), 1, time.perf_counter, time.process_time)
     rows = []
     for name, (net, judge) in methods.items():
         found = _gradient(net, field, h0)
@@ -150,8 +154,8 @@ def _measure(field: nn.Module, h0: Tensor, depth: int, repeats: int) -> list[dic
                 "method": name,
                 "depth": depth,
                 "peak_bytes": _peak_bytes(lambda net=net: _gradient(net, field, h0), h0.device),  # type: ignore[misc]
-                "seconds": statistics.median(wall for wall, _ in times[name]),
-                "cpu_seconds": statistics.median(cpu for _, cpu in times[name]),
+                "seconds": statistics.median(times[name][0]),
+                "cpu_seconds": statistics.median(times[name][1]),
                 "gradient_error": float((found - true).norm() / true.norm()),
             }
         )
@@ -206,12 +210,10 @@ def _figures(rows: list[dict[str, Any]], depths: list[int]) -> dict[str, float]:
 
 
 def _machine(device: torch.device) -> dict[str, Any]:
-    versions = {"torch": torch.__version__, "python": platform.python_version()}
+    versions = machine.versions()
     try:
         versions["torchdiffeq"] = metadata.version("torchdiffeq")
     except metadata.PackageNotFoundError:
         versions["torchdiffeq"] = "not installed: left out (pip install torchdiffeq)"
-    name = (
-        torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor() or platform.machine()
-    )
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else machine.processor()
     return {"device": device.type, "name": name, "threads": torch.get_num_threads(), "versions": versions}

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from hamlearn._base import trees
-from hamlearn._version import __version__
+from hamlearn._base.machine import versions
 from hamlearn.distributed.blocked import engine_of
 from hamlearn.distributed.bundles import BundleReceiver, BundleSender
 from hamlearn.distributed.engines import Border, Engine
@@ -261,8 +261,7 @@ def config_of(
     """What has to be the same on every rank, and in a checkpoint."""
     named = dict(wiring.root.named_parameters()) | dict(wiring.root.named_buffers())
     return {
-        "hamlearn": __version__,
-        "torch": str(torch.__version__),
+        **{name: versions()[name] for name in ("hamlearn", "torch")},
         "parameter or buffer": checkpoint.layout(named),
         "nodes": {name: list(sources) for name, sources in wiring.sources.items()},
         "hyper": identity(vars(hyper)),

@@ -6,7 +6,6 @@ import html as _html
 import itertools
 import math
 import os
-import platform
 import statistics
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -15,9 +14,7 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-import torch
-
-from hamlearn._version import __version__
+from hamlearn._base.machine import versions
 from hamlearn.errors import ConfigError
 from hamlearn.record._whole import write_text
 from hamlearn.record.charts import Series, chart, short
@@ -67,18 +64,29 @@ def html(
     if not rows or not all(is_number(row.get("step")) for row in rows):
         raise ConfigError("the record has no rows with a step. Record the field 'step', and at least one moment.")
     parts = sections(rows, rows if speed is None else _rows(speed), resumed)
-    page = Template(asset("report.html"))
-    text = page.substitute(
-        title=_html.escape(title),
-        about=_html.escape(_about(record)),
-        facts=table(facts or {}),
-        style=asset("report.css"),
-        script=asset("report.js"),
-        **parts,
+    body = (
+        f'{parts["alarm"]}\n<section class="cards">{parts["cards"]}</section>\n'
+        f'<section class="charts">{parts["charts"]}</section>\n{table(facts or {})}'
     )
+    text = framed(title, _about(record), body, script=asset("report.js"))
     path = Path(out)
     write_text(path, text)
     return path
+
+
+def framed(title: str, about: str, body: str, style: str = "", script: str = "") -> str:
+    """A whole page around `body`, which is HTML: heading, style and script, and nothing from elsewhere.
+
+    Args:
+        title: The heading.
+        about: What stands below it.
+        body: What the page holds.
+        style: What this page has beyond the style of all.
+        script: What it runs.
+    """
+    frame = Template(asset("report.html"))
+    words = {"title": _html.escape(title), "about": _html.escape(about)}
+    return frame.substitute(words, body=body, style=asset("report.css") + style, script=script)
 
 
 def sections(rows: list[Row], timed: list[Row], resumed: Iterable[int] = ()) -> dict[str, str]:
@@ -131,8 +139,9 @@ def _about(record: Any) -> str:
     written = datetime.now(UTC)
     if isinstance(record, str | os.PathLike):
         written = datetime.fromtimestamp(Path(record).stat().st_mtime, UTC)
-    versions = f"hamlearn {__version__}, PyTorch {torch.__version__}, Python {platform.python_version()}"
-    return f"{written:%Y-%m-%d %H:%M} UTC · {versions}"
+    names = {"hamlearn": "hamlearn", "torch": "PyTorch", "python": "Python"}
+    told = ", ".join(f"{names[name]} {version}" for name, version in versions().items())
+    return f"{written:%Y-%m-%d %H:%M} UTC · {told}"
 
 
 def _alarm(since: Any) -> str:

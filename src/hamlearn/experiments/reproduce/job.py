@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import platform
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Literal, cast
 
 import torch
 
-import hamlearn
+from hamlearn._base import machine
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.comparison import Data, Run, train_hl, train_sgd
 from hamlearn.experiments.data import Dataset, load
@@ -92,11 +91,8 @@ class Job:
 
 def environment() -> dict[str, str]:
     """What else bits depend on: versions, and the processor's kind."""
-    return {
-        "hamlearn": hamlearn.__version__,
-        "torch": torch.__version__,
-        "machine": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-    }
+    known = machine.versions()
+    return {"hamlearn": known["hamlearn"], "torch": known["torch"], "machine": machine.kind()}
 
 
 @lru_cache

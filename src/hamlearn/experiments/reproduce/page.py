@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from importlib import resources
 from pathlib import Path
-from string import Template
 
 from hamlearn.experiments.data import Dataset
 from hamlearn.experiments.reproduce import tables
@@ -16,6 +15,7 @@ from hamlearn.experiments.reproduce.plan import Settings
 from hamlearn.experiments.reproduce.results import Row
 from hamlearn.experiments.reproduce.tables import Line
 from hamlearn.experiments.scenarios import SCENARIOS
+from hamlearn.record.page import framed, table
 
 
 def write_page(
@@ -34,20 +34,19 @@ def write_page(
         rows: Every comparison.
         figures: PNG files by caption, put into the page.
     """
-    template = Template(
-        resources.files("hamlearn.experiments.reproduce").joinpath("report.html").read_text("utf-8")
-    )
-    misses = [miss for row in rows for miss in row.misses]
-    text = template.substitute(
-        epochs=escape(tables.conditions(settings)),
-        reduced="reduced" if settings.reduced else "",
-        cards="".join(_cards(rows)),
-        misses="".join(f"<li>{escape(miss)}</li>" for miss in misses),
-        figures="".join(_figure(caption, picture) for caption, picture in figures.items()),
-        tables="".join(_tables(settings, rows)),
-        facts=_facts(settings, data),
-    )
-    path.write_text(text, "utf-8")
+    misses = "".join(f"<li>{escape(miss)}</li>" for row in rows for miss in row.misses)
+    body = [
+        f'<section class="cards">{"".join(_cards(rows))}</section>',
+        f'<ul class="misses">{misses}</ul>',
+        *(_figure(caption, picture) for caption, picture in figures.items()),
+        *_tables(settings, rows),
+        table(_facts(settings, data)),
+    ]
+    style = resources.files("hamlearn.experiments.reproduce").joinpath("report.css").read_text("utf-8")
+    if settings.reduced:
+        style += "header p { color: var(--bad); font-weight: 600; }\n"
+    title, about = "Hamiltonian Learning against SGD", tables.conditions(settings)
+    path.write_text(framed(title, about, "\n".join(body), style), "utf-8")
 
 
 def _cards(rows: Sequence[Row]) -> list[str]:
@@ -109,12 +108,12 @@ def _table(title: str, note: str, head: Sequence[str], lines: Sequence[Line], wo
         mark = '<td class="n good">✓</td>' if line.passed else '<td class="n bad">✗</td>'
         body.append(f"<tr{' class=last' if line.last else ''}>{cells}{mark}</tr>")
     return (
-        f"<section><h2>{escape(title)}</h2><p>{escape(note)}</p><div class=wide>"
+        f'<section class="table"><h2>{escape(title)}</h2><p>{escape(note)}</p><div class="wide">'
         f"<table><thead><tr>{names}</tr></thead><tbody>{''.join(body)}</tbody></table></div></section>"
     )
 
 
-def _facts(settings: Settings, data: Mapping[str, Dataset]) -> str:
+def _facts(settings: Settings, data: Mapping[str, Dataset]) -> dict[str, str]:
     facts = {f"Data: {name}": f"{one.description}; {len(one)} samples" for name, one in data.items()}
     for name in SCENARIOS:
         if name in settings.scenarios:
@@ -124,4 +123,4 @@ def _facts(settings: Settings, data: Mapping[str, Dataset]) -> str:
     facts |= {
         f"Version of {name}" if name != "machine" else "Machine": text for name, text in environment().items()
     }
-    return "".join(f"<tr><th>{escape(name)}</th><td>{escape(text)}</td></tr>" for name, text in facts.items())
+    return facts
