@@ -267,9 +267,14 @@ def test_beyond_loopback_nobody_reads_or_writes_anything_without_the_token(serve
                 with open_server.client(address, token=token, tls=tls) as client:
                     status, told = client.ask(path, value)
                     assert (status, told["status"]) == (401, 401)
-        scheme = "ws" if tls is None else "wss"
-        with pytest.raises(InvalidStatus, match="403"):
-            connect(f"{scheme}://{address}:{open_server.port}/stream", ssl=tls)
+        # By hand: the client of websockets reads and writes in two threads, which OpenSSL does not allow, and now
+        # and then (once in 8,000 connections) its request is never sent.
+        upgrade = {"connection": "Upgrade", "upgrade": "websocket", "sec-websocket-version": "13",
+                   "sec-websocket-key": "aGFtaWx0b25pYW4gbGVhcg=="}  # fmt: skip
+        for token, status in (("", 403), (TOKEN + "x", 403), (TOKEN, 101)):
+            with open_server.client(address, token=token, tls=tls) as client:
+                client.headers |= upgrade
+                assert client.ask("/stream")[0] == status
         with open_server.client(address, token=TOKEN, tls=tls) as client:
             assert client.ask("/state")[1]["position"] == 0
             assert client.ask("/predict", ONE)[1]["sample"] == 1
