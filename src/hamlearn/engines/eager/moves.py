@@ -13,7 +13,7 @@ from hamlearn._base.scale import add_
 from hamlearn._base.torch_private import foreach_copy_
 from hamlearn.engines.eager.pages import keep_pages
 from hamlearn.orders.system import Instant, Outcome, Pending, System
-from hamlearn.theory.descent import descend_, fuses
+from hamlearn.theory.descent import descend_, fuses, pays
 
 
 class Norms:
@@ -84,7 +84,7 @@ class Late:
         grad = None
         if pending is not None and pending.gain == 1.0 and pending.decay and by < 0:
             grad = pending.grad
-        self.slope = grad if grad is not None and fuses(weight, omega, grad) else None
+        self.slope = grad if grad is not None and pays(weight) and fuses(weight, omega, grad) else None
 
     def __call__(self) -> None:
         """ω ← decay·ω + gain·∂H/∂θ where that is pending, then θ ← θ − τβ⊙ω; nothing is done twice."""
