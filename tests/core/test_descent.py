@@ -79,7 +79,8 @@ def test_a_build_of_pytorch_that_rounds_otherwise_is_found_out(monkeypatch):
 
 @pytest.mark.parametrize("more", [8, 5])
 @pytest.mark.parametrize(("momentum", "dampening"), [(0.0, 0.0), (0.9, 0.0), (0.9, 0.5)])
-def test_a_wide_layer_follows_sgd_bit_for_bit(momentum, dampening, more, monkeypatch):
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_wide_layer_follows_sgd_bit_for_bit(momentum, dampening, more, threads, monkeypatch):
     width, passes, called = int(LARGE**0.5) // 8 * 8 + more, [], descent.fused_sgd_
 
     def counted(*given, **rates):
@@ -87,6 +88,7 @@ def test_a_wide_layer_follows_sgd_bit_for_bit(momentum, dampening, more, monkeyp
         called(*given, **rates)
 
     monkeypatch.setattr(descent, "fused_sgd_", counted)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     torch.manual_seed(0)
     net = nn.Linear(width, width)
     twin = nn.Linear(width, width)
@@ -102,4 +104,4 @@ def test_a_wide_layer_follows_sgd_bit_for_bit(momentum, dampening, more, monkeyp
         learner.step(hl.Sample(u, target))
     assert all(torch.equal(a, b) for a, b in zip(net.parameters(), twin.parameters(), strict=True))
     # Before the first update φ is 1/τ, whatever the dampening.
-    assert (len(passes) > 1) == (momentum > 0 and not dampening and more == 8)
+    assert (len(passes) > 1) == (momentum > 0 and not dampening and more == 8 and threads == 1)
