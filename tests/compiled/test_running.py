@@ -80,6 +80,38 @@ def test_what_was_read_ahead_of_an_iterator_is_not_lost() -> None:
     assert all(torch.equal(a.u, b.u) for a, b in zip(taken, problem.samples, strict=True))
 
 
+class Struck:
+    """An iterator in which Ctrl-C strikes once, and that gives nothing twice."""
+
+    def __init__(self, samples: list[hl.Sample], at: int) -> None:
+        self.left, self.at = list(samples), at
+
+    def __iter__(self) -> Struck:
+        return self
+
+    def __next__(self) -> hl.Sample:
+        if len(self.left) == self.at:
+            self.at = -1
+            raise KeyboardInterrupt
+        if not self.left:
+            raise StopIteration
+        return self.left.pop(0)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_ctrl_c_while_a_stream_is_read_loses_none_of_what_it_has_given(engine: Any) -> None:
+    problem = regression(12)
+    learner, stream, reports = problem.learner(), Struck(problem.samples, at=5), []
+    with pytest.raises(KeyboardInterrupt):
+        collect(learner.run(stream, engine=engine), reports)
+    assert len(reports) == 7
+    collect(learner.run(stream, engine=engine), reports)
+    whole = problem.learner()
+    expected = [report.loss for report in whole.run(problem.samples)]
+    torch.testing.assert_close([report.loss for report in reports], expected, rtol=1e-12, atol=1e-12)
+    assert learner.state.t == whole.state.t
+
+
 def test_max_steps_reads_no_further() -> None:
     problem = regression()
     learner, stream = problem.learner(), iter(problem.samples)

@@ -119,10 +119,10 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
     """The samples as blocks of at most `size()`, asked before each is read, and cut where shapes change.
 
     Tensors are copied as they are read, since a source may use its memory again; those of a list are its own.
-    Where the source fails, the samples before come first, and then its error.
+    Where the source fails, or is interrupted, the samples before come first, and then its error.
     """
     iterator, keeps = iter(samples), isinstance(samples, list | tuple)
-    failed: Exception | None = None
+    failed: BaseException | None = None
     while failed is None:
         taken: list[Sample | Label] = []
         try:
@@ -132,7 +132,8 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
                         f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)"
                     )
                 taken.append(sample if keeps else copied(sample))
-        except Exception as error:
+        except BaseException as error:
+            # What a stream has given it may not give again, Ctrl-C or not.
             failed = error
         if not taken and failed is None:
             return
