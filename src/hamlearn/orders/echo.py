@@ -55,7 +55,7 @@ class Echoed(Order):
         """The next token's state and output; at the end of the sequence also the new ω."""
         due = now.sample.boundary or self.since + 1 == self.credit.every
         # Tokens outlive their step, and whoever handed in the sample may use its memory again.
-        sample = replace(now.sample, u=trees.copied(now.sample.u), target=trees.copied(now.sample.target))
+        sample = _copied(now.sample)
         h = self._state_met(carry, sample, now.fresh)
         before = self.tokens[-1] if self.tokens else None
         token, spec = self.run_token(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
@@ -321,3 +321,8 @@ def _require_way_back(rebuilt: list[Tensor], first: list[Tensor]) -> None:
                 "state net gave other values when it was run again. Use hl.Echo(memory='stored'), or a state net "
                 "that does not change itself and, for long sequences, integrates exactly"
             )
+
+
+def _copied(sample: Sample) -> Sample:
+    target = None if sample.target is None else trees.copied(sample.target)
+    return Sample(trees.copied(sample.u), target, sample.tau, sample.boundary, sample.id)

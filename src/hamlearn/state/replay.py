@@ -85,6 +85,11 @@ def generators(devices: Sequence[int]) -> list[Tensor]:
     return states
 
 
+def same_generators(states: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    """Whether nothing has been drawn between two looks. As bytes: half the time of a comparison by PyTorch."""
+    return all(a.numpy().tobytes() == b.numpy().tobytes() for a, b in zip(states, others, strict=True))
+
+
 def set_generators(devices: Sequence[int], states: Sequence[Tensor]) -> None:
     """Put the generators back to what `generators` told."""
     torch.set_rng_state(states[0])

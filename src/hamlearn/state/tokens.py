@@ -15,7 +15,7 @@ from hamlearn._base.slots import Slots
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
 from hamlearn.state.described import build, describe
-from hamlearn.state.replay import devices_of, drawing, generators
+from hamlearn.state.replay import devices_of, drawing, generators, same_generators
 
 
 @dataclass(slots=True)
@@ -131,8 +131,7 @@ class Rerun:
 
     def drawn(self, before: list[Tensor]) -> list[Tensor]:
         """`before` again if anything has been drawn since, else nothing."""
-        now = generators(self.devices)
-        return before if any(not torch.equal(a, b) for a, b in zip(before, now, strict=True)) else []
+        return [] if same_generators(before, generators(self.devices)) else before
 
     @contextmanager
     def as_at(self, token: Token) -> Iterator[None]:

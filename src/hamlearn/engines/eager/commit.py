@@ -140,8 +140,10 @@ def keep_apart(outcome: Outcome, sample: Sample, slots: Slots) -> None:
     if outcome.h:
         outcome.h = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.h]
         lent += map(_region, outcome.h)
+    # Where nothing is learned yet, the costates are those from before the step.
+    if outcome.h and outcome.moves:
         outcome.z = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.z]
-    if not outcome.own:
+    if outcome.moves and not outcome.own:
         # A gradient is what a function of the user's returned, perhaps a weight that moves before it is added.
         outcome.omega = [leaf.clone() if _within(leaf, lent, slots) else leaf for leaf in outcome.omega]
     if outcome.loss is not None and _within(outcome.loss, lent, slots):

@@ -260,7 +260,10 @@ class Stepper:
 
     def _finite(self, now: Instant, outcome: Outcome, moved: Moved) -> bool:
         on_nonfinite, system = self.parts.choices.on_nonfinite, self.parts.system
-        if on_nonfinite == "ignore" or not nonfinite(outcome, system, moved, system.velocity.still(now.t)):
+        if on_nonfinite == "ignore":
+            return True
+        still = system.velocity.still(now.t) if outcome.moves else []
+        if not nonfinite(outcome, system, moved, still):
             return True
         if on_nonfinite == "raise":
             raise NonFiniteError(nonfinite_message(outcome, system, moved, self.state.t))
