@@ -34,11 +34,12 @@ class Sequential(Order):
         # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺ (eq:hesdbla): one differentiation
         # of the loss through both nets gives every term.
         self.one_pass = not credit.carries and system.hyper.s == -1
+        self.stateless = system.network.state is None
         self.needs_h = not (self.one_pass and system.network.memoryless)
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """New h, z and ω, in this order."""
-        if self.system.network.state is None:
+        if self.stateless:
             return _output_only(self.system, carry, now.sample, now.rates)
         if self.one_pass:
             return _one_pass(self.system, carry, now.sample, now.rates)
@@ -73,9 +74,11 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         slopes = Slopes(L, system.theta, system.wide) if system.wide else None
         grads = vjp([L], [None], [*h_next, *system.theta])
         z, dL = grads[: len(h_next)], grads[len(h_next) :]
-        # One gradient may serve z and ω alike: ω is made anew only where something of it is left.
-        if forgets(decay) or isinstance(gain, Tensor) or gain != 1.0:
+        if isinstance(gain, Tensor) or gain != 1.0:
             z = scaled(z, gain)
+        elif forgets(decay):
+            # One gradient may serve z and ω alike: ω is made anew only where something of it is left.
+            z = [leaf.clone() for leaf in z]
     h = [leaf.detach() for leaf in h_next]
     outcome = Outcome(h, z, [], trees.detach(y), _detached(L), None, spec, learned=L is not None)
     _integrate(system, carry, dL, decay, gain, rates.phi, outcome, slopes)
