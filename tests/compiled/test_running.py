@@ -486,3 +486,76 @@ def test_a_state_that_was_read_before_a_block_may_be_written_to_while_its_report
     assert all((states[0].omega[n] - states[1].omega[n]).abs().max() < 1e-12 for n in states[0].omega)
     assert (states[0].h - states[1].h).abs().max() < 1e-12
     assert (states[0].z - states[1].z).abs().max() < 1e-12
+
+
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm, self.gain = nn.Linear(3, 2), nn.BatchNorm1d(2), 1.0
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.linear(u)) * self.gain
+
+
+CHANGES: dict[str, Any] = {
+    "eval": lambda net: net.eval(),
+    "frozen": lambda net: net.requires_grad_(False),
+    "hook": lambda net: net.linear.register_forward_hook(lambda module, given, y: 2 * y),
+    "attribute": lambda net: setattr(net, "gain", 0.3),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_changed_before_a_loop_is_left_holds_for_no_sample_before(change: str) -> None:
+    found = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        net = Scaled().double()
+        learner = hl.Learner(hl.Network.feedforward(net), nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
+        samples = random_samples(100, batch=(4,), dtype=torch.float64)
+        for count, _ in enumerate(learner.run(samples, engine=engine), start=1):
+            if count == 50:
+                CHANGES[change](net)
+                break
+        found.append((learner.position, [tensor.clone() for tensor in net.state_dict().values()]))
+    assert found[0][0] == found[1][0] == 50
+    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu")])
+@pytest.mark.parametrize("local", [None, {}, {"align": True}, {"delay_free": True}])
+def test_a_learner_may_be_looked_at_in_any_mode_of_pytorch(mode: Any, local: Any) -> None:
+    found = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2))
+        hyper, mse = hl.Hyper.from_sgd(lr=0.05), nn.functional.mse_loss
+        learner: Any = hl.Learner(hl.Network.feedforward(net), mse, hyper)
+        if local is not None:
+            learner = hl.local.LocalLearner(net, mse, hyper, **local)
+        told = []
+        for count, report in enumerate(learner.run(random_samples(100), engine=engine), start=1):
+            told.append((report.t, None if report.loss is None else report.loss.item()))
+            if count in (20, 50):
+                with mode():
+                    learner.predict(torch.ones(3))
+            if count == 80:
+                break
+        found.append((learner.position, learner.state.t, told, [weight.detach() for weight in net.parameters()]))
+    eager, compiled = found
+    assert compiled[:2] == eager[:2]
+    assert compiled[2] == [(t, loss and pytest.approx(loss, rel=1e-4)) for t, loss in eager[2]]
+    torch.testing.assert_close(compiled[3], eager[3], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("norm", [nn.LayerNorm(4), nn.GroupNorm(2, 4)])
+def test_a_variance_that_overflows_is_refused_as_in_the_eager_engine(norm: nn.Module) -> None:
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), copy.deepcopy(norm), nn.Linear(4, 2))
+        learner = hl.Learner(hl.Network.feedforward(net), nn.functional.mse_loss)
+        samples = random_samples(20, batch=(2,), dtype=torch.float32)
+        samples[9].u.mul_(1e30)
+        with pytest.raises(hl.errors.NonFiniteError, match="the loss is nan at t=9"):
+            list(learner.run(samples, engine=engine))
+        assert learner.position == 9

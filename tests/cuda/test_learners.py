@@ -68,7 +68,7 @@ def test_networks_of_several_blocks_take_the_eager_steps(
 ) -> None:
     problem = wide_problem(cell, size, dtype)
     eager, compiled, one, other = both(problem, 64, order="sequential", credit=credit)
-    (made,) = compiled._blocks.engine._steps._made.values()
+    (made,) = compiled._blocks.engine.steps._made.values()
     assert all(loop.kernel.blocks > 1 for step in made for loop in step.loop.loops.values())
     assert_alike(eager, compiled, one, other, close=close)
 

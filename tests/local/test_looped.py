@@ -581,3 +581,39 @@ def test_who_changes_a_module_while_reports_are_read_is_told_what_to_read_first(
     module[1].gain = 0.25
     with pytest.warns(RuntimeWarning, match=r"gain.*Read learner\.module before"):
         list(run)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("setting", [{}, {"order": "sequential"}, {"align": True}, {"delay_free": True}])
+def test_what_is_written_to_a_reported_output_changes_nothing(setting, engine):
+    found = []
+    for writes in (False, True):
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+        learner = hl.local.LocalLearner(
+            net, nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05, momentum=0.5), **setting
+        )
+        draw = torch.Generator().manual_seed(1)
+        told = []
+        for _ in range(2):
+            u, target = (torch.randn(20, 2, n, generator=draw, dtype=torch.float64) for n in (3, 2))
+            for report in learner.run([hl.Sample(*pair) for pair in zip(u, target, strict=True)], engine=engine):
+                told.append(report.loss)
+                if writes and report.y is not None:
+                    report.y.mul_(0)
+        found.append((told, [weight.detach() for weight in net.parameters()], learner.state.h))
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)
+
+
+def test_a_first_state_of_another_type_than_those_that_follow_stays_eager_and_says_why():
+    class Sum(nn.Module):
+        def forward(self, a, b):
+            return torch.tanh(a + b)
+
+    nodes = {"a": nn.Linear(3, 4), "sum": Sum(), "b": nn.Linear(4, 4), "y": nn.Linear(4, 2)}
+    edges = [("u", "a"), ("a", "sum"), ("b", "sum"), ("sum", "b"), ("sum", "y")]
+    graph = Graph(nodes, edges, h0={"b": torch.zeros(2, 4)}).double()
+    learner = LocalLearner(graph, nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
+    samples = [hl.Sample(torch.randn(2, 3).double(), torch.randn(2, 2).double()) for _ in range(5)]
+    with pytest.warns(RuntimeWarning, match="begins as torch.float32 and goes on as torch.float64: give h0 as"):
+        list(learner.run(samples, engine="compiled"))

@@ -3,6 +3,9 @@
 import gc
 import itertools
 import json
+import shutil
+import ssl
+import subprocess
 import sys
 import threading
 import time
@@ -21,6 +24,7 @@ from hamlearn.experiments.run import facts
 from hamlearn.experiments.run_build import build_stream
 from hamlearn.experiments.run_config import check
 from hamlearn.streams.live import backoff
+from hamlearn.streams.live.tls import SharedSocket
 
 PATIENCE = 30.0
 NAMES = ("hamlearn", "paho")
@@ -483,6 +487,37 @@ def test_a_plain_websocket_ends_where_its_server_says_so_and_counts_what_is_bad(
             assert feed.bad == 2
         server.shutdown()
         thread.join()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate by openssl")
+def test_a_websocket_over_tls_is_read_while_it_is_written_to(tmp_path, monkeypatch):
+    key, cert = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=box"]
+    names = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", cert]
+    subprocess.run([*command, *names], check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    heard = []
+
+    def talk(link):
+        heard.append(link.recv())
+        for k in range(50):
+            link.send(json.dumps({"seq": k, "u": [k], "tau": 1}))
+        heard.append(link.recv())
+
+    with serve(talk, "127.0.0.1", 0, ssl=context) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        address = f"wss://127.0.0.1:{server.socket.getsockname()[1]}/"
+        monkeypatch.setenv("SSL_CERT_FILE", cert)
+        with streams.live(streams.websocket(address, resume=True), policy="block") as feed:
+            assert take(feed, 50) == [float(k) for k in range(50)]
+            assert isinstance(feed._source._link.socket, SharedSocket)
+            feed.saved(feed.state_dict())
+            until(lambda: len(heard) == 2)
+        server.shutdown()
+        thread.join()
+    assert [json.loads(message) for message in heard] == [{"after": None}, {"saved": 49}]
 
 
 def test_waits_double_are_drawn_apart_and_end_with_patience():

@@ -104,7 +104,7 @@ def test_a_module_that_goes_back_to_old_values_needs_no_new_recording(caplog):
     for own in (1.0, 2.0, 1.0, 2.0):
         module.own = own
         ran(learner, samples(3))
-    steps = learner._blocks.engine._steps._made
+    steps = learner._blocks.engine.steps._made
     assert [len(made) for made in steps.values()] == [2]
 
 

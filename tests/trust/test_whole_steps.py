@@ -186,7 +186,7 @@ def test_an_interrupt_at_any_line_of_a_compiled_block_leaves_the_learner_at_a_re
     for line in itertools.count(1, 17):
         other = learner()
         fresh = type(compiled._blocks)(other._stepper, other.step)
-        fresh.engine._steps = compiled._blocks.engine._steps
+        fresh.engine.steps = compiled._blocks.engine.steps
         other._blocks = fresh
         count, interrupted = 0, False
         try:

@@ -95,6 +95,11 @@ class Carried:
         """As the stream."""
         return bool(getattr(self._stream, "reads_ahead", True))
 
+    @property
+    def once(self) -> bool:
+        """As the stream."""
+        return bool(getattr(self._stream, "once", False))
+
     def settle(self) -> None:
         """Pass it on."""
         settle = getattr(self._stream, "settle", None)

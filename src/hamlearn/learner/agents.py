@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from hamlearn.engines.blocks.runner import tell_changes, tell_eager
+from hamlearn.engines.blocks.runner import tell_changes, tell_eager, usual_modes
 from hamlearn.engines.eager.stepping import Stepper
 from hamlearn.engines.lanes.agent_reports import AgentsReport, Passed
 from hamlearn.engines.lanes.agent_runs import SideBySide
@@ -229,6 +229,7 @@ class Agents(SideBySide):
             now.before = [self.members[n].reader.progress for n in self.lanes.who]
             ran = None
             # Where the sample that was tried is wrong, the others go on when its member has been set aside.
+            self.engine.steps.recalls = False
             with contextlib.suppress(HamlearnError):
                 ran = self._run(sheet)
             if ran is None:
@@ -279,10 +280,12 @@ class Agents(SideBySide):
         if now is not None and now.passed is not None and now.delivered < now.count:
             # Interrupted within, it begins anew the next time.
             now.settled = True
-            now.undo()
-            if now.delivered:
-                self._run(now.passed.sheet.head(now.delivered))
-                self.repair = None
+            with usual_modes():
+                now.undo()
+                if now.delivered:
+                    self.engine.steps.recalls = True
+                    self._run(now.passed.sheet.head(now.delivered))
+                    self.repair = None
         self.round = None
 
     def _count(self, now: Round, lane: int, taken: int) -> None:

@@ -166,6 +166,22 @@ def _threshold(x: Tensor, threshold: float, value: float) -> Tensor:
     return torch.where(x <= threshold, x.new_full((), value), x)
 
 
+def _layer_norm(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    out, mean, rstd = decompositions()[aten.native_layer_norm.default](*args)
+    return _unless_overflown(out, rstd), mean, rstd
+
+
+def _group_norm(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
+    out, mean, rstd = decompositions()[aten.native_group_norm.default](*args)
+    parts = out.reshape(*rstd.shape, -1)
+    return _unless_overflown(parts, rstd.unsqueeze(-1)).reshape(out.shape), mean, rstd
+
+
+def _unless_overflown(out: Tensor, rstd: Tensor) -> Tensor:
+    """NaN where the variance is infinite, as PyTorch has it, and not 0, which would be learned from."""
+    return torch.where(rstd == 0, out.new_full((), torch.nan), out)
+
+
 def _apart() -> dict[Any, Callable[..., Any]]:
     """How operations that have no loops are taken apart."""
     loops = known()
@@ -174,4 +190,6 @@ def _apart() -> dict[Any, Callable[..., Any]]:
         private_aten("_foreach_mul.Scalar"): _each_mul,
         private_aten("_foreach_add.List"): _each_add,
         aten.threshold.default: _threshold,
+        aten.native_layer_norm.default: _layer_norm,
+        aten.native_group_norm.default: _group_norm,
     }

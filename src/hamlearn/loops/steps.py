@@ -14,14 +14,22 @@ from hamlearn.loops.values import UnsupportedError
 class Steps:
     """Compiled steps by what they were compiled for, and what could not be, with the reason.
 
-    A step is used again only while everything that its recording has read is as it was.
+    A step is used again only while everything that its recording has read is as it was, or where what was done by
+    it is done once more.
+
+    Attributes:
+        recalls: Whether each step is the one that was used last, whatever has changed since.
     """
 
     def __init__(self) -> None:
         self._made: dict[Any, deque[Made]] = {}
+        self._last: dict[Any, Made] = {}
+        self.recalls = False
 
     def get(self, key: Any, make: Callable[[], Made]) -> Made:
         """The step for `key`, made if there is none that still holds."""
+        if self.recalls and key in self._last:
+            return self._last[key]
         made = self._made.setdefault(key, deque(maxlen=_KEPT))
         found = next((step for step in made if step.reads.changed() is None), None)
         if found is None:
@@ -29,6 +37,7 @@ class Steps:
             made.appendleft(found)
         if found.failure is not None:
             raise found.failure
+        self._last[key] = found
         return found
 
 

@@ -188,8 +188,13 @@ class Stream(ABC):
         """Whether a block is there as soon as it is asked for, or as soon as its first sample is."""
         return self.reads_ahead
 
+    @property
+    def once(self) -> bool:
+        """Whether it gives nothing twice, as an iterator: what was read ahead of the steps goes back to it."""
+        return False
+
     def settle(self) -> None:
-        """Say that all that was handed out has been used: a live feed keeps it until then, to give it again."""
+        """Say that all that was handed out has been used: what gives nothing twice keeps it until then."""
 
     @property
     def save_within(self) -> int | None:

@@ -125,8 +125,9 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
     failed: BaseException | None = None
     while failed is None:
         taken: list[Sample | Label] = []
+        wanted = size()
         try:
-            for sample in itertools.islice(iterator, size()):
+            for sample in itertools.islice(iterator, wanted):
                 if not isinstance(sample, Sample | Label):
                     raise SampleError(
                         f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)"
@@ -135,9 +136,10 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
         except BaseException as error:
             # What a stream has given it may not give again, Ctrl-C or not.
             failed = error
-        if not taken and failed is None:
-            return
         yield from stacked(taken)
+        if failed is None and len(taken) < wanted:
+            # It has ended, and is not asked again.
+            return
     raise failed
 
 

@@ -87,9 +87,14 @@ class Wrapper(Stream):
         return self.inner.reads_ahead
 
     @property
+    def once(self) -> bool:
+        """As the stream inside."""
+        return self.inner.once
+
+    @property
     def at_once(self) -> bool:
         """As the stream inside, where blocks of it are passed on one by one."""
-        return self.reads_ahead or (self.passes_blocks and self.inner.at_once)
+        return (self.reads_ahead and not self.once) or (self.passes_blocks and self.inner.at_once)
 
     def settle(self) -> None:
         """Pass it on."""

@@ -93,6 +93,16 @@ class InterleavedStream(Stream):
         """Whether all of the streams inside do."""
         return all(stream.reads_ahead for stream in self._streams)
 
+    @property
+    def once(self) -> bool:
+        """Whether one of the streams inside does."""
+        return any(stream.once for stream in self._streams)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether all of the streams inside can be read again."""
+        return self.reads_ahead and not self.once
+
     def settle(self) -> None:
         """Pass it on."""
         for stream in self._streams:

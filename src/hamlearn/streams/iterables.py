@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError
 from hamlearn.sample import Label, Sample
+from hamlearn.streams.again import Again
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.values import Spec, to_sample
 
 
@@ -60,46 +62,77 @@ class IterableStream(Stream):
         dtype: torch.dtype | None,
         length: int | float | None,
     ) -> None:
-        self._source = iterable
+        self._source: Any = iterable
         self._dtype = dtype
         self._length = len(iterable) if length is None and isinstance(iterable, Sized) else length
-        self._once = isinstance(iterable, Iterator)
-        self._taken = 0
+        self._again = Again(iterable, copied) if isinstance(iterable, Iterator) else None
+        self._keeps = False
         self._seen: Sample | None = None
 
     @property
     def spec(self) -> Spec:
         """As the first sample looks; unknown before it where looking would use it up."""
-        if self._seen is None and not self._once and not callable(self._source):
+        if self._seen is None and not self.once and not callable(self._source):
             made = (to_sample(item, self._dtype) for item in self._source)
             self._seen = next((sample for sample in made if not isinstance(sample, Label)), None)
         if self._seen is None:
             return Spec(None, None, self._length)
         return Spec.of(self._seen, self._length)
 
+    @property
+    def once(self) -> bool:
+        """Whether it is made of an iterator."""
+        return self._again is not None
+
+    def settle(self) -> None:
+        """What was handed out of an iterator need not be kept any more."""
+        if self._again is not None:
+            self._again.settle(self._n)
+
     def _rewind(self) -> None:
-        if not self._once:
+        if not self.once:
             super()._rewind()
 
+    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+        self._keeps = True
+        return super()._blocks(size, turn)
+
     def _samples(self) -> Iterator[Sample]:
-        items = iter(self._source() if callable(self._source) else self._source)
-        # An iterator may have been read before: only what is missing is skipped.
-        skip = self._n - self._taken if self._once else self._n
+        keeps, self._keeps = self._keeps, False
         if isinstance(self._source, list | tuple):
-            items = itertools.islice(self._source, skip, None)
+            items: Iterator[Any] = itertools.islice(self._source, self._n, None)
         else:
-            for k in range(skip):
-                if next(items, self) is self:
-                    raise StreamError(
-                        f"the stream ended after {k} samples while skipping to sample {self._n}, where it "
-                        "had "
-                        "been saved. Give it the same data as when it was saved."
-                    )
-        self._taken = self._n
-        for item in items:
+            fresh = iter(self._source() if callable(self._source) else self._source)
+            items = again = self._again or Again(fresh, copied)
+            again.keeps = keeps and self.once
+            again.seek(self._n)
+        while (item := next(items, self)) is not self:
             self._n += 1
-            self._taken += 1
-            sample = to_sample(item, self._dtype)
+            sample = self._sample(item)
             if self._seen is None and not isinstance(sample, Label):
                 self._seen = sample
             yield sample
+
+    def _sample(self, item: Any) -> Any:
+        return to_sample(item, self._dtype)
+
+
+class SampleIterator(IterableStream):
+    """An iterator of samples, handed to a learner as it is, so that nothing that was read ahead of it is lost."""
+
+    def __init__(self, iterator: Iterator[Any]) -> None:
+        super().__init__(iterator, None, None)
+        self.iterator = iterator
+
+    def each(self) -> Iterator[Any]:
+        """One sample after the other; several may take turns in asking for the next one."""
+        again = self._again
+        assert again is not None
+        again.keeps = False
+        again.seek(self._n)
+        while (item := next(again, self)) is not self:
+            self._n = again.place
+            yield item
+
+    def _sample(self, item: Any) -> Any:
+        return item

@@ -66,7 +66,9 @@ class StandardizedStream(Wrapper):
 
     def _rewind(self) -> None:
         super()._rewind()
-        self._forget()
+        # An iterator goes on where it was.
+        if not self.inner.once:
+            self._forget()
 
     def _cursor(self) -> dict[str, Any]:
         return {"shape": self._shape, "moments": self._moments.state(), **super()._cursor()}

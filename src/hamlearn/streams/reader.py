@@ -10,6 +10,7 @@ from hamlearn._base.claims import record, whole
 from hamlearn.errors import StreamError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block, alone, blocks_of
+from hamlearn.streams.iterables import SampleIterator
 
 END: Any = object()
 R = TypeVar("R")
@@ -61,6 +62,7 @@ class Reader:
     def __init__(self) -> None:
         self.progress = Progress()
         self._stream: Any = None
+        self._iterator: Any = None
         self._source: Iterator[Block] | None = None
         self._size = 1
         self._held: Block | None = None
@@ -72,7 +74,7 @@ class Reader:
     def __getstate__(self) -> dict[str, Any]:
         # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
         place = self.progress._replace(loaded=self.state_dict())
-        gone = {"_source": None, "_held": None, "_stream": None, "_due": (None, None)}
+        gone = {"_source": None, "_held": None, "_stream": None, "_iterator": None, "_due": (None, None)}
         return vars(self) | gone | {"progress": place}
 
     @property
@@ -89,6 +91,7 @@ class Reader:
         pending: Callable[[], int],
     ) -> Iterator[R]:
         """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
+        stream = self._readable(stream)
         iterator = self._samples(stream, self._open(stream, resume))
         # What an interrupted step has not taken of a live feed goes back to it. Not where an evaluation goes
         # along, which has scored the sample already.
@@ -148,6 +151,7 @@ class Reader:
 
     def open_blocks(self, stream: Iterable[Sample], resume: bool) -> int:
         """Begin to read blocks of `stream`; answers the number of this turn."""
+        stream = self._readable(stream)
         skip = self._open(stream, resume)
         size = lambda: self._size  # noqa: E731
         self._source = stream.blocks(size) if hasattr(stream, "blocks") else blocks_of(stream, size)
@@ -207,7 +211,7 @@ class Reader:
         return END if block is None else block.sample(0)
 
     def give_back(self, passed: int = 0) -> None:
-        """Let a live feed have what was read of it and not taken, since nobody else can give it again.
+        """Let a live feed or an iterator have what was read of it and not taken: nobody else can give it again.
 
         It is put back to the mark, and what was taken since is read once more, for the sake of the streams around
         it that keep count. Interrupted, this begins anew the next time.
@@ -216,7 +220,8 @@ class Reader:
             passed: How many samples are done with that no step has taken.
         """
         held, stream, (mark, skip) = self._held, self._stream, self._mark
-        if getattr(stream, "reads_ahead", True) or (held is None and not self._reading):
+        again = getattr(stream, "reads_ahead", True) and not getattr(stream, "once", False)
+        if again or (held is None and not self._reading):
             return
         if not self._reading and held is not None:
             done = self.progress.start + passed
@@ -250,6 +255,9 @@ class Reader:
         if self.progress.loaded is not None:
             return self.progress.loaded
         self.give_back()
+        if isinstance(self._stream, SampleIterator):
+            # Whatever it is resumed with is passed over up to the position.
+            return {"position": self.position, "stream": None, "skip": 0}
         held, (mark, before) = self._held, self._mark
         if self._reading or (held is not None and (self.progress.start < held.count or held.more)):
             # A stream that keeps more than a place, such as scores, tells the rest as it is now.
@@ -286,15 +294,9 @@ class Reader:
         known: dict[str, Any] = (
             self.state_dict() if same or self.progress.loaded is not None else {"stream": None, "skip": 0}
         )
-        # What has been read of an iterator cannot be read again.
-        keeps = same and iter(stream) is stream and not hasattr(stream, "load_state_dict")
-        if not keeps:
-            self._held = None
-        self._stream, self._reading = stream, False
-        self.progress = Progress(self.position if resume else 0, start=self.progress.start if keeps else 0)
-        if not resume:
-            return 0
-        if keeps:
+        self._held, self._stream, self._reading = None, stream, False
+        self.progress = Progress(self.position if resume else 0)
+        if not resume or (same and isinstance(stream, SampleIterator)):
             return 0
         place = known["stream"] if hasattr(stream, "state_at") else _bare(known["stream"])
         if place is not None and hasattr(stream, "load_state_dict"):
@@ -304,17 +306,19 @@ class Reader:
 
     def _samples(self, stream: Iterable[Sample], skip: int) -> Iterator[Sample]:
         """What is to come after `skip` samples, which are passed over now: a run of no steps may follow."""
-        iterator = iter(stream)
+        iterator = stream.each() if isinstance(stream, SampleIterator) else iter(stream)
         for passed in range(skip):
             if next(iterator, END) is END:
                 raise self._too_short(skip - passed)
-        return self._rest(iterator)
+        return iterator
 
-    def _rest(self, iterator: Iterator[Sample]) -> Iterator[Sample]:
-        while self._held is not None and self.progress.start < self._held.count:
-            yield self._held.sample(self.progress.start)
-        self._held = None
-        yield from iterator
+    def _readable(self, stream: Any) -> Any:
+        """The stream; an iterator as one that can go back to where a block began, the same in every run."""
+        if hasattr(stream, "load_state_dict") or not isinstance(stream, Iterator):
+            return stream
+        if self._iterator is None or self._iterator.iterator is not stream:
+            self._iterator = SampleIterator(stream)
+        return self._iterator
 
     def _too_short(self, missing: int) -> StreamError:
         return StreamError(

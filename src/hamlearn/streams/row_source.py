@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
-from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.streams.again import Again
 from hamlearn.streams.units import FIRST
 from hamlearn.streams.values import shown
 
@@ -19,9 +20,7 @@ class Source:
     """Where the rows come from.
 
     Attributes:
-        once: Whether it can be gone through once only.
         length: How many rows there are, where that is known.
-        taken: How many rows of an iterator are gone.
     """
 
     def __init__(self, rows: Any) -> None:
@@ -36,9 +35,7 @@ class Source:
                 f"{shown(rows)} holds no rows. Give an iterable of mappings, or a mapping of columns."
             )
         self._rows: Any = rows
-        self.once = isinstance(rows, Iterator)
-        self.taken = 0
-        self._put_back: Iterator[Any] | None = None
+        self._again = Again(rows, _copied) if isinstance(rows, Iterator) else None
         self.length = len(next(iter(rows.values()))) if self._columns is not None else _length(rows)
 
     def header(self, look: bool) -> list[str] | None:
@@ -49,38 +46,39 @@ class Source:
             return None
         names: dict[str, None] = {}
         first = list(islice(self._fresh(), 1 if self.once else FIRST + 1))
-        if self.once:
-            self._rows = chain(first, self._rows)
+        if self._again is not None:
+            self._again.seek(0)
         for k, row in enumerate(first):
             names.update(dict.fromkeys(_mapping(row, k)))
         return list(names)
 
+    @property
+    def once(self) -> bool:
+        """Whether it can be gone through once only."""
+        return self._again is not None
+
+    def settle(self, until: int) -> None:
+        """Of an iterator, forget the rows before row `until`."""
+        if self._again is not None:
+            self._again.settle(until)
+
     def _fresh(self) -> Iterator[Any]:
-        return iter(self._rows() if callable(self._rows) else self._rows)
+        return self._again or iter(self._rows() if callable(self._rows) else self._rows)
 
     def cells(self, names: Sequence[str], start: int) -> Iterator[Sequence[Any]]:
         """The cells of the columns `names`, row by row, from row `start` on."""
         if self._columns is not None:
             return islice(zip(*(self._columns[name] for name in names), strict=True), start, None)
-        if self._put_back is not None:
-            return self._put_back
-        skip = start - self.taken if self.once else start
-        rows = self._fresh()
         if isinstance(self._rows, list | tuple):
-            rows = islice(self._rows, skip, None)
-        else:
-            for k in range(skip):
-                if next(rows, self) is self:
-                    raise StreamError(
-                        f"the rows ended after {k} while skipping to row {start}, where the stream had been "
-                        "saved. Give it the same rows as when it was saved."
-                    )
+            return _cells(islice(self._rows, start, None), names, start)
+        rows = self._again or Again(self._fresh(), _copied)
+        rows.keeps = self.once
+        rows.seek(start)
         return _cells(rows, names, start)
 
-    def put_back(self, rows: Iterator[Any]) -> None:
-        """Of an iterator, remember what was read ahead of it."""
-        if self.once:
-            self._put_back = rows
+
+def _copied(row: Any) -> Any:
+    return dict(row) if isinstance(row, Mapping) else row
 
 
 def _cells(rows: Iterator[Any], names: Sequence[str], start: int) -> Iterator[Sequence[Any]]:

@@ -96,15 +96,23 @@ class RowsStream(TableStream):
         whole = self._bad == "raise" and not self._columns.skips
         return Spec(spec.u, spec.target, self._source.length if whole else None)
 
+    @property
+    def once(self) -> bool:
+        """Whether it is made of an iterator."""
+        return self._source.once
+
+    def settle(self) -> None:
+        """What was handed out of an iterator need not be kept any more."""
+        self._source.settle(self._n)
+
     def _rewind(self) -> None:
-        if not self._source.once:
+        if not self.once:
             super()._rewind()
 
     def _rows(self) -> Iterator[Sequence[Any]]:
         rows = self._source.cells(self._used, self._n)
         if self._time is not None and self._clock.unit is None:
             seen, rows = ahead(rows)
-            self._source.put_back(rows)
             stamps = (row[-1] for row in seen if self._id is None or not is_missing(row[-1]))
             self._clock.find(self._readable(stamps))
         return rows
@@ -118,7 +126,9 @@ class RowsStream(TableStream):
                 return
 
     def _samples(self) -> Iterator[Any]:
-        yield from self._each(self._rows())
+        for sample in self._each(self._rows()):
+            self.settle()
+            yield sample
 
     def _each(self, rows: Iterable[Sequence[Any]]) -> Iterator[Any]:
         for cells in rows:
@@ -130,7 +140,6 @@ class RowsStream(TableStream):
                     raise
                 self.skipped += 1
             self._n += 1
-            self._source.taken = self._n
             if sample is not None:
                 yield sample
 
@@ -143,7 +152,6 @@ class RowsStream(TableStream):
             block = self._block(list(zip(*taken, strict=True)), count) if taken else None
             if block is not None:
                 self._n += block.count
-                self._source.taken = self._n
                 yield block
             elif taken:
                 # Some row has to be left out or refused: each is looked at by itself.

@@ -53,7 +53,8 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
-        self.parts.check_network()
+        if not self.again:
+            self.parts.check_network()
         self._take_over()
         plan = EchoPlan(self, block)
         self.parts.usual.overshoot.look(plan.rates)

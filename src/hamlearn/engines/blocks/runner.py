@@ -5,7 +5,10 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, Generic, TypeVar
+
+import torch
 
 from hamlearn._base.slots import put
 from hamlearn.engines.blocks.reports import Ahead, BlockReport, Plan
@@ -40,6 +43,7 @@ class BlockRunner(ABC):
         self.step = step
         self.ahead: Ahead | None = None
         self.repair: Callable[[], None] | None = None
+        self.again = False
 
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each sample of the stream."""
@@ -56,6 +60,7 @@ class BlockRunner(ABC):
                     return
                 ahead = reason = None
                 if compiles and not alone and block.u is not None:
+                    self._recall(False)
                     try:
                         ahead = self.run(block)
                     except UnsupportedError as error:
@@ -116,6 +121,7 @@ class BlockRunner(ABC):
             while start < block.count:
                 ahead = None
                 if compiles and not alone:
+                    self._recall(False)
                     try:
                         ahead = self.run(block.part(start, min(start + size, block.count)))
                     except UnsupportedError as error:
@@ -159,11 +165,17 @@ class BlockRunner(ABC):
         if ahead is not None and ahead.delivered < ahead.count:
             # Interrupted within, it begins anew the next time.
             ahead.settled = True
-            ahead.undo()
-            if ahead.delivered:
-                self.run(ahead.block.part(0, ahead.delivered))
-                self.repair = None
+            with usual_modes():
+                ahead.undo()
+                if ahead.delivered:
+                    self._recall(True)
+                    self.run(ahead.block.part(0, ahead.delivered))
+                    self.repair = None
         self.ahead = None
+
+    def _recall(self, again: bool) -> None:
+        """Say whether samples are taken once more, as they were at first, whatever has been changed since."""
+        self.again = again
 
     def make_whole(self) -> None:
         """Undo a block that was interrupted before it was done."""
@@ -214,6 +226,11 @@ class BlockRunner(ABC):
 class PlannedRunner(BlockRunner, Generic[P]):
     """Plans the rates of a block, takes it, and looks how far that went well."""
 
+    engine: Any
+
+    def _recall(self, again: bool) -> None:
+        self.again = self.engine.steps.recalls = again
+
     @keeps_mode
     def run(self, block: Block) -> Ahead | None:
         """Take as much of the block as goes well, at once; `None` where its first sample does not."""
@@ -246,6 +263,18 @@ class PlannedRunner(BlockRunner, Generic[P]):
     @abstractmethod
     def accept(self, block: Block, plan: P, ran: Ran) -> None:
         """Note down where these steps have led."""
+
+
+@contextmanager
+def usual_modes() -> Iterator[None]:
+    """Within, PyTorch is in its usual modes: a learner may be looked at in others."""
+    with ExitStack() as modes:
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        yield
 
 
 def tell_eager(reason: object, frames: int = 1) -> None:

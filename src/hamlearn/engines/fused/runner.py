@@ -59,7 +59,7 @@ class FusedRunner(BlockRunner):
         fits = _fits(block, groups, self._loss)
         if not fits or torch.is_autocast_enabled(device.type) or torch.is_inference_mode_enabled():
             return None
-        for _ in range(min(block.count, ticker.watch.parts)):
+        for _ in range(0 if self.again else min(block.count, ticker.watch.parts)):
             ticker.watch.check()
         ticks = self._ready(block, groups)
         if ticks is None:

@@ -60,6 +60,8 @@ class PopulationRunner(PlannedRunner["PopulationPlan"]):
                 if differs is not None:
                     raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
             self.lanes = Lanes(self.members, self.engine, self.layout)
+        for parts in () if self.again else self.parts:
+            parts.check_network()
         plan = PopulationPlan(self.parts, self.lanes, block, self._kept)
         for number, parts in enumerate(self.parts):
             parts.usual.overshoot.look(step[number] for step in plan.rates)
@@ -126,8 +128,6 @@ class PopulationPlan:
     """
 
     def __init__(self, members: list[LearnerParts], lanes: Lanes, block: Block, kept: dict[str, Any]) -> None:
-        for parts in members:
-            parts.check_network()
         self.block, self.layout, self.kept = block, lanes.layout, kept
         if "constant" not in kept:
             kept["scheduled"] = any(parts.system.velocity.scheduled for parts in members)

@@ -61,7 +61,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         """Rates of all ticks; `None` where the first sample has to be taken by itself."""
         ticker, system = self.ticker, self.system
         assert block.u is not None
-        for _ in range(min(block.count, ticker.watch.parts)):
+        for _ in range(0 if self.again else min(block.count, ticker.watch.parts)):
             ticker.watch.check()
         if torch.is_autocast_enabled(system.theta[0].device.type) or torch.is_inference_mode_enabled():
             return None
@@ -179,6 +179,11 @@ class TickRunner(PlannedRunner[TickPlan]):
         if found is None or sample.boundary:
             return None
         h, z, omega = found
+        for begun, state in zip(start.h, h, strict=True):
+            if begun.dtype is not state.dtype:
+                raise UnsupportedError(
+                    f"a state begins as {begun.dtype} and goes on as {state.dtype}: give h0 as {state.dtype}"
+                )
         y, loss = (None, None) if told is None else (told.y, told.loss)
         return Tried.of(self.system.theta, start, Outcome(h, z, omega, () if y is None else y, loss, None))
 

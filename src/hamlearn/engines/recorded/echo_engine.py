@@ -85,7 +85,7 @@ class EchoEngine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self._steps = Steps()
+        self.steps = Steps()
 
     def forward(
         self,
@@ -176,7 +176,7 @@ class EchoEngine:
             recording = lambda: record(self.order, inputs, variant, specs, names)  # noqa: E731
             return make_step(self.order, trial, recording, inputs, kinds, [False] * len(kinds), 1)
 
-        return self._steps.get(key, make)
+        return self.steps.get(key, make)
 
 
 def _joined(stretches: list[Stretch]) -> Stretch:

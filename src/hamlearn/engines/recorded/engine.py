@@ -89,7 +89,7 @@ class Engine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self._steps, self._bring = Steps(), Bring()
+        self.steps, self._bring = Steps(), Bring()
 
     def run(
         self,
@@ -152,7 +152,7 @@ class Engine:
         def make() -> Made:
             return self._make(first(), block, carry.spec, pace.varying, variant, trial)
 
-        made = self._steps.get(key, make)
+        made = self.steps.get(key, make)
         carried = [*theta, *omega, *h, *z, *v, *E, *buffers, *kept]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
         results = made.loop(block.count, work, samples, constants)

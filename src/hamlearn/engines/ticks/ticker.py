@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._base import trees
 from hamlearn._base.torch_private import foreach_copy_
 from hamlearn.engines.eager.commit import keeps_mode
 from hamlearn.engines.ticks.module_watch import ModuleWatch
@@ -211,7 +212,9 @@ class Ticker:
         moving = omega if system.order == "sequential" else self.omega
         report: StepReport | None = None
         if done is not None:
-            report = StepReport(done.t, done.y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
+            # A report's y belongs to whoever reads it; this one is the state of a node.
+            y = None if done.y is None else trees.copied(done.y)
+            report = StepReport(done.t, y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
         moves = system.moves(system.theta, moving, t, rates.stride)
         gathered = [w for w in omega if isinstance(w, Gathered)]
         # θ follows the new ω, or the one that is about to be overwritten.

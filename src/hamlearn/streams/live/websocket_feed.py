@@ -10,6 +10,7 @@ from typing import Any
 from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.backoff import Backoff
 from hamlearn.streams.live.source import LONGEST, Letter, Source, split
+from hamlearn.streams.live.tls import shared_context
 from hamlearn.streams.live.wire import parse
 
 FORM = "ws://host:port/path, or wss:// for TLS"
@@ -66,12 +67,12 @@ class WebSocketSource(Source):
             from websockets.sync.client import connect
         except ImportError as error:
             raise ConfigError(f"a feed of ws:// needs websockets: {install('websocket')}") from error
+        tls = shared_context() if self._url.startswith("wss:") else None
+        limits: dict[str, Any] = {"close_timeout": 1.0, "max_size": LONGEST, "max_queue": 64}
         while not self._wake.is_set():
             problem: object
             try:
-                with connect(
-                    self._url, open_timeout=self._timeout, close_timeout=1.0, max_size=LONGEST, max_queue=64
-                ) as self._link:
+                with connect(self._url, ssl=tls, open_timeout=self._timeout, **limits) as self._link:
                     if self._resume:
                         self._link.send(json.dumps({"after": self._after}))
                     while True:
