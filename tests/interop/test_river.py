@@ -167,3 +167,19 @@ def test_targets_are_class_numbers_in_order_and_time_is_uneven():
     assert len(taus) > 2
     with pytest.raises(ConfigError, match="the data set is empty"):
         from_river([])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_iterator_gives_every_sample_in_each_pass_and_resumes():
+    stream = from_river(datasets.Phishing().take(40))
+    whole = list(stream)
+    assert len(whole) == len(stream) == 40
+    assert len(list(stream)) == 40
+    half = iter(stream)
+    for _ in range(15):
+        next(half)
+    later = from_river(datasets.Phishing().take(40))
+    later.load_state_dict(stream.state_dict())
+    rest = list(later)
+    assert len(rest) == 25
+    assert all(torch.equal(a.u, b.u) for a, b in zip(rest, whole[15:], strict=True))

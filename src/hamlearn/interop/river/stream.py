@@ -36,7 +36,8 @@ def from_river(
     that is a number becomes a vector of one; a text or a truth value, the index of its class (in `classes`).
 
     Args:
-        dataset: Gone through once before the first sample, to know its classes and its length.
+        dataset: Gone through once before the first sample, to know its classes and its length. An iterator, such
+            as `take` of a data set returns, can be gone through only once: what it gives is kept in memory.
         unit: What counts as one unit of time: a number of seconds, or a `timedelta`. `"auto"`: the median of the
             first 32 gaps, which is logged, and kept with the stream's state.
         dtype: `None` is torch's default.
@@ -83,9 +84,10 @@ class RiverStream(Stream):
         ties: float | None,
     ) -> None:
         self._bad = bad
-        self._dataset, self._dtype, self._clock = dataset, dtype, Clock(unit, None, ties)
+        self._dataset = list(dataset) if isinstance(dataset, Iterator) else dataset
+        self._dtype, self._clock = dtype, Clock(unit, None, ties)
         labels, self._length, first = set(), 0, None
-        for x, y in dataset:
+        for x, y in self._dataset:
             first = x if first is None else first
             self._length += 1
             if isinstance(y, str | bool):
