@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.evaluate import object_graph
+from hamlearn.evaluate.logits import squash_of
+from hamlearn.streams.values import shown
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(y, target) to the pair (prediction, truth) that the metrics are to see."""
@@ -146,7 +148,19 @@ class Adapter(ABC):
 
 
 class TorchAdapter(Adapter):
-    """A torchmetrics metric: update(prediction, truth), compute()."""
+    """A torchmetrics metric: update(prediction, truth), compute().
+
+    Args:
+        name: What it is called.
+        metric: The metric.
+        prepare: As in `evaluate`.
+        logits: Whether outputs are known to be logits. torchmetrics takes for logits what leaves [0, 1], which a
+            single one may or may not do.
+    """
+
+    def __init__(self, name: str, metric: Any, prepare: Prepare | None, logits: bool = False) -> None:
+        super().__init__(name, metric, prepare)
+        self._logits, self._squash, self._shown = logits, squash_of(metric), 0
 
     def windowed(self, window: int) -> Adapter:
         """The same over the last `window` predictions."""
@@ -159,20 +173,54 @@ class TorchAdapter(Adapter):
                 f"{type(self._metric).__name__} cannot forget, as a window needs ({error}). "
                 "Use window=None, or another metric."
             ) from error
-        return TorchAdapter(self.name, running, self._prepare)
+        if not self._forgets(running):
+            raise ConfigError(
+                f"{type(self._metric).__name__} cannot forget, as a window needs: it keeps every sample. "
+                "Use window=None, another metric, or a number of thresholds where it takes one."
+            )
+        return TorchAdapter(self.name, running, self._prepare, self._logits)
+
+    def _forgets(self, running: Any) -> bool:
+        """Whether a window takes a few pairs that the metric by itself takes."""
+        with warnings.catch_warnings():
+            # A few made-up pairs may hold one class only, which some metrics warn of.
+            warnings.simplefilter("ignore")
+            for pairs in self.kinds():
+                if _why_not(TorchAdapter(self.name, self._metric.clone(), None), pairs) is None:
+                    return _why_not(TorchAdapter(self.name, running.clone(), None), pairs) is None
+        # These pairs are not for it: whether it forgets is seen by those that come.
+        return True
 
     def update(self, y: Any, target: Any) -> None:
         """Count one prediction."""
         if self._prepare is not None:
             y, target = self._prepare(y, target)
-        elif isinstance(y, Tensor) and y.dim() == 1 and target.dim() == 0:
-            # Scores of classes without a batch dimension: torchmetrics wants one.
-            y, target = y.unsqueeze(0), target.unsqueeze(0)
-        self._metric.update(y, target)
+        else:
+            if isinstance(y, Tensor) and y.dim() == 1 and target.dim() == 0:
+                # Scores of classes without a batch dimension: torchmetrics wants one.
+                y, target = y.unsqueeze(0), target.unsqueeze(0)
+            y = self._probabilities(y)
+        self.show(y, target)
+
+    def _probabilities(self, y: Any) -> Any:
+        if self._squash is None or not isinstance(y, Tensor) or not y.is_floating_point():
+            return y
+        if self._logits:
+            # An output without classes in its second dimension is left for the metric to refuse.
+            return y.sigmoid() if self._squash == "sigmoid" else y.softmax(1) if y.dim() > 1 else y
+        if bool(((y < 0) | (y > 1)).any()):
+            made = "y.sigmoid(), target" if self._squash == "sigmoid" else "y.softmax(-1)[None], target[None]"
+            raise ConfigError(
+                f"the metric {self.name!r} counts probabilities, but the output is {shown(y.tolist())}, and the "
+                "loss does not tell whether that is a logit. Make probabilities of it: "
+                f"prepare=lambda y, target: ({made}). Or learn by a loss on logits, for example cross_entropy."
+            )
+        return y
 
     def show(self, prediction: Any, truth: Any) -> None:
         """Count one pair as the library takes it."""
         self._metric.update(prediction, truth)
+        self._shown += 1
 
     def kinds(self) -> Iterator[list[tuple[Any, Any]]]:
         """Scores and classes, one output or several labels and bits, or numbers."""
@@ -190,8 +238,21 @@ class TorchAdapter(Adapter):
         yield [(number[k : k + 1], number[k - 1 : k or None]) for k in range(2 * TRIED)]
 
     def value(self) -> float:
-        """Its value now."""
+        """Its value now; NaN where the metric needs another sample for one."""
+        if self._shown < 2 and not self._computable():
+            return math.nan
         return float(self._metric.compute())
+
+    def _computable(self) -> bool:
+        if not isinstance(self._metric, nn.Module):
+            return True
+        # A copy is asked: one that cannot be computed yet may be left half read.
+        trial: Any = copy.deepcopy(self._metric)
+        try:
+            trial.compute()
+        except ValueError:
+            return False
+        return True
 
 
 class RiverAdapter(Adapter):

@@ -13,9 +13,16 @@ __all__ = ["Prepare", "Scores"]
 
 
 class Scores:
-    """Several named metrics, each over all samples and, with `window`, over the last so many."""
+    """Several named metrics, each over all samples and, with `window`, over the last so many.
 
-    def __init__(self, metrics: Any, window: int | None, prepare: Prepare | None) -> None:
+    Args:
+        metrics: As in `evaluate`.
+        window: As in `evaluate`.
+        prepare: As in `evaluate`.
+        logits: Whether outputs are known to be logits.
+    """
+
+    def __init__(self, metrics: Any, window: int | None, prepare: Prepare | None, logits: bool = False) -> None:
         if window is not None and (isinstance(window, bool) or not isinstance(window, Integral) or window < 1):
             raise ConfigError(
                 f"window={window!r} holds no whole number of samples. Give 1 or more, or None for no window."
@@ -24,7 +31,7 @@ class Scores:
             raise ConfigError(f"prepare={prepare!r} is no function of (y, target). Leave it out, or give one.")
         named = _named(metrics)
         self._counted = 0
-        self._all = {name: _adapt(name, metric, prepare) for name, metric in named.items()}
+        self._all = {name: _adapt(name, metric, prepare, logits) for name, metric in named.items()}
         self._last: dict[str, Adapter] = {}
         if window is not None:
             self._last = {name: adapter.windowed(window) for name, adapter in self._all.items()}
@@ -99,9 +106,9 @@ def _named(metrics: Any) -> dict[str, Any]:
     return named
 
 
-def _adapt(name: str, metric: Any, prepare: Prepare | None) -> Adapter:
+def _adapt(name: str, metric: Any, prepare: Prepare | None, logits: bool) -> Adapter:
     if hasattr(metric, "update") and hasattr(metric, "compute"):
-        return TorchAdapter(name, metric, prepare)
+        return TorchAdapter(name, metric, prepare, logits)
     if hasattr(metric, "update") and hasattr(metric, "get"):
         return RiverAdapter(name, metric, prepare)
     raise ConfigError(
