@@ -393,3 +393,30 @@ def test_a_window_over_a_metric_that_keeps_every_sample_is_refused():
         with pytest.raises(ConfigError, match="cannot forget, as a window needs: it keeps every sample"):
             evaluate(Guess(), [], metric, window=5)
     evaluate(Guess(), [], torchmetrics.AUROC(task="binary", thresholds=10), window=5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (metrics.ConfusionMatrix(), r"'ConfusionMatrix' does not come to a single number \(NotImplementedError\)"),
+        (metrics.ClassificationReport(), "'ClassificationReport' does not come to a single number"),
+        (
+            torchmetrics.ConfusionMatrix(task="multiclass", num_classes=2),
+            "'MulticlassConfusionMatrix' does not come to a single number",
+        ),
+        (
+            torchmetrics.Accuracy(task="binary"),
+            r"'BinaryAccuracy' \(torchmetrics\.BinaryAccuracy\) does not take a tensor of shape \(1, 2\)",
+        ),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_named_with_the_remedy_at_the_first_sample(metric, message):
+    learner, samples = two_classes(torch.nn.functional.cross_entropy, 2)
+    with pytest.raises(ConfigError, match=message):
+        next(evaluate(learner, samples, metric))
+
+
+def test_what_prepare_makes_is_named_where_a_metric_does_not_take_it():
+    sample = hl.Sample(torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"'MAE' \(river\.MAE\) does not take 'high' as a prediction and 1\.0"):
+        next(evaluate(Guess(), [sample], metrics.MAE(), prepare=lambda y, target: ("high", 1.0)))

@@ -42,9 +42,23 @@ class Adapter(ABC):
     def windowed(self, window: int) -> Adapter:
         """The same over the last `window` predictions."""
 
-    @abstractmethod
     def update(self, y: Any, target: Any) -> None:
-        """Count one prediction."""
+        """Count one prediction.
+
+        Raises:
+            ConfigError: The metric does not take it; says why.
+        """
+        pairs = [self._prepare(y, target)] if self._prepare is not None else self._pairs(y, target)
+        for prediction, truth in pairs:
+            try:
+                self.show(prediction, truth)
+            # Whatever a library raises: its metrics say in many ways that pairs are not for them.
+            except Exception as error:
+                raise self._unfit(prediction, truth, error) from error
+
+    @abstractmethod
+    def _pairs(self, y: Any, target: Any) -> Iterable[tuple[Any, Any]]:
+        """(prediction, truth) of one sample as the library takes them."""
 
     @abstractmethod
     def show(self, prediction: Any, truth: Any) -> None:
@@ -133,10 +147,20 @@ class Adapter(ABC):
         """What is written down."""
         return self._metric
 
-    def _refused(self, reason: str) -> ConfigError:
-        kind = f"{type(self._metric).__module__.partition('.')[0]}.{type(self._metric).__name__}"
+    @property
+    def _kind(self) -> str:
+        return f"{type(self._metric).__module__.partition('.')[0]}.{type(self._metric).__name__}"
+
+    def _unfit(self, prediction: Any, truth: Any, error: Exception) -> ConfigError:
         return ConfigError(
-            f"the metric {self.name!r} ({kind}) cannot be saved and resumed exactly: {reason}. "
+            f"the metric {self.name!r} ({self._kind}) does not take {_outline(prediction)} as a prediction and "
+            f"{_outline(truth)} as its truth ({type(error).__name__}: {error}). Choose one that fits the outputs, "
+            'for several logits one of task="multiclass" or of River, or make of both what it takes by prepare.'
+        )
+
+    def _refused(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"the metric {self.name!r} ({self._kind}) cannot be saved and resumed exactly: {reason}. "
             "Choose another metric, for example MAE or Accuracy."
         )
 
@@ -191,16 +215,11 @@ class TorchAdapter(Adapter):
         # These pairs are not for it: whether it forgets is seen by those that come.
         return True
 
-    def update(self, y: Any, target: Any) -> None:
-        """Count one prediction."""
-        if self._prepare is not None:
-            y, target = self._prepare(y, target)
-        else:
-            if isinstance(y, Tensor) and y.dim() == 1 and target.dim() == 0:
-                # Scores of classes without a batch dimension: torchmetrics wants one.
-                y, target = y.unsqueeze(0), target.unsqueeze(0)
-            y = self._probabilities(y)
-        self.show(y, target)
+    def _pairs(self, y: Any, target: Any) -> Iterable[tuple[Any, Any]]:
+        if isinstance(y, Tensor) and y.dim() == 1 and target.dim() == 0:
+            # Scores of classes without a batch dimension: torchmetrics wants one.
+            y, target = y.unsqueeze(0), target.unsqueeze(0)
+        return [(self._probabilities(y), target)]
 
     def _probabilities(self, y: Any) -> Any:
         if self._squash is None or not isinstance(y, Tensor) or not y.is_floating_point():
@@ -271,12 +290,6 @@ class RiverAdapter(Adapter):
                 "Use window=None, or another metric."
             )
         return RiverAdapter(self.name, self._metric.clone(), self._prepare, window)
-
-    def update(self, y: Any, target: Any) -> None:
-        """Count one prediction."""
-        pairs = [self._prepare(y, target)] if self._prepare is not None else self._pairs(y, target)
-        for prediction, truth in pairs:
-            self.show(prediction, truth)
 
     def show(self, prediction: Any, truth: Any) -> None:
         """Count one pair as the library takes it."""
@@ -359,6 +372,10 @@ def _why_not(adapter: Adapter, pairs: list[tuple[Any, Any]]) -> str | None:
     except Exception as error:
         return f"it does not come to a single number ({type(error).__name__}: {error})"
     return None
+
+
+def _outline(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else shown(value)
 
 
 def _text(value: float) -> str:

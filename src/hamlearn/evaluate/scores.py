@@ -82,10 +82,12 @@ class Scores:
 def _value(adapter: Adapter) -> float:
     try:
         return adapter.value()
-    except TypeError as error:
+    # Whatever a library raises: its metrics say in many ways that there is no number, or say nothing.
+    except Exception as error:
+        why = str(error) or type(error).__name__
         raise ConfigError(
-            f"the metric {adapter.name!r} does not come to a single number ({error}). Give a list of metrics, or "
-            "others."
+            f"the metric {adapter.name!r} does not come to a single number ({why}). Choose one that does, for "
+            "example Accuracy; several go into a list."
         ) from error
 
 
