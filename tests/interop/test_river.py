@@ -183,3 +183,13 @@ def test_an_iterator_gives_every_sample_in_each_pass_and_resumes():
     rest = list(later)
     assert len(rest) == 25
     assert all(torch.equal(a.u, b.u) for a, b in zip(rest, whole[15:], strict=True))
+
+
+def test_a_label_that_is_missing_is_no_class():
+    model = HLClassifier()
+    model.learn_one({"a": 1.0}, "red")
+    before = pickle.dumps(model)
+    for missing in (None, math.nan):
+        with pytest.raises(SampleError, match=f"y={missing} is no class"):
+            model.learn_one({"a": 1.0}, missing)
+    assert pickle.dumps(model) == before
