@@ -6,6 +6,7 @@ import math
 import pickle
 from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 import torch
 from river import checks, datasets
@@ -193,3 +194,41 @@ def test_a_label_that_is_missing_is_no_class():
         with pytest.raises(SampleError, match=f"y={missing} is no class"):
             model.learn_one({"a": 1.0}, missing)
     assert pickle.dumps(model) == before
+
+
+@pytest.mark.parametrize(
+    ("good", "wrong", "message"),
+    [
+        (1.0, math.inf, "sample 1: column 'target' holds inf, which is not a finite number"),
+        (1.0, -math.inf, "holds -inf"),
+        (1.0, 1e39, "holds 1e[+]39, which is larger than 3.4"),
+        (1.0, None, "sample 1 has no target"),
+        (1.0, math.nan, "sample 1 has no target"),
+        ("x", None, "sample 1 has no target"),
+        ("x", math.nan, "sample 1 has no target"),
+        ("x", 3, r"sample 1 has the target 3, which is neither.*\['x'\]"),
+        (True, 1, "sample 1 has the target 1, which is neither"),
+    ],
+)
+def test_a_target_that_cannot_be_is_named_or_skipped(good, wrong, message):
+    data = [({"a": float(k)}, y) for k, y in enumerate((good, wrong, good))]
+    with pytest.raises(SampleError, match=message):
+        list(from_river(data))
+    stream = from_river(data, bad="skip")
+    assert [float(s.u) for s in stream] == [0.0, 2.0]
+    assert stream.skipped == 1
+
+
+def test_a_feature_that_is_infinite_in_its_type_is_refused():
+    data = [({"a": 1e39}, 1.0)]
+    with pytest.raises(SampleError, match=r"column 'a' holds 1e[+]39"):
+        list(from_river(data))
+    assert float(next(iter(from_river(data, dtype=torch.float64))).u) == 1e39
+
+
+def test_truth_values_of_numpy_are_classes_and_do_not_mix_with_texts():
+    stream = from_river([({"a": 1.0}, np.True_), ({"a": 2.0}, np.False_), ({"a": 3.0}, True)])
+    assert stream.classes == [False, True]
+    assert [s.target.tolist() for s in stream] == [1, 0, 1]
+    with pytest.raises(ConfigError, match="texts, such as 'x', and some are truth values, such as True"):
+        from_river([({"a": 1.0}, True), ({"a": 2.0}, "x")])
