@@ -232,3 +232,22 @@ def test_truth_values_of_numpy_are_classes_and_do_not_mix_with_texts():
     assert [s.target.tolist() for s in stream] == [1, 0, 1]
     with pytest.raises(ConfigError, match="texts, such as 'x', and some are truth values, such as True"):
         from_river([({"a": 1.0}, True), ({"a": 2.0}, "x")])
+
+
+class OfSize(torch.nn.Linear):
+    def __init__(self, inputs):
+        super().__init__(inputs, 2)
+
+
+@pytest.mark.parametrize("module", [torch.nn.Linear(3, 2), torch.nn.Linear, lambda: torch.nn.Linear(3, 2)])
+@pytest.mark.parametrize("kind", [HLClassifier, HLRegressor, HLForecaster])
+def test_a_module_that_is_no_function_of_the_number_of_features_is_refused(kind, module):
+    with pytest.raises(ConfigError, match=r"module=.* is no function of the number of features.*lambda n"):
+        kind(module=module)
+
+
+@pytest.mark.parametrize("module", [OfSize, lambda n, bias=True: torch.nn.Linear(n, 2, bias)])
+def test_a_class_or_a_function_with_defaults_is_a_function_of_the_number_of_features(module):
+    model = HLClassifier(module=module)
+    model.learn_one({"a": 1.0, "b": 2.0}, "red")
+    assert model.predict_one({"a": 1.0, "b": 2.0}) == "red"
