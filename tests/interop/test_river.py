@@ -6,6 +6,7 @@ import math
 import pickle
 from datetime import datetime, timedelta
 
+import numpy as np
 import pytest
 import torch
 from river import checks, datasets
@@ -167,3 +168,86 @@ def test_targets_are_class_numbers_in_order_and_time_is_uneven():
     assert len(taus) > 2
     with pytest.raises(ConfigError, match="the data set is empty"):
         from_river([])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_an_iterator_gives_every_sample_in_each_pass_and_resumes():
+    stream = from_river(datasets.Phishing().take(40))
+    whole = list(stream)
+    assert len(whole) == len(stream) == 40
+    assert len(list(stream)) == 40
+    half = iter(stream)
+    for _ in range(15):
+        next(half)
+    later = from_river(datasets.Phishing().take(40))
+    later.load_state_dict(stream.state_dict())
+    rest = list(later)
+    assert len(rest) == 25
+    assert all(torch.equal(a.u, b.u) for a, b in zip(rest, whole[15:], strict=True))
+
+
+def test_a_label_that_is_missing_is_no_class():
+    model = HLClassifier()
+    model.learn_one({"a": 1.0}, "red")
+    before = pickle.dumps(model)
+    for missing in (None, math.nan):
+        with pytest.raises(SampleError, match=f"y={missing} is no class"):
+            model.learn_one({"a": 1.0}, missing)
+    assert pickle.dumps(model) == before
+
+
+@pytest.mark.parametrize(
+    ("good", "wrong", "message"),
+    [
+        (1.0, math.inf, "sample 1: column 'target' holds inf, which is not a finite number"),
+        (1.0, -math.inf, "holds -inf"),
+        (1.0, 1e39, "holds 1e[+]39, which is larger than 3.4"),
+        (1.0, None, "sample 1 has no target"),
+        (1.0, math.nan, "sample 1 has no target"),
+        ("x", None, "sample 1 has no target"),
+        ("x", math.nan, "sample 1 has no target"),
+        ("x", 3, r"sample 1 has the target 3, which is neither.*\['x'\]"),
+        (True, 1, "sample 1 has the target 1, which is neither"),
+    ],
+)
+def test_a_target_that_cannot_be_is_named_or_skipped(good, wrong, message):
+    data = [({"a": float(k)}, y) for k, y in enumerate((good, wrong, good))]
+    with pytest.raises(SampleError, match=message):
+        list(from_river(data))
+    stream = from_river(data, bad="skip")
+    assert [float(s.u) for s in stream] == [0.0, 2.0]
+    assert stream.skipped == 1
+
+
+def test_a_feature_that_is_infinite_in_its_type_is_refused():
+    data = [({"a": 1e39}, 1.0)]
+    with pytest.raises(SampleError, match=r"column 'a' holds 1e[+]39"):
+        list(from_river(data))
+    assert float(next(iter(from_river(data, dtype=torch.float64))).u) == 1e39
+
+
+def test_truth_values_of_numpy_are_classes_and_do_not_mix_with_texts():
+    stream = from_river([({"a": 1.0}, np.True_), ({"a": 2.0}, np.False_), ({"a": 3.0}, True)])
+    assert stream.classes == [False, True]
+    assert [s.target.tolist() for s in stream] == [1, 0, 1]
+    with pytest.raises(ConfigError, match="texts, such as 'x', and some are truth values, such as True"):
+        from_river([({"a": 1.0}, True), ({"a": 2.0}, "x")])
+
+
+class OfSize(torch.nn.Linear):
+    def __init__(self, inputs):
+        super().__init__(inputs, 2)
+
+
+@pytest.mark.parametrize("module", [torch.nn.Linear(3, 2), torch.nn.Linear, lambda: torch.nn.Linear(3, 2)])
+@pytest.mark.parametrize("kind", [HLClassifier, HLRegressor, HLForecaster])
+def test_a_module_that_is_no_function_of_the_number_of_features_is_refused(kind, module):
+    with pytest.raises(ConfigError, match=r"module=.* is no function of the number of features.*lambda n"):
+        kind(module=module)
+
+
+@pytest.mark.parametrize("module", [OfSize, lambda n, bias=True: torch.nn.Linear(n, 2, bias)])
+def test_a_class_or_a_function_with_defaults_is_a_function_of_the_number_of_features(module):
+    model = HLClassifier(module=module)
+    model.learn_one({"a": 1.0, "b": 2.0}, "red")
+    assert model.predict_one({"a": 1.0, "b": 2.0}) == "red"

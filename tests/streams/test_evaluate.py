@@ -1,5 +1,6 @@
 """Test-then-train against plain loops that are obviously right."""
 
+import functools
 import itertools
 import json
 import math
@@ -298,3 +299,124 @@ def test_metrics_go_on_to_the_bit_after_a_resume(make):
 def test_a_name_or_a_class_in_place_of_a_metric_is_named_with_the_remedy(wrong):
     with pytest.raises(ConfigError, match=r"river\.metrics\.MAE\(\)"):
         next(evaluate(Guess(), [hl.Sample(torch.zeros(1), torch.zeros(1))], wrong))
+
+
+def two_classes(loss, outputs):
+    """A learner that begins with small logits, and samples of which some are hard to tell."""
+    generator = torch.Generator().manual_seed(1)
+    u = torch.randn(300, 2, generator=generator)
+    target = (u[:, 0] - u[:, 1] + 0.3 * torch.randn(300, generator=generator) > 0).long()
+    torch.manual_seed(0)
+    learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(2, outputs)), loss, hl.Hyper.from_sgd(lr=0.05))
+    if outputs == 1:
+        target = target[:, None].float()
+    return learner, [hl.Sample(*pair) for pair in zip(u, target, strict=True)]
+
+
+LOGITS = [
+    (torch.nn.functional.binary_cross_entropy_with_logits, 1),
+    (torch.nn.BCEWithLogitsLoss(), 1),
+    (torch.nn.functional.cross_entropy, 2),
+    (functools.partial(torch.nn.functional.cross_entropy, label_smoothing=0.1), 2),
+    (torch.nn.CrossEntropyLoss(), 2),
+]
+
+
+@pytest.mark.filterwarnings("ignore:::torchmetrics")
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize(("loss", "outputs"), LOGITS)
+def test_torchmetrics_tell_of_logits_one_by_one_what_they_tell_of_all_at_once(loss, outputs, engine):
+    task = {"task": "binary"} if outputs == 1 else {"task": "multiclass", "num_classes": 2}
+    kinds = (torchmetrics.Accuracy, torchmetrics.F1Score, torchmetrics.AUROC, torchmetrics.CalibrationError)
+    learner, samples = two_classes(loss, outputs)
+    got = list(evaluate(learner, samples, [kind(**task) for kind in kinds], engine=engine))
+    y = torch.stack([e.y for e in got]).squeeze(-1)
+    target = torch.stack([e.sample.target for e in got]).squeeze(-1).long()
+    # Many of the logits look like probabilities by themselves.
+    assert ((y > 0) & (y < 1)).sum() > 50
+    expected = [kind(**task)(y, target).item() for kind in kinds]
+    assert list(got[-1].scores.values())[:3] == expected[:3]
+    # A mean of probabilities, of which a sigmoid makes other last digits one by one than many at a time.
+    assert abs(list(got[-1].scores.values())[3] - expected[3]) < 1e-6
+
+
+def test_a_window_of_torchmetrics_takes_logits_for_logits_too():
+    learner, samples = two_classes(torch.nn.functional.binary_cross_entropy_with_logits, 1)
+    both = {"river": metrics.Accuracy(), "torch": torchmetrics.Accuracy(task="binary")}
+    for e in itertools.islice(evaluate(learner, samples, both, window=20), 100):
+        assert abs(e.window["river"] - e.window["torch"]) < 1e-6
+
+
+@pytest.mark.filterwarnings("ignore:::torchmetrics")
+def test_outputs_that_may_be_logits_or_not_are_refused_with_a_remedy_that_works():
+    def own(y, target):
+        return torch.nn.functional.cross_entropy(y, target)
+
+    (learner, samples), auroc = two_classes(own, 2), torchmetrics.AUROC(task="multiclass", num_classes=2)
+    with pytest.raises(
+        ConfigError, match=r"'MulticlassAUROC'.*does not tell.*y\.softmax\(-1\)\[None\], target\[None\]"
+    ):
+        list(evaluate(learner, samples, auroc))
+    (learner, _), auroc = two_classes(own, 2), torchmetrics.AUROC(task="multiclass", num_classes=2)
+    got = list(evaluate(learner, samples, auroc, prepare=lambda y, target: (y.softmax(-1)[None], target[None])))
+    y, target = torch.stack([e.y for e in got]), torch.stack([e.sample.target for e in got])
+    assert got[-1].scores["MulticlassAUROC"] == torchmetrics.AUROC(task="multiclass", num_classes=2)(y, target)
+    with pytest.raises(ConfigError, match=r"the output is \[-0\.5\].*y\.sigmoid\(\), target"):
+        list(
+            evaluate(
+                Guess(), [hl.Sample(torch.tensor([-0.5]), torch.ones(1))], torchmetrics.Accuracy(task="binary")
+            )
+        )
+
+
+def test_probabilities_are_left_to_torchmetrics_as_they_are():
+    data = [hl.Sample(torch.tensor([p]), torch.tensor([t])) for p, t in ((0.4, 0), (0.9, 1), (0.2, 1), (0.3, 0))]
+    *_, last = evaluate(Guess(), data, torchmetrics.Accuracy(task="binary"))
+    assert last.scores["BinaryAccuracy"] == 0.75
+
+
+def test_a_metric_that_needs_two_samples_is_not_a_number_before():
+    generator = torch.Generator().manual_seed(0)
+    data = [hl.Sample(*torch.randn(2, 1, generator=generator)) for _ in range(9)]
+    got = list(evaluate(Guess(), data, torchmetrics.R2Score(), window=4))
+    assert math.isnan(got[0].scores["R2Score"])
+    assert math.isnan(got[0].window["R2Score"])
+    for k, e in enumerate(got[1:], 1):
+        for scores, first in ((e.scores, 0), (e.window, max(0, k - 3))):
+            y, target = (torch.cat([getattr(s, name) for s in data[first : k + 1]]) for name in ("u", "target"))
+            assert abs(scores["R2Score"] - torchmetrics.R2Score()(y, target).item()) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore:::torchmetrics")
+def test_a_window_over_a_metric_that_keeps_every_sample_is_refused():
+    for metric in (torchmetrics.AUROC(task="binary"), torchmetrics.SpearmanCorrCoef()):
+        with pytest.raises(ConfigError, match="cannot forget, as a window needs: it keeps every sample"):
+            evaluate(Guess(), [], metric, window=5)
+    evaluate(Guess(), [], torchmetrics.AUROC(task="binary", thresholds=10), window=5)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (metrics.ConfusionMatrix(), r"'ConfusionMatrix' does not come to a single number \(NotImplementedError\)"),
+        (metrics.ClassificationReport(), "'ClassificationReport' does not come to a single number"),
+        (
+            torchmetrics.ConfusionMatrix(task="multiclass", num_classes=2),
+            "'MulticlassConfusionMatrix' does not come to a single number",
+        ),
+        (
+            torchmetrics.Accuracy(task="binary"),
+            r"'BinaryAccuracy' \(torchmetrics\.BinaryAccuracy\) does not take a tensor of shape \(1, 2\)",
+        ),
+    ],
+)
+def test_a_metric_that_does_not_fit_is_named_with_the_remedy_at_the_first_sample(metric, message):
+    learner, samples = two_classes(torch.nn.functional.cross_entropy, 2)
+    with pytest.raises(ConfigError, match=message):
+        next(evaluate(learner, samples, metric))
+
+
+def test_what_prepare_makes_is_named_where_a_metric_does_not_take_it():
+    sample = hl.Sample(torch.zeros(1), torch.zeros(1))
+    with pytest.raises(ConfigError, match=r"'MAE' \(river\.MAE\) does not take 'high' as a prediction and 1\.0"):
+        next(evaluate(Guess(), [sample], metrics.MAE(), prepare=lambda y, target: ("high", 1.0)))

@@ -58,7 +58,7 @@ def pairs(kind, n=60):
         return torch.rand(n, 1, generator=generator), torch.rand(n, 1, generator=generator)
     if kind == "bit":
         return torch.rand(n, 1, generator=generator), torch.randint(2, (n, 1), generator=generator)
-    return torch.randn(n, 3, generator=generator), torch.randint(3, (n,), generator=generator)
+    return torch.randn(n, 3, generator=generator).softmax(1), torch.randint(3, (n,), generator=generator)
 
 
 def stopped_and_resumed(make, window, y, target):

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 from hamlearn._base.numbers import as_number
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.evaluate.carried import Carried
+from hamlearn.evaluate.logits import on_logits
 from hamlearn.evaluate.scores import Prepare, Scores
 from hamlearn.learner import Learner
 from hamlearn.learner.learner import keep_answer
@@ -98,8 +99,10 @@ def evaluate(
             the sample that returns one, or `None` where it never arrives.
         unit: What `delay` counts: `"steps"`, or `"time"`, the sum of the samples' `tau`.
         prepare: Turns (y, target) into the (prediction, truth) that the metrics see. By default torchmetrics
-            see tensors as they are; River's see numbers for regression, and for classification the class
-            of the largest output (or the sign of a single one), or probabilities where they ask for them.
+            see tensors as they are, but probabilities in place of logits where the learner's loss is
+            `cross_entropy`, `nll_loss` or `binary_cross_entropy_with_logits`, or a module of these; River's see
+            numbers for regression, and for classification the class of the largest output (or the sign of a
+            single one), or probabilities where they ask for them.
         engine: `"eager"`, or `"compiled"` for a `Learner` whose targets are never late. Compiled, the prediction
             that is scored is the output of the step itself, made before its target moves anything; a network with
             dropout is then scored as it learns, and not in evaluation mode.
@@ -142,7 +145,7 @@ def evaluate(
                 f"a {type(learner).__name__} has no method {name}(), which test-then-train calls. "
                 "Give a learner, or wrap yours in an object with predict(u) and step(sample)."
             )
-    scores = Scores(metrics, window, prepare)
+    scores = Scores(metrics, window, prepare, on_logits(getattr(learner, "loss", None)))
     if engine not in ("eager", "compiled"):
         raise ConfigError(f'engine={engine!r} is not known. Give "eager" or "compiled".')
     runs = isinstance(learner, Learner) and not callable(delay) and delay == 0

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.evaluate import object_graph
+from hamlearn.evaluate.logits import squash_of
+from hamlearn.streams.values import shown
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(y, target) to the pair (prediction, truth) that the metrics are to see."""
@@ -40,9 +42,23 @@ class Adapter(ABC):
     def windowed(self, window: int) -> Adapter:
         """The same over the last `window` predictions."""
 
-    @abstractmethod
     def update(self, y: Any, target: Any) -> None:
-        """Count one prediction."""
+        """Count one prediction.
+
+        Raises:
+            ConfigError: The metric does not take it; says why.
+        """
+        pairs = [self._prepare(y, target)] if self._prepare is not None else self._pairs(y, target)
+        for prediction, truth in pairs:
+            try:
+                self.show(prediction, truth)
+            # Whatever a library raises: its metrics say in many ways that pairs are not for them.
+            except Exception as error:
+                raise self._unfit(prediction, truth, error) from error
+
+    @abstractmethod
+    def _pairs(self, y: Any, target: Any) -> Iterable[tuple[Any, Any]]:
+        """(prediction, truth) of one sample as the library takes them."""
 
     @abstractmethod
     def show(self, prediction: Any, truth: Any) -> None:
@@ -131,10 +147,20 @@ class Adapter(ABC):
         """What is written down."""
         return self._metric
 
-    def _refused(self, reason: str) -> ConfigError:
-        kind = f"{type(self._metric).__module__.partition('.')[0]}.{type(self._metric).__name__}"
+    @property
+    def _kind(self) -> str:
+        return f"{type(self._metric).__module__.partition('.')[0]}.{type(self._metric).__name__}"
+
+    def _unfit(self, prediction: Any, truth: Any, error: Exception) -> ConfigError:
         return ConfigError(
-            f"the metric {self.name!r} ({kind}) cannot be saved and resumed exactly: {reason}. "
+            f"the metric {self.name!r} ({self._kind}) does not take {_outline(prediction)} as a prediction and "
+            f"{_outline(truth)} as its truth ({type(error).__name__}: {error}). Choose one that fits the outputs, "
+            'for several logits one of task="multiclass" or of River, or make of both what it takes by prepare.'
+        )
+
+    def _refused(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"the metric {self.name!r} ({self._kind}) cannot be saved and resumed exactly: {reason}. "
             "Choose another metric, for example MAE or Accuracy."
         )
 
@@ -146,7 +172,19 @@ class Adapter(ABC):
 
 
 class TorchAdapter(Adapter):
-    """A torchmetrics metric: update(prediction, truth), compute()."""
+    """A torchmetrics metric: update(prediction, truth), compute().
+
+    Args:
+        name: What it is called.
+        metric: The metric.
+        prepare: As in `evaluate`.
+        logits: Whether outputs are known to be logits. torchmetrics takes for logits what leaves [0, 1], which a
+            single one may or may not do.
+    """
+
+    def __init__(self, name: str, metric: Any, prepare: Prepare | None, logits: bool = False) -> None:
+        super().__init__(name, metric, prepare)
+        self._logits, self._squash, self._shown = logits, squash_of(metric), 0
 
     def windowed(self, window: int) -> Adapter:
         """The same over the last `window` predictions."""
@@ -159,20 +197,49 @@ class TorchAdapter(Adapter):
                 f"{type(self._metric).__name__} cannot forget, as a window needs ({error}). "
                 "Use window=None, or another metric."
             ) from error
-        return TorchAdapter(self.name, running, self._prepare)
+        if not self._forgets(running):
+            raise ConfigError(
+                f"{type(self._metric).__name__} cannot forget, as a window needs: it keeps every sample. "
+                "Use window=None, another metric, or a number of thresholds where it takes one."
+            )
+        return TorchAdapter(self.name, running, self._prepare, self._logits)
 
-    def update(self, y: Any, target: Any) -> None:
-        """Count one prediction."""
-        if self._prepare is not None:
-            y, target = self._prepare(y, target)
-        elif isinstance(y, Tensor) and y.dim() == 1 and target.dim() == 0:
+    def _forgets(self, running: Any) -> bool:
+        """Whether a window takes a few pairs that the metric by itself takes."""
+        with warnings.catch_warnings():
+            # A few made-up pairs may hold one class only, which some metrics warn of.
+            warnings.simplefilter("ignore")
+            for pairs in self.kinds():
+                if _why_not(TorchAdapter(self.name, self._metric.clone(), None), pairs) is None:
+                    return _why_not(TorchAdapter(self.name, running.clone(), None), pairs) is None
+        # These pairs are not for it: whether it forgets is seen by those that come.
+        return True
+
+    def _pairs(self, y: Any, target: Any) -> Iterable[tuple[Any, Any]]:
+        if isinstance(y, Tensor) and y.dim() == 1 and target.dim() == 0:
             # Scores of classes without a batch dimension: torchmetrics wants one.
             y, target = y.unsqueeze(0), target.unsqueeze(0)
-        self._metric.update(y, target)
+        return [(self._probabilities(y), target)]
+
+    def _probabilities(self, y: Any) -> Any:
+        if self._squash is None or not isinstance(y, Tensor) or not y.is_floating_point():
+            return y
+        if self._logits:
+            # An output without classes in its second dimension is left for the metric to refuse.
+            return y.sigmoid() if self._squash == "sigmoid" else y.softmax(1) if y.dim() > 1 else y
+        if bool(((y < 0) | (y > 1)).any()):
+            made = "y.sigmoid(), target" if self._squash == "sigmoid" else "y.softmax(-1)[None], target[None]"
+            raise ConfigError(
+                f"the metric {self.name!r} counts probabilities, but the output is {shown(y.tolist())}, and the "
+                "loss does not tell whether that is a logit. Make probabilities of it: "
+                f"prepare=lambda y, target: ({made}). Or learn by a loss on logits, for example cross_entropy."
+            )
+        return y
 
     def show(self, prediction: Any, truth: Any) -> None:
         """Count one pair as the library takes it."""
         self._metric.update(prediction, truth)
+        self._shown += 1
 
     def kinds(self) -> Iterator[list[tuple[Any, Any]]]:
         """Scores and classes, one output or several labels and bits, or numbers."""
@@ -190,8 +257,21 @@ class TorchAdapter(Adapter):
         yield [(number[k : k + 1], number[k - 1 : k or None]) for k in range(2 * TRIED)]
 
     def value(self) -> float:
-        """Its value now."""
+        """Its value now; NaN where the metric needs another sample for one."""
+        if self._shown < 2 and not self._computable():
+            return math.nan
         return float(self._metric.compute())
+
+    def _computable(self) -> bool:
+        if not isinstance(self._metric, nn.Module):
+            return True
+        # A copy is asked: one that cannot be computed yet may be left half read.
+        trial: Any = copy.deepcopy(self._metric)
+        try:
+            trial.compute()
+        except ValueError:
+            return False
+        return True
 
 
 class RiverAdapter(Adapter):
@@ -210,12 +290,6 @@ class RiverAdapter(Adapter):
                 "Use window=None, or another metric."
             )
         return RiverAdapter(self.name, self._metric.clone(), self._prepare, window)
-
-    def update(self, y: Any, target: Any) -> None:
-        """Count one prediction."""
-        pairs = [self._prepare(y, target)] if self._prepare is not None else self._pairs(y, target)
-        for prediction, truth in pairs:
-            self.show(prediction, truth)
 
     def show(self, prediction: Any, truth: Any) -> None:
         """Count one pair as the library takes it."""
@@ -298,6 +372,10 @@ def _why_not(adapter: Adapter, pairs: list[tuple[Any, Any]]) -> str | None:
     except Exception as error:
         return f"it does not come to a single number ({type(error).__name__}: {error})"
     return None
+
+
+def _outline(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else shown(value)
 
 
 def _text(value: float) -> str:

@@ -13,9 +13,16 @@ __all__ = ["Prepare", "Scores"]
 
 
 class Scores:
-    """Several named metrics, each over all samples and, with `window`, over the last so many."""
+    """Several named metrics, each over all samples and, with `window`, over the last so many.
 
-    def __init__(self, metrics: Any, window: int | None, prepare: Prepare | None) -> None:
+    Args:
+        metrics: As in `evaluate`.
+        window: As in `evaluate`.
+        prepare: As in `evaluate`.
+        logits: Whether outputs are known to be logits.
+    """
+
+    def __init__(self, metrics: Any, window: int | None, prepare: Prepare | None, logits: bool = False) -> None:
         if window is not None and (isinstance(window, bool) or not isinstance(window, Integral) or window < 1):
             raise ConfigError(
                 f"window={window!r} holds no whole number of samples. Give 1 or more, or None for no window."
@@ -24,7 +31,7 @@ class Scores:
             raise ConfigError(f"prepare={prepare!r} is no function of (y, target). Leave it out, or give one.")
         named = _named(metrics)
         self._counted = 0
-        self._all = {name: _adapt(name, metric, prepare) for name, metric in named.items()}
+        self._all = {name: _adapt(name, metric, prepare, logits) for name, metric in named.items()}
         self._last: dict[str, Adapter] = {}
         if window is not None:
             self._last = {name: adapter.windowed(window) for name, adapter in self._all.items()}
@@ -75,10 +82,12 @@ class Scores:
 def _value(adapter: Adapter) -> float:
     try:
         return adapter.value()
-    except TypeError as error:
+    # Whatever a library raises: its metrics say in many ways that there is no number, or say nothing.
+    except Exception as error:
+        why = str(error) or type(error).__name__
         raise ConfigError(
-            f"the metric {adapter.name!r} does not come to a single number ({error}). Give a list of metrics, or "
-            "others."
+            f"the metric {adapter.name!r} does not come to a single number ({why}). Choose one that does, for "
+            "example Accuracy; several go into a list."
         ) from error
 
 
@@ -99,9 +108,9 @@ def _named(metrics: Any) -> dict[str, Any]:
     return named
 
 
-def _adapt(name: str, metric: Any, prepare: Prepare | None) -> Adapter:
+def _adapt(name: str, metric: Any, prepare: Prepare | None, logits: bool) -> Adapter:
     if hasattr(metric, "update") and hasattr(metric, "compute"):
-        return TorchAdapter(name, metric, prepare)
+        return TorchAdapter(name, metric, prepare, logits)
     if hasattr(metric, "update") and hasattr(metric, "get"):
         return RiverAdapter(name, metric, prepare)
     raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from hamlearn.network import Network
 from hamlearn.sample import Sample
 from hamlearn.state import checkpoint
 from hamlearn.streams.clock import to_seconds
+from hamlearn.streams.values import shown
 
 NETS = ("linear", "mlp", "rnn", "gru")
 
@@ -172,6 +174,20 @@ def require_count(name: str, value: Any, least: int = 1) -> None:
         raise ConfigError(f"{name}={value!r} is no number of places. Give a whole number of at least {least}.")
 
 
+def _takes_a_number(make: Any) -> bool:
+    """Whether it can be called with the number of features; a module that is already made wants a tensor."""
+    if not callable(make) or isinstance(make, nn.Module):
+        return False
+    try:
+        inspect.signature(make).bind(1)
+    except TypeError:
+        return False
+    except ValueError:
+        # It does not tell what it takes: the call will.
+        return True
+    return True
+
+
 def make_plan(
     make: Module,
     loss: Any,
@@ -202,10 +218,10 @@ def make_plan(
         hyper = Hyper.from_sgd(lr=lr if given is None else given, momentum=momentum)
     if not 0 < as_number(unit) < math.inf:
         raise ConfigError(f"unit={unit!r} is no length of time. Give a number above 0, in seconds for datetimes.")
-    if not callable(make):
+    if not _takes_a_number(make):
         raise ConfigError(
-            f"module={make!r} is no function from the number of features to a torch.nn.Module, as in "
-            "module=lambda n: torch.nn.Linear(n, 1)."
+            f"module={shown(make)} is no function of the number of features alone that returns a torch.nn.Module. "
+            "Give one, as in module=lambda n: torch.nn.Linear(n, 2) for two outputs."
         )
     if not is_whole(seed):
         raise ConfigError(f"seed={seed!r} is no whole number. Give one.")

@@ -40,7 +40,9 @@ def require_features(x: Any) -> None:
 
 
 def require_class(y: Any) -> None:
-    """Refuse what would be another class every time it comes."""
+    """Refuse what says that there is no label, and what would be another class every time it comes."""
+    if y is None:
+        raise SampleError("y=None is no class, but says that there is no label: leave out what has none")
     if isinstance(y, Tensor) or not isinstance(y, Hashable) or y != y:
         raise SampleError(
             f"y={y!r} is no class, since it is not equal to itself when it comes again: give a text, a whole "

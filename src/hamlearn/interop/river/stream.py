@@ -8,6 +8,7 @@ from datetime import datetime
 from itertools import islice
 from typing import Any, Literal
 
+import numpy as np
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
@@ -15,9 +16,9 @@ from hamlearn.sample import Sample
 from hamlearn.streams import Stream, TensorSpec
 from hamlearn.streams.clock import Clock
 from hamlearn.streams.encode import Categories, Columns, Missing, declare
-from hamlearn.streams.fields import number
+from hamlearn.streams.fields import is_missing, number
 from hamlearn.streams.units import FIRST, Unit, unit_or_auto
-from hamlearn.streams.values import Spec
+from hamlearn.streams.values import Spec, shown
 
 
 def from_river(
@@ -36,17 +37,23 @@ def from_river(
     that is a number becomes a vector of one; a text or a truth value, the index of its class (in `classes`).
 
     Args:
-        dataset: Gone through once before the first sample, to know its classes and its length.
+        dataset: Gone through once before the first sample, to know its classes and its length. An iterator, such
+            as `take` of a data set returns, can be gone through only once: what it gives is kept in memory.
         unit: What counts as one unit of time: a number of seconds, or a `timedelta`. `"auto"`: the median of the
             first 32 gaps, which is logged, and kept with the stream's state.
         dtype: `None` is torch's default.
         categories: Features that are categories, as in `hamlearn.streams.csv`.
         hashed: Features of many categories, which share so many entries.
         missing: What a feature that is missing gets, as in `hamlearn.streams.csv`.
-        bad: What a bad sample gets (a feature that is no number, an unknown category, time that does not move
-            forward): `"raise"` an error that names it, or `"skip"` it.
+        bad: What a bad sample gets (a feature that is no number, an unknown category, a target that is missing,
+            not finite or no class where others are, time that does not move forward): `"raise"` an error that
+            names it, or `"skip"` it.
         ties: The time step, in units of time, of a sample with the time of the one before, as in
             `hamlearn.streams.csv`.
+
+    Raises:
+        ConfigError: The data set is empty, or an argument cannot be; or some targets are texts and some truth
+            values.
 
     Example:
         >>> from datetime import timedelta
@@ -83,19 +90,22 @@ class RiverStream(Stream):
         ties: float | None,
     ) -> None:
         self._bad = bad
-        self._dataset, self._dtype, self._clock = dataset, dtype, Clock(unit, None, ties)
-        labels, self._length, first = set(), 0, None
-        for x, y in dataset:
+        self._dataset = list(dataset) if isinstance(dataset, Iterator) else dataset
+        self._dtype, self._clock = dtype, Clock(unit, None, ties)
+        self._largest = torch.finfo(dtype).max if dtype.is_floating_point else math.inf
+        labels: set[str | bool] = set()
+        self._length, first = 0, None
+        for x, y in self._dataset:
             first = x if first is None else first
             self._length += 1
-            if isinstance(y, str | bool):
-                labels.add(y)
+            if (label := _label(y)) is not None:
+                labels.add(label)
         if first is None:
             raise ConfigError("the data set is empty. Give one with at least one sample.")
-        self.classes = sorted(labels) or None
+        self.classes = _in_order(labels)
         self._names = [name for name, value in first.items() if not isinstance(value, datetime)]
         self._time = next((name for name, value in first.items() if isinstance(value, datetime)), None)
-        self._columns: Columns = declare(self._names, *declared)
+        self._columns: Columns = declare(self._names, *declared, self._largest)
         self._rewind()
 
     @property
@@ -162,9 +172,31 @@ class RiverStream(Stream):
         return Sample(torch.tensor(self._columns.write(values), dtype=self._dtype), target, tau)
 
     def _target(self, y: Any, k: int) -> torch.Tensor:
-        if self.classes is not None:
-            return torch.tensor(self.classes.index(y))
-        value = number(y, "target", f"sample {k}", math.inf)
-        if value is None:
+        if self.classes is not None and (label := _label(y)) is not None:
+            return torch.tensor(self.classes.index(label))
+        if is_missing(y):
             raise SampleError(f'sample {k} has no target. Leave such samples out with bad="skip".')
-        return torch.tensor([value], dtype=self._dtype)
+        if self.classes is not None:
+            raise SampleError(
+                f"sample {k} has the target {shown(y)}, which is neither a text nor a truth value, and others are "
+                f'classes: {shown(self.classes)}. Make it one of them, or leave such samples out with bad="skip".'
+            )
+        return torch.tensor([number(y, "target", f"sample {k}", self._largest)], dtype=self._dtype)
+
+
+def _label(y: Any) -> str | bool | None:
+    """A target that is a class; `None` for any other."""
+    if isinstance(y, np.bool_):
+        return bool(y)
+    return y if isinstance(y, str | bool) else None
+
+
+def _in_order(labels: set[str | bool]) -> list[Any] | None:
+    texts = sorted(label for label in labels if isinstance(label, str))
+    truths = sorted(label for label in labels if isinstance(label, bool))
+    if texts and truths:
+        raise ConfigError(
+            f"some targets are texts, such as {shown(texts[0])}, and some are truth values, such as {truths[0]}, "
+            "which have no order in common. Make texts of all of them, or truth values."
+        )
+    return texts or truths or None
