@@ -448,3 +448,12 @@ def test_a_mapping_of_beta_that_is_changed_later_changes_no_hyper_parameters():
     beta["*.weight"] = 5.0
     beta.clear()
     assert hyper.beta == {"*.weight": 0.1, "*": 0.0}
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_target_that_fails_on_the_way_back_is_refused_in_our_words(engine):
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(3, 2)), nn.functional.cross_entropy)
+    before = [weight.clone() for weight in learner.network.parameters()]
+    with pytest.raises(hl.errors.SampleError, match=r"could not be differentiated: .*Give a target of the shape"):
+        list(learner.run([hl.Sample(torch.randn(3), torch.tensor([1]))] * 4, engine=engine))
+    assert all(torch.equal(a, b) for a, b in zip(before, learner.network.parameters(), strict=True))

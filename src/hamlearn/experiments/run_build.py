@@ -15,6 +15,7 @@ from hamlearn.errors import ConfigError, SampleError, install
 from hamlearn.experiments.run_config import Config
 from hamlearn.experiments.run_derived import Key, Keys, keys_of, said, unknown
 from hamlearn.experiments.run_keys import PARTS, made
+from hamlearn.experiments.run_scale import tell_scale
 from hamlearn.experiments.run_sections import MOST_WEIGHTS
 from hamlearn.experiments.run_streams import AROUND, BROKERS, MAKERS, live_keys, stream_keys
 from hamlearn.experiments.run_types import UNITS
@@ -22,6 +23,7 @@ from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.network import Network
 from hamlearn.streams import Stream, TensorSpec
+from hamlearn.streams.table import TableStream
 from hamlearn.streams.units import Unit
 from hamlearn.streams.values import shown
 
@@ -43,6 +45,8 @@ def build_stream(config: Config, folder: Path) -> tuple[Stream, int | None]:
     # Classes that are found on the way have their places from the start.
     classes = own.get("classes") or getattr(stream, "classes", None)
     count = classes if isinstance(classes, int) or classes is None else len(classes)
+    if isinstance(stream, TableStream) and "standardize" not in section:
+        tell_scale(stream)
     return _wrapped(stream, section), count
 
 

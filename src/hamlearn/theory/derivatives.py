@@ -115,9 +115,18 @@ def _differentiate(
             seeds = [seed for _, seed in live]
             return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
     ones = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
-    found: Sequence[Tensor | None] = run_backward(
-        roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
-    )
+    try:
+        found: Sequence[Tensor | None] = run_backward(
+            roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
+        )
+    except (torch.OutOfMemoryError, HamlearnError):
+        raise
+    except REFUSALS as error:
+        reason = str(error).rstrip(".")
+        raise SampleError(
+            f"the loss could not be differentiated: {reason}. Give a target of the shape and dtype that this loss "
+            "takes, and look at what your own functions do on the way back"
+        ) from error
     return found
 
 
