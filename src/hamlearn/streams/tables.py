@@ -195,7 +195,14 @@ class CsvStream(TableStream):
                 "are missing. Give it the file that it was saved with."
             )
         file.seek(self._offset)
-        return Lines(file, self._encoding, self._offset, self._line)
+        lines = Lines(file, self._encoding, self._offset, self._line)
+        if not lines.between(self._start):
+            raise StreamError(
+                f"no row of {self._path.name} begins at byte {self._offset}, where the stream stood: the file was "
+                "changed before that place since, or its last row was not whole yet. Give it the file that it was "
+                "saved with, or read this one from its beginning."
+            )
+        return lines
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         if self._time is not None:
