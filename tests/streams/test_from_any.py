@@ -122,6 +122,16 @@ def test_streams_samples_pairs_and_datasets_are_taken_as_they_are():
 
 
 @pytest.mark.parametrize(
+    "kind", [float, int, bool, np.float64, np.float32, np.float16, np.int64, np.uint8, np.bool_]
+)
+def test_a_list_of_two_numbers_is_an_input_whoever_made_the_numbers(kind):
+    for source in ([[kind(1), kind(0)]], iter([[kind(1), kind(0)]])):
+        assert seen(streams.from_any(source)) == [([1, 0], None)]
+    assert seen(streams.from_any([(kind(1), kind(0))])) == [(1, 0)]
+    assert seen(streams.from_any([kind(1), kind(0)])) == [(1, None), (0, None)]
+
+
+@pytest.mark.parametrize(
     ("source", "message"),
     [
         (3, "an object of type int cannot be made a stream. Give arrays, a data frame"),

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
 from hamlearn.streams.rows import from_rows
 from hamlearn.streams.tables import csv
-from hamlearn.streams.values import shown
+from hamlearn.streams.values import NUMBERS, shown
 
 
 def from_any(source: Any, **settings: Any) -> Stream:
@@ -185,6 +186,6 @@ def _items(source: Any, settings: dict[str, Any]) -> Stream:
         raise ConfigError(
             f"a {kind} of {library_of(item[-1])}'s {type(item[-1]).__name__}: give the frame itself."
         )
-    if not isinstance(item, Sample | tuple | list | int | float | None) and not is_array(item):
+    if not isinstance(item, (Sample, tuple, list, NoneType, *NUMBERS)) and not is_array(item):
         raise ConfigError(f"a {kind} of {type(item).__name__} cannot be made a stream. Give {_KNOWN}.")
     return _called(lambda **given: from_iterable(source, **given), "an iterable", settings, from_iterable)

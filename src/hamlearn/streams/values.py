@@ -14,6 +14,9 @@ import torch
 from hamlearn.errors import SampleError
 from hamlearn.sample import Label, Sample, Tree
 
+NUMBERS = (float, int, np.number, np.bool_)
+"""What is a number by itself, of Python's and of NumPy's."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -145,7 +148,7 @@ def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
     if isinstance(item, Sample | Label):
         return item
     # A list of two numbers is a vector; a tuple of two, or a list of two that are not both numbers, is a pair.
-    numbers = isinstance(item, list) and all(isinstance(entry, float | int) for entry in item)
+    numbers = isinstance(item, list) and all(isinstance(entry, NUMBERS) for entry in item)
     if isinstance(item, tuple | list) and len(item) == 2 and not numbers:
         return Sample(to_tensors(item[0], dtype), to_tensors(item[1], dtype))
     return Sample(to_tensors(item, dtype))
