@@ -61,6 +61,21 @@ def test_a_type_that_pytorch_does_not_have_is_named_with_a_remedy(source, array,
     assert "supported types" not in str(caught.value)
 
 
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("source", SOURCES)
+def test_masked_entries_are_refused_and_an_array_without_any_is_taken(source, size) -> None:
+    masked = np.ma.masked_array(VALUES, np.arange(VALUES.size).reshape(VALUES.shape) == 5)
+    with pytest.raises((ConfigError, SampleError), match=r"1 of the \d+ entries .* masked.*filled.*missing="):
+        read(SOURCES[source](masked), size)
+    found, want = read(SOURCES[source](np.ma.masked_array(VALUES)), size), read(SOURCES[source](VALUES), size)
+    assert [one.u.tolist() for one in found] == [one.u.tolist() for one in want]
+
+
+def test_masked_cells_of_a_column_are_missing() -> None:
+    stream = streams.from_any({"x": np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])}, missing=-1.0)
+    assert [one.u.tolist() for one in stream] == [[1.0], [-1.0], [3.0]]
+
+
 @pytest.mark.parametrize("value", ["a", [[1.0], 2.0], [object()], [[], 1]])
 def test_what_is_no_number_is_named(value) -> None:
     with pytest.raises(SampleError, match="cannot be made a tensor"):

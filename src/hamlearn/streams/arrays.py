@@ -10,7 +10,7 @@ import torch
 
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
-from hamlearn.streams.values import native, shown, to_tensors, untensored
+from hamlearn.streams.values import masked_in, native, shown, to_tensors, untensored
 
 
 def library_of(value: Any) -> str | None:
@@ -53,6 +53,9 @@ def as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Tens
                 "example "
                 'from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
             )
+        masked = masked_in(array)
+        if masked is not None:
+            raise ConfigError(f"the {what}: {masked}")
         try:
             tensor = torch.from_numpy(np.ascontiguousarray(native(array)))
         except TypeError as error:

@@ -98,6 +98,9 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
 
 
 def _tensor(value: Any) -> torch.Tensor:
+    masked = masked_in(value)
+    if masked is not None:
+        raise SampleError(masked)
     try:
         tensor = torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
         require_whole(tensor, value)
@@ -127,6 +130,23 @@ def untensored(array: np.ndarray[Any, Any]) -> str:
     return (
         f"an array of {array.dtype} cannot be made a tensor: PyTorch has no such type. Give "
         f"array.astype({wanted}), or turn what is in it into numbers before."
+    )
+
+
+def masked_in(array: Any) -> str | None:
+    """What is wrong with an array of which entries are masked, and what to do; `None` where none is.
+
+    Example:
+        >>> masked_in(np.ma.masked_array([1.0, 2.0], [False, True])).partition(".")[0]
+        '1 of the 2 entries of the array are masked, and a tensor has no mask'
+        >>> masked_in(np.ma.masked_array([1.0, 2.0]))
+    """
+    if not np.ma.is_masked(array):
+        return None
+    return (
+        f"{np.ma.count_masked(array)} of the {array.size} entries of the array are masked, and a tensor has no "
+        "mask. Fill them, array.filled(0.0), or give the columns by name and say what a missing cell gets, "
+        'from_any({"x": array[:, 0], ...}, missing="mean").'
     )
 
 
