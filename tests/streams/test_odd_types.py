@@ -20,6 +20,15 @@ SOURCES = {
 }
 
 
+@pytest.fixture
+def every_warning():
+    """PyTorch says most things once only, which an earlier test may have heard."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
+
+
 def read(stream: streams.Stream, size: int | None) -> list[hl.Sample]:
     if size is None:
         return list(stream)
@@ -59,6 +68,19 @@ def test_a_type_that_pytorch_does_not_have_is_named_with_a_remedy(source, array,
     with pytest.raises((ConfigError, SampleError), match=rf"array of {named}.* Give") as caught:
         read(SOURCES[source](array), size)
     assert "supported types" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.usefixtures("every_warning")
+def test_an_array_that_may_not_be_written_to_is_copied_without_a_warning(source, size) -> None:
+    array = VALUES.astype(np.float32)
+    array.flags.writeable = False
+    found = read(SOURCES[source](array), size)
+    made = [one.target if source == "timed target" else one.u for one in found]
+    assert [row.tolist() for row in made] == array.tolist()
+    made[0].zero_()
+    assert array[0].any()
 
 
 @pytest.mark.parametrize("size", [None, 4])

@@ -115,8 +115,9 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array with its bytes in the order of this machine, as PyTorch wants them; itself where they are."""
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    """An array as PyTorch wants it, its bytes in the order of this machine and writable; itself where it is so."""
+    fit = array.dtype.isnative and array.flags.writeable
+    return array if fit else array.astype(array.dtype.newbyteorder("="))
 
 
 def untensored(array: np.ndarray[Any, Any]) -> str:
