@@ -66,7 +66,8 @@ def csv(
         encoding: Of the file; `None` is what its byte-order mark says, and UTF-8 where it has none.
         dtype: Of inputs and numeric targets; `None` is torch's default.
         categories: Input columns of categories, which become one entry a category, 1 for the present one. For each
-            column its categories in order; or how many may be found on the way.
+            column its categories in order; or how many may be found on the way. As names of categories and of
+            classes, the cells 3 and 3.0 and Python's numbers 3 and 3.0 are one; 03 is another.
         hashed: Input columns of many categories, which share so many entries by a checksum of their names.
         id: The column of names by which labels that come later call their samples. A row without a target is
             then a sample that waits for its label, and a row with an id, a target and no inputs is that label,

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.fields import is_missing, number, plain_numbers
-from hamlearn.streams.places import Places, name_of, to_places
+from hamlearn.streams.places import Places, name_of, names_again, to_places
 from hamlearn.streams.values import TensorSpec, shown
 
 
@@ -121,4 +121,4 @@ class Targets:
     def load(self, names: Sequence[str]) -> None:
         """Take up the classes that were found before."""
         if self.places is not None:
-            self.places.load(names)
+            self.places.load(names_again(names))
