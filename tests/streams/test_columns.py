@@ -368,3 +368,34 @@ def test_names_of_a_checkpoint_keep_their_places_whatever_form_they_have():
     stream.load_state_dict(state)
     assert [(s.u.tolist(), int(s.target)) for s in stream] == [([0.0, 1.0, 0.0], 1), ([1.0, 0.0, 0.0], 0)]
     assert stream.classes == ["1", "2"]
+
+
+@pytest.mark.parametrize("word", ["none", "NA", "null", "?", "n/a"])
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("of_file", [True, False])
+def test_a_class_that_looks_like_a_gap_is_told_of_once_and_is_a_class_where_it_is_named(
+    tmp_path, caplog, word, size, of_file
+):
+    names = ["fraud", "", word, word, "fine"]
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"1,{name}\n" for name in names))
+
+    def read(classes):
+        caplog.clear()
+        rows = [{"x": 1.0, "y": name} for name in names]
+        given = {"target": "y", "classes": classes}
+        stream = streams.csv(path, **given) if of_file else streams.from_rows(rows, **given)
+        blocks = [] if size is None else list(stream.blocks(lambda: size))
+        found = [block.sample(k) for block in blocks for k in range(block.count)] or list(stream)
+        return [None if one.target is None else int(one.target) for one in found], caplog.messages
+
+    where = "t.csv, line 4" if of_file else "row 2"
+    told = (
+        f"{where}: the target {word!r} counts as missing. Name it among the classes, classes=[...], if it is one"
+    )
+    assert read(2) == ([0, None, None, None, 1], [told])
+    names[2:4] = [math.nan, None]
+    assert of_file or read(2) == ([0, None, None, None, 1], [])
+    names[2:4] = [word, word]
+    assert read(["fraud", "fine"]) == ([0, None, None, None, 1], [])
+    assert read(["fraud", word, "fine"]) == ([0, None, 1, 1, 2], [])

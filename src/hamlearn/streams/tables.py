@@ -51,7 +51,9 @@ def csv(
         time: The column of time stamps: numbers, or datetimes in ISO format or in `time_format`. Each
             sample then carries the true time since the last one that was yielded.
         classes: Names of the classes of the target column, in order; or how many may be found on the way, which
-            then are in the order in which they came.
+            then are in the order in which they came. A word that says that a cell is missing (NA, null, none, ?)
+            is a class where it is named here; it is not found on the way, but counts as missing, which is logged
+            once.
         missing: What a missing input cell (empty, NA, NaN, null, none, ?) gets: `"raise"` an error, `"skip"`
             the row, `"hold"` the column's last value (rows before the first value are skipped), the `"mean"`
             of all before (0 at first), `"indicate"` (the mean, and a further entry that is 1 where the cell is
