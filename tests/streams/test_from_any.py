@@ -67,6 +67,25 @@ def test_frames_of_pandas_become_samples():
             streams.from_any(source)
 
 
+def test_columns_may_be_called_by_whole_numbers():
+    pandas = pytest.importorskip("pandas")
+    data = np.arange(12.0).reshape(3, 4)
+    for source in (
+        pandas.DataFrame(data),
+        {k: data[:, k] for k in range(4)},
+        [dict(enumerate(row)) for row in data],
+    ):
+        stream = streams.from_any(source, target=3, time=0, unit=4.0)
+        assert seen(stream) == [([1.0, 2.0], [3.0]), ([5.0, 6.0], [7.0]), ([9.0, 10.0], [11.0])]
+        assert stream.entries == ["1", "2"]
+        assert stream.encode({1: 1.0, 2: 2.0}).tolist() == [1.0, 2.0]
+        json.dumps(stream.state_dict())
+        assert seen(streams.from_any(source, u=2)) == [([2.0], None), ([6.0], None), ([10.0], None)]
+        assert seen(streams.from_any(source, u=[0, 2], target=[1]))[0] == ([0.0, 2.0], [1.0])
+        with pytest.raises(ConfigError, match=r"has no column 4\. Its columns are 0, 1, 2, 3"):
+            streams.from_any(source, target=4)
+
+
 def test_frames_of_polars_become_samples():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame(COLUMNS)

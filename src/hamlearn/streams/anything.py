@@ -29,6 +29,7 @@ from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
 from hamlearn.streams.rows import from_rows
+from hamlearn.streams.table import column_names
 from hamlearn.streams.tables import csv
 from hamlearn.streams.values import NUMBERS, shown
 
@@ -148,7 +149,7 @@ def _holds_rows(column: Any) -> bool:
 def _inputs(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
     """The column whose cells are inputs by themselves, since they are arrays; `None` where there is none."""
     u, target = settings.get("u"), settings.get("target")
-    names = [u] if isinstance(u, str) else list(u) if u is not None else [name for name in row if name != target]
+    names = [name for name in row if name != target] if u is None else column_names(u)
     arrays = [
         n for n in names if isinstance(row.get(n), list | tuple) or (is_array(row.get(n)) and row[n].ndim > 0)
     ]

@@ -105,7 +105,7 @@ class Number(Column):
         self._n, self._sum = 0, 0.0
         self._indicates = missing == "indicate"
         self._means = missing in ("indicate", "mean")
-        self.entries = [name, f"{name} is missing"] if self._indicates else [name]
+        self.entries = [f"{name}", f"{name} is missing"] if self._indicates else [f"{name}"]
         self.numbers = [True, False] if self._indicates else [True]
         self._remedy = (
             f"If the column names categories, declare it: categories={{{name!r}: [...]}} lists them, "
