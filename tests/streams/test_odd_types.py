@@ -1,5 +1,7 @@
 """Arrays of types that PyTorch does not have, and tensors that cannot be cut into rows."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -162,6 +164,47 @@ def test_what_the_network_refuses_is_refused_in_the_same_words_by_both_engines(f
             )
         told.append(str(caught.value))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.bool_, torch.int64, torch.float64])
+def test_inputs_of_another_type_than_the_weights_are_refused_with_the_way_to_convert_them(kind, engine) -> None:
+    u = np.ones((COUNT, 2), kind) if isinstance(kind, type) else torch.ones(COUNT, 2, dtype=kind)
+    target = np.ones(COUNT, np.float32)
+    source = (u, target) if isinstance(kind, type) else (u, torch.from_numpy(target))
+
+    def losses(**given):
+        one = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss)
+        return [report.loss for report in one.run(streams.from_any(source, **given), engine=engine)]
+
+    has = str(np.dtype(kind) if isinstance(kind, type) else kind).removeprefix("torch.")
+    told = rf"u is {has} and the weights are float32: give u.to\(torch.float32\).* dtype=torch.float32"
+    with pytest.raises(SampleError, match=told):
+        losses()
+    assert len(losses(dtype=torch.float32)) == COUNT
+
+
+def test_a_net_of_tokens_is_not_told_to_take_fractions() -> None:
+    one = hl.Learner(hl.Network.feedforward(nn.Embedding(3, 2)), nn.functional.mse_loss)
+    with pytest.raises(SampleError, match="Check the sample's shape and dtype"):
+        one.step(hl.Sample(torch.zeros((), dtype=torch.float64), torch.zeros(2)))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, float])
+def test_fractions_that_are_no_tensors_take_the_type_that_is_promised(kind, dtype) -> None:
+    items = [([kind(1), kind(2)], kind(3)), (np.ones(2, kind), kind(3)), (np.ones(2, kind), np.ones(1, kind))]
+    made = [read(streams.from_iterable(items, dtype), size) for size in (None, 2)]
+    made += [read(streams.live(list(items), policy="block", dtype=dtype), size) for size in (None, 2)]
+    for one in itertools.chain.from_iterable(made):
+        assert one.u.dtype is one.target.dtype is (dtype or torch.float32)
+    whole = next(iter(streams.from_iterable([(np.ones(2, np.int64), 1)], dtype)))
+    assert whole.u.dtype is whole.target.dtype is torch.int64
+
+
+def test_classes_stay_whole_where_a_type_of_inputs_is_given() -> None:
+    stream = streams.from_any((np.ones((2, 3), np.uint8), np.array([0, 1])), dtype=torch.float64)
+    assert str(stream.spec) == "u: float64[3], target: int64[], length: 2"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

@@ -50,7 +50,9 @@ def from_any(source: Any, **settings: Any) -> Stream:
       input by itself, with `u` and `target` to name them.
     - a NumPy array or tensor of inputs, or a pair of inputs and targets, one per row; a torch dataset:
       `from_dataset`, here with `batch_size=None`. NumPy's fractions take torch's default type, or
-      `dtype`; a number becomes a vector of one, a whole number as a target is a class.
+      `dtype`; a number becomes a vector of one, a whole number as a target is a class. Whole numbers and
+      truth values as inputs stay what they are, since they may be tokens, unless `dtype` is given: for a
+      network that computes with them, `dtype=torch.float32`.
     - a `DataLoader`: its batches, (u, target) or by the names `u` and `target`
     - samples, pairs (u, target) or inputs in any iterable, or a function that returns one: `from_iterable`
 

@@ -79,8 +79,8 @@ def tree_map(fn: Callable[[Any], Any], tree: Tree) -> Any:
 def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
     """Numbers, arrays and lists of numbers become tensors; tuples and dicts are kept as pytrees.
 
-    Floats that are not tensors yet take `dtype` (torch's default where `None`), so that a list of Python
-    numbers fits a network without a word about types.
+    Floats that are not tensors yet take `dtype`; where it is `None`, those of NumPy keep their type, and those of
+    Python take torch's default.
 
     Raises:
         SampleError: Something among them is no number, or of a type that PyTorch does not have.
@@ -165,9 +165,14 @@ def _is_hollow(value: Any, depth: int) -> bool:
 
 
 def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
-    """A `Sample` or a `Label` as it is; a pair as (u, target); anything else as an input without target."""
+    """A `Sample` or a `Label` as it is; a pair as (u, target); anything else as an input without target.
+
+    Floats that are not tensors yet take `dtype` (torch's default where `None`), so that rows of an array fit a
+    network without a word about types.
+    """
     if isinstance(item, Sample | Label):
         return item
+    dtype = dtype or torch.get_default_dtype()
     # A list of two numbers is a vector; a tuple of two, or a list of two that are not both numbers, is a pair.
     numbers = isinstance(item, list) and all(isinstance(entry, NUMBERS) for entry in item)
     if isinstance(item, tuple | list) and len(item) == 2 and not numbers:
