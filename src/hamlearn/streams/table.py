@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -175,6 +176,8 @@ class TableStream(Stream):
         """What a sample is called; `None` where it has no name."""
         if is_missing(cell):
             return None
+        if isinstance(cell, np.integer):
+            return int(cell)
         if isinstance(cell, bool) or not isinstance(cell, str | int):
             raise SampleError(
                 f"{where}: column {self._id!r} holds {shown(cell)}, neither a text nor a whole number."
