@@ -67,6 +67,26 @@ def test_frames_of_pandas_become_samples():
             streams.from_any(source)
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_column_of_a_frame_that_holds_arrays_is_an_input_by_itself(library):
+    frames = pytest.importorskip(library)
+    columns = {"emb": [[1.0, 2.0], [3.0, 4.0]], "y": [1.5, 2.5], "z": [0, 1]}
+    expected = [([1.0, 2.0], [1.5]), ([3.0, 4.0], [2.5])]
+    for cells in (columns["emb"], [np.array(row) for row in columns["emb"]]):
+        frame = frames.DataFrame({**columns, "emb": cells})
+        stream = streams.from_any(frame, u="emb", target="y")
+        assert seen(stream) == expected
+        assert str(stream.spec).startswith("u: float32[2], target: float32[1]")
+        assert seen(streams.from_any(frame[["emb", "y"]], target="y")) == expected
+        assert seen(streams.from_any(frame, u="emb", target="z")) == [([1.0, 2.0], 0), ([3.0, 4.0], 1)]
+        with pytest.raises(
+            ConfigError, match=r"'emb' holds arrays, and \['z'\] would be inputs too. Give u='emb'"
+        ):
+            streams.from_any(frame, target="y")
+        with pytest.raises(ConfigError, match="is no setting of rows whose column 'emb' holds arrays"):
+            streams.from_any(frame, u="emb", target="z", classes=2)
+
+
 def test_columns_may_be_called_by_whole_numbers():
     pandas = pytest.importorskip("pandas")
     data = np.arange(12.0).reshape(3, 4)

@@ -46,8 +46,8 @@ def from_any(source: Any, **settings: Any) -> Stream:
     - a stream: itself
     - a path of a file: `csv`
     - a pandas or polars data frame, a mapping of columns, a structured NumPy array, rows as mappings
-      (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays is an
-      input by itself, with `u` and `target` to name them.
+      (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays, or lists of
+      numbers, is an input by itself, with `u` and `target` to name them and `dtype` as the only other setting.
     - a NumPy array or tensor of inputs, or a pair of inputs and targets, one per row; a torch dataset:
       `from_dataset`, here with `batch_size=None`. NumPy's fractions take torch's default type, or
       `dtype`; a number becomes a vector of one, a whole number as a target is a class. Whole numbers and
@@ -73,9 +73,7 @@ def from_any(source: Any, **settings: Any) -> Stream:
         return _called(lambda **given: csv(source, **given), "a path", settings, csv)
     library = library_of(source)
     if library is not None:
-        return _called(
-            lambda **given: from_rows(frame_columns(source, library), **given), "a frame", settings, from_rows
-        )
+        return _columns(frame_columns(source, library), "a frame", settings)
     if isinstance(source, DataLoader):
         return LoaderStream(source, **_known(settings, ("u", "target"), "a DataLoader"))
     if isinstance(source, np.ndarray) and source.dtype.names:
@@ -137,11 +135,14 @@ def _table(columns: Mapping[str, Any], settings: dict[str, Any]) -> Stream:
             )
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ConfigError(f"the column {name!r} is a {type(column).__name__}. Give a list or an array.")
-    cells = {name: as_cells(column) for name, column in columns.items()}
+    return _columns({name: as_cells(column) for name, column in columns.items()}, "a table", settings)
+
+
+def _columns(cells: Mapping[str, Any], what: str, settings: dict[str, Any]) -> Stream:
     inputs = _inputs({name: column[0] for name, column in cells.items() if len(column)}, settings)
     if inputs is not None:
         return _items(Zipped(cells), settings)
-    return _called(lambda **given: from_rows(cells, **given), "a table", settings, from_rows)
+    return _called(lambda **given: from_rows(cells, **given), what, settings, from_rows)
 
 
 def _holds_rows(column: Any) -> bool:
