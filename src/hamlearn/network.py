@@ -243,6 +243,8 @@ class Network(nn.Module):
                     f"It is called as {name}(u, h); for a module of u alone use hl.Network.feedforward(module)"
                 )
             reason = _sizes(net, u) if "u" in reads else None
+            if reason is None and "u" in reads:
+                remedy = _types(net, u, str(error)) or remedy
             reason = reason or str(error).rstrip(".")
             raise SampleError(f"the {name} net could not take {shapes}: {reason}. {remedy}") from error
 
@@ -319,3 +321,18 @@ def _sizes(net: Net, u: Any) -> str | None:
     if u.shape[-1] == size:
         return None
     return f"the stream gives {u.shape[-1]} inputs, and the first layer, {type(net).__name__}, takes {size}"
+
+
+def _types(net: Net, u: Any, error: str) -> str | None:
+    """How to give a sample the type of the weights, where that is what the net complains of."""
+    weights = net.parameters() if isinstance(net, nn.Module) else ()
+    dtype = next((weight.dtype for weight in weights if weight.is_floating_point()), None)
+    # Indices are whole numbers, whatever the weights are.
+    complains = "type" in error and "indices" not in error
+    if dtype is None or not complains or not isinstance(u, Tensor) or u.dtype is dtype:
+        return None
+    has, wants = str(u.dtype).removeprefix("torch."), str(dtype).removeprefix("torch.")
+    return (
+        f"u is {has} and the weights are {wants}: give u.to({dtype}), or let the stream convert it, for example "
+        f"from_any(arrays, dtype={dtype})"
+    )

@@ -3,8 +3,10 @@
 import math
 import warnings
 
+import numpy as np
 import pytest
 import torch
+from river import metrics
 from torch import nn
 
 import hamlearn as hl
@@ -457,3 +459,29 @@ def test_a_target_that_fails_on_the_way_back_is_refused_in_our_words(engine):
     with pytest.raises(hl.errors.SampleError, match=r"could not be differentiated: .*Give a target of the shape"):
         list(learner.run([hl.Sample(torch.randn(3), torch.tensor([1]))] * 4, engine=engine))
     assert all(torch.equal(a, b) for a, b in zip(before, learner.network.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize(
+    "data",
+    [
+        np.ones((3, 2)),
+        (np.ones((3, 2)), np.ones(3)),
+        [(torch.ones(2), torch.ones(1))],
+        [{"a": 1.0}],
+        {"a": [1.0]},
+        "data.csv",
+        torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.ones(3, 2), torch.ones(3, 1))),
+        None,
+        3,
+    ],
+    ids=["array", "pair", "pairs", "rows", "columns", "path", "loader", "none", "number"],
+)
+def test_data_that_is_no_stream_is_refused_with_the_way_to_make_it_one(data, engine):
+    def make():
+        return hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss)
+
+    with pytest.raises(hl.errors.HamlearnError, match=r"hl\.streams\.from_any\(data\)"):
+        list(make().run(data, engine=engine))
+    with pytest.raises(hl.errors.HamlearnError, match=r"hl\.streams\.from_any\(data\)"):
+        list(hl.evaluate(make(), data, metrics.MAE(), engine=engine))

@@ -93,6 +93,10 @@ BAD = [
     (HENON + "[network]\nhidden = [50000, 50000]", "2,500,100,000 weights|weights. Allowed are 100,000,000"),
     (HENON + "[network]\ninputs = 3", "network.inputs = 3 is not allowed: the stream has 1"),
     (HENON + "[network]\noutputs = 3", "network.outputs = 3 is not allowed: the stream has 1"),
+    (
+        'kind = "csv"\npath = "data.csv"\nu = ["a"]',
+        "stream.target is missing: it names the column that is to be learned. .*network.outputs",
+    ),
     (HENON + "[hyper]\ntau = 1e-320", "hyper.tau = 1e-320"),
     (HENON + "[hyper]\nphi = 1e300", "hyper.phi = 1e.300"),
     (HENON + f"[hyper]\neta = {'9' * 400}", "hyper.eta = 9+"),

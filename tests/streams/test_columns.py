@@ -5,6 +5,7 @@ import math
 import random
 from datetime import datetime
 
+import numpy as np
 import pytest
 import torch
 
@@ -301,3 +302,100 @@ def test_rows_may_come_from_an_iterator_with_time_stamps_and_unknown_columns():
         streams.from_rows({"a": [1], "b": [1, 2]})
     with pytest.raises(ConfigError, match="the table has no column 'b'"):
         streams.from_rows([{"a": 1}], ["b"], missing="mean")
+
+
+THREE = [
+    "3",
+    "3.0",
+    " 3.00 ",
+    3,
+    3.0,
+    b"3",
+    np.float32(3),
+    np.float64(3),
+    np.int64(3),
+    torch.tensor(3),
+    np.array(3.0),
+]
+"""Cells that are one category."""
+OTHERS = ["03", "3.10", "3.", "3e0", "03.0", "v3.0", 3.5]
+"""Cells that are others, each."""
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("kind", ["categories", "hashed", "classes"])
+def test_a_whole_number_is_one_name_wherever_it_comes_from(tmp_path, kind, size):
+    path = tmp_path / "t.csv"
+    texts = [str(cell) for cell in THREE[:3] + OTHERS]
+    path.write_text("c,x,y\n" + "".join(f"{text},1,{text}\n" for text in texts))
+    rows = [{"c": cell, "x": 1.0, "y": cell} for cell in THREE + OTHERS]
+    given = {"target": "y", "classes": 8, "u": ["x"]}
+    if kind != "classes":
+        given |= {kind: {"c": 8 if kind == "categories" else 1021}, "u": ["c"]}
+    for stream, same in (
+        (streams.csv(path, **given), 3),
+        (streams.from_rows(rows, **given), len(THREE)),
+        (streams.from_rows(iter(rows), **given), len(THREE)),
+    ):
+        blocks = [] if size is None else list(stream.blocks(lambda: size))
+        found = [block.sample(k) for block in blocks for k in range(block.count)] or list(stream)
+        made = [tuple(one.u.tolist()) if kind != "classes" else int(one.target) for one in found]
+        assert len(set(made[:same])) == 1
+        assert len(set(made[same - 1 :])) == len(OTHERS) + 1
+        assert stream.classes == ["3", *map(str, OTHERS)]
+        if kind != "classes":
+            assert {tuple(stream.encode({"c": cell}).tolist()) for cell in THREE} == {made[0]}
+
+
+def test_whole_numbers_that_are_declared_are_found_in_every_form(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("c,y\n1.0,2.0\n,\n-0.0,1\n")
+    for names in ([1, 2, 0], ["1", "2.0", "0"], np.array([1.0, 2.0, 0.0]), torch.tensor([1, 2, 0])):
+        given = {"target": "y", "classes": names, "categories": {"c": names}, "missing": "mean"}
+        for stream in (
+            streams.csv(path, **given),
+            streams.from_rows({"c": [1, None, -0.0], "y": [2, None, 1]}, **given),
+        ):
+            assert [None if s.target is None else int(s.target) for s in stream] == [1, None, 0]
+            assert [s.u.tolist() for s in stream] == [[1.0, 0.0, 0.0], [0.0] * 3, [0.0, 0.0, 1.0]]
+
+
+def test_names_of_a_checkpoint_keep_their_places_whatever_form_they_have():
+    rows = [{"c": name, "y": name} for name in ("2", "1")]
+    stream = streams.from_rows(rows, target="y", classes=3, categories={"c": 3}, missing="hold")
+    state = json.loads(json.dumps(stream.state_dict()).replace('"classes": []', '"classes": ["1.0", "2.0"]'))
+    state["cursor"]["columns"] = [["1.0", ["1.0", "2.0"]]]
+    stream.load_state_dict(state)
+    assert [(s.u.tolist(), int(s.target)) for s in stream] == [([0.0, 1.0, 0.0], 1), ([1.0, 0.0, 0.0], 0)]
+    assert stream.classes == ["1", "2"]
+
+
+@pytest.mark.parametrize("word", ["none", "NA", "null", "?", "n/a"])
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("of_file", [True, False])
+def test_a_class_that_looks_like_a_gap_is_told_of_once_and_is_a_class_where_it_is_named(
+    tmp_path, caplog, word, size, of_file
+):
+    names = ["fraud", "", word, word, "fine"]
+    path = tmp_path / "t.csv"
+    path.write_text("x,y\n" + "".join(f"1,{name}\n" for name in names))
+
+    def read(classes):
+        caplog.clear()
+        rows = [{"x": 1.0, "y": name} for name in names]
+        given = {"target": "y", "classes": classes}
+        stream = streams.csv(path, **given) if of_file else streams.from_rows(rows, **given)
+        blocks = [] if size is None else list(stream.blocks(lambda: size))
+        found = [block.sample(k) for block in blocks for k in range(block.count)] or list(stream)
+        return [None if one.target is None else int(one.target) for one in found], caplog.messages
+
+    where = "t.csv, line 4" if of_file else "row 2"
+    told = (
+        f"{where}: the target {word!r} counts as missing. Name it among the classes, classes=[...], if it is one"
+    )
+    assert read(2) == ([0, None, None, None, 1], [told])
+    names[2:4] = [math.nan, None]
+    assert of_file or read(2) == ([0, None, None, None, 1], [])
+    names[2:4] = [word, word]
+    assert read(["fraud", "fine"]) == ([0, None, None, None, 1], [])
+    assert read(["fraud", word, "fine"]) == ([0, None, 1, 1, 2], [])

@@ -241,6 +241,55 @@ def test_a_file_that_has_lost_rows_since_it_was_saved_is_refused(write):
         list(later)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
+@pytest.mark.parametrize("read", [list, lambda stream: list(stream.blocks(lambda: 4))], ids=["rows", "blocks"])
+def test_a_file_that_was_changed_before_the_place_of_the_stream_is_refused(write, encoding, end, read):
+    given = {"encoding": encoding} if encoding == "latin-1" else {}
+    text = lambda first: end.join(["x,y", first, "20,1", "30,1", ""]).encode(encoding)  # noqa: E731
+    path = write(text("10,1"))
+    stream = streams.csv(path, target="y", **given)
+    assert len(list(stream)) == 3
+    state = stream.state_dict()
+    write(
+        text("10,1") + "40,1".encode(encoding.replace("-sig", ""))[{"utf-16": 2, "utf-32": 4}.get(encoding, 0) :]
+    )
+    stream.load_state_dict(state)
+    assert values(stream) == [[40.0]]
+    for first in ("9,1", "10.25,1"):
+        write(text(first) + text("50,1"))
+        stream.load_state_dict(state)
+        with pytest.raises(StreamError, match=r"no row of data.csv begins at byte \d+.* was changed before"):
+            read(stream)
+
+
+def test_a_stream_that_stood_after_the_header_is_refused_where_the_header_has_grown(write):
+    path = write("x,y\n1,2\n")
+    stream = streams.csv(path, target="y")
+    state = stream.state_dict()
+    assert len(list(stream)) == 1
+    write('"x","y"\n1,2\n')
+    changed = streams.csv(path, target="y")
+    changed.load_state_dict(state)
+    with pytest.raises(StreamError, match="begins at byte 4, where the stream stood"):
+        list(changed)
+
+
+def test_a_last_row_without_a_line_end_may_get_it_later_and_no_more(write):
+    path = write("x\n1\n2")
+    stream = streams.csv(path, ["x"])
+    assert values(stream) == [[1.0], [2.0]]
+    state = stream.state_dict()
+    for more, rows in (("", []), ("\n3\n", [[3.0]]), ("\r\n3\r\n", [[3.0]])):
+        write("x\n1\n2" + more)
+        stream.load_state_dict(state)
+        assert values(stream) == rows
+    write("x\n1\n25\n3\n")
+    stream.load_state_dict(state)
+    with pytest.raises(StreamError, match="its last row was not whole yet"):
+        list(stream)
+
+
 def test_a_gap_that_no_number_tells_is_named_or_skipped(write):
     path = write("t,x\n-1.7e308,1\n1.7e308,2\n")
     with pytest.raises(SampleError, match=r"the time step at data.csv, line 3, inf in units of 1, is no number"):

@@ -67,6 +67,45 @@ def test_frames_of_pandas_become_samples():
             streams.from_any(source)
 
 
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_column_of_a_frame_that_holds_arrays_is_an_input_by_itself(library):
+    frames = pytest.importorskip(library)
+    columns = {"emb": [[1.0, 2.0], [3.0, 4.0]], "y": [1.5, 2.5], "z": [0, 1]}
+    expected = [([1.0, 2.0], [1.5]), ([3.0, 4.0], [2.5])]
+    for cells in (columns["emb"], [np.array(row) for row in columns["emb"]]):
+        frame = frames.DataFrame({**columns, "emb": cells})
+        stream = streams.from_any(frame, u="emb", target="y")
+        assert seen(stream) == expected
+        assert str(stream.spec).startswith("u: float32[2], target: float32[1]")
+        assert seen(streams.from_any(frame[["emb", "y"]], target="y")) == expected
+        assert seen(streams.from_any(frame, u="emb", target="z")) == [([1.0, 2.0], 0), ([3.0, 4.0], 1)]
+        with pytest.raises(
+            ConfigError, match=r"'emb' holds arrays, and \['z'\] would be inputs too. Give u='emb'"
+        ):
+            streams.from_any(frame, target="y")
+        with pytest.raises(ConfigError, match="is no setting of rows whose column 'emb' holds arrays"):
+            streams.from_any(frame, u="emb", target="z", classes=2)
+
+
+def test_columns_may_be_called_by_whole_numbers():
+    pandas = pytest.importorskip("pandas")
+    data = np.arange(12.0).reshape(3, 4)
+    for source in (
+        pandas.DataFrame(data),
+        {k: data[:, k] for k in range(4)},
+        [dict(enumerate(row)) for row in data],
+    ):
+        stream = streams.from_any(source, target=3, time=0, unit=4.0)
+        assert seen(stream) == [([1.0, 2.0], [3.0]), ([5.0, 6.0], [7.0]), ([9.0, 10.0], [11.0])]
+        assert stream.entries == ["1", "2"]
+        assert stream.encode({1: 1.0, 2: 2.0}).tolist() == [1.0, 2.0]
+        json.dumps(stream.state_dict())
+        assert seen(streams.from_any(source, u=2)) == [([2.0], None), ([6.0], None), ([10.0], None)]
+        assert seen(streams.from_any(source, u=[0, 2], target=[1]))[0] == ([0.0, 2.0], [1.0])
+        with pytest.raises(ConfigError, match=r"has no column 4\. Its columns are 0, 1, 2, 3"):
+            streams.from_any(source, target=4)
+
+
 def test_frames_of_polars_become_samples():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame(COLUMNS)
@@ -119,6 +158,16 @@ def test_streams_samples_pairs_and_datasets_are_taken_as_they_are():
     assert seen(streams.from_any([Sample(torch.ones(1), torch.zeros(1))])) == [([1.0], [0.0])]
     assert seen(streams.from_any(iter([([1.0, 2.0], 0)]))) == [([1.0, 2.0], 0)]
     assert seen(streams.from_any(TensorDataset(torch.ones(2, 1), torch.zeros(2)))) == [([1.0], 0.0)] * 2
+
+
+@pytest.mark.parametrize(
+    "kind", [float, int, bool, np.float64, np.float32, np.float16, np.int64, np.uint8, np.bool_]
+)
+def test_a_list_of_two_numbers_is_an_input_whoever_made_the_numbers(kind):
+    for source in ([[kind(1), kind(0)]], iter([[kind(1), kind(0)]])):
+        assert seen(streams.from_any(source)) == [([1, 0], None)]
+    assert seen(streams.from_any([(kind(1), kind(0))])) == [(1, 0)]
+    assert seen(streams.from_any([kind(1), kind(0)])) == [(1, None), (0, None)]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import json
 import socket
 import threading
 
+import numpy as np
 import pytest
 import torch
 
@@ -217,6 +218,13 @@ def test_rows_with_an_id_and_no_inputs_are_labels_of_rows_without_a_target(tmp_p
         ("sample", None, [4.5, 0.0, 1.0], None, 1.0),
         ("sample", "10", [5.5, 1.0, 0.0], None, 1.0),
     ]
+
+
+@pytest.mark.parametrize("kind", [int, np.int64, np.int32, np.uint8])
+def test_an_id_is_a_whole_number_whoever_made_it(kind):
+    rows = [{"id": kind(1), "x": 1.0}, {"id": 2, "x": 2.0}, {"id": kind(2), "y": 3.0}, {"id": 1, "y": 4.0}]
+    events = list(hl.streams.from_rows(rows, target="y", id="id", u="x"))
+    assert [(type(event.id), event.id) for event in events] == [(int, 1), (int, 2), (int, 2), (int, 1)]
 
 
 def test_an_id_without_a_target_column_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Arrays of types that PyTorch does not have, and tensors that cannot be cut into rows."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -18,6 +20,15 @@ SOURCES = {
     "from_iterable": lambda u: streams.from_iterable(list(u)),
     "live": lambda u: streams.live(list(u), policy="block"),
 }
+
+
+@pytest.fixture
+def every_warning():
+    """PyTorch says most things once only, which an earlier test may have heard."""
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    yield
+    torch.set_warn_always(before)
 
 
 def read(stream: streams.Stream, size: int | None) -> list[hl.Sample]:
@@ -59,6 +70,34 @@ def test_a_type_that_pytorch_does_not_have_is_named_with_a_remedy(source, array,
     with pytest.raises((ConfigError, SampleError), match=rf"array of {named}.* Give") as caught:
         read(SOURCES[source](array), size)
     assert "supported types" not in str(caught.value)
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.usefixtures("every_warning")
+def test_an_array_that_may_not_be_written_to_is_copied_without_a_warning(source, size) -> None:
+    array = VALUES.astype(np.float32)
+    array.flags.writeable = False
+    found = read(SOURCES[source](array), size)
+    made = [one.target if source == "timed target" else one.u for one in found]
+    assert [row.tolist() for row in made] == array.tolist()
+    made[0].zero_()
+    assert array[0].any()
+
+
+@pytest.mark.parametrize("size", [None, 4])
+@pytest.mark.parametrize("source", SOURCES)
+def test_masked_entries_are_refused_and_an_array_without_any_is_taken(source, size) -> None:
+    masked = np.ma.masked_array(VALUES, np.arange(VALUES.size).reshape(VALUES.shape) == 5)
+    with pytest.raises((ConfigError, SampleError), match=r"1 of the \d+ entries .* masked.*filled.*missing="):
+        read(SOURCES[source](masked), size)
+    found, want = read(SOURCES[source](np.ma.masked_array(VALUES)), size), read(SOURCES[source](VALUES), size)
+    assert [one.u.tolist() for one in found] == [one.u.tolist() for one in want]
+
+
+def test_masked_cells_of_a_column_are_missing() -> None:
+    stream = streams.from_any({"x": np.ma.masked_array([1.0, 2.0, 3.0], [False, True, False])}, missing=-1.0)
+    assert [one.u.tolist() for one in stream] == [[1.0], [-1.0], [3.0]]
 
 
 @pytest.mark.parametrize("value", ["a", [[1.0], 2.0], [object()], [[], 1]])
@@ -125,6 +164,47 @@ def test_what_the_network_refuses_is_refused_in_the_same_words_by_both_engines(f
             )
         told.append(str(caught.value))
     assert told[0] == told[1]
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, np.bool_, torch.int64, torch.float64])
+def test_inputs_of_another_type_than_the_weights_are_refused_with_the_way_to_convert_them(kind, engine) -> None:
+    u = np.ones((COUNT, 2), kind) if isinstance(kind, type) else torch.ones(COUNT, 2, dtype=kind)
+    target = np.ones(COUNT, np.float32)
+    source = (u, target) if isinstance(kind, type) else (u, torch.from_numpy(target))
+
+    def losses(**given):
+        one = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss)
+        return [report.loss for report in one.run(streams.from_any(source, **given), engine=engine)]
+
+    has = str(np.dtype(kind) if isinstance(kind, type) else kind).removeprefix("torch.")
+    told = rf"u is {has} and the weights are float32: give u.to\(torch.float32\).* dtype=torch.float32"
+    with pytest.raises(SampleError, match=told):
+        losses()
+    assert len(losses(dtype=torch.float32)) == COUNT
+
+
+def test_a_net_of_tokens_is_not_told_to_take_fractions() -> None:
+    one = hl.Learner(hl.Network.feedforward(nn.Embedding(3, 2)), nn.functional.mse_loss)
+    with pytest.raises(SampleError, match="Check the sample's shape and dtype"):
+        one.step(hl.Sample(torch.zeros((), dtype=torch.float64), torch.zeros(2)))
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float64])
+@pytest.mark.parametrize("kind", [np.float64, np.float32, np.float16, float])
+def test_fractions_that_are_no_tensors_take_the_type_that_is_promised(kind, dtype) -> None:
+    items = [([kind(1), kind(2)], kind(3)), (np.ones(2, kind), kind(3)), (np.ones(2, kind), np.ones(1, kind))]
+    made = [read(streams.from_iterable(items, dtype), size) for size in (None, 2)]
+    made += [read(streams.live(list(items), policy="block", dtype=dtype), size) for size in (None, 2)]
+    for one in itertools.chain.from_iterable(made):
+        assert one.u.dtype is one.target.dtype is (dtype or torch.float32)
+    whole = next(iter(streams.from_iterable([(np.ones(2, np.int64), 1)], dtype)))
+    assert whole.u.dtype is whole.target.dtype is torch.int64
+
+
+def test_classes_stay_whole_where_a_type_of_inputs_is_given() -> None:
+    stream = streams.from_any((np.ones((2, 3), np.uint8), np.array([0, 1])), dtype=torch.float64)
+    assert str(stream.spec) == "u: float64[3], target: int64[], length: 2"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

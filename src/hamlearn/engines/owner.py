@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from hamlearn.engines.blocks.runner import BlockRunner
-from hamlearn.engines.setting import check_steps
+from hamlearn.engines.setting import check_steps, check_stream
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
 from hamlearn.state.saving import SavableLearner
@@ -49,6 +49,7 @@ class Owner(SavableLearner):
         """A report for each sample of the stream, by the engine of this name."""
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
+        check_stream(stream)
         check_steps(max_steps)
         self._settle()
         runner = self._runner() if engine == "compiled" else None

@@ -52,6 +52,14 @@ def check_late(late: object) -> int:
     return late
 
 
+def check_stream(stream: object) -> None:
+    """Raise unless samples may be in it."""
+    if not hasattr(stream, "__iter__") and not hasattr(stream, "__getitem__"):
+        raise ConfigError(
+            f"{stream!r} is no stream. Give an iterable of samples, for example hl.streams.from_any(data)"
+        )
+
+
 def check_steps(max_steps: Any) -> None:
     """Raise unless it is a number of samples to take at most, or `None`."""
     if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, Integral)):
@@ -76,7 +84,10 @@ def check_choices(**choices: str) -> None:
 
 def no_sample(given: object) -> SampleError:
     """What a step says that was given something else."""
-    return SampleError(f"step() takes an hl.Sample, not {type(given).__name__}: use hl.Sample(u, target)")
+    return SampleError(
+        f"step() takes an hl.Sample, not {type(given).__name__}: use hl.Sample(u, target), or make a stream of "
+        "all the data, hl.streams.from_any(data)"
+    )
 
 
 def require_gradients() -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 from hamlearn._base.numbers import as_number
+from hamlearn.engines.setting import check_stream
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.evaluate.carried import Carried
 from hamlearn.evaluate.logits import on_logits
@@ -145,6 +146,7 @@ def evaluate(
                 f"a {type(learner).__name__} has no method {name}(), which test-then-train calls. "
                 "Give a learner, or wrap yours in an object with predict(u) and step(sample)."
             )
+    check_stream(stream)
     scores = Scores(metrics, window, prepare, on_logits(getattr(learner, "loss", None)))
     if engine not in ("eager", "compiled"):
         raise ConfigError(f'engine={engine!r} is not known. Give "eager" or "compiled".')
@@ -299,7 +301,8 @@ def _predictor(learner: Any) -> Callable[[Sample], Any]:
     def predict(sample: Sample) -> Any:
         if not isinstance(sample, Sample):
             raise SampleError(
-                f"the stream holds a {type(sample).__name__}, and no hl.Sample: use hl.Sample(u, target)"
+                f"the stream holds a {type(sample).__name__}, and no hl.Sample: use hl.Sample(u, target), or make "
+                "a stream of all the data, hl.streams.from_any(data)"
             )
         return learner.predict(sample.u, tau=sample.tau) if takes_tau else learner.predict(sample.u)
 

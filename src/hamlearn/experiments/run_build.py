@@ -134,6 +134,7 @@ def build_network(config: Config, stream: Stream, classes: int | None) -> Networ
     """The network, sized by what the stream yields."""
     section, spec = config["network"], stream.spec
     inputs = _given(section["inputs"], _known_size(spec.u), "inputs")
+    _require_target(config, stream)
     outputs = _given(section["outputs"], classes or _known_size(spec.target), "outputs")
     _require_loss(config, stream, outputs)
     kind = section["kind"]
@@ -175,6 +176,18 @@ def _given(given: int | None, known: int | None, name: str) -> int:
             f"network.{name} = {given} is not allowed: the stream has {known}. Leave network.{name} out."
         )
     return given or known or 0
+
+
+def _require_target(config: Config, stream: Stream) -> None:
+    """Refuse a table of which nobody has said what is to be learned, nor how many outputs the network has."""
+    # A service has no stream of its own.
+    section = config.get("stream")
+    unnamed = section is not None and "target" in _keys(section["kind"]) and "target" not in section
+    if unnamed and stream.spec.target is None and config["network"]["outputs"] is None:
+        raise ConfigError(
+            "stream.target is missing: it names the column that is to be learned. Give stream.target, or, where "
+            "there is nothing to learn, say by network.outputs how many outputs the network has."
+        )
 
 
 def _require_loss(config: Config, stream: Stream, outputs: int) -> None:

@@ -6,6 +6,7 @@ import inspect
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,9 @@ from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
 from hamlearn.streams.rows import from_rows
+from hamlearn.streams.table import column_names
 from hamlearn.streams.tables import csv
-from hamlearn.streams.values import shown
+from hamlearn.streams.values import NUMBERS, shown
 
 
 def from_any(source: Any, **settings: Any) -> Stream:
@@ -44,11 +46,13 @@ def from_any(source: Any, **settings: Any) -> Stream:
     - a stream: itself
     - a path of a file: `csv`
     - a pandas or polars data frame, a mapping of columns, a structured NumPy array, rows as mappings
-      (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays is an
-      input by itself, with `u` and `target` to name them.
+      (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays, or lists of
+      numbers, is an input by itself, with `u` and `target` to name them and `dtype` as the only other setting.
     - a NumPy array or tensor of inputs, or a pair of inputs and targets, one per row; a torch dataset:
       `from_dataset`, here with `batch_size=None`. NumPy's fractions take torch's default type, or
-      `dtype`; a number becomes a vector of one, a whole number as a target is a class.
+      `dtype`; a number becomes a vector of one, a whole number as a target is a class. Whole numbers and
+      truth values as inputs stay what they are, since they may be tokens, unless `dtype` is given: for a
+      network that computes with them, `dtype=torch.float32`.
     - a `DataLoader`: its batches, (u, target) or by the names `u` and `target`
     - samples, pairs (u, target) or inputs in any iterable, or a function that returns one: `from_iterable`
 
@@ -69,9 +73,7 @@ def from_any(source: Any, **settings: Any) -> Stream:
         return _called(lambda **given: csv(source, **given), "a path", settings, csv)
     library = library_of(source)
     if library is not None:
-        return _called(
-            lambda **given: from_rows(frame_columns(source, library), **given), "a frame", settings, from_rows
-        )
+        return _columns(frame_columns(source, library), "a frame", settings)
     if isinstance(source, DataLoader):
         return LoaderStream(source, **_known(settings, ("u", "target"), "a DataLoader"))
     if isinstance(source, np.ndarray) and source.dtype.names:
@@ -133,11 +135,14 @@ def _table(columns: Mapping[str, Any], settings: dict[str, Any]) -> Stream:
             )
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ConfigError(f"the column {name!r} is a {type(column).__name__}. Give a list or an array.")
-    cells = {name: as_cells(column) for name, column in columns.items()}
+    return _columns({name: as_cells(column) for name, column in columns.items()}, "a table", settings)
+
+
+def _columns(cells: Mapping[str, Any], what: str, settings: dict[str, Any]) -> Stream:
     inputs = _inputs({name: column[0] for name, column in cells.items() if len(column)}, settings)
     if inputs is not None:
         return _items(Zipped(cells), settings)
-    return _called(lambda **given: from_rows(cells, **given), "a table", settings, from_rows)
+    return _called(lambda **given: from_rows(cells, **given), what, settings, from_rows)
 
 
 def _holds_rows(column: Any) -> bool:
@@ -147,7 +152,7 @@ def _holds_rows(column: Any) -> bool:
 def _inputs(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
     """The column whose cells are inputs by themselves, since they are arrays; `None` where there is none."""
     u, target = settings.get("u"), settings.get("target")
-    names = [u] if isinstance(u, str) else list(u) if u is not None else [name for name in row if name != target]
+    names = [name for name in row if name != target] if u is None else column_names(u)
     arrays = [
         n for n in names if isinstance(row.get(n), list | tuple) or (is_array(row.get(n)) and row[n].ndim > 0)
     ]
@@ -185,6 +190,6 @@ def _items(source: Any, settings: dict[str, Any]) -> Stream:
         raise ConfigError(
             f"a {kind} of {library_of(item[-1])}'s {type(item[-1]).__name__}: give the frame itself."
         )
-    if not isinstance(item, Sample | tuple | list | int | float | None) and not is_array(item):
+    if not isinstance(item, (Sample, tuple, list, NoneType, *NUMBERS)) and not is_array(item):
         raise ConfigError(f"a {kind} of {type(item).__name__} cannot be made a stream. Give {_KNOWN}.")
     return _called(lambda **given: from_iterable(source, **given), "an iterable", settings, from_iterable)

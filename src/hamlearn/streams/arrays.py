@@ -10,7 +10,7 @@ import torch
 
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
-from hamlearn.streams.values import native, shown, to_tensors, untensored
+from hamlearn.streams.values import masked_in, native, shown, to_tensors, untensored
 
 
 def library_of(value: Any) -> str | None:
@@ -44,26 +44,38 @@ def is_pair(source: Any) -> bool:
 
 
 def as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Tensor:
-    """Inputs or targets, one a row, as a tensor; a fraction a row becomes a vector of one."""
+    """Inputs or targets, one a row, as a tensor; a fraction a row becomes a vector of one.
+
+    Args:
+        array: An array of NumPy's, or a tensor.
+        dtype: Of fractions, and of whole numbers and truth values as inputs; `None` is torch's default for NumPy's
+            fractions and leaves the others, which may be tokens.
+        target: Whether they are targets, where whole numbers are classes.
+    """
     what = "target" if target else "input"
-    if isinstance(array, np.ndarray):
-        if array.dtype.kind not in "biuf":
-            raise ConfigError(
-                f"the {what} is an array of {array.dtype}, which are no numbers. Give a mapping of columns, for "
-                "example "
-                'from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
-            )
-        try:
-            tensor = torch.from_numpy(np.ascontiguousarray(native(array)))
-        except TypeError as error:
-            raise ConfigError(f"the {what}: {untensored(array)}") from error
-        if tensor.is_floating_point():
-            tensor = tensor.to(dtype or torch.get_default_dtype())
-    else:
-        tensor = array.detach()
+    tensor = _from_numpy(array, what) if isinstance(array, np.ndarray) else array.detach()
+    if dtype is not None and (tensor.is_floating_point() or not target):
+        tensor = tensor.to(dtype)
+    elif isinstance(array, np.ndarray) and tensor.is_floating_point():
+        tensor = tensor.to(torch.get_default_dtype())
     if tensor.dim() == 0:
         raise ConfigError(f"the {what} is a single number, {shown(array)}. Give an array with one row a sample.")
     return tensor[:, None] if tensor.dim() == 1 and (tensor.is_floating_point() or not target) else tensor
+
+
+def _from_numpy(array: np.ndarray[Any, Any], what: str) -> torch.Tensor:
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(
+            f"the {what} is an array of {array.dtype}, which are no numbers. Give a mapping of columns, for "
+            'example from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
+        )
+    masked = masked_in(array)
+    if masked is not None:
+        raise ConfigError(f"the {what}: {masked}")
+    try:
+        return torch.from_numpy(np.ascontiguousarray(native(array)))
+    except TypeError as error:
+        raise ConfigError(f"the {what}: {untensored(array)}") from error
 
 
 class Picked:

@@ -130,7 +130,8 @@ def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Ite
             for sample in itertools.islice(iterator, wanted):
                 if not isinstance(sample, Sample | Label):
                     raise SampleError(
-                        f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target)"
+                        f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target), or "
+                        "make a stream of all the data, hl.streams.from_any(data)"
                     )
                 taken.append(sample if keeps else copied(sample))
         except BaseException as error:

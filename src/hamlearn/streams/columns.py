@@ -11,7 +11,7 @@ import numpy as np
 from hamlearn.errors import SampleError
 from hamlearn.streams.fields import is_missing, number, plain_numbers
 from hamlearn.streams.moments import Array
-from hamlearn.streams.places import Places, name_of, shared
+from hamlearn.streams.places import Places, name_of, names_again, shared
 from hamlearn.streams.values import shown
 
 SKIP: Any = object()
@@ -105,7 +105,7 @@ class Number(Column):
         self._n, self._sum = 0, 0.0
         self._indicates = missing == "indicate"
         self._means = missing in ("indicate", "mean")
-        self.entries = [name, f"{name} is missing"] if self._indicates else [name]
+        self.entries = [f"{name}", f"{name} is missing"] if self._indicates else [f"{name}"]
         self.numbers = [True, False] if self._indicates else [True]
         self._remedy = (
             f"If the column names categories, declare it: categories={{{name!r}: [...]}} lists them, "
@@ -241,8 +241,9 @@ class Category(Column):
 
     def load(self, state: Sequence[Any]) -> None:
         """Take up what `state` told."""
-        self.held, names = state
-        self.places.load(names)
+        held, names = state
+        self.held = None if held is None else name_of(held)
+        self.places.load(names_again(names))
 
 
 class Hashed(Category):

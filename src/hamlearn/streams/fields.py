@@ -12,13 +12,14 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.moments import Array
 from hamlearn.streams.values import number_in, shown
 
-_MISSING = frozenset({"", "na", "n/a", "nan", "null", "none", "?"})
+_WORDS = ("", "na", "n/a", "nan", "null", "none", "?")
+_MISSING = frozenset({*_WORDS, *(word.encode() for word in _WORDS)})
 _TRUTH = {"true": 1.0, "false": 0.0}
 
 
 def is_missing(cell: Any) -> bool:
     """Whether a cell says that there is nothing in it."""
-    if isinstance(cell, str):
+    if isinstance(cell, str | bytes):
         return cell.strip().lower() in _MISSING
     # Not a number, and not a time, differ from themselves.
     return cell is None or (isinstance(cell, float | np.floating | np.datetime64) and bool(cell != cell))

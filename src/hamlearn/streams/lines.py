@@ -99,6 +99,20 @@ class Lines:
         cr, lf = re.escape(self._cr), re.escape("\n".encode(encoding))
         self._end = re.compile(cr + lf + b"|" + lf + b"|" + cr)
 
+    def between(self, start: int) -> bool:
+        """Whether the file, whose text begins at byte `start`, is between two lines; it stays where it is.
+
+        A last line without an end is one, also where its end was written later.
+        """
+        length = self.offset - start
+        if length <= 0 or length % self._unit:
+            return length == 0
+        self._file.seek(self.offset - self._unit)
+        before, after = self._file.read(self._unit), self._file.read(self._unit)
+        self._file.seek(self.offset)
+        ends = (self._cr, "\n".encode(self._encoding))
+        return before in ends or after in (b"", *ends)
+
     def __iter__(self) -> Lines:
         return self
 

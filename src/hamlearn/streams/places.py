@@ -2,25 +2,59 @@
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+import numpy as np
+import torch
+
 from hamlearn.errors import ConfigError
 from hamlearn.streams.values import shown
+
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 
 
 def name_of(value: Any) -> str:
     """A category as a text, the same whether it comes from a file or from Python.
 
+    A whole number is written without a point, also where a file has it as 3.0: that is how pandas writes whole
+    numbers of a column with gaps. All other texts stay as they are, so that 01234 and 1234 are two categories.
+
     Example:
-        >>> [name_of(value) for value in (" north ", True, "FALSE", 3, 3.0, 2.5)]
-        ['north', 'true', 'false', '3', '3', '2.5']
+        >>> [name_of(value) for value in (" north ", True, "FALSE", b"west", 2.5, "1.50", "01234")]
+        ['north', 'true', 'false', 'west', '2.5', '1.50', '01234']
+        >>> [name_of(value) for value in (3, 3.0, "3", "3.0", torch.tensor(3))]
+        ['3', '3', '3', '3', '3']
     """
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        value = value.item()
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    if isinstance(value, float | np.floating) and value.is_integer():
         value = int(value)
     text = str(value).strip()
+    whole = _WHOLE.fullmatch(text)
+    if whole is not None:
+        return "0" if whole[1] == "-0" else whole[1]
     return text.lower() if text.lower() in ("true", "false") else text
+
+
+def names_again(names: Iterable[str]) -> list[str]:
+    """Names out of a checkpoint, as `name_of` writes them; one that would be written as another stays as it is.
+
+    Example:
+        >>> names_again(["north", "1.0", "2.0", "2"])
+        ['north', '1', '2.0', '2']
+    """
+    found = list(names)
+    taken, again = set(found), []
+    for name in found:
+        written = name_of(name)
+        again.append(name if written in taken else written)
+        taken.add(written)
+    return again
 
 
 def shared(value: Hashable, count: int) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,9 +23,16 @@ from hamlearn.streams.units import Unit, unit_or_auto
 from hamlearn.streams.values import Spec, TensorSpec, shown
 
 
-def column_names(names: str | Sequence[str] | None) -> list[str]:
-    """None, one or several columns, as a list."""
-    return [] if names is None else [names] if isinstance(names, str) else list(names)
+def column_names(names: Any) -> list[str]:
+    """None, one or several columns, as a list; pandas calls columns by whole numbers where nobody has named them.
+
+    Example:
+        >>> column_names("x"), column_names(["x", "y"]), column_names(3)
+        (['x'], ['x', 'y'], [3])
+    """
+    if names is None:
+        return []
+    return list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
 
 
 def others_than(
@@ -168,6 +176,8 @@ class TableStream(Stream):
         """What a sample is called; `None` where it has no name."""
         if is_missing(cell):
             return None
+        if isinstance(cell, np.integer):
+            return int(cell)
         if isinstance(cell, bool) or not isinstance(cell, str | int):
             raise SampleError(
                 f"{where}: column {self._id!r} holds {shown(cell)}, neither a text nor a whole number."

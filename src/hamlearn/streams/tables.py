@@ -51,7 +51,9 @@ def csv(
         time: The column of time stamps: numbers, or datetimes in ISO format or in `time_format`. Each
             sample then carries the true time since the last one that was yielded.
         classes: Names of the classes of the target column, in order; or how many may be found on the way, which
-            then are in the order in which they came.
+            then are in the order in which they came. A word that says that a cell is missing (NA, null, none, ?)
+            is a class where it is named here; it is not found on the way, but counts as missing, which is logged
+            once.
         missing: What a missing input cell (empty, NA, NaN, null, none, ?) gets: `"raise"` an error, `"skip"`
             the row, `"hold"` the column's last value (rows before the first value are skipped), the `"mean"`
             of all before (0 at first), `"indicate"` (the mean, and a further entry that is 1 where the cell is
@@ -66,7 +68,8 @@ def csv(
         encoding: Of the file; `None` is what its byte-order mark says, and UTF-8 where it has none.
         dtype: Of inputs and numeric targets; `None` is torch's default.
         categories: Input columns of categories, which become one entry a category, 1 for the present one. For each
-            column its categories in order; or how many may be found on the way.
+            column its categories in order; or how many may be found on the way. As names of categories and of
+            classes, the cells 3 and 3.0 and Python's numbers 3 and 3.0 are one; 03 is another.
         hashed: Input columns of many categories, which share so many entries by a checksum of their names.
         id: The column of names by which labels that come later call their samples. A row without a target is
             then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
@@ -195,7 +198,14 @@ class CsvStream(TableStream):
                 "are missing. Give it the file that it was saved with."
             )
         file.seek(self._offset)
-        return Lines(file, self._encoding, self._offset, self._line)
+        lines = Lines(file, self._encoding, self._offset, self._line)
+        if not lines.between(self._start):
+            raise StreamError(
+                f"no row of {self._path.name} begins at byte {self._offset}, where the stream stood: the file was "
+                "changed before that place since, or its last row was not whole yet. Give it the file that it was "
+                "saved with, or read this one from its beginning."
+            )
+        return lines
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
         if self._time is not None:

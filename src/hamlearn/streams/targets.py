@@ -11,7 +11,8 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.fields import is_missing, number, plain_numbers
-from hamlearn.streams.places import Places, name_of, to_places
+from hamlearn.streams.places import Places, name_of, names_again, to_places
+from hamlearn.streams.units import logger
 from hamlearn.streams.values import TensorSpec, shown
 
 
@@ -31,6 +32,7 @@ class Targets:
         self.names, self._dtype, self._largest = list(names), dtype, largest
         if classes is not None and len(self.names) != 1:
             raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(self.names)}.")
+        self._told = False
         self.places: Places | None = None if classes is None else to_places(classes, "classes")
         self._remedy = (
             "If it names classes, say so: classes=[...] lists them, classes=8 finds up to 8 on the way. "
@@ -51,7 +53,7 @@ class Targets:
         return TensorSpec((len(self.names),), self._dtype) if self.names else None
 
     def read(self, cells: Sequence[Any], where: str) -> Any:
-        """A class, numbers, or `None` where one is missing; nothing changes."""
+        """A class, numbers, or `None` where one is missing; nothing that is known of the classes changes."""
         if self.places is None:
             values = [
                 number(cell, name, where, self._largest, self._remedy)
@@ -62,6 +64,7 @@ class Targets:
         if name in self.places.index:
             return name
         if name is None or is_missing(cells[0]):
+            self._tell(name if isinstance(cells[0], str | bytes) else None, where)
             return None
         if self.places.has_room(name):
             return name
@@ -70,6 +73,19 @@ class Targets:
         raise SampleError(
             f"{where}: column {self.names[0]!r} holds {shown(name)}, which is "
             f'{given if self.places.fixed else full}, or leave such rows out with bad="skip".'
+        )
+
+    def _tell(self, word: str | None, where: str) -> None:
+        """Say once that a word counts as missing, where it may be meant as a class that is found on the way."""
+        if self._told or not word or self.places is None or self.places.fixed:
+            return
+        if not where:
+            raise SampleError(f"{shown(word)} is told of when its row is read by itself.")
+        self._told = True
+        logger.warning(
+            "%s: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
+            where,
+            word,
         )
 
     def write(self, value: Any) -> Tensor | None:
@@ -121,4 +137,4 @@ class Targets:
     def load(self, names: Sequence[str]) -> None:
         """Take up the classes that were found before."""
         if self.places is not None:
-            self.places.load(names)
+            self.places.load(names_again(names))

@@ -16,7 +16,7 @@ from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.clock import Clock, Stamp
 from hamlearn.streams.dates import since_1970
 from hamlearn.streams.units import FIRST, Unit, ahead, unit_or_auto
-from hamlearn.streams.values import Spec, to_tensors
+from hamlearn.streams.values import Spec, native, to_tensors
 
 
 def timed(
@@ -153,16 +153,16 @@ class TimedStream(Stream):
 
 
 def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
-    """Columns as tensors, in the memory that they have; `None` where their rows are to be looked at one by one."""
+    """Columns as tensors, in their own memory if that can be; `None` where rows are to be looked at one by one."""
     tensors = []
     for column in columns:
         if type(column) is torch.Tensor and is_dense(column) and column.dim() and not column.requires_grad:
             tensors.append(column)
         elif type(column) is np.ndarray and column.ndim and column.dtype.kind in "biuf":
             try:
-                tensors.append(torch.as_tensor(column))
+                tensors.append(torch.as_tensor(native(column)))
             except (TypeError, ValueError):
-                # Its bytes are in another order, or it runs backwards through its memory.
+                # PyTorch has no such type, or it runs backwards through its memory.
                 return None
         else:
             return None

@@ -14,6 +14,9 @@ import torch
 from hamlearn.errors import SampleError
 from hamlearn.sample import Label, Sample, Tree
 
+NUMBERS = (float, int, np.number, np.bool_)
+"""What is a number by itself, of Python's and of NumPy's."""
+
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
@@ -76,8 +79,8 @@ def tree_map(fn: Callable[[Any], Any], tree: Tree) -> Any:
 def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
     """Numbers, arrays and lists of numbers become tensors; tuples and dicts are kept as pytrees.
 
-    Floats that are not tensors yet take `dtype` (torch's default where `None`), so that a list of Python
-    numbers fits a network without a word about types.
+    Floats that are not tensors yet take `dtype`; where it is `None`, those of NumPy keep their type, and those of
+    Python take torch's default.
 
     Raises:
         SampleError: Something among them is no number, or of a type that PyTorch does not have.
@@ -95,6 +98,9 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
 
 
 def _tensor(value: Any) -> torch.Tensor:
+    masked = masked_in(value)
+    if masked is not None:
+        raise SampleError(masked)
     try:
         tensor = torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
         require_whole(tensor, value)
@@ -109,8 +115,9 @@ def _tensor(value: Any) -> torch.Tensor:
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """An array with its bytes in the order of this machine, as PyTorch wants them; itself where they are."""
-    return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))
+    """An array as PyTorch wants it, its bytes in the order of this machine and writable; itself where it is so."""
+    fit = array.dtype.isnative and array.flags.writeable
+    return array if fit else array.astype(array.dtype.newbyteorder("="))
 
 
 def untensored(array: np.ndarray[Any, Any]) -> str:
@@ -124,6 +131,23 @@ def untensored(array: np.ndarray[Any, Any]) -> str:
     return (
         f"an array of {array.dtype} cannot be made a tensor: PyTorch has no such type. Give "
         f"array.astype({wanted}), or turn what is in it into numbers before."
+    )
+
+
+def masked_in(array: Any) -> str | None:
+    """What is wrong with an array of which entries are masked, and what to do; `None` where none is.
+
+    Example:
+        >>> masked_in(np.ma.masked_array([1.0, 2.0], [False, True])).partition(".")[0]
+        '1 of the 2 entries of the array are masked, and a tensor has no mask'
+        >>> masked_in(np.ma.masked_array([1.0, 2.0]))
+    """
+    if not np.ma.is_masked(array):
+        return None
+    return (
+        f"{np.ma.count_masked(array)} of the {array.size} entries of the array are masked, and a tensor has no "
+        "mask. Fill them, array.filled(0.0), or give the columns by name and say what a missing cell gets, "
+        'from_any({"x": array[:, 0], ...}, missing="mean").'
     )
 
 
@@ -141,11 +165,16 @@ def _is_hollow(value: Any, depth: int) -> bool:
 
 
 def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
-    """A `Sample` or a `Label` as it is; a pair as (u, target); anything else as an input without target."""
+    """A `Sample` or a `Label` as it is; a pair as (u, target); anything else as an input without target.
+
+    Floats that are not tensors yet take `dtype` (torch's default where `None`), so that rows of an array fit a
+    network without a word about types.
+    """
     if isinstance(item, Sample | Label):
         return item
+    dtype = dtype or torch.get_default_dtype()
     # A list of two numbers is a vector; a tuple of two, or a list of two that are not both numbers, is a pair.
-    numbers = isinstance(item, list) and all(isinstance(entry, float | int) for entry in item)
+    numbers = isinstance(item, list) and all(isinstance(entry, NUMBERS) for entry in item)
     if isinstance(item, tuple | list) and len(item) == 2 and not numbers:
         return Sample(to_tensors(item[0], dtype), to_tensors(item[1], dtype))
     return Sample(to_tensors(item, dtype))

@@ -61,7 +61,7 @@ def live(
         bad: What an item that is no sample gets (a line that is not JSON, is too long or cut short, a number that
             is not finite or too large, a time stamp that does not move forward): `"raise"` an error, or
             `"skip"`: it is left out, also where it would have ended a sequence, and counted in `bad`.
-        dtype: Of inputs in JSON; `None` is torch's default.
+        dtype: Of inputs in JSON, and of fractions in items that are no tensors; `None` is torch's default.
         target_dtype: Of targets in JSON; `None` keeps whole numbers whole.
         clock: Seconds, for items that do not say their time.
         timeout: Seconds that connecting, and closing a source that hangs, may take.
