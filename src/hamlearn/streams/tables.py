@@ -123,6 +123,8 @@ def _require_settings(delimiter: Any, time_format: str | None) -> None:
 class CsvStream(TableStream):
     """What `csv` returns. `skipped` counts the rows that were left out."""
 
+    _loaded = False
+
     def __init__(self, path: Path, delimiter: str, encoding: str | None, columns: tuple[Any, ...]) -> None:
         self._path, self._delimiter = path, delimiter
         self._header, self._encoding, self._start, self._first = self._read_header(encoding)
@@ -149,6 +151,7 @@ class CsvStream(TableStream):
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
+        self._loaded = True
         self._offset, self._line = int(cursor["offset"]), int(cursor["line"])
 
     def _read_header(self, encoding: str | None) -> tuple[list[str], str, int, int]:
@@ -199,12 +202,13 @@ class CsvStream(TableStream):
             )
         file.seek(self._offset)
         lines = Lines(file, self._encoding, self._offset, self._line)
-        if not lines.between(self._start):
+        if self._loaded and not lines.between(self._start):
             raise StreamError(
                 f"no row of {self._path.name} begins at byte {self._offset}, where the stream stood: the file was "
                 "changed before that place since, or its last row was not whole yet. Give it the file that it was "
                 "saved with, or read this one from its beginning."
             )
+        self._loaded = False
         return lines
 
     def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
