@@ -116,7 +116,8 @@ class Clock:
 
 def _still(stamp: Stamp, where: str, option: str) -> SampleError:
     return SampleError(
-        f"time stands still at {where}: it has the time stamp of its predecessor, {shown(stamp)}. Let such "
+        f"time stands still at {where}: it has the time stamp of its predecessor, {shown(stamp)}, or one that is "
+        "less than a quarter of a microsecond away, which dates cannot tell. Let such "
         "samples follow after a fixed step, for example ties=0.01 (units of time), give stamps of a finer "
         f'resolution, do without time stamps, or leave such samples out with {option}="skip".'
     )
@@ -200,7 +201,8 @@ def to_seconds(stamp: Stamp, where: str) -> float:
             seconds = float(stamp)
     except (TypeError, ValueError, OverflowError, RuntimeError) as error:
         raise SampleError(
-            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format."
+            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format; a "
+            "table reads texts of another form by time_format."
         ) from error
     if not math.isfinite(seconds):
         raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")
