@@ -51,7 +51,7 @@ class Result:
 
     Attributes:
         folder: Where its files are.
-        steps: Samples that were learned from, in all.
+        steps: Samples that were taken, in all, and labels that came after their samples.
         scores: Metrics over all of them.
         window: Metrics over the last `records.metric_window`.
         diverging: Since which sample the run diverges, as `record.Divergence` judges; `None` where it does not.

@@ -70,6 +70,11 @@ class Moments:
             start = stop
         return mean, spread
 
+    def now(self) -> tuple[Array, Array]:
+        """Mean and standard deviation of all rows so far."""
+        shift = self._sum / self.n
+        return self._center + shift, np.sqrt(np.maximum(self._square / self.n - shift * shift, 0.0))
+
     def _extend(self, rows: Array, mean: Array, spread: Array) -> None:
         if self.n == 0:
             self._center = rows[0].copy()

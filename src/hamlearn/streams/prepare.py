@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -19,6 +20,11 @@ from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.moments import Moments
 from hamlearn.streams.values import Spec, TensorSpec
+
+ENOUGH, STEPS = 32, 16
+"""Inputs after which a column is looked at, and how many steps of its type a standard deviation should have."""
+
+logger = logging.getLogger("hamlearn")
 
 
 def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
@@ -122,7 +128,30 @@ class StandardizedStream(Wrapper):
                 f"standardize has seen inputs of shape {self._shape}, and now one of {shape}: each entry has a "
                 "mean of its own. Give all inputs one shape."
             )
-        return self._scaled_by(self._moments, u)
+        before = self._moments.n
+        scaled = self._scaled_by(self._moments, u)
+        if before < ENOUGH <= self._moments.n:
+            self._tell_rounding(u.dtype)
+        return scaled
+
+    def _tell_rounding(self, dtype: torch.dtype) -> None:
+        """Say so where a column differs by little more than its numbers are rounded by."""
+        if not dtype.is_floating_point:
+            return
+        mean, spread = self._moments.now()
+        step = np.abs(mean) * torch.finfo(dtype).eps
+        # A column that never changes is told of only where whole numbers may be lost.
+        blurred = np.where(spread > 0, step * STEPS > spread, step > 0.5)
+        if blurred.any():
+            entry = int(blurred.argmax())
+            logger.warning(
+                "entry %d of the input is %.6g on average and varies by %.3g, of which %s keeps little. Take a "
+                "constant away from that column before, or read it with dtype=torch.float64",
+                entry,
+                mean[entry],
+                spread[entry],
+                dtype,
+            )
 
     def _scaled_by(self, moments: Moments, u: Tensor) -> Tensor:
         """The same by these moments, in which the inputs are counted."""
