@@ -129,3 +129,30 @@ def test_two_eager_runs_may_take_turns_with_one_iterator():
     one, other = own.run(stream), own.run(stream)
     seen = [next(run).sample.target.item() for run in (one, other, one, other)]
     assert seen == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_iterator_is_passed_over_up_to_the_place_of_a_checkpoint(kind, engine, tmp_path):
+    own, seen = learner(), []
+    for count, report in enumerate(own.run(KINDS[kind](), engine=engine), start=1):
+        seen.append((report.sample.u.item(), report.sample.target.item()))
+        if count == 300:
+            own.save(tmp_path / "saved")
+            break
+    later = learner()
+    later.load(tmp_path / "saved")
+    for report in later.run(KINDS[kind](), engine=engine, resume=True):
+        seen.append((report.sample.u.item(), report.sample.target.item()))
+    assert later.position == COUNT
+    assert seen == seen_in_one_run(kind)
+
+
+def test_two_iterators_may_take_turns_in_one_learner():
+    own, streams_of_two, seen = learner(), [samples(), samples()], []
+    for stream in streams_of_two * 2:
+        for count, report in enumerate(own.run(stream, engine="compiled"), start=1):
+            seen.append(report.sample.target.item())
+            if count == 3:
+                break
+    assert seen == [0.0, 1.0, 2.0] * 2 + [3.0, 4.0, 5.0] * 2

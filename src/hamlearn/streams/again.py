@@ -59,17 +59,22 @@ class Again:
 
     def _keep(self, item: Any) -> None:
         if not self.keeps:
-            self.settle(self.place + 1)
+            self._kept, self._first = [], self.place + 1
             return
         if len(self._kept) == MOST:
             self.settle(self._first + MOST // 2)
         self._kept.append(self._copy(item))
 
+    @property
+    def waiting(self) -> bool:
+        """Whether items that were read are still to come."""
+        return self.place < self._first + len(self._kept)
+
     def settle(self, until: int) -> None:
-        """Forget the items before number `until`, which nobody needs again."""
-        if until > self._first:
-            del self._kept[: until - self._first]
-            self._first = until
+        """Forget the items before number `until` that have been handed out, which nobody needs again."""
+        done = max(0, min(until, self.place) - self._first)
+        del self._kept[:done]
+        self._first += done
 
     def seek(self, place: int) -> None:
         """Go to the item of this number.

@@ -124,6 +124,11 @@ class SampleIterator(IterableStream):
         super().__init__(iterator, None, None)
         self.iterator = iterator
 
+    @property
+    def waiting(self) -> bool:
+        """Whether samples that were read of it have not been taken."""
+        return bool(self._again and self._again.waiting)
+
     def each(self) -> Iterator[Any]:
         """One sample after the other; several may take turns in asking for the next one."""
         again = self._again

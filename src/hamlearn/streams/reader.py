@@ -62,7 +62,7 @@ class Reader:
     def __init__(self) -> None:
         self.progress = Progress()
         self._stream: Any = None
-        self._iterator: Any = None
+        self._iterators: list[SampleIterator] = []
         self._source: Iterator[Block] | None = None
         self._size = 1
         self._held: Block | None = None
@@ -74,7 +74,13 @@ class Reader:
     def __getstate__(self) -> dict[str, Any]:
         # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
         place = self.progress._replace(loaded=self.state_dict())
-        gone = {"_source": None, "_held": None, "_stream": None, "_iterator": None, "_due": (None, None)}
+        gone: dict[str, Any] = {
+            "_source": None,
+            "_held": None,
+            "_stream": None,
+            "_iterators": [],
+            "_due": (None, None),
+        }
         return vars(self) | gone | {"progress": place}
 
     @property
@@ -316,9 +322,13 @@ class Reader:
         """The stream; an iterator as one that can go back to where a block began, the same in every run."""
         if hasattr(stream, "load_state_dict") or not isinstance(stream, Iterator):
             return stream
-        if self._iterator is None or self._iterator.iterator is not stream:
-            self._iterator = SampleIterator(stream)
-        return self._iterator
+        known = next((one for one in self._iterators if one.iterator is stream), None)
+        if known is None:
+            # Of those that were left, samples may wait here that nobody else can give.
+            self._iterators = [one for one in self._iterators if one.waiting]
+            known = SampleIterator(stream)
+            self._iterators.append(known)
+        return known
 
     def _too_short(self, missing: int) -> StreamError:
         return StreamError(
