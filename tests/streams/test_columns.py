@@ -1,6 +1,7 @@
 """Categories, gaps and classes: in files, in rows, in TOML and for River alike."""
 
 import json
+import logging
 import math
 import random
 from datetime import datetime
@@ -376,6 +377,7 @@ def test_names_of_a_checkpoint_keep_their_places_whatever_form_they_have():
 def test_a_class_that_looks_like_a_gap_is_told_of_once_and_is_a_class_where_it_is_named(
     tmp_path, caplog, word, size, of_file
 ):
+    caplog.set_level(logging.WARNING, "hamlearn")
     names = ["fraud", "", word, word, "fine"]
     path = tmp_path / "t.csv"
     path.write_text("x,y\n" + "".join(f"1,{name}\n" for name in names))
