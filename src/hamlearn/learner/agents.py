@@ -229,7 +229,7 @@ class Agents(SideBySide):
             now.before = [self.members[n].reader.progress for n in self.lanes.who]
             ran = None
             # Where the sample that was tried is wrong, the others go on when its member has been set aside.
-            self.engine.steps.recalls = False
+            self.engine.steps.recall(False)
             with contextlib.suppress(HamlearnError):
                 ran = self._run(sheet)
             if ran is None:
@@ -283,7 +283,7 @@ class Agents(SideBySide):
             with usual_modes():
                 now.undo()
                 if now.delivered:
-                    self.engine.steps.recalls = True
+                    self.engine.steps.recall(True)
                     self._run(now.passed.sheet.head(now.delivered))
                     self.repair = None
         self.round = None

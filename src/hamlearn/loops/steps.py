@@ -17,19 +17,23 @@ class Steps:
     A step is used again only while everything that its recording has read is as it was, or where what was done by
     it is done once more.
 
-    Attributes:
-        recalls: Whether each step is the one that was used last, whatever has changed since.
     """
 
     def __init__(self) -> None:
         self._made: dict[Any, deque[Made]] = {}
-        self._last: dict[Any, Made] = {}
-        self.recalls = False
+        self._used: dict[Any, Made] = {}
+        self._recalls = False
+
+    def recall(self, again: bool) -> None:
+        """Say whether what was done since this was last denied is done once more, whatever has changed since."""
+        self._recalls = again
+        if not again:
+            self._used = {}
 
     def get(self, key: Any, make: Callable[[], Made]) -> Made:
         """The step for `key`, made if there is none that still holds."""
-        if self.recalls and key in self._last:
-            return self._last[key]
+        if self._recalls and key in self._used:
+            return self._used[key]
         made = self._made.setdefault(key, deque(maxlen=_KEPT))
         found = next((step for step in made if step.reads.changed() is None), None)
         if found is None:
@@ -37,7 +41,7 @@ class Steps:
             made.appendleft(found)
         if found.failure is not None:
             raise found.failure
-        self._last[key] = found
+        self._used[key] = found
         return found
 
 

@@ -229,7 +229,8 @@ class PlannedRunner(BlockRunner, Generic[P]):
     engine: Any
 
     def _recall(self, again: bool) -> None:
-        self.again = self.engine.steps.recalls = again
+        self.again = again
+        self.engine.steps.recall(again)
 
     @keeps_mode
     def run(self, block: Block) -> Ahead | None:
