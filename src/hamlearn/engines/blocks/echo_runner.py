@@ -188,7 +188,12 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         if self.order.joined:
             met = [leaf.detach() for leaf in tokens[0].h]
             taken = Trial(lambda: None, self.parts.network)
+            before = [buffer.clone() for buffer in present]
             self.waiting = [self.engine.forward(met, spec, rows, fresh, block, taken).stretch]
+            # The tokens have changed the buffers when they came, and do so only once.
+            with torch.no_grad():
+                for buffer, was in zip(present, before, strict=True):
+                    buffer.copy_(was)
         else:
             h = [
                 torch.stack([leaf.detach() for leaf in leaves])
