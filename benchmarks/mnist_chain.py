@@ -25,8 +25,8 @@ from rich.table import Table
 from torch import Tensor, nn
 
 from benchmarks import _report
+from benchmarks._classification import Data, mnist_data
 from benchmarks._local_cuda import graphed
-from hamlearn.experiments._classification import Data, mnist_data
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner, Residual
 from hamlearn.sample import Sample

@@ -67,14 +67,6 @@ def test_an_unknown_benchmark_exits_with_two():
     assert invoke("bench", "nothing").exit_code == 2
 
 
-def test_the_locality_study_prints_a_table_and_writes_a_figure(tmp_path):
-    result = invoke("locality", "--quick", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
-    assert "BackPropagation" in plain(result.output)
-    assert (tmp_path / "locality.png").read_bytes().startswith(b"\x89PNG")
-    assert invoke("locality", "--one-pass", "6").exit_code == 2
-
-
 def test_help_teaches_the_commands():
     output = plain(invoke("--help").output)
     assert "reproduce" in output

@@ -254,7 +254,11 @@ def test_a_learning_rate_in_toml_is_that_of_sgd():
         (
             "sklearn",
             "experiments",
-            ["from hamlearn.cli import main", "sys.argv[1:] = ['locality', '--quick']", "main()"],
+            [
+                "from hamlearn.cli import main",
+                "sys.argv[1:] = ['reproduce', '--models', 'Linear', '--jobs', '1']",
+                "main()",
+            ],
         ),
     ],
 )

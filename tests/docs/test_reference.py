@@ -79,7 +79,7 @@ def test_the_command_reference_has_every_command_argument_and_option_that_help_s
     text = hook("generated").filled((DOCS / "reference" / "commands.md").read_text())
     shown = invoke("--help", env={"COLUMNS": "400"}).output
     names = re.findall(r"^│ (\w+) ", shown.partition("Commands")[2], re.MULTILINE)
-    assert {"run", "serve", "bench", "reproduce", "report", "watch", "locality"} <= set(names)
+    assert {"run", "serve", "bench", "reproduce", "report", "watch"} <= set(names)
     for name in names:
         _, found, section = text.partition(f"\n## hamlearn {name}\n")
         section = section.partition("\n## ")[0]

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from benchmarks import local as bench
-from hamlearn.experiments import locality
-from hamlearn.experiments._classification import mnist_data
+from benchmarks import locality
+from benchmarks._classification import mnist_data
 
 DATA = Path(os.environ.get("HAMLEARN_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_mnist = pytest.mark.skipif(

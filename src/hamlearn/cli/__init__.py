@@ -12,7 +12,7 @@ import typer
 from hamlearn._version import __version__
 from hamlearn.cli.measuring import bench
 from hamlearn.cli.running import report, run, serve, watch
-from hamlearn.cli.studies import locality, reproduce
+from hamlearn.cli.studies import reproduce
 from hamlearn.errors import HamlearnError, install
 
 __all__ = ["app", "main"]
@@ -40,7 +40,7 @@ def _options(
 
 
 # In the order in which `hamlearn --help` lists them.
-for _command in (reproduce, bench, run, serve, report, watch, locality):
+for _command in (reproduce, bench, run, serve, report, watch):
     app.command()(_command)
 
 
@@ -56,9 +56,9 @@ _REMEDIES = {
 _EXTRAS = {
     "sklearn": "experiments",
     "matplotlib": "experiments",
+    "pooch": "experiments",
     "requests": "experiments",
-    "urllib3": "experiments",
-    "platformdirs": "experiments",
+    "joblib": "experiments",
     "psutil": "bench",
     "torchdiffeq": "bench",
     "jax": "bench",

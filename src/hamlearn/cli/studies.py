@@ -1,4 +1,4 @@
-"""Commands that repeat the paper's experiments and study locality: reproduce, locality."""
+"""The command that repeats the paper's experiments: reproduce."""
 
 from __future__ import annotations
 
@@ -85,34 +85,6 @@ def reproduce(
         raise typer.Exit(130) from None
     if not passed:
         raise typer.Exit(1)
-
-
-def locality(
-    out: Annotated[Path, typer.Option(help="Folder for results and figure.")] = Path("out/locality"),
-    data: Annotated[
-        Path | None, typer.Option(help="Folder that holds mnist/*.gz; without it, digits only.")
-    ] = None,
-    one_pass: Annotated[
-        int | None, typer.Option(help="Instead: one pass over MNIST by a chain of this many layers.")
-    ] = None,
-    quick: Annotated[bool, typer.Option(help="A few hundred samples: checks that it works.")] = False,
-) -> None:
-    """Measure accuracy against groups, hold and alignment: what locality costs, and what it gains."""
-    from rich.console import Console
-    from rich.table import Table
-
-    study = importlib.import_module("hamlearn.experiments.locality")
-    if one_pass is not None and data is None:
-        raise typer.BadParameter("--one-pass reads MNIST: give --data, a folder that holds mnist/*.gz")
-    if one_pass is not None and data is not None:
-        found = {"MNIST, one pass": study.one_pass(out, data / "mnist", one_pass)["rows"]}
-    else:
-        found = study.run(out, None if data is None else data / "mnist", quick)
-    for name, rows in found.items():
-        table = Table("setting", "rate", "while learning", "on new samples", title=name)
-        for row in rows:
-            table.add_row(row["label"], f"{row['lr']:g}", f"{row['online']:.2%}", f"{row['test']:.2%}")
-        Console().print(table)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -5,15 +5,13 @@ import gzip
 import io
 import tarfile
 import zipfile
-from collections.abc import Iterable
 
 WORDS = ("good", "bad", "film", ".", "'s", "n't", "is", "it", "do")
 
 
-def idx(shape: list[int], body: bytes, mark: bytes = b"\0\0\x08") -> bytes:
-    return gzip.compress(
-        mark + bytes([len(shape)]) + b"".join(n.to_bytes(4, "big") for n in shape) + body, mtime=0
-    )
+def idx(shape: list[int], body: bytes) -> bytes:
+    lengths = b"".join(n.to_bytes(4, "big") for n in shape)
+    return gzip.compress(b"\0\0\x08" + bytes([len(shape)]) + lengths + body, mtime=0)
 
 
 def images(count: int = 120) -> tuple[bytes, bytes]:
@@ -22,57 +20,37 @@ def images(count: int = 120) -> tuple[bytes, bytes]:
     return idx([count, 28, 28], pixels), idx([count], bytes(n % 10 for n in range(count)))
 
 
-def table(rows: Iterable[tuple[str, str, str]], columns: Iterable[str] = ("text", "label", "experiment")) -> bytes:
+def table() -> bytes:
+    """Reviews of both classes, and two that are not of the experiment."""
     text = io.StringIO(newline="")
-    csv.writer(text).writerows([columns, *rows])
-    return text.getvalue().encode()
+    rows = [(f'A {"good" if label else "bad"} film, "{n}".', label, 1) for n in range(50) for label in (0, 1)]
+    csv.writer(text).writerows([("text", "label", "experiment"), ("not", 1, 0), *rows, ("not", 0, 0)])
+    return gzip.compress(text.getvalue().encode())
 
 
-def rows(count: int = 50) -> list[tuple[str, str, str]]:
-    """Reviews of both classes, and one of each that is not of the experiment."""
-    chosen = [
-        (f'It\'s a {"good" if label else "bad"} film, "{n}".', str(label), "1")
-        for n in range(count)
-        for label in (0, 1)
-    ]
-    return [*chosen, ("not for us", "1", "0"), ("nor this", "0", "0")]
-
-
-def vectors(words: Iterable[str] = WORDS, size: int = 50) -> bytes:
+def vectors() -> bytes:
     """A file in GloVe's form; word n has n + 0.5 everywhere."""
-    return "".join(f"{word}{f' {n}.5' * size}\n" for n, word in enumerate(words)).encode()
+    return "".join(f"{word}{f' {n}.5' * 50}\n" for n, word in enumerate(WORDS)).encode()
 
 
-def tar(members: Iterable[tuple[str, bytes]], links: Iterable[tuple[str, str]] = ()) -> bytes:
+def tar() -> bytes:
+    """The reviews that are wanted, others around them, and a member whose name leads elsewhere."""
+    members = {"../evil": b"x", "aclImdb/test/pos/0_9.txt": b"a test", "aclImdb/train/unsup/0_0.txt": b"no"}
+    for kind, word in (("pos", "good"), ("neg", "bad")):
+        for number in range(0, 12500, 125):
+            members[f"aclImdb/train/{kind}/{number}_{number % 7}.txt"] = f"{word} film {number}".encode()
     packed = io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-        for name, target in links:
-            link = tarfile.TarInfo(name)
-            link.type, link.linkname = tarfile.SYMTYPE, target
-            archive.addfile(link)
-        for name, content in members:
+        for name, content in members.items():
             member = tarfile.TarInfo(name)
             member.size = len(content)
             archive.addfile(member, io.BytesIO(content))
     return packed.getvalue()
 
 
-def archive() -> list[tuple[str, bytes]]:
-    """The reviews that are wanted, and others around them."""
-    members = [
-        ("aclImdb/README", b"about"),
-        ("aclImdb/test/pos/0_9.txt", b"a test"),
-        ("aclImdb/train/unsup/0_0.txt", b"no"),
-    ]
-    for kind, word in (("pos", "good"), ("neg", "bad")):
-        for number in range(0, 12500, 125):
-            members.append((f"aclImdb/train/{kind}/{number}_{number % 7}.txt", f"{word} film {number}".encode()))
-    return members
-
-
-def zipped(name: str, content: bytes) -> bytes:
+def zipped() -> bytes:
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("glove.6B.100d.txt", b"another")
-        archive.writestr(name, content)
+        archive.writestr("glove.6B.50d.txt", vectors())
     return packed.getvalue()

@@ -1,9 +1,6 @@
 """Data of the paper's experiments: embedded, official, or from a folder."""
 
-from hamlearn.experiments.data._dataset import Dataset
-from hamlearn.experiments.data._download import Remote
-from hamlearn.experiments.data._files import Checksum
-from hamlearn.experiments.data._load import Name, load
-from hamlearn.experiments.data._official import OFFICIAL, Places, cache_folder, download
+from hamlearn.experiments.data.cache import OFFICIAL, Remote, cache_folder, download
+from hamlearn.experiments.data.datasets import Dataset, Name, load
 
-__all__ = ["OFFICIAL", "Checksum", "Dataset", "Name", "Places", "Remote", "cache_folder", "download", "load"]
+__all__ = ["OFFICIAL", "Dataset", "Name", "Remote", "cache_folder", "download", "load"]

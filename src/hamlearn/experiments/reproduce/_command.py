@@ -24,7 +24,7 @@ from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.reproduce import figures, files, page, results, tables
 from hamlearn.experiments.reproduce.job import Job
 from hamlearn.experiments.reproduce.plan import Settings, plan
-from hamlearn.experiments.reproduce.pool import work_off
+from hamlearn.experiments.reproduce.pool import train_all
 from hamlearn.experiments.reproduce.results import Row
 from hamlearn.experiments.reproduce.store import Store
 
@@ -101,7 +101,7 @@ def _train(jobs: Sequence[Job], store: Store, processes: int, console: Console) 
         # Backwards, since the long runs, of recurrent nets and in float64, come last in the tables.
         order = [job for job in reversed(todo) if job.part == "paper"]
         order += [job for job in todo if job.part != "paper"]
-        with contextlib.closing(work_off(order, store, processes)) as finished:
+        with contextlib.closing(train_all(order, store, processes)) as finished:
             for k, job in enumerate(finished, start=1):
                 progress.update(
                     task, advance=1, description=f"{job.model} {job.scenario.name} {job.how} {job.dtype}"

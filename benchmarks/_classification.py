@@ -10,8 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from hamlearn.errors import ConfigError, install
-from hamlearn.experiments.data._idx import mnist
+from hamlearn.experiments.data.official import mnist_split
 from hamlearn.sample import Sample
 
 
@@ -36,10 +35,8 @@ class Data:
 
 def digits(seed: int = 0) -> Data:
     """scikit-learn's handwritten digits in random order, a fifth kept for the test."""
-    try:
-        from sklearn.datasets import load_digits
-    except ImportError as error:
-        raise ConfigError(f"the digits come with scikit-learn: {install('experiments')}") from error
+    from sklearn.datasets import load_digits
+
     bunch = load_digits()
     u = torch.tensor(bunch.data, dtype=torch.float32) / 16
     u, target = (u - u.mean()) / u.std(), torch.tensor(bunch.target)
@@ -49,8 +46,8 @@ def digits(seed: int = 0) -> Data:
 
 
 def mnist_data(folder: str | Path) -> Data:
-    """MNIST from its official files."""
-    (u, target), (test_u, test_target) = mnist(folder), mnist(folder, "t10k")
+    """MNIST from a folder that holds `mnist/` with the official files."""
+    (u, target), (test_u, test_target) = mnist_split(folder, "train"), mnist_split(folder, "t10k")
     return Data("mnist", _scaled(u), target, _scaled(test_u), test_target)
 
 

@@ -1,7 +1,12 @@
-"""The study of locality: how much accuracy each degree of it costs, next to BackPropagation at its best rate."""
+"""Accuracy against groups, hold and alignment of a local learner, next to BackPropagation at its best rate.
+
+`python -m benchmarks.locality` takes the digits of scikit-learn. With `--data DIR` it takes MNIST as well, from a
+folder that holds `mnist/`. `--data DIR --one-pass 6` compares one pass over all of MNIST, by a chain of six layers.
+"""
 
 from __future__ import annotations
 
+import argparse
 import json
 import statistics
 from collections.abc import Iterable, Sequence
@@ -10,9 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from rich.console import Console
+from rich.table import Table
 from torch import Tensor, nn
 
-from hamlearn.experiments._classification import Data, chain, digits, mnist_data
+from benchmarks._classification import Data, chain, digits, mnist_data
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
 from hamlearn.sample import Sample
@@ -112,7 +119,7 @@ def run(out: Path, data: str | Path | None = None, quick: bool = False) -> dict[
 
     Args:
         out: Folder for the results.
-        data: Folder with the files of MNIST; `None` leaves MNIST out.
+        data: Folder that holds `mnist/`; `None` leaves MNIST out.
         quick: A few hundred samples, to see that all works.
     """
     out.mkdir(parents=True, exist_ok=True)
@@ -145,7 +152,7 @@ def one_pass(
 
     Args:
         out: Folder for the results.
-        data: Folder with the files of MNIST.
+        data: Folder that holds `mnist/`.
         depth: Layers of the chain, of 128 neurons each.
         rates: Learning rates to try.
     """
@@ -173,3 +180,30 @@ def _draw(found: dict[str, list[dict[str, Any]]], path: Path) -> None:
         axes.invert_yaxis()
         axes.set(xlabel="test accuracy (%)", xlim=(0, 110), title=name)
     figure.savefig(path, dpi=120)
+
+
+def main() -> None:
+    """The command: measures, writes results, prints tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("out/locality"), help="folder for results and figure")
+    parser.add_argument("--data", type=Path, help="folder that holds mnist/*.gz; without it, digits only")
+    parser.add_argument(
+        "--one-pass", type=int, metavar="LAYERS", help="instead: one pass over MNIST; needs --data"
+    )
+    parser.add_argument("--quick", action="store_true", help="a few hundred samples: checks that it works")
+    given = parser.parse_args()
+    if given.one_pass is not None:
+        if given.data is None:
+            parser.error("--one-pass reads MNIST: give --data, a folder that holds mnist/*.gz")
+        found = {"MNIST, one pass": one_pass(given.out, given.data, given.one_pass)["rows"]}
+    else:
+        found = run(given.out, given.data, given.quick)
+    for name, rows in found.items():
+        table = Table("setting", "rate", "while learning", "on new samples", title=name)
+        for row in rows:
+            table.add_row(row["label"], f"{row['lr']:g}", f"{row['online']:.2%}", f"{row['test']:.2%}")
+        Console().print(table)
+
+
+if __name__ == "__main__":
+    main()
