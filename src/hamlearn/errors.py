@@ -103,6 +103,22 @@ class CheckpointError(HamlearnError, ValueError):
     """
 
 
+class AuditError(HamlearnError, RuntimeError):
+    """A compiled step has led elsewhere than the eager step; the block that was to come has not been taken.
+
+    One step in 64 blocks is compared. A compiled step is a pure function of weights, buffers, state and sample:
+    what else it reads (an object, a file, the entries of a dict) is fixed when it is recorded.
+
+    What to do: call `learner.recompile()` after a change of what the step reads, hold the value as a number in an
+    attribute of the module or as a buffer, or run with `engine="eager"`.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> issubclass(hl.errors.AuditError, hl.errors.HamlearnError)
+        True
+    """
+
+
 class RankError(HamlearnError, RuntimeError):
     """Another rank died, hangs, cannot be reached or is out of step: the ranks cannot continue together.
 

@@ -440,7 +440,7 @@ def test_a_weight_with_a_hook_goes_on_eagerly_and_an_attribute_that_changes_is_f
     problem = regression()
     learner = problem.learner()
     learner.network.output.weight.register_hook(lambda g: 0 * g)
-    with pytest.warns(RuntimeWarning, match="has a hook"):
+    with pytest.warns(RuntimeWarning, match="has hooks"):
         list(learner.run(problem.samples, engine="compiled"))
     module = nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1)).double()
     problem = Problem(hl.Network.feedforward(module), problem.loss, hl.Hyper(eta=0.0), problem.samples)

@@ -1,7 +1,5 @@
 """Graphs are made pure node by node where that is plainly right, and by PyTorch's own means elsewhere."""
 
-import sys
-
 import pytest
 import torch
 
@@ -202,25 +200,6 @@ def test_either_way_the_pure_graph_computes_what_the_function_does(function):
     graph = pure_graph(function, given(0))
     assert not any(writes(node) for node in graph.graph.nodes)
     same(function, graph)
-
-
-def test_a_trace_function_hears_of_what_is_recorded_and_not_of_how_pytorch_records_it():
-    x, w = given(0)
-    pure_graph(several_written_at_once, [x, w])  # what is imported on the first use is not what is asked for
-    heard = []
-
-    def trace(frame, event, arg):
-        heard.append((str(frame.f_globals.get("__name__")).partition(".")[0], frame.f_code.co_name))
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        pure_graph(several_written_at_once, [x, w])
-        assert sys.gettrace() is trace
-    finally:
-        sys.settrace(before)
-    assert ("tests", "several_written_at_once") in heard
-    assert not {("hamlearn", "_noted"), ("torch", "proxy_call"), ("torch", "_cached_dispatch_impl")} & set(heard)
 
 
 @either_way

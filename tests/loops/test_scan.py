@@ -109,18 +109,18 @@ def test_a_step_may_differentiate() -> None:
     torch.testing.assert_close(scan(step, start, xs), by_steps(step, start, xs), rtol=1e-12, atol=1e-12)
 
 
-def test_what_a_step_closes_over_is_read_anew_when_it_has_changed() -> None:
-    weight, gain = torch.eye(3).double(), {"value": 1.0}
+def test_tensors_and_numbers_that_a_step_closes_over_are_those_of_the_call() -> None:
+    weight, gain = torch.eye(3).double(), 1.0
 
     def step(h: Tensor, x: Tensor) -> tuple[Tensor, None]:
-        return gain["value"] * (weight @ h) + x, None
+        return gain * (weight.t() @ h) + x, None
 
     start, xs = torch.ones(3).double(), torch.ones(4, 3).double()
     assert scan(step, start, xs)[1] is None
     assert scan(step, start, xs)[0].tolist() == [5.0] * 3
     weight.mul_(2)
     assert scan(step, start, xs)[0].tolist() == [31.0] * 3
-    gain["value"] = 0.5
+    gain = 0.5
     assert scan(step, start, xs)[0].tolist() == [5.0] * 3
 
 

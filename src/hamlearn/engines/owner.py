@@ -31,6 +31,28 @@ class Owner(SavableLearner):
             self._blocks.count()
         return self._reader.position
 
+    def recompile(self) -> None:
+        """Record the step again at the next compiled block.
+
+        A compiled step is recorded once. It is recorded again by itself if a shape, a mode, a parameter or a plain
+        number that it reads has changed; call this after a change of anything else that it reads, such as an entry
+        of a dict.
+
+        Example:
+            >>> import torch, hamlearn as hl
+            >>> scale = {"loss": 1.0}
+            >>> loss = lambda y, target: scale["loss"] * torch.nn.functional.mse_loss(y, target)
+            >>> learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), loss)
+            >>> trace = learner.scan(torch.ones(4, 1, 1), target=torch.ones(4, 1, 1))
+            >>> scale["loss"] = 0.0
+            >>> learner.recompile()
+            >>> learner.scan(torch.ones(4, 1, 1), target=torch.ones(4, 1, 1)).loss
+            tensor([0., 0., 0., 0.])
+        """
+        self._settle()
+        if self._blocks is not None:
+            self._blocks.recompile()
+
     @abstractmethod
     def step(self, sample: Any) -> Any:
         """Take one sample eagerly."""

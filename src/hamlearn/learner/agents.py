@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -13,7 +12,7 @@ from hamlearn.engines.lanes.agent_reports import AgentsReport, Passed
 from hamlearn.engines.lanes.agent_runs import SideBySide
 from hamlearn.engines.lanes.agent_sheet import Sheet
 from hamlearn.engines.recorded import UnsupportedError
-from hamlearn.errors import HamlearnError, StreamError
+from hamlearn.errors import AuditError, HamlearnError, StreamError
 from hamlearn.learner.learner import Learner
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.blocks import Block
@@ -227,11 +226,14 @@ class Agents(SideBySide):
             rows = [blocks[n] if n in blocks and n not in now.alone else None for n in self.lanes.who]
             sheet = Sheet.of(rows, count, self.lanes.layout)
             now.before = [self.members[n].reader.progress for n in self.lanes.who]
-            ran = None
             # Where the sample that was tried is wrong, the others go on when its member has been set aside.
-            self.engine.steps.recall(False)
-            with contextlib.suppress(HamlearnError):
+            self.engine.steps.pin(False)
+            try:
                 ran = self._run(sheet)
+            except AuditError:
+                raise
+            except HamlearnError:
+                ran = None
             if ran is None:
                 self.make_whole()
                 self._give(blocks)
@@ -283,7 +285,7 @@ class Agents(SideBySide):
             with usual_modes():
                 now.undo()
                 if now.delivered:
-                    self.engine.steps.recall(True)
+                    self.engine.steps.pin(True)
                     self._run(now.passed.sheet.head(now.delivered))
                     self.repair = None
         self.round = None

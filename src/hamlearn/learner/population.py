@@ -175,6 +175,14 @@ class Population(PopulationSaving):
         """Members that the last run has set aside, and why; each is as it was before the sample it failed at."""
         return {} if self._agents is None else dict(self._agents.aside)
 
+    def recompile(self) -> None:
+        """Record the step of all members again at the next compiled block; see `Learner.recompile`."""
+        self._blocks.settle()
+        self._blocks.recompile()
+        if self._agents is not None:
+            self._agents.settle()
+            self._agents.engine.steps.clear()
+
     def step(self, sample: Sample) -> PopulationReport:
         """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
         if not isinstance(sample, Sample | Label):

@@ -38,7 +38,8 @@ class CudaLoop:
 
     def __init__(self, kernel: Kernel, device: torch.device) -> None:
         self.kernel = kernel
-        self.constants = [tensor.to(device) for tensor in kernel.constants]
+        # Those on the GPU are read at each call, as the eager step would; numbers on the CPU are copied once.
+        self.constants = [tensor if tensor.is_cuda else tensor.to(device) for tensor in kernel.constants]
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         code = nvrtc.compiled(kernel.source, torch.cuda.get_device_capability(self.device))
         self._context = _context(self.device.index)
@@ -62,7 +63,8 @@ class CudaLoop:
             )
             for shape, dtype in kernel.results
         ]
-        tensors = [*carry, *samples, *constants, *self.constants, *results]
+        held = [tensor.detach().contiguous() for tensor in self.constants]
+        tensors = [*carry, *samples, *constants, *held, *results]
         for tensor in tensors:
             if tensor.get_device() != device.index or not tensor.is_contiguous():
                 raise ValueError(

@@ -70,7 +70,9 @@ class Loop:
             torch.empty((steps, groups, *shape, lanes) if laned else (steps, *shape), dtype=dtype)
             for shape, dtype, laned in self.program.results
         ]
-        memory = (carry, samples, [*constants, *self.program.constants], results)
+        # Tensors that the step holds by itself are read as they are now, as the eager step would.
+        held = [tensor.detach().contiguous() for tensor in self.program.constants]
+        memory = (carry, samples, [*constants, *held], results)
         pointers = [_pointers(tensors) for tensors in memory]
 
         def run(first: int, last: int) -> None:

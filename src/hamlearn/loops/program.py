@@ -104,7 +104,7 @@ class Translation:
         self.own = [value for name, value, _ in self.inputs if name[0] == PREFIX["carry"]]
         for position, node in enumerate(self.nodes):
             if node.op == "get_attr":
-                tensor = operator.attrgetter(str(node.target))(self.module).detach().contiguous()
+                tensor = operator.attrgetter(str(node.target))(self.module)
                 self.values[node] = self._input("constant", counts["constant"], tensor, False)
                 counts["constant"] += 1
                 self.constants.append(tensor)

@@ -46,6 +46,8 @@ def unpurifiable(graph: fx.Graph) -> str | None:
             return f"{node.target} gives a tensor other memory"
         if _parted(node) is not None and _is_written(node) and _whole_is_used(node):
             return f"{node.args[0].target} gives parts that are written, while the whole is used too"
+        if writes(node) and any(_root(each).op == "get_attr" for each in _written(node)):
+            return "it writes to a tensor that it holds by itself: register that as a buffer"
         if writes(node) and _writes_to_itself_twice(node):
             return f"{node.target} writes to a tensor whose entries share memory, as those of expand do"
         if writes(node) and _overlaps(node):
@@ -55,12 +57,15 @@ def unpurifiable(graph: fx.Graph) -> str | None:
 
 def _writes_to_itself_twice(node: fx.Node) -> bool:
     """Whether one number in memory stands in several places of a tensor that is written to."""
-    told = zip(node.args, schema(node.target).arguments, strict=False)
-    written = [
-        given for given, argument in told if argument.alias_info is not None and argument.alias_info.is_write
-    ]
-    tensors = [given.meta["val"] for given in written if isinstance(given, fx.Node)]
+    tensors = [each.meta["val"] for each in _written(node)]
     return any(0 in _strides_of(tensor) for tensor in tensors if isinstance(tensor, Tensor))
+
+
+def _written(node: fx.Node) -> list[fx.Node]:
+    """The tensors that a call writes to, one by one."""
+    told = zip(node.args, schema(node.target).arguments, strict=False)
+    given = [each for each, argument in told if argument.alias_info is not None and argument.alias_info.is_write]
+    return [each for each in given if isinstance(each, fx.Node)]
 
 
 def _strides_of(tensor: Tensor) -> list[int]:

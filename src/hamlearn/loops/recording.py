@@ -17,11 +17,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hamlearn._base.torch_private import aten as private_aten
 from hamlearn._base.torch_private import decompositions
 from hamlearn._base.torch_private import traced as traced_by_pytorch
-from hamlearn.loops.alone import alone, uninterrupted
 from hamlearn.loops.operations import known
 from hamlearn.loops.outlines import Traced, traced
 from hamlearn.loops.purifying import purified, unpurifiable, writes
-from hamlearn.loops.unseen import aside, unseen
+from hamlearn.loops.tracing_lock import defer_sigint, tracing_lock
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
@@ -34,7 +33,7 @@ def pure_graph(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMo
     Raises:
         UnsupportedError: If the function cannot be recorded, with the reason.
     """
-    with alone(), uninterrupted():
+    with tracing_lock, defer_sigint():
         return _pure_graph(function, inputs)
 
 
@@ -84,19 +83,18 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
             warnings.simplefilter("ignore")
             # Attention in plain operations: its fused kernels have no loops.
             with sdpa_kernel(SDPBackend.MATH):
-                graph = traced(aside(function), inputs)
-            with unseen():
-                reason = unpurifiable(graph.graph)
-                if reason is not None:
-                    raise UnsupportedError(reason)
-                pure = purified(graph.graph, _apart())
-                if pure is None:
-                    graph = _functional(graph, inputs, _apart())
-                    pure = graph.graph
-                # Some operations, batch normalization among them, are taken apart into ones that write in place.
-                if any(writes(node) for node in pure.nodes):
-                    graph = _functional(Traced(graph.root, pure), inputs)
-                    pure = graph.graph
+                graph = traced(function, inputs)
+            reason = unpurifiable(graph.graph)
+            if reason is not None:
+                raise UnsupportedError(reason)
+            pure = purified(graph.graph, _apart())
+            if pure is None:
+                graph = _functional(graph, inputs, _apart())
+                pure = graph.graph
+            # Some operations, batch normalization among them, are taken apart into ones that write in place.
+            if any(writes(node) for node in pure.nodes):
+                graph = _functional(Traced(graph.root, pure), inputs)
+                pure = graph.graph
     except UnsupportedError:
         raise
     except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
@@ -13,12 +14,13 @@ from hamlearn._base import trees
 from hamlearn.errors import ConfigError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.faults import counted
+from hamlearn.loops.guards import Guards
 from hamlearn.loops.program import Kind
-from hamlearn.loops.reads import Reads
-from hamlearn.loops.recording import pure_graph
-from hamlearn.loops.steps import Made, Steps
+from hamlearn.loops.recording import held_by, pure_graph
+from hamlearn.loops.step_cache import CompiledStep, StepCache
+from hamlearn.loops.tracing_lock import tracing_lock
 from hamlearn.loops.values import C_TYPES, UnsupportedError
-from hamlearn.loops.verified import outputs, require_alike
+from hamlearn.loops.verified import audit, outputs, require_alike
 
 Carry = TypeVar("Carry")
 Step = Callable[[Any, Any], tuple[Any, Any]]
@@ -28,8 +30,8 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
     """Call `carry, y = step(carry, x)` for each x of `xs`, in one compiled loop, as `lax.scan` of JAX does.
 
     The step is recorded once for tensors of these shapes and types, with whatever derivatives it takes inside, and
-    becomes one C function, or one CUDA kernel, that runs over all of time. It is kept while everything that it has
-    read beyond its arguments is as it was, and recorded anew otherwise. What is given is not changed.
+    becomes one C function, or one CUDA kernel, that runs over all of time. It is recorded again if a number or a
+    mode that it reads has changed; all else is fixed, as with `jax.jit`. The arguments are not changed.
 
     Args:
         step: A pure function of tensors, from (carry, x) to (carry, y). It draws no random numbers, and what it
@@ -60,15 +62,19 @@ def scan(step: Callable[[Carry, Any], tuple[Carry, Any]], carry: Carry, xs: Any)
     inputs = [*given, *(row[0] for row in rows)]
     shapes = tuple((x.shape, x.dtype, x.device) for x in inputs)
     key = (shapes, str(carry_spec), str(x_spec), torch.is_grad_enabled())
-    made = _steps_of(step).get(key, lambda: _make(step, inputs, len(given), carry_spec, x_spec))
+    steps_of = _steps_of(step)
+    made = steps_of.get(key, lambda: _make(step, inputs, len(given), carry_spec, x_spec))
+    recorded: _Recorded = made.recorded
     if torch.is_grad_enabled():
-        _require_no_gradients([tensor for tensor, *_ in made.reads.tensors], "the step reads")
-    work = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in given]
-    results = made.loop(steps, work, [row.detach().contiguous() for row in rows], [])
-    y_spec, counts = made.recorded
-    if counts:
+        _require_no_gradients(recorded.held, "the step reads")
+    samples = [row.detach().contiguous() for row in rows]
+    if steps_of.audit_is_due(made):
+        audit(made, lambda: recorded.named(recorded.step(_copies(inputs))), lambda: recorded.by_loop(made, inputs))
+    work = _copies(given)
+    results = made.loop(steps, work, samples, [])
+    if recorded.counts:
         _require_no_faults(results.pop())
-    y = None if y_spec is _NOTHING else trees.unflatten(results, y_spec)
+    y = None if recorded.y_spec is _NOTHING else trees.unflatten(results, recorded.y_spec)
     return trees.unflatten(work, carry_spec), y
 
 
@@ -108,44 +114,80 @@ def _require_no_gradients(tensors: list[Tensor], who: str) -> None:
 
 
 @functools.lru_cache(maxsize=64)
-def _kept(step: Step) -> Steps:
-    return Steps()
+def _kept(step: Step) -> StepCache:
+    return StepCache()
 
 
-def _steps_of(step: Step) -> Steps:
+def _steps_of(step: Step) -> StepCache:
     """What has been compiled of a step; the last of them are kept."""
     if not callable(step):
         raise ConfigError(f"step={step!r} cannot be called: give a function from (carry, x) to (carry, y)")
     try:
         return _kept(step)
     except TypeError:  # it has no hash
-        return Steps()
+        return StepCache()
 
 
-def _make(step: Step, inputs: list[Tensor], count: int, carry_spec: trees.Spec, x_spec: trees.Spec) -> Made:
-    made, described = Made(Reads()), {}
+@dataclass
+class _Recorded:
+    """A recorded step of a scan.
 
+    Attributes:
+        step: The step itself, from flat lists of tensors to flat lists of tensors.
+        count: Number of tensors in the carry.
+        held: Tensors that the step reads beside its arguments.
+        y_spec: Structure of y.
+        counts: Whether the last result counts indices that are out of range.
+    """
+
+    step: Callable[[list[Tensor]], list[Tensor]]
+    count: int
+    held: list[Tensor] = field(default_factory=list)
+    y_spec: Any = None
+    counts: bool = False
+
+    def named(self, flat: list[Tensor]) -> dict[str, list[Tensor]]:
+        """What a step returns, by name."""
+        return {"carry": flat[: self.count], "y": flat[self.count :]}
+
+    def by_loop(self, made: CompiledStep, inputs: list[Tensor]) -> dict[str, list[Tensor]]:
+        """One step of the compiled loop."""
+        work = _copies(inputs[: self.count])
+        rows = made.loop(1, work, [x.detach()[None].contiguous() for x in inputs[self.count :]], [])
+        return self.named([*work, *(row[0] for row in rows)])
+
+
+def _copies(tensors: list[Tensor]) -> list[Tensor]:
+    return [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in tensors]
+
+
+def _make(
+    step: Step, inputs: list[Tensor], count: int, carry_spec: trees.Spec, x_spec: trees.Spec
+) -> CompiledStep:
     def once(flat: list[Tensor]) -> list[Tensor]:
         with counted() as faults:
             found = step(trees.unflatten(flat[:count], carry_spec), trees.unflatten(flat[count:], x_spec))
-        new, y, described["y"] = _parts(found, flat[:count], carry_spec)
+        new, y, recorded.y_spec = _parts(found, flat[:count], carry_spec)
         total = [sum(fault.to(torch.float32) for fault in faults)] if faults else []
-        described["counts"] = bool(total)
+        recorded.counts = bool(total)
         return [tensor.detach() for tensor in (*new, *y, *total)]  # type: ignore[union-attr]
 
+    recorded = _Recorded(once, count)
+    made = CompiledStep(Guards({"the step": step}, {}), recorded)
     try:
-        made.reads.follow("the step", step)
-        with made.reads.watching(calls=True):
-            # As PyTorch takes it, so that what is wrong with the step itself is said by the step.
-            tried = once([leaf.detach().clone() for leaf in inputs])
-        with made.reads.watching():
+        made.guards.require_recordable()
+        with tracing_lock:
+            # As PyTorch takes it first, so that what is wrong with the step itself is said by the step.
+            tried = once(_copies(inputs))
+            made.guards.require_unchanged_by_step()
             graph = pure_graph(lambda *flat: once(list(flat)), inputs)
-        require_alike(_named(tried, count), _named(outputs(graph, inputs), count))
+            made.guards.require_unchanged_by_step()
+        recorded.held = held_by(graph)
+        require_alike(recorded.named(tried), recorded.named(outputs(graph, inputs)))
         kinds: list[Kind] = ["carry"] * count + ["sample"] * (len(inputs) - count)  # type: ignore[assignment]
         made.loop = make_loop(graph, kinds, [False] * len(kinds), 1, inputs[0].device)
     except UnsupportedError as error:
         made.failure = error
-    made.recorded = described.get("y"), described.get("counts", False)
     return made
 
 
@@ -173,10 +215,6 @@ def _parts(found: Any, before: list[Tensor], carry_spec: trees.Spec) -> tuple[li
             f"the step returned y = {trees.describe(found[1])}: let it hold tensors alone, or be None"
         )
     return new, y, spec
-
-
-def _named(flat: list[Tensor], count: int) -> dict[str, list[Tensor]]:
-    return {"carry": flat[:count], "y": flat[count:]}
 
 
 def _require_no_faults(counts: Tensor) -> None:

@@ -306,4 +306,4 @@ def _rows(passed: list[Passed], carry: Carry) -> Ran:
     for done in passed:
         none = torch.full((done.stretch.count,), torch.nan, device=done.y[0].device)
         losses.append(none if done.loss is None else done.loss)
-    return Ran(carry, y, passed[0].y_spec, torch.cat(losses), None, None, passed[-1].reads)
+    return Ran(carry, y, passed[0].y_spec, torch.cat(losses), None, None, passed[-1].guards)

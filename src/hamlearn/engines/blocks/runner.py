@@ -15,7 +15,7 @@ from hamlearn.engines.blocks.reports import Ahead, BlockReport, Plan
 from hamlearn.engines.eager.commit import keeps_mode
 from hamlearn.engines.eager.stepping import Stepper
 from hamlearn.engines.recorded import Ran, UnsupportedError
-from hamlearn.errors import HamlearnError
+from hamlearn.errors import AuditError, HamlearnError
 from hamlearn.sample import Sample
 from hamlearn.state.undo import Undo
 from hamlearn.streams.blocks import Block, copied
@@ -213,6 +213,9 @@ class BlockRunner(ABC):
     def forget(self) -> None:
         """Drop what this runner keeps for itself."""
 
+    def recompile(self) -> None:
+        """Record the step again at the next block; what is not recorded has nothing to forget."""
+
     def count(self) -> None:
         """Tell the reader how many samples have been taken, as far as reports have been handed out."""
         ahead = self.ahead
@@ -230,7 +233,11 @@ class PlannedRunner(BlockRunner, Generic[P]):
 
     def _recall(self, again: bool) -> None:
         self.again = again
-        self.engine.steps.recall(again)
+        self.engine.steps.pin(again)
+
+    def recompile(self) -> None:
+        """Record the step again at the next block."""
+        self.engine.steps.clear()
 
     @keeps_mode
     def run(self, block: Block) -> Ahead | None:
@@ -242,6 +249,8 @@ class PlannedRunner(BlockRunner, Generic[P]):
         self.repair = undo = self.undo()
         try:
             ran, good = self.take(block, plan, undo)
+        except AuditError:
+            raise
         except HamlearnError:
             good = 0
         if good < block.count:
@@ -291,7 +300,7 @@ def tell_changes(ran: Ran, whole: str) -> None:
         ran: The block.
         whole: What to read in order to be where the last report says.
     """
-    changed = ran.reads.changed()
+    changed = ran.guards.changed()
     if changed is not None:
         warnings.warn(
             f"{changed} changed while the reports of a block were read: with engine='compiled' the change "

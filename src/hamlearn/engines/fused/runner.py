@@ -221,7 +221,7 @@ class FusedRan:
         self.loss = ticks.loss.new_empty(count)
         self.coupling = ticks.loss.new_empty(count)
         self.bad = torch.zeros(count + 1, dtype=torch.bool, device=self.y.device)
-        self.reads = self
+        self.guards = self
 
     def keep(self, ticks: Ticks, rows: slice) -> None:
         """Copy what the last ticks showed."""

@@ -173,7 +173,7 @@ class SideBySide:
         if sheet.boundary is not None:
             fresh |= there & sheet.boundary[np.maximum(counts - 1, 0), np.arange(len(counts))]
         if verdicts is not None:
-            fresh |= there & _columns(ran.guard[1][None], lanes.layout)[0].cpu().numpy()
+            fresh |= there & _columns(ran.kept[1][None], lanes.layout)[0].cpu().numpy()
         lanes.fresh = fresh
         lanes.moved |= set(np.flatnonzero(there).tolist())
         for lane in np.flatnonzero(fresh & there).tolist():

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engines.recorded.engine import make_step, named
+from hamlearn.engines.recorded.engine import audit_first_step, make_step, named
 from hamlearn.engines.recorded.trace import Inputs, Recorded, Variant
 from hamlearn.engines.recorded.trace_echo import record_backward, record_forward
 from hamlearn.engines.recorded.tried import Trial
 from hamlearn.loops import UnsupportedError
-from hamlearn.loops.reads import Reads
-from hamlearn.loops.steps import Made, Steps
+from hamlearn.loops.guards import Guards
+from hamlearn.loops.step_cache import CompiledStep, StepCache
 from hamlearn.orders.echo import Echoed
 from hamlearn.streams.blocks import Block
 
@@ -67,7 +67,7 @@ class Passed:
     y_spec: trees.Spec
     loss: Tensor | None
     mark: Tensor | None
-    reads: Reads
+    guards: Guards
 
 
 class EchoEngine:
@@ -85,7 +85,7 @@ class EchoEngine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self.steps = Steps()
+        self.steps = StepCache()
 
     def forward(
         self,
@@ -116,7 +116,10 @@ class EchoEngine:
         samples = [tensor for part in rows for tensor in part]
         work = [buffer.contiguous() for buffer in buffers]
         recorded = made.recorded
-        results = made.loop(block.count, [*h, *work], samples, _contiguous(theta, frozen))
+        constants = _contiguous(theta, frozen)
+        if self.steps.audit_is_due(made):
+            audit_first_step(made, inputs, [*h, *work], samples, constants)
+        results = made.loop(block.count, [*h, *work], samples, constants)
         for buffer, moved in zip(buffers, work, strict=True):
             if moved is not buffer:
                 buffer.copy_(moved)
@@ -127,7 +130,7 @@ class EchoEngine:
         loss = next(rest) if recorded.loss else None
         mark = next(rest) if recorded.mark else None
         stretch = Stretch(met, rows[1], rows[2], rows[0], rows[3][0], block, h_spec)
-        return Passed(h, stretch, y, recorded.y_spec, loss, mark, made.reads)
+        return Passed(h, stretch, y, recorded.y_spec, loss, mark, made.guards)
 
     def backward(self, stretches: list[Stretch], omega: list[Tensor]) -> list[Tensor]:
         """ω after the echo of all tokens of the stretches, the last one first."""
@@ -153,7 +156,10 @@ class EchoEngine:
             Trial(lambda: None, self.order.system.network),
         )
         samples = [tensor for part in rows for tensor in part]
-        made.loop(joined.count, [*omega, *z, *flow], samples, _contiguous(theta, buffers, frozen))
+        constants = _contiguous(theta, buffers, frozen)
+        if self.steps.audit_is_due(made):
+            audit_first_step(made, inputs, [*omega, *z, *flow], samples, constants)
+        made.loop(joined.count, [*omega, *z, *flow], samples, constants)
         return omega
 
     def _step(
@@ -165,11 +171,11 @@ class EchoEngine:
         carry: set[str],
         sample: set[str],
         trial: Trial,
-    ) -> Made:
+    ) -> CompiledStep:
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.flat())
         key = (record.__name__, shapes, str(block.u_spec), str(block.target_spec), str(h_spec))
 
-        def make() -> Made:
+        def make() -> CompiledStep:
             variant = Variant(bool(inputs.target), True, "state" if self.checked else "nothing")
             specs = (h_spec, block.u_spec, block.target_spec)
             names, kinds = (self.buffer_names, self.frozen_names), inputs.kinds(carry, sample)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx, nn
 
 from hamlearn._base import trees
 from hamlearn.engines.recorded.bring import Bring
@@ -16,9 +17,11 @@ from hamlearn.engines.recorded.tried import Trial, require_as_tried
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.costs import faster_eagerly
-from hamlearn.loops.reads import Reads
+from hamlearn.loops.guards import Guards
 from hamlearn.loops.recording import held_by
-from hamlearn.loops.steps import Made, Steps
+from hamlearn.loops.step_cache import CompiledStep, StepCache
+from hamlearn.loops.tracing_lock import tracing_lock
+from hamlearn.loops.verified import audit
 from hamlearn.orders.system import Order
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
@@ -52,9 +55,9 @@ class Ran:
         loss: Losses, one per step.
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
-        reads: What the steps depend on beyond their inputs.
+        guards: What the steps depend on beyond their inputs.
         verdict: Where a guard was given, what became of each step, as `hamlearn.engines.recorded.guard` says.
-        guard: What the guard has carried along.
+        kept: What the guard has carried along.
     """
 
     carry: Carry
@@ -63,9 +66,9 @@ class Ran:
     loss: Tensor | None
     coupling: Tensor | None
     mark: Tensor | None
-    reads: Reads
+    guards: Guards
     verdict: Tensor | None = None
-    guard: list[Tensor] = field(default_factory=list)
+    kept: list[Tensor] = field(default_factory=list)
 
 
 class Engine:
@@ -89,7 +92,7 @@ class Engine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self.steps, self._bring = Steps(), Bring()
+        self.steps, self._bring = StepCache(), Bring()
 
     def run(
         self,
@@ -149,12 +152,14 @@ class Engine:
         variant = Variant(bool(target), bool(flags), watch, None if guard is None else guard.on_trouble)
         key = (shapes, specs, len(target), pace.varying, len(drive), variant)
 
-        def make() -> Made:
+        def make() -> CompiledStep:
             return self._make(first(), block, carry.spec, pace.varying, variant, trial)
 
         made = self.steps.get(key, make)
         carried = [*theta, *omega, *h, *z, *v, *E, *buffers, *kept]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
+        if self.steps.audit_is_due(made):
+            audit_first_step(made, self._member(first(), 0), work, samples, constants, self.lanes)
         results = made.loop(block.count, work, samples, constants)
         with torch.no_grad():
             for tensor, moved in zip(carried, work, strict=True):
@@ -171,7 +176,7 @@ class Engine:
         varying: bool,
         variant: Variant,
         trial: Trial,
-    ) -> Made:
+    ) -> CompiledStep:
         one = self._member(first, trial.member)
 
         def recording() -> Recorded:
@@ -206,21 +211,19 @@ def make_step(
     kinds: Sequence[Kind],
     laned: Sequence[bool],
     lanes: int,
-) -> Made:
-    """Record a step, note down what it reads, and make a loop of it; the eager step is tried first."""
-    system, made, device = order.system, Made(Reads()), inputs.theta[0].device
-    made.reads.network(system.network)
-    made.reads.follow("the loss", system.loss)
-    for label, value in order.also_reads().items():
-        made.reads.follow(label, value)
-    made.reads.inputs(trial.network)
+) -> CompiledStep:
+    """Record a step and make a loop of it; the eager step is made first, and the recording compared with it."""
+    system, device = order.system, inputs.theta[0].device
+    functions = {"the loss": system.loss, **order.also_reads()}
+    made = CompiledStep(Guards(functions, {"the network": system.network}))
     try:
-        with made.reads.watching(calls=True):
+        made.guards.require_recordable()
+        with tracing_lock, _weights_kept(trial.network):
             tried = trial.run()
-        with made.reads.watching():
+            made.guards.require_unchanged_by_step()
             made.recorded = record()
-        for tensor in held_by(made.recorded.graph):
-            made.reads.refuse_shared("a tensor that the step reaches by a way of its own", tensor.data_ptr())
+            made.guards.require_unchanged_by_step()
+        _require_own_memory(made.recorded.graph, [system.network, trial.network])
         if tried is not None:
             require_as_tried(made.recorded.graph, inputs, tried, made.recorded.read)
         if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:
@@ -229,6 +232,68 @@ def make_step(
     except UnsupportedError as error:
         made.failure = error
     return made
+
+
+def audit_first_step(
+    made: CompiledStep,
+    first: Inputs,
+    carried: Sequence[Tensor],
+    samples: Sequence[Tensor],
+    constants: list[Tensor],
+    lanes: int = 1,
+) -> None:
+    """Compare the first step of a block, that of the first member in a population, with the eager step.
+
+    Args:
+        made: The compiled step.
+        first: What the eager step is given.
+        carried: What the loop would be given.
+        samples: Rows of all steps.
+        constants: What does not change.
+        lanes: Number of members in a group.
+
+    Raises:
+        AuditError: If they differ in two blocks in turn.
+    """
+    recorded: Recorded = made.recorded
+
+    def eagerly() -> dict[str, list[Tensor]]:
+        found = recorded.read(recorded.step(*(tensor.clone() for tensor in first.flat())))
+        # Weights follow from ω and v, and Adam divides the rounding of tiny gradients by their size.
+        return {name: group for name, group in found.items() if name not in ("θ", "v")}
+
+    def by_loop() -> dict[str, list[Tensor]]:
+        copies = [tensor.clone() for tensor in carried]
+        rows = made.loop(1, copies, [row[:1].contiguous() for row in samples], constants)
+        found = [*copies, *(row[0] for row in rows)]
+        return recorded.read([x[0, ..., 0] for x in found] if lanes > 1 else found)
+
+    audit(made, eagerly, by_loop)
+
+
+@contextmanager
+def _weights_kept(network: nn.Module) -> Iterator[None]:
+    """Within, a step may write to weights and buffers, as an embedding with `max_norm` does; they are put back."""
+    before = [(own, own.detach().clone()) for own in (*network.parameters(), *network.buffers())]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for own, copy in before:
+                if not torch.equal(own, copy):
+                    own.copy_(copy)
+
+
+def _require_own_memory(graph: fx.GraphModule, networks: Sequence[nn.Module]) -> None:
+    """Raise if the graph holds a tensor that shares the memory of a weight: a compiled step works on copies."""
+    weights = [own for network in networks for own in (*network.parameters(), *network.buffers())]
+    memory = {own.untyped_storage().data_ptr() for own in weights if own.numel()}
+    for tensor in held_by(graph):
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in memory:
+            raise UnsupportedError(
+                "the step reads a tensor that shares the memory of a weight or a buffer, and not through the "
+                "network: hold the weight itself, and take its view or copy within the step"
+            )
 
 
 def named(order: Order, names: Sequence[str]) -> list[Tensor]:
@@ -240,11 +305,11 @@ def named(order: Order, names: Sequence[str]) -> list[Tensor]:
     return [found[name].detach() for name in names]
 
 
-def _read(results: list[Tensor], made: Made, carry: Carry, guard: list[Tensor]) -> Ran:
+def _read(results: list[Tensor], made: CompiledStep, carry: Carry, guard: list[Tensor]) -> Ran:
     recorded, rest = made.recorded, iter(results)
     y = [next(rest) for _ in range(recorded.y_count)]
     loss = next(rest) if recorded.loss else None
     coupling = next(rest) if recorded.coupling else None
     mark = next(rest) if recorded.mark else None
     verdict = next(rest) if recorded.verdict else None
-    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.reads, verdict, guard)
+    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.guards, verdict, guard)

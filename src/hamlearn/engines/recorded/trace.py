@@ -90,6 +90,10 @@ class Inputs:
         shared = set() if own else {"u", "target", "fresh"}
         return [name not in shared for name, group in vars(self).items() for _ in group]
 
+    def emptied(self) -> Inputs:
+        """The same groups of as many tensors, which hold nothing: what a step that is kept knows its inputs by."""
+        return self.like([torch.empty(0)] * len(self.flat()))
+
     def like(self, flat: Sequence[Tensor]) -> Inputs:
         """The same groups, made of other tensors."""
         rest = iter(flat)
@@ -102,6 +106,7 @@ class Recorded:
 
     Attributes:
         graph: Pure tensor operations.
+        step: The step itself, from the same tensors to the same results, by which the graph is audited.
         y_spec: Structure of y.
         y_count: Number of tensors in y.
         loss: Whether the loss is among the results.
@@ -112,6 +117,7 @@ class Recorded:
     """
 
     graph: fx.GraphModule
+    step: Callable[..., list[Tensor]]
     y_spec: trees.Spec
     y_count: int
     loss: bool
@@ -288,7 +294,9 @@ def record(
             results.append(mark(watched, faults))
         return [tensor.detach() for tensor in (*carried, *results)]
 
-    return Recorded(pure_graph(step, inputs.flat()), **described)
+    graph = pure_graph(step, inputs.flat())
+    inputs = inputs.emptied()
+    return Recorded(graph, step, **described)
 
 
 def _parameter(weight: Tensor) -> Tensor:

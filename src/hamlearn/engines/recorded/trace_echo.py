@@ -61,7 +61,8 @@ def record_forward(order: Echoed, inputs: Inputs, variant: Variant, specs: Specs
 
     graph = pure_graph(step, inputs.flat())
     _refuse_changing_buffers(graph, inputs, names[0])
-    return Recorded(graph, **described)
+    inputs = inputs.emptied()
+    return Recorded(graph, step, **described)
 
 
 def _refuse_changing_buffers(graph: fx.GraphModule, inputs: Inputs, names: list[str]) -> None:
@@ -101,7 +102,10 @@ def record_backward(order: Echoed, inputs: Inputs, variant: Variant, specs: Spec
         old = [*given.omega, *given.z, *given.flow]
         return [a.detach().to(b.dtype) for a, b in zip((*omega, *z, *flow), old, strict=True)]
 
-    return Recorded(pure_graph(step, inputs.flat()), None, 0, loss=False, coupling=False, mark=False)
+    graph = pure_graph(step, inputs.flat())
+    carried = {"ω": len(inputs.omega), "z": len(inputs.z), "the passed-on costate": len(inputs.flow)}
+    inputs = inputs.emptied()
+    return Recorded(graph, step, None, 0, loss=False, coupling=False, mark=False, carried=carried)
 
 
 def _token(stage: Stage, given: Inputs, variant: Variant, specs: Specs) -> tuple[Any, list[Tensor]]:

@@ -1,4 +1,4 @@
-"""Recordings one at a time: PyTorch's tracing stands neither a second thread nor an interrupt."""
+"""Recordings one at a time, and none cut short by Ctrl-C."""
 
 from __future__ import annotations
 
@@ -8,35 +8,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_RECORDING = threading.RLock()
+tracing_lock = threading.RLock()
+"""Held while a step is recorded: PyTorch's tracing changes global state, which two threads would leave changed."""
 
 
 @contextmanager
-def alone() -> Iterator[None]:
-    """Within, no other thread records.
-
-    A recording switches logging and warnings off, winds random numbers back and patches PyTorch, for the whole
-    process: two at once would leave it so.
-    """
-    with _RECORDING:
-        yield
-
-
-@contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Within, an interrupt by the keyboard waits for the end; raised within PyTorch's C++ it would abort.
+def defer_sigint() -> Iterator[None]:
+    """Within, Ctrl-C is held back until the end: raised within PyTorch's C++ it would abort the process.
 
     Example:
         >>> caught = []
-        >>> before = signal.signal(signal.SIGINT, lambda *given: caught.append("told at the end"))
-        >>> with uninterrupted():
+        >>> before = signal.signal(signal.SIGINT, lambda *given: caught.append("handled at the end"))
+        >>> with defer_sigint():
         ...     signal.raise_signal(signal.SIGINT)
         ...     caught.append("still here")
         >>> caught
-        ['still here', 'told at the end']
+        ['still here', 'handled at the end']
         >>> _ = signal.signal(signal.SIGINT, before)
     """
     before = signal.getsignal(signal.SIGINT)
+    # Only the main thread receives signals; a handler that is not callable ignores them, or was set in C.
     if threading.current_thread() is not threading.main_thread() or not callable(before):
         yield
         return

@@ -1,0 +1,304 @@
+"""When a compiled step is recorded again, when it stays eager, and what an audit finds."""
+
+import functools
+import random
+import sys
+import time
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import hamlearn as hl
+from hamlearn.loops import step_cache
+from tests.trust.learners import learner_of, mse, ran, samples, weights
+
+GAIN = 1.0
+
+
+class Scaled(nn.Module):
+    """A linear layer whose output is scaled by what `read(self)` gives."""
+
+    def __init__(self, read):
+        super().__init__()
+        self.linear = nn.Linear(2, 1, dtype=torch.float64)
+        self.read, self.own, self.table, self.log = read, 1.0, torch.ones(1, dtype=torch.float64), []
+
+    def forward(self, u):
+        return self.read(self) * self.linear(u)
+
+
+def both_engines(make, change, learn=ran):
+    """Final weights by both engines, with a change between two runs."""
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        set_global(1.0)
+        module, *loss = make()
+        learner = learner_of(module, *loss)
+        learn(learner, samples(6), engine)
+        change(module, *loss)
+        learn(learner, samples(6, seed=1), engine)
+        results.append(weights(learner))
+    return results
+
+
+def set_global(value):
+    global GAIN
+    GAIN = value
+
+
+CHANGES = {
+    "an attribute": (lambda m: m.own, lambda m: setattr(m, "own", 3.0)),
+    "a global": (lambda m: GAIN, lambda m: set_global(3.0)),
+    "a tensor that is no buffer": (lambda m: m.table, lambda m: m.table.fill_(3.0)),
+    "a mode": (lambda m: 1.0 if m.training else 3.0, lambda m: m.eval()),
+    "a function": (lambda m: m.read(None) if m is None else m.own, lambda m: setattr(m, "read", lambda _: 3.0)),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_between_two_runs_holds_in_the_second(what):
+    read, change = CHANGES[what]
+    try:
+        eager, compiled = both_engines(lambda: [Scaled(read)], change)
+    finally:
+        set_global(1.0)
+    torch.testing.assert_close(compiled, eager, rtol=0, atol=1e-12)
+
+
+def test_a_module_that_returns_to_old_values_needs_no_new_recording():
+    module = Scaled(lambda m: m.own)
+    learner = learner_of(module)
+    for own in (1.0, 2.0, 1.0, 2.0):
+        module.own = own
+        ran(learner, samples(3))
+    steps = learner._blocks.engine.steps._made
+    assert [len(made) for made in steps.values()] == [2]
+
+
+def count(m):
+    m.own += 1.0
+    return 1.0
+
+
+def grow(m):
+    m.log.append(1.0)
+    return 1.0
+
+
+def draw(m):
+    return random.random()
+
+
+STAYS_EAGER = {count: r"a step changes the network\.output\.own", grow: r"the length of .*\.log", draw: "another"}
+
+
+@pytest.mark.parametrize("read", STAYS_EAGER, ids=lambda read: read.__name__)
+def test_a_step_that_changes_what_it_reads_stays_eager_and_says_which(read):
+    random.seed(0)
+    module = Scaled(read)
+    with pytest.warns(RuntimeWarning, match=STAYS_EAGER[read]):
+        ran(learner_of(module), samples(5))
+    # Every sample has called it once, and the trial before them has left nothing behind.
+    assert (module.own, len(module.log)) in [(6.0, 0), (1.0, 5), (1.0, 0)]
+
+
+def test_a_loss_that_is_timed_by_a_decorator_is_compiled():
+    times = []
+
+    def timed(function):
+        @functools.wraps(function)
+        def wrapper(*args):
+            start = time.perf_counter()
+            result = function(*args)
+            times.append(time.perf_counter() - start)
+            return result
+
+        return wrapper
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ran(learner_of(nn.Linear(2, 1).double(), timed(mse)), samples(9))
+    assert 0 < len(times) < 9
+
+
+@pytest.mark.parametrize("setter", ["settrace", "setprofile"])
+def test_debuggers_and_profilers_see_the_step_while_it_is_recorded(setter):
+    seen = set()
+
+    def watch(frame, event, arg):
+        seen.add(frame.f_code.co_name)
+
+    def penalised(y, target):
+        return mse(y, target)
+
+    before = getattr(sys, setter.replace("set", "get"))()
+    getattr(sys, setter)(watch)
+    try:
+        ran(learner_of(nn.Linear(2, 1).double(), penalised), samples(3))
+        assert getattr(sys, setter.replace("set", "get"))() is watch
+    finally:
+        getattr(sys, setter)(before)
+    assert "penalised" in seen
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")
+@pytest.mark.parametrize(
+    "kind", ["register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"]
+)
+def test_hooks_are_called_at_every_step_from_when_they_are_added(kind):
+    calls = []
+    module = nn.Linear(2, 1).double()
+    learner = learner_of(module)
+    ran(learner, samples(4))
+    handle = getattr(module, kind)(lambda *given: calls.append(1))
+    with pytest.warns(RuntimeWarning, match="hooks"):
+        ran(learner, samples(4))
+    assert len(calls) == 4
+    handle.remove()
+    ran(learner, samples(4))
+    assert len(calls) == 4
+
+
+def test_a_change_while_reports_are_read_warns():
+    module = Scaled(lambda m: m.own)
+    run = enumerate(learner_of(module).run(samples(12), engine="compiled", chunk=4))
+    with pytest.warns(RuntimeWarning, match="changed while the reports of a block were read"):
+        [setattr(module, "own", 2.0) for number, _ in run if number == 5]
+
+
+def test_a_change_through_the_learner_holds_from_the_next_sample_on():
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        learner = learner_of(Scaled(lambda m: m.own))
+        for number, _ in enumerate(learner.run(samples(12), engine=engine, chunk=4)):
+            if number == 5:
+                learner.network.output.own = 2.0
+        results.append(weights(learner))
+    torch.testing.assert_close(*results, rtol=0, atol=1e-12)
+
+
+# What the guards do not compare.
+
+
+def with_setting(setting, network=None, **choices):
+    """A learner whose loss reads an entry of a dict."""
+    return learner_of(
+        network or nn.Linear(2, 1).double(), lambda y, target: setting["scale"] * mse(y, target), **choices
+    )
+
+
+def test_an_entry_of_a_dict_is_fixed_until_the_step_is_recompiled():
+    setting = {"scale": 1.0}
+    learner = with_setting(setting)
+    ran(learner, samples(4))
+    setting["scale"] = 0.0
+    assert all(report.loss > 0 for report in ran(learner, samples(4)))
+    learner.recompile()
+    assert all(report.loss == 0 for report in ran(learner, samples(4)))
+
+
+def test_recompiling_within_a_run_holds_from_the_next_block_on():
+    setting = {"scale": 1.0}
+    learner = with_setting(setting)
+    losses = []
+    for number, report in enumerate(learner.run(samples(12), engine="compiled", chunk=4)):
+        losses.append(float(report.loss))
+        if number == 5:
+            setting["scale"] = 0.0
+            learner.recompile()
+    assert all(losses[:6])
+    assert not any(losses[6:])
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one stream", "streams"])
+def test_a_population_is_recompiled(own):
+    setting = {"scale": 1.0}
+    streams = {"streams": [samples(40) for _ in range(2)]} if own else {}
+    population = hl.Population(lambda hyper: with_setting(setting), [None], [0, 1], **streams)
+    run = lambda: list(population.run(*([] if own else [samples(4)]), max_steps=4))  # noqa: E731
+    run()
+    setting["scale"] = 0.0
+    population.recompile()
+    assert float(torch.stack([report.loss for report in run()]).abs().max()) == 0.0
+
+
+LEARNERS = {
+    "sequential": lambda setting: with_setting(setting),
+    "parallel": lambda setting: with_setting(setting, order="parallel", credit=hl.Forward()),
+    "echo": lambda setting: with_setting(
+        setting,
+        network=hl.Network.recurrent(nn.RNNCell(2, 3).double(), nn.Linear(3, 1).double()),
+        credit=hl.Echo(every=2),
+    ),
+    "local": lambda setting: hl.local.LocalLearner(
+        nn.Sequential(nn.Linear(2, 1), nn.Tanh()).double(), lambda y, t: setting["scale"] * mse(y, t), hl.Hyper()
+    ),
+    "population": lambda setting: hl.Population(lambda hyper: with_setting(setting), [None], [0, 1]),
+}
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_an_audit_finds_what_has_changed_since_the_recording(name, monkeypatch):
+    monkeypatch.setattr(step_cache, "AUDIT_EVERY", 4)
+    setting = {"scale": 1.0}
+    learner = LEARNERS[name](setting)
+    reports = learner.run(samples(80), engine="compiled", chunk=2)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(20):
+            next(reports)
+        setting["scale"] = 3.0
+        with pytest.raises(hl.errors.AuditError, match="recompile"):
+            list(reports)
+    learner.recompile()
+    assert len(list(learner.run(samples(20), engine="compiled", chunk=2))) == 20
+
+
+def test_an_audit_leaves_a_learner_as_it_was_before_the_block(monkeypatch):
+    monkeypatch.setattr(step_cache, "AUDIT_EVERY", 2)
+    found = []
+    for engine in ("compiled", "eager"):
+        torch.manual_seed(0)
+        setting = {"scale": 1.0}
+        learner = with_setting(setting)
+        taken = 0
+        try:
+            for report in learner.run(samples(40), engine=engine, chunk=4):
+                taken = report.sample is None or taken + 1
+                if learner.position == 12 and engine == "compiled":
+                    setting["scale"] = 3.0
+        except hl.errors.AuditError:
+            pass
+        found.append(learner)
+    assert found[0].position % 4 == 0
+    assert found[0].position < 40
+    assert found[0].state.t == found[0].position
+
+
+def test_one_difference_by_itself_is_a_tie_and_no_error(monkeypatch):
+    monkeypatch.setattr(step_cache, "AUDIT_EVERY", 3)
+    setting = {"scale": 1.0}
+    learner = with_setting(setting)
+    for number, _ in enumerate(learner.run(samples(60), engine="compiled", chunk=4)):
+        (made,) = next(iter(learner._blocks.engine.steps._made.values()))
+        if number == 20:
+            made.doubted = "y"  # as after an audit in which a comparison fell to the other side
+    assert made.doubted is None
+
+
+def test_scans_are_audited(monkeypatch):
+    monkeypatch.setattr(step_cache, "AUDIT_EVERY", 2)
+    setting = {"gain": 1.0}
+
+    def step(carry, x):
+        return carry + setting["gain"] * x, None
+
+    scan = lambda: hl.loops.scan(step, torch.zeros(1), torch.ones(3, 1))[0].item()  # noqa: E731
+    assert [scan() for _ in range(4)] == [3.0] * 4
+    setting["gain"] = 2.0
+    with pytest.raises(hl.errors.AuditError, match="another carry"):
+        [scan() for _ in range(4)]
