@@ -6,11 +6,12 @@ import math
 
 import pytest
 import torch
+from river import metrics
 
 import hamlearn as hl
 from hamlearn import record
 from hamlearn.errors import CheckpointError, ConfigError
-from hamlearn.evaluate import Evaluation
+from hamlearn.evaluate import Evaluation, Scores
 from hamlearn.sample import Sample, StepReport
 
 
@@ -123,9 +124,12 @@ def test_recording_does_not_change_what_is_learned(learner, stream):
 def test_evaluations_bring_their_scores_along():
     memory = record.Memory(fields=("step",))
     recorder = record.Recorder(None, memory)
-    evaluation = Evaluation(0, 0.0, Sample(torch.zeros(1)), None, report(1), {"MAE": 0.5}, {"MAE": 0.25})
-    recorder.take(evaluation)
-    assert memory.rows == [{"step": 1, "MAE": 0.5, "MAE (window)": 0.25}]
+    scores = Scores(metrics.MAE(), 1, loss=torch.nn.functional.mse_loss)
+    for y in (0.75, 0.25):
+        scores.update(torch.tensor([y]), torch.zeros(1))
+    recorder.take(Evaluation(0, Sample(torch.zeros(1)), None, None, report(1), scores.reading()))
+    own = {"step": 1, "MAE": 0.5, "MAE (window)": 0.25}
+    assert memory.rows == [own | {"MAE (last value)": 0.0, "MAE (mean)": 0.0}]
 
 
 def test_what_cannot_be_recorded_is_refused():

@@ -20,7 +20,7 @@ from hamlearn.evaluate.scores import Scores
 from hamlearn.experiments import run_pipeline
 from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.foreseen import foreseen
-from hamlearn.experiments.run_build import build_learner, build_network, build_stream
+from hamlearn.experiments.run_build import LOSSES, build_learner, build_network, build_stream
 from hamlearn.experiments.run_config import Config, load
 from hamlearn.experiments.run_derived import unknown
 from hamlearn.record._whole import write_bytes, write_text
@@ -203,8 +203,8 @@ def _run(config: Config, path: Path, folder: Path, scores: Scores, progress: boo
         try:
             engine, chunk = config["learner"]["engine"], config["learner"]["chunk"]
             reports = learner.run(bundle, left, engine, chunk, resume=resumed)
-            for evaluation in recorder(scored(reports, scores)):
-                result = Result(folder, recorder.step, evaluation.scores, evaluation.window)
+            for _ in recorder(scored(reports, scores)):
+                result = Result(folder, recorder.step)
                 if recorder.step % every == 0:
                     learner.save(folder / CHECKPOINT)
             learner.save(folder / CHECKPOINT)
@@ -222,7 +222,8 @@ def _finish(config: Config, result: Result, scores: Scores) -> Result:
         all_of_them, window = scores.read()
         result = replace(result, scores=all_of_them, window=window)
     names = ("steps", "scores", "window", "diverging")
-    text = json.dumps({name: getattr(result, name) for name in names}, indent=1)
+    told = {name: getattr(result, name) for name in names} | scores.summary()
+    text = json.dumps(told, indent=1)
     write_text(folder / RESULT, text + "\n")
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
         _write_report(config, folder)
@@ -259,7 +260,7 @@ def facts(config: Config) -> dict[str, Any]:
 
 def _scores(settings: Mapping[str, Any], loss: str) -> Scores:
     """The metrics: each of them fits the loss, and would go on exactly after a resume."""
-    scores = Scores(_metrics(settings["metrics"], loss), settings["metric_window"], None)
+    scores = Scores(_metrics(settings["metrics"], loss), settings["metric_window"], loss=LOSSES[loss])
     scores.require_resumable()
     return scores
 

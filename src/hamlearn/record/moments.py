@@ -49,6 +49,8 @@ class Moment:
         if self._evaluation is not None:
             row |= self._evaluation.scores
             row |= {f"{name} (window)": value for name, value in self._evaluation.window.items()}
+            for baseline, values in self._evaluation.baselines.items():
+                row |= {f"{name} ({baseline})": value for name, value in values.items()}
         return row
 
 

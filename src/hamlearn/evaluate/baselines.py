@@ -1,0 +1,70 @@
+"""What would have been scored without learning: the last target, or the mean or majority of all so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from hamlearn.evaluate.meters import Item, Kind
+
+NAMES: dict[Kind, tuple[str, str]] = {"numbers": ("last value", "mean"), "labels": ("last class", "majority")}
+"""The baselines for metrics of numbers and of classes; for others there are none."""
+
+
+class Baselines:
+    """Predictors that know nothing but the targets that came before. The first sample is passed over.
+
+    Args:
+        kind: What the metrics take.
+
+    Example:
+        >>> baselines = Baselines("numbers")
+        >>> baselines.guess([(0.0, 3.0)]), baselines.guess([(0.0, 5.0)]), baselines.guess([(0.0, 1.0)])
+        (None, ([(3.0, 5.0)], [(3.0, 5.0)]), ([(5.0, 1.0)], [(4.0, 1.0)]))
+    """
+
+    def __init__(self, kind: Kind) -> None:
+        self.names = NAMES.get(kind, ())
+        self._numbers = kind == "numbers"
+        self._last: list[Any] = []
+        self._means: list[float] = []
+        self._n = 0
+        self._counts: Counter[Any] = Counter()
+        self._majority: Any = None
+
+    def guess(self, item: Item) -> tuple[Item, Item] | None:
+        """The sample as the baselines predict it from what came before; then its target counts as well."""
+        truths = [truth for _, truth in item]
+        guesses = None
+        if len(truths) == len(self._last):
+            usual = self._means if self._numbers else [self._majority] * len(truths)
+            guesses = list(zip(self._last, truths, strict=True)), list(zip(usual, truths, strict=True))
+        if self._numbers:
+            self._average(truths)
+        else:
+            self._count(truths)
+        self._last = truths
+        return guesses
+
+    def _average(self, truths: list[float]) -> None:
+        if len(truths) != len(self._means):
+            self._n, self._means = 0, [0.0] * len(truths)
+        self._n += 1
+        self._means = [mean + (x - mean) / self._n for mean, x in zip(self._means, truths, strict=True)]
+
+    def _count(self, truths: list[Any]) -> None:
+        for truth in truths:
+            self._counts[truth] += 1
+            if self._counts[truth] > self._counts[self._majority]:
+                self._majority = truth
+
+    def state_dict(self) -> dict[str, Any]:
+        """The counts, JSON-able."""
+        counts = [[key, n] for key, n in self._counts.items()]
+        means = {"means": self._means, "n": self._n}
+        return means | {"last": self._last, "counts": counts, "majority": self._majority}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from these counts."""
+        self._last, self._means, self._n = list(state["last"]), list(state["means"]), state["n"]
+        self._counts, self._majority = Counter(dict(map(tuple, state["counts"]))), state["majority"]

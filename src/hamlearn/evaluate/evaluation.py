@@ -1,0 +1,86 @@
+"""What `evaluate` yields, and how a run that is under way is scored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from hamlearn.evaluate.scores import Reading, Scores
+from hamlearn.sample import Sample
+
+
+class Evaluation:
+    """One sample, predicted, scored and learned.
+
+    Attributes:
+        k: Number of the sample in the stream, from 0.
+        sample: The sample; with a label that came later, that of the label.
+        y: The prediction, made before the target came, in the unit of the data.
+        target: The target in the unit of the data; `None` without one.
+        report: What `learner.step` returned.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> from river import metrics
+        >>> net = hl.Network.feedforward(torch.nn.Linear(1, 1))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss)
+        >>> stream = [Sample(torch.ones(1, 1), torch.ones(1, 1))] * 3
+        >>> *_, last = hl.evaluate(learner, stream, metrics.MAE())
+        >>> last.k, last.scores["MAE"] >= 0, last.baselines["last value"]
+        (2, True, {'MAE': 0.0})
+    """
+
+    __slots__ = ("_reading", "k", "report", "sample", "target", "y")
+
+    def __init__(self, k: int, sample: Sample, y: Any, target: Any, report: Any, reading: Reading) -> None:
+        self.k, self.sample, self.y, self.target, self.report = k, sample, y, target, report
+        self._reading = reading
+
+    @property
+    def scores(self) -> dict[str, float]:
+        """Each metric over all predictions whose target has arrived so far; empty before the first."""
+        return self._reading.scores
+
+    @property
+    def window(self) -> dict[str, float]:
+        """The same over the last `window` samples."""
+        return self._reading.window
+
+    @property
+    def baselines(self) -> dict[str, dict[str, float]]:
+        """The metrics of the baselines on the same samples: over the window, or over everything without one."""
+        return self._reading.baselines
+
+
+def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[Evaluation]:
+    """Evaluations of a run that is under way, from the outputs that its own steps made.
+
+    The output of a step is read before the step's target moves anything, so this is test-then-train without a
+    second forward pass. Scores are computed when they are looked at, which is to be done before the next
+    evaluation.
+
+    Args:
+        reports: What `Learner.run` yields.
+        scores: The metrics.
+        first: Number of the first sample.
+    """
+    for k, report in enumerate(reports, first):
+        y, target = in_unit(report.y, report.sample)
+        if counts(report):
+            scores.update(y, target)
+        yield Evaluation(k, report.sample, y, target, report, scores.reading(keep=False))
+
+
+def counts(report: Any) -> bool:
+    """Whether a step had a target to be scored by. A label whose sample is not known any more has no sample."""
+    return report.sample is not None and report.sample.target is not None and not report.skipped
+
+
+def in_unit(y: Any, sample: Sample | None) -> tuple[Any, Any]:
+    """A prediction for a sample, and its target, in the unit of the data, where a stream scales targets."""
+    scale = getattr(sample, "scale", None)
+    if sample is None or scale is None:
+        return y, None if sample is None else sample.target
+    if sample.target is None:
+        return scale.unscale(y), None
+    return scale.unscale(y), scale.unscale(sample.target) if scale.target is None else scale.target

@@ -1,0 +1,268 @@
+"""One interface for the metrics of torchmetrics and of River."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections import Counter
+from itertools import chain
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn.errors import ConfigError
+from hamlearn.evaluate import saved
+
+Kind = Literal["numbers", "labels", "probabilities", "bits", "given"]
+"""What a metric takes: numbers, classes, a probability of each class, a probability of each of several labels, or
+outputs and targets as they are."""
+Item = list[tuple[Any, Any]]
+"""One sample: a prediction and a truth for each number or decision that it has."""
+
+
+class Meter(ABC):
+    """A metric that is updated, read, and saved as plain values.
+
+    Args:
+        name: Its name in scores.
+        metric: The metric of a library, without counts.
+
+    Attributes:
+        kind: What it takes.
+        bigger_is_better: Whether a larger value is better; `None`: not known.
+    """
+
+    kind: Kind
+    bigger_is_better: bool | None
+
+    def __init__(self, name: str, metric: Any) -> None:
+        self.name, self.metric = name, metric
+        try:
+            self._blank = copy.deepcopy(metric)
+        except Exception as error:
+            raise self._unsaved(f"it cannot be copied ({type(error).__name__}: {error})") from error
+        self._scratch: Meter | None = None
+        # One by one, sums do not depend on how many samples happen to be counted at a time.
+        self.together = False
+
+    def blank(self) -> Meter:
+        """The same metric without counts."""
+        return type(self)(self.name, copy.deepcopy(self._blank))
+
+    def add(self, items: list[Item], pairs: Counter[Any] | None = None) -> None:
+        """Count samples.
+
+        Args:
+            items: The samples.
+            pairs: How often each pair of classes is among them, if they are classes.
+
+        Raises:
+            ConfigError: The metric does not take them.
+        """
+        try:
+            self._add(items, pairs)
+        # Libraries raise errors of many types for values that a metric does not take.
+        except Exception as error:
+            prediction, truth = map(_outline, items[0][0])
+            raise ConfigError(
+                f"the metric {self.name!r} ({self._library}) does not take {prediction} as a prediction and "
+                f"{truth} as its truth ({type(error).__name__}: {error}). Choose one that fits the outputs, for "
+                'several classes one of task="multiclass" or of River, or pass what it takes by prepare.'
+            ) from error
+
+    def value(self) -> float:
+        """Its value now."""
+        try:
+            return float(self._value())
+        # Libraries say in many ways that there is no single number.
+        except Exception as error:
+            raise ConfigError(
+                f"the metric {self.name!r} does not come to a single number ({str(error) or type(error).__name__})"
+                ". Choose one that does, for example Accuracy."
+            ) from error
+
+    def value_of(self, items: list[Item], pairs: Counter[Any] | None) -> float:
+        """Its value for these samples and nothing else."""
+        if self._scratch is None:
+            self._scratch = self.blank()
+            self._scratch.together = True
+        self._scratch._empty()
+        self._scratch.add(items, pairs)
+        return self._scratch.value()
+
+    @abstractmethod
+    def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None: ...
+
+    @abstractmethod
+    def _value(self) -> Any: ...
+
+    @abstractmethod
+    def _empty(self) -> None: ...
+
+    @abstractmethod
+    def state_dict(self) -> Any:
+        """Its counts as plain values; raises `ConfigError` if they cannot be read as such."""
+
+    @abstractmethod
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`."""
+
+    @property
+    def _library(self) -> str:
+        return f"{type(self.metric).__module__.partition('.')[0]}.{type(self.metric).__name__}"
+
+    def _unsaved(self, reason: str) -> ConfigError:
+        return ConfigError(
+            f"the metric {self.name!r} ({self._library}) cannot be saved and resumed exactly: {reason}. Choose "
+            "another metric, for example MAE or Accuracy, or give it state_dict() and load_state_dict()."
+        )
+
+
+class RiverMeter(Meter):
+    """A metric of River, or one with its methods: update(truth, prediction), get()."""
+
+    def __init__(self, name: str, metric: Any) -> None:
+        super().__init__(name, metric)
+        needs_labels = getattr(metric, "requires_labels", None)
+        self.kind = "numbers" if needs_labels is None else "labels" if needs_labels else "probabilities"
+        try:
+            self.bigger_is_better = metric.bigger_is_better
+        except (AttributeError, NotImplementedError):
+            self.bigger_is_better = None
+        self._counts_pairs = self.kind == "labels" and _counts_pairs(metric)
+
+    def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None:
+        if self._counts_pairs and pairs is not None:
+            # River counts one sample for each call, whatever its weight.
+            for (prediction, truth), n in pairs.items():
+                self.metric.update(truth, prediction, n)
+                self.metric.cm.n_samples += n - 1
+            return
+        for prediction, truth in chain.from_iterable(items):
+            self.metric.update(truth, dict(enumerate(prediction)) if type(prediction) is list else prediction)
+
+    def _value(self) -> Any:
+        return self.metric.get()
+
+    def _empty(self) -> None:
+        if self._counts_pairs:
+            # In place, which is much faster than a copy.
+            self.metric.cm.__init__(self.metric.cm._init_classes)
+        else:
+            self.metric = copy.deepcopy(self._blank)
+
+    def state_dict(self) -> Any:
+        """Its own state if it has one, else the values of its attributes."""
+        if hasattr(self.metric, "state_dict"):
+            return self.metric.state_dict()
+        try:
+            return saved.plain(self.metric)
+        except saved.NotPlainError as error:
+            raise self._unsaved(str(error)) from error
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`."""
+        if hasattr(self.metric, "load_state_dict"):
+            self.metric.load_state_dict(state)
+        else:
+            saved.restore(self.metric, state)
+
+
+class TorchMeter(Meter):
+    """A metric of torchmetrics: update(prediction, truth), compute()."""
+
+    def __init__(self, name: str, metric: Any) -> None:
+        super().__init__(name, metric)
+        self.kind, self._binary = _torch_kind(metric)
+        self.bigger_is_better = getattr(metric, "higher_is_better", None)
+        self._samples = 0
+
+    def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None:
+        self._samples += len(items)
+        for part in [items] if self.together else ([item] for item in items):
+            self._update(part)
+
+    def _update(self, items: list[Item]) -> None:
+        if self.kind == "given":
+            for prediction, truth in chain.from_iterable(items):
+                self.metric.update(prediction, truth)
+            return
+        device = getattr(self.metric, "device", None)
+        p = torch.tensor([[prediction for prediction, _ in item] for item in items], device=device)
+        t = torch.tensor([[truth for _, truth in item] for item in items], device=device)
+        if self.kind in ("labels", "probabilities") or t.shape[1] == 1:
+            p, t = p.flatten(0, 1), t.flatten(0, 1)
+        self.metric.update(p[:, 1] if self._binary and p.dim() > 1 and p.shape[1] == 2 else p, t)
+
+    def _value(self) -> Any:
+        if self._samples > 1:
+            return self.metric.compute()
+        # Some need two samples. A copy is asked, since a computation that fails may leave a metric half read.
+        try:
+            return copy.deepcopy(self.metric).compute() if self._samples else math.nan
+        except ValueError:
+            return math.nan
+
+    def _empty(self) -> None:
+        self.metric.reset()
+        self._samples = 0
+
+    def state_dict(self) -> Any:
+        """Its states."""
+        kind = type(self.metric)
+        if kind.__module__.startswith("torchmetrics.wrappers") or not issubclass(kind, nn.Module):
+            raise self._unsaved("it is not a plain metric of torchmetrics")
+        self.metric.persistent(True)
+        return {"samples": self._samples, "states": saved.packed(self.metric.state_dict())}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`."""
+        self.metric.persistent(True)
+        self.metric.load_state_dict(saved.unpacked(state["states"]))
+        # Which torchmetrics asks for before it computes.
+        self._samples = self.metric._update_count = state["samples"]
+
+
+def meter(name: str, metric: Any) -> Meter:
+    """The interface for a metric of either library."""
+    if hasattr(metric, "update") and hasattr(metric, "compute"):
+        return TorchMeter(name, metric)
+    if hasattr(metric, "update") and hasattr(metric, "get"):
+        return RiverMeter(name, metric)
+    raise ConfigError(
+        f"the metric {name!r} is a {type(metric).__name__}, which is neither of torchmetrics (update, compute) "
+        "nor of River (update, get). Give an instance of one of their metrics, for example river.metrics.MAE()."
+    )
+
+
+def _counts_pairs(metric: Any) -> bool:
+    """Whether a metric of labels is a function of River's confusion matrix alone."""
+    if not type(metric).__module__.startswith("river."):
+        return False
+    base = sys.modules["river.metrics.base"]
+    return type(metric).update in (base.ClassificationMetric.update, base.BinaryMetric.update)
+
+
+_BY_CLASS = ("StatScores", "ConfusionMatrix", "ExactMatch")
+"""Families of torchmetrics that ask for classes only."""
+
+
+def _torch_kind(metric: Any) -> tuple[Kind, bool]:
+    """What a metric takes, and whether of two classes, by the classes that it, or one within it, is made of."""
+    parts = metric.modules() if isinstance(metric, nn.Module) else ()
+    bases = [base for part in parts for base in type(part).__mro__]
+    names = {base.__name__ for base in bases if base.__module__.startswith("torchmetrics.classification")}
+    for task in ("Multiclass", "Binary"):
+        if any(name.startswith(task) for name in names):
+            return ("labels" if names & {task + what for what in _BY_CLASS} else "probabilities"), task == "Binary"
+    if any(name.startswith("Multilabel") for name in names):
+        return "bits", False
+    of_numbers = any(base.__module__.startswith("torchmetrics.regression") for base in bases)
+    return ("numbers" if of_numbers else "given"), False
+
+
+def _outline(value: Any) -> str:
+    return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)[:80]
