@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
@@ -12,6 +12,34 @@ Tree = Any
 """A tensor, or tuples, lists and dicts of tensors."""
 Id = str | int
 """What a label calls its sample by."""
+
+
+class Scale(NamedTuple):
+    """How a target was scaled: target = (target of the data − mean) / spread.
+
+    Attributes:
+        mean: Of the targets before this one.
+        spread: Their standard deviation; 0 where there were none, or all were equal.
+        target: The target in the unit of the data; `None` where the sample has none.
+
+    Example:
+        >>> import torch
+        >>> scale = Scale(torch.tensor([100.0]), torch.tensor([20.0]), torch.tensor([130.0]))
+        >>> scale.unscale(torch.tensor([1.5]))
+        tensor([130.])
+    """
+
+    mean: Tensor
+    spread: Tensor
+    target: Tensor | None = None
+
+    def unscale(self, y: Tensor) -> Tensor:
+        """A prediction in the unit of the data, y·spread + mean."""
+        return y * self.spread.to(y) + self.mean.to(y)
+
+    def row(self, index: int | slice) -> Scale:
+        """Of scales with time as first axis, those of one sample, or of some."""
+        return Scale(self.mean[index], self.spread[index], None if self.target is None else self.target[index])
 
 
 @dataclass(slots=True)
@@ -26,6 +54,7 @@ class Sample:
         boundary: Whether this is the last token of a sequence. Afterwards the state returns to `h0`
             and its costate to zero; the costate of the weights stays.
         id: What a `Label` that comes later calls it by; only for samples without a target.
+        scale: How its target was scaled by `streams.standardize(stream, scale_target=True)`; `None` where it was not.
 
     Example:
         >>> import torch
@@ -38,6 +67,7 @@ class Sample:
     tau: float | None = None
     boundary: bool = False
     id: Id | None = None
+    scale: Scale | None = None
 
 
 @dataclass(slots=True)

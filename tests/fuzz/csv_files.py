@@ -19,6 +19,7 @@ import torch
 from hamlearn import streams
 from hamlearn.errors import HamlearnError
 from tests.fuzz.spoil import by_bytes, require, run_cases
+from tests.streams.reading import blocks_of
 
 PIECES = [
     b'"', b'""', b"\n", b"\r", b"\r\n", b",", b";", b"\0", b"\xff\xfe", b"\xef\xbb\xbf", b"\xe4", b"nan", b"inf",
@@ -98,7 +99,7 @@ def read(path: Path, settings: dict[str, Any], size: int | None = None) -> tuple
 
 
 def _by_blocks(stream: streams.Stream, size: int) -> Iterator[Any]:
-    for block in stream.blocks(lambda: size):
+    for block in blocks_of(stream, size):
         yield from (block.sample(k) for k in range(block.count))
 
 

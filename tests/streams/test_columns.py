@@ -17,6 +17,7 @@ from hamlearn.experiments.run_config import check
 from hamlearn.interop.river import from_river
 from hamlearn.interop.river.encoding import Encoder
 from hamlearn.streams.places import shared
+from tests.streams.reading import blocks_of
 
 TABLE = """when,price,shop,member,customer,outcome
 2024-01-01,2.0,north,true,c1,kept
@@ -116,7 +117,7 @@ def test_categories_gaps_and_classes_are_the_same_wherever_the_table_comes_from(
     ]
     assert stream.numbers == [True] + [False] * 9
     assert str(stream.spec).startswith("u: float32[10], target: int64[]")
-    blocks = [block.sample(k) for block in make(table).blocks(lambda: 3) for k in range(block.count)]
+    blocks = [block.sample(k) for block in blocks_of(make(table), 3) for k in range(block.count)]
     assert seen(blocks) == EXPECTED
 
 
@@ -177,7 +178,7 @@ def test_text_without_a_declaration_is_named_with_the_argument_that_mends_it(tab
     with pytest.raises(SampleError, match=r"line 2: column 'outcome' holds 'kept'.*classes=\[\.\.\.\].*classes=8"):
         list(streams.csv(table, ["member"], "outcome"))
     with pytest.raises(SampleError, match=r"row 0: column 'shop' holds 'north'.*categories=\{'shop': 8\}"):
-        next(iter(streams.from_rows(rows(), ["shop"]).blocks(lambda: 2)))
+        next(iter(blocks_of(streams.from_rows(rows(), ["shop"]), 2)))
 
 
 def test_a_category_or_class_too_many_is_named_or_its_row_is_skipped(table):
@@ -266,7 +267,7 @@ def test_blocks_of_a_table_are_its_rows_to_the_bit(tmp_path, missing, seed):
     whole = list(make())
     for size in (1, 7, 64):
         stream = make()
-        samples = [block.sample(k) for block in stream.blocks(lambda n=size: n) for k in range(block.count)]
+        samples = [block.sample(k) for block in blocks_of(stream, size) for k in range(block.count)]
         assert len(samples) == len(whole)
         for a, b in zip(samples, whole, strict=True):
             assert torch.equal(a.u, b.u)
@@ -279,7 +280,7 @@ def test_blocks_of_a_table_are_its_rows_to_the_bit(tmp_path, missing, seed):
 def test_a_bad_row_ends_a_block_before_it_and_is_met_again_after_a_resume():
     table = [{"a": 1}, {"a": 2}, {"a": "x"}, {"a": 4}]
     stream = streams.from_rows(table)
-    blocks = stream.blocks(lambda: 4)
+    blocks = blocks_of(stream, 4)
     assert next(blocks).u[0].tolist() == [[1.0], [2.0]]
     state = stream.state_dict()
     with pytest.raises(SampleError, match="row 2: column 'a' holds 'x'"):
@@ -338,7 +339,7 @@ def test_a_whole_number_is_one_name_wherever_it_comes_from(tmp_path, kind, size)
         (streams.from_rows(rows, **given), len(THREE)),
         (streams.from_rows(iter(rows), **given), len(THREE)),
     ):
-        blocks = [] if size is None else list(stream.blocks(lambda: size))
+        blocks = [] if size is None else list(blocks_of(stream, size))
         found = [block.sample(k) for block in blocks for k in range(block.count)] or list(stream)
         made = [tuple(one.u.tolist()) if kind != "classes" else int(one.target) for one in found]
         assert len(set(made[:same])) == 1
@@ -387,7 +388,7 @@ def test_a_class_that_looks_like_a_gap_is_told_of_once_and_is_a_class_where_it_i
         rows = [{"x": 1.0, "y": name} for name in names]
         given = {"target": "y", "classes": classes}
         stream = streams.csv(path, **given) if of_file else streams.from_rows(rows, **given)
-        blocks = [] if size is None else list(stream.blocks(lambda: size))
+        blocks = [] if size is None else list(blocks_of(stream, size))
         found = [block.sample(k) for block in blocks for k in range(block.count)] or list(stream)
         return [None if one.target is None else int(one.target) for one in found], caplog.messages
 

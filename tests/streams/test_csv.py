@@ -9,6 +9,7 @@ import torch
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.streams import lines
+from tests.streams.reading import blocks_of
 
 
 @pytest.fixture
@@ -243,7 +244,7 @@ def test_a_file_that_has_lost_rows_since_it_was_saved_is_refused(write):
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32", "latin-1"])
 @pytest.mark.parametrize("end", ["\n", "\r", "\r\n"])
-@pytest.mark.parametrize("read", [list, lambda stream: list(stream.blocks(lambda: 4))], ids=["rows", "blocks"])
+@pytest.mark.parametrize("read", [list, lambda stream: list(blocks_of(stream, 4))], ids=["rows", "blocks"])
 def test_a_file_that_was_changed_before_the_place_of_the_stream_is_refused(write, encoding, end, read):
     given = {"encoding": encoding} if encoding == "latin-1" else {}
     text = lambda first: end.join(["x,y", first, "20,1", "30,1", ""]).encode(encoding)  # noqa: E731

@@ -12,6 +12,7 @@ from hamlearn.errors import SampleError
 from hamlearn.interop.river import HLRegressor
 from hamlearn.streams.clock import to_seconds
 from hamlearn.streams.dates import since_1970
+from tests.streams.reading import blocks_of
 
 FAR = ["0001-01-08", "1400-01-01", "1677-09-20", "2262-04-13", "2700-01-01", "9999-12-31"]
 NEAR = ["1680-01-01", "1969-12-31T23:59:59.999999999", "1970-01-01", "2024-02-29T12:34:56.123456789", "2262-01-01"]
@@ -47,7 +48,7 @@ def test_a_stream_of_far_dates_has_the_steps_of_pythons(times, backwards) -> Non
         for stamps in (dates.astype("datetime64[us]").tolist(), dates, dates)
     ]
     want, singly = [sample.tau for sample in made[0]], [sample.tau for sample in made[1]]
-    in_blocks = [block.sample(k).tau for block in made[2].blocks(lambda: 2) for k in range(block.count)]
+    in_blocks = [block.sample(k).tau for block in blocks_of(made[2], 2) for k in range(block.count)]
     assert want == singly == in_blocks
     assert len(want) == 3
     assert max(want[1:]) > 600
@@ -83,13 +84,13 @@ def test_rivers_estimators_take_far_dates() -> None:
 
 def test_a_year_whose_days_cannot_be_counted_is_named_in_both_ways_of_reading() -> None:
     times = np.array([0, 1, 2**62]).view("datetime64[Y]")
-    for read in (list, lambda stream: list(stream.blocks(lambda: 3))):
+    for read in (list, lambda stream: list(blocks_of(stream, 3))):
         with pytest.raises(SampleError, match=r"at sample 2 is no time stamp"):
             read(streams.timed(times, torch.zeros(3, 1), unit=YEAR))
 
 
 def test_no_date_is_still_named() -> None:
     times = np.array(["2024-01-01", "NaT", "9999-12-31"], dtype="datetime64[D]")
-    for read in (list, lambda stream: list(stream.blocks(lambda: 3))):
+    for read in (list, lambda stream: list(blocks_of(stream, 3))):
         with pytest.raises(SampleError, match=r"the time stamp at sample 1 is nan"):
             read(streams.timed(times, torch.zeros(3, 1), unit=YEAR))

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from hamlearn import Sample, streams
 from hamlearn.errors import CheckpointError, ConfigError
+from tests.streams.reading import blocks_of
 
 SETTINGS = {"target": "y", "classes": ["no", "yes"], "categories": {"kind": ["a", "b"]}, "missing": "indicate"}
 COLUMNS = {"x": [1.0, None, 3.0], "kind": ["a", "b", None], "y": ["yes", "no", "yes"]}
@@ -121,7 +122,7 @@ def test_arrays_become_samples_a_row_and_pass_as_blocks():
         assert seen(streams.from_any(source)) == expected
     stream = streams.from_any((U, Y / 2))
     assert str(stream.spec) == "u: float32[2], target: float32[1], length: 3"
-    (block,) = stream.blocks(lambda: 8)
+    (block,) = blocks_of(stream, 8)
     assert block.samples is None
     assert block.target[0].tolist() == [[0.0], [0.5], [0.0]]
     assert seen(streams.from_any(U[:, 0])) == [([0.0], None), ([2.0], None), ([4.0], None)]

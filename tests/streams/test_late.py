@@ -13,6 +13,7 @@ import torch
 
 import hamlearn as hl
 from hamlearn.streams.live import buffer as live_buffer
+from tests.streams.reading import blocks_of
 
 
 def pairs(count: int) -> list[hl.Sample]:
@@ -208,7 +209,7 @@ def test_rows_with_an_id_and_no_inputs_are_labels_of_rows_without_a_target(tmp_p
     stream = hl.streams.from_rows(rows, **settings) if way == "rows" else hl.streams.csv(file, **settings)
     events = stream
     if way == "blocks":
-        events = [block.sample(k) for block in stream.blocks(lambda: 4) for k in range(block.count)]
+        events = [block.sample(k) for block in blocks_of(stream, 4) for k in range(block.count)]
     assert table_events(events) == [
         ("sample", "7", [1.5, 1.0, 0.0], None, None),
         ("sample", "8", [2.5, 0.0, 1.0], None, 1.0),

@@ -10,6 +10,7 @@ from torch import nn
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError
+from tests.streams.reading import blocks_of
 
 COUNT = 6
 VALUES = np.random.default_rng(0).normal(size=(COUNT, 2))
@@ -34,7 +35,7 @@ def every_warning():
 def read(stream: streams.Stream, size: int | None) -> list[hl.Sample]:
     if size is None:
         return list(stream)
-    return [block.sample(k) for block in stream.blocks(lambda: size) for k in range(block.count)]
+    return [block.sample(k) for block in blocks_of(stream, size) for k in range(block.count)]
 
 
 @pytest.mark.parametrize("size", [None, 4])

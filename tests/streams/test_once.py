@@ -1,4 +1,4 @@
-"""Iterators, which give nothing twice: whoever reads ahead of the steps loses none of what they have given."""
+"""Iterators, which give nothing twice: what a learner reads ahead of its steps is not lost."""
 
 import pytest
 import torch
@@ -114,7 +114,7 @@ def test_a_stream_that_has_ended_is_not_asked_again(engine):
     assert [len(list(own.run(stream, engine=engine))) for _ in range(2)] == [10, 10]
 
 
-def test_an_iterator_cannot_go_back_further_than_it_was_settled():
+def test_an_iterator_cannot_go_back():
     stream = streams.from_iterable(samples())
     state = stream.state_dict()
     for _, _ in zip(range(5), stream, strict=False):
@@ -124,11 +124,13 @@ def test_an_iterator_cannot_go_back_further_than_it_was_settled():
         next(iter(stream))
 
 
-def test_two_eager_runs_may_take_turns_with_one_iterator():
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_run_that_another_overtakes_raises_and_what_it_read_ahead_comes_first(engine):
     own, stream = learner(), samples()
-    one, other = own.run(stream), own.run(stream)
-    seen = [next(run).sample.target.item() for run in (one, other, one, other)]
-    assert seen == [0.0, 1.0, 2.0, 3.0]
+    one, other = own.run(stream, engine=engine), own.run(stream, engine=engine)
+    assert [next(run).sample.target.item() for run in (one, one, other, other)] == [0.0, 1.0, 2.0, 3.0]
+    with pytest.raises(StreamError, match="overtaken by a newer one of the same learner"):
+        next(one)
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])

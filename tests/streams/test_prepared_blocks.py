@@ -13,6 +13,7 @@ from torch.utils.data import TensorDataset
 from hamlearn import Hyper, Label, Learner, Network, Sample, streams
 from hamlearn.errors import SampleError
 from hamlearn.streams.moments import Standard
+from tests.streams.reading import blocks_of
 
 
 def welford(rows, clip=10.0):
@@ -72,7 +73,7 @@ def test_standardised_blocks_have_the_bits_of_single_rows_however_they_are_cut(s
     u = data()
     rows = torch.stack([sample.u for sample in streams.standardize(streams.from_any(u))])
     stream = streams.standardize(streams.from_any(u))
-    assert torch.equal(torch.cat([block.u[0] for block in stream.blocks(lambda: size)]), rows)
+    assert torch.equal(torch.cat([block.u[0] for block in blocks_of(stream, size)]), rows)
     single = streams.standardize(streams.from_any(u))
     assert len(list(single)) == 700
     assert stream.state_dict() == single.state_dict()
@@ -83,7 +84,7 @@ def test_statistics_saved_within_a_block_go_on_to_the_bit():
     stream = streams.standardize(streams.from_any(u))
     whole = list(stream)
     streams.check(lambda: streams.standardize(streams.from_any(u)), 400, [0, 1, 255, 256, 257, 399])
-    blocks = stream.blocks(lambda: 100)
+    blocks = blocks_of(stream, 100)
     next(blocks)
     state = stream.state_dict()
     later = streams.standardize(streams.from_any(u))
@@ -109,7 +110,7 @@ def test_an_input_that_would_spoil_all_means_is_refused_after_the_good_ones():
     u = [[1.0], [3.0], [math.nan], [5.0]]
     rows = iter(streams.standardize(u))
     assert [next(rows).u.item() for _ in range(2)] == [0.0, 1.0]
-    blocks = streams.standardize(streams.from_any(torch.tensor(u))).blocks(lambda: 4)
+    blocks = blocks_of(streams.standardize(streams.from_any(torch.tensor(u))), 4)
     assert next(blocks).u[0].tolist() == [[0.0], [1.0]]
     for broken in (rows, blocks):
         with pytest.raises(SampleError, match=r"not finite.* use finite\(stream"):
@@ -152,7 +153,7 @@ def test_past_targets_of_blocks_are_those_of_single_rows(seed, relative):
             past.insert(0, list(newest) if plain.target is None else plain.target.tolist())
     for size in (1, 2, 7, 60):
         stream = lagged(seed, relative)
-        assert same(flat(stream.blocks(lambda n=size: n)), whole)
+        assert same(flat(blocks_of(stream, size)), whole)
         single = lagged(seed, relative)
         list(single)
         assert stream.state_dict() == single.state_dict()
@@ -165,7 +166,7 @@ def test_cut_and_clipped_blocks_are_those_of_single_rows():
         lambda: streams.clip_tau(streams.take(samples, 17), 1.0),
     ):
         stream = make()
-        assert same(flat(stream.blocks(lambda: 5)), list(make()))
+        assert same(flat(blocks_of(stream, 5)), list(make()))
         single = make()
         list(single)
         assert stream.state_dict() == single.state_dict()
@@ -215,7 +216,7 @@ CHANGED = {
 def test_blocks_that_are_mapped_or_guarded_have_the_bits_of_single_samples(kind, size):
     make = CHANGED[kind]
     one_by_one, in_blocks = make(with_gaps()), make(with_gaps())
-    first, second = list(one_by_one), flat(in_blocks.blocks(lambda: size))
+    first, second = list(one_by_one), flat(blocks_of(in_blocks, size))
     labels = [[k for k, event in enumerate(events) if isinstance(event, Label)] for events in (first, second)]
     assert labels[0] == labels[1]
     assert len(labels[0]) == 1
@@ -232,7 +233,7 @@ def test_an_error_of_a_guard_or_a_mapped_function_comes_after_the_samples_before
         return sample
 
     for stream, error in ((streams.finite(given), SampleError), (streams.map(given, refuse), ValueError)):
-        blocks = stream.blocks(lambda: 100)
+        blocks = blocks_of(stream, 100)
         assert [sample.u.item() for sample in flat([next(blocks)])] == [0.0, 1.0, 2.0, 3.0, 4.0]
         with pytest.raises(error):
             next(blocks)
@@ -240,13 +241,13 @@ def test_an_error_of_a_guard_or_a_mapped_function_comes_after_the_samples_before
 
 def test_finite_blocks_pass_whole_and_what_guards_or_maps_a_live_feed_waits_for_no_more():
     table = streams.from_any((data(), data()[:, :1]))
-    (block,) = streams.finite(table).blocks(lambda: 1000)
+    (block,) = blocks_of(streams.finite(table), 1000)
     assert block.samples is None, "no sample was taken out of the block"
     for make in CHANGED.values():
         with streams.live([Sample(torch.ones(2), tau=1.0)] * 50, policy="block") as feed:
             stream = make(feed)
-            assert stream.at_once
-            assert len(flat(stream.blocks(lambda: 16))) == 50
+            assert stream.live
+            assert len(flat(blocks_of(stream, 16))) == 50
 
 
 def test_interleaved_streams_tell_which_entries_are_measured():
@@ -270,6 +271,6 @@ def test_columns_that_their_type_rounds_away_are_told_of(level, told, dtype, cap
         caplog.clear()
         table = streams.standardize(streams.from_rows(rows, dtype=dtype))
         with caplog.at_level(logging.WARNING, "hamlearn"):
-            assert list(table.blocks(lambda: 16) if blocks else table)
+            assert list(blocks_of(table, 16) if blocks else table)
         found = [line for line in caplog.messages if "entry 1 of the input is 1.7e+09" in line]
         assert len(found) == (told and dtype is torch.float32)

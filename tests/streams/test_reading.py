@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Arrival
 from hamlearn.streams.live.reading import Place, Reading
 
@@ -20,7 +21,7 @@ def arrivals(times, stamps, taus):
 
 
 def events(read):
-    return [block.sample(k) for block in read.blocks for k in range(block.count)]
+    return read.made.each() if isinstance(read.made, Block) else read.made
 
 
 @settings(max_examples=200, deadline=None)

@@ -210,5 +210,5 @@ def test_items_become_samples():
     assert samples[2].u["b"].tolist() == [2.0]
     assert isinstance(samples[3].u, tuple)
     assert samples[4].u.dtype == torch.float64
-    with pytest.raises(ConfigError, match="cannot be iterated over"):
+    with pytest.raises(ConfigError, match="must be an iterable of samples"):
         streams.from_iterable(3)

@@ -12,6 +12,7 @@ from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.experiments.run_build import build_stream
 from hamlearn.experiments.run_config import check
 from hamlearn.interop.river import from_river
+from tests.streams.reading import blocks_of
 
 STAMPS = ["08:00:01", "08:00:01", "08:00:02", "08:00:02", "08:00:02", "08:00:05", "08:00:05", "08:00:06"]
 TAUS = [None, 0.25, 1.0, 0.25, 0.25, 3.0, 0.25, 1.0]
@@ -46,7 +47,7 @@ def test_a_row_with_the_stamp_of_the_row_before_takes_the_step_that_ties_gives(t
     for kind, stream in every(tmp_path, log(), unit=unit, ties=0.25).items():
         assert [sample.tau for sample in stream] == TAUS, kind
         for size in (1, 3, 8):
-            blocks = [block.sample(k) for block in stream.blocks(lambda n=size: n) for k in range(block.count)]
+            blocks = [block.sample(k) for block in blocks_of(stream, size) for k in range(block.count)]
             assert [sample.tau for sample in blocks] == TAUS, (kind, size)
 
 

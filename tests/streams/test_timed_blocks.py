@@ -9,6 +9,7 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import SampleError
+from tests.streams.reading import blocks_of
 
 COUNT = 100
 
@@ -65,7 +66,7 @@ def same(a, b) -> bool:
 
 
 def of_blocks(source, size) -> list:
-    return [block.sample(k) for block in source.blocks(lambda: size) for k in range(block.count)]
+    return [block.sample(k) for block in blocks_of(source, size) for k in range(block.count)]
 
 
 @pytest.mark.parametrize(
@@ -88,14 +89,14 @@ def test_blocks_hold_the_samples_that_come_one_by_one(times, u, target, unit) ->
 
 
 def test_arrays_are_not_read_row_by_row() -> None:
-    blocks = list(stream("tensor", "tensor", "classes").blocks(lambda: 32))
+    blocks = list(blocks_of(stream("tensor", "tensor", "classes"), 32))
     assert [block.count for block in blocks] == [32, 32, 32, 4]
     assert all(block.samples is None for block in blocks)
 
 
 def test_a_block_keeps_its_samples_when_the_arrays_are_written_to() -> None:
     u, target = torch.ones(COUNT, 3), np.ones(COUNT)
-    block = next(iter(streams.timed(seconds(), u, target).blocks(lambda: 8)))
+    block = next(iter(blocks_of(streams.timed(seconds(), u, target), 8)))
     u.zero_()
     target[:] = 0
     assert torch.equal(block.sample(3).u, torch.ones(3))
@@ -107,7 +108,7 @@ def test_a_state_taken_between_blocks_is_that_between_samples(at) -> None:
     whole = parts(stream("tensor", "tensor", "classes"))
     before = stream("tensor", "tensor", "classes")
     if at:
-        next(iter(before.blocks(lambda: at)))
+        next(iter(blocks_of(before, at)))
     later = stream("tensor", "tensor", "classes")
     later.load_state_dict(before.state_dict())
     rest = parts(of_blocks(later, 13))
@@ -132,7 +133,7 @@ def test_a_stamp_that_does_not_move_forward_is_named_or_left_out_as_one_by_one(p
         return parts(got), ""
 
     def one_each(source):
-        for block in source.blocks(lambda: 16):
+        for block in blocks_of(source, 16):
             yield from (block.sample(k) for k in range(block.count))
 
     for settings in ({}, {"backwards": "skip"}, {"ties": 0.01}):

@@ -8,7 +8,7 @@ from typing import Any
 from hamlearn._base.claims import number, whole
 from hamlearn.errors import CheckpointError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.blocks import Block, blocks_of
+from hamlearn.streams.blocks import Block, gathered
 
 
 class Carried:
@@ -38,35 +38,48 @@ class Carried:
         self.moment: float | None = None
         self.last: Sample | Label | None = None
         self._loaded = False
+        self._iterator: Iterator[Any] = iter(())
+        self._failed: BaseException | None = None
 
     def __iter__(self) -> Iterator[Sample]:
         self._require_loaded()
-        iterator = iter(self._stream)
+        self._iterator = iter(self._stream)
         for _ in range(self._skip):
-            next(iterator, None)
-        for sample in iterator:
+            next(self._iterator, None)
+        return self._met(self._iterator)
+
+    def _met(self, samples: Iterator[Sample]) -> Iterator[Sample]:
+        for sample in samples:
             self.taken, self.last = self.taken + 1, sample
             if self._meet is not None and self.taken > self._first:
                 self._meet(sample)
             yield sample
 
-    def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
-        """Samples in blocks of at most `size()`, for the compiled engine."""
-        self._require_loaded()
-        if self._skip == 0 and hasattr(self._stream, "blocks"):
-            blocks = self._stream.blocks(size)
+    def block(self, n: int) -> Block | list[Any] | None:
+        """The next samples, at most `n`, for the compiled engine."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        block: Block | list[Any] | None
+        if hasattr(self._stream, "block"):
+            block = self._stream.block(n)
         else:
-            iterator = iter(self._stream)
-            for _ in range(self._skip):
-                next(iterator, None)
-            blocks = blocks_of(iterator, size)
-        for block in blocks:
-            self.taken += block.count
-            yield block
+            block, self._failed = gathered(self._iterator, n)
+        if block:
+            self.taken += block.count if isinstance(block, Block) else len(block)
+        return block or None
 
-    def state_at(self, mark: dict[str, Any]) -> dict[str, Any]:
-        """The present state, with the stream at the place where it was read last."""
-        return self.state_dict() | {"stream": mark["stream"], "taken": mark["taken"]}
+    def mark(self) -> dict[str, Any]:
+        """Where the stream stands, without what goes along."""
+        own = getattr(self._stream, "state_dict", None)
+        return {"stream": None if own is None else own(), "taken": self.taken}
+
+    def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
+        """The present state, with the stream after `taken` samples of the block that began at the mark."""
+        place = mark["stream"]
+        if place is not None and hasattr(self._stream, "state_at"):
+            place = self._stream.state_at(place, taken)
+        return self.state_dict() | {"stream": place, "taken": mark["taken"] + (taken if self.live else 0)}
 
     def state_dict(self) -> dict[str, Any]:
         """The stream's own state where it has one, how much was taken of it, the moment, and the parts' states."""
@@ -91,31 +104,25 @@ class Carried:
         self.taken, self.moment, self._loaded = taken, moment, True
 
     @property
-    def reads_ahead(self) -> bool:
-        """As the stream."""
-        return bool(getattr(self._stream, "reads_ahead", True))
+    def source(self) -> Any:
+        """The stream."""
+        return self._stream
 
     @property
-    def once(self) -> bool:
+    def live(self) -> bool:
         """As the stream."""
-        return bool(getattr(self._stream, "once", False))
+        return bool(getattr(self._stream, "live", False))
 
-    def settle(self) -> None:
-        """Pass it on."""
-        settle = getattr(self._stream, "settle", None)
-        if settle is not None:
-            settle()
+    @property
+    def replayable(self) -> bool:
+        """As the stream."""
+        return bool(getattr(self._stream, "replayable", not isinstance(self._stream, Iterator)))
 
     def saved(self, state: Mapping[str, Any]) -> None:
         """Pass it on."""
         saved = getattr(self._stream, "saved", None)
         if saved is not None and state["stream"] is not None:
             saved(state["stream"])
-
-    def put_back(self, mark: Mapping[str, Any]) -> None:
-        """Put the stream to a place of this pass; what goes along stays as it is."""
-        self._stream.load_state_dict(mark["stream"])
-        self.taken = int(mark["taken"])
 
     def close(self) -> None:
         """Close the stream, where it can be closed."""

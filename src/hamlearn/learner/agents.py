@@ -15,8 +15,9 @@ from hamlearn.engines.recorded import UnsupportedError
 from hamlearn.errors import AuditError, HamlearnError, StreamError
 from hamlearn.learner.learner import Learner
 from hamlearn.sample import Sample, StepReport
+from hamlearn.streams.base import END
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.reader import END, Progress
+from hamlearn.streams.reader import Progress
 
 BYTES = 1 << 27
 """Bytes of samples and rates that a block of steps may have, unless a chunk is given."""
@@ -323,4 +324,4 @@ class _Aside:
 
 def _waits(stream: Any) -> bool:
     """Whether a short block of the stream may be followed by others."""
-    return not getattr(stream, "reads_ahead", True)
+    return bool(getattr(stream, "live", False))

@@ -50,6 +50,7 @@ class Inbox(Stream):
     ) -> None:
         self._spec, self._tell, self._recall = spec, tell, recall
         self._round: list[Block] = []
+        self._at = 0
         self.saving = False
 
     @property
@@ -63,15 +64,17 @@ class Inbox(Stream):
         return sum(block.count for block in self._round)
 
     def _rewind(self) -> None:
-        return
+        self._at = 0
 
     def _samples(self) -> Iterator[Any]:
-        for block in self._round:
-            for index in range(block.count):
-                yield block.sample(index)
+        while (block := self._block(1)) is not None:
+            yield from block.each()
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        return iter(self._round)
+    def _block(self, n: int) -> Block | None:
+        if self._at == len(self._round):
+            return None
+        self._at += 1
+        return self._round[self._at - 1]
 
     def _cursor(self) -> dict[str, Any]:
         return self._tell() if self.saving else {}

@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from torch import Tensor
 
 from hamlearn._base.claims import shown
 from hamlearn.errors import CheckpointError, StreamError
-from hamlearn.sample import Sample
-from hamlearn.streams.blocks import Block, blocks_of
+from hamlearn.sample import Label, Sample
+from hamlearn.streams.blocks import Block, gathered
 from hamlearn.streams.values import Spec
+
+END: Any = object()
+"""What stands for the sample after the last one."""
 
 
 class Stream(ABC):
-    """An iterable of `Sample` that says what it yields (`spec`) and can be resumed to the bit.
+    """An iterable of `Sample` and `Label` that says what it yields (`spec`) and can be resumed exactly.
 
-    Each `iter(stream)` starts a pass from the beginning, except right after `load_state_dict`, when it
-    goes on from where that state was taken. There is one pass at a time: an iterator that was overtaken
-    by a newer one raises `StreamError` instead of mixing the two.
+    This is all that a learner asks of a source:
 
-    A stream of your own implements `spec` and `_samples`, and names in `_moves` the attributes that say where it
-    stands: numbers, whose values in the class are those at the beginning. They must have moved on when a sample
+    - `iter(stream)` begins a pass at once: at the beginning or, right after `load_state_dict`, at the loaded
+      place. A stream that gives nothing twice (`replayable` is False: an iterator, a live feed) goes on.
+    - `state_dict()` and `load_state_dict(state)`: where the stream stands after the last sample handed out.
+    - `block(n)`: about `n` of the next samples of the present pass, as a `Block` of whole tensors or as a list;
+      `None` at the end. A live feed hands out what has arrived, and waits only if nothing has.
+    - `live`: whether nothing can be read ahead without waiting.
+
+    A learner also takes any other iterable of samples. Without `state_dict` it is resumed by passing over the
+    samples that were taken, and without `block` samples are read one by one.
+
+    There is one pass at a time: an iterator that was overtaken by a newer one raises `StreamError`.
+
+    A stream of your own implements `spec` and `_samples`. `_moves` names the attributes that say where it stands:
+    numbers, whose values in the class are those at the beginning. They must have moved on when a sample
     is handed out, so that a state taken between two samples is the state after the first of them. `_fixed` names
     the attributes that must agree between the stream that saved a state and the one that loads it. Where
-    numbers are not enough, override `_rewind`, `_cursor`, `_seek` and `_config`, which are made of these names.
+    numbers are not enough, override `_rewind`, `_cursor`, `_seek` and `_config`. A stream over arrays also
+    implements `_block`, so that whole rows of tensors are cut out at once.
 
     Attributes:
         _moves: Names of the attributes that make up the cursor.
         _fixed: Names of the attributes that make up the configuration.
+        _reuses: Whether the memory of a sample may be used again for the next one.
 
     Example:
         >>> from hamlearn import streams
@@ -46,6 +61,9 @@ class Stream(ABC):
 
     _turn: int = 0
     _resumed: bool = False
+    _reuses: bool = True
+    _running: Iterator[Sample | Label] | None = None
+    _error: BaseException | None = None
     _moves: ClassVar[tuple[str, ...]] = ()
     _fixed: ClassVar[tuple[str, ...]] = ()
 
@@ -98,13 +116,21 @@ class Stream(ABC):
             "(streams.csv, streams.from_rows), and do to its input what the streams around it do."
         )
 
+    def unscale(self, y: Tensor) -> Tensor:
+        """A prediction in the unit of the data, by what is known of the targets now.
+
+        Only `standardize(stream, scale_target=True)`, and streams around it, change anything. The prediction for a
+        sample of the stream is brought back by `sample.scale.unscale`, which knows the scale that the sample had.
+        """
+        return y
+
     def _rewind(self) -> None:
         """Put the cursor at the beginning."""
         for name in self._moves:
             setattr(self, name, getattr(type(self), name))
 
     @abstractmethod
-    def _samples(self) -> Iterator[Sample]:
+    def _samples(self) -> Iterator[Any]:
         """Yield samples from the cursor on, moving it before each is handed out."""
 
     def _cursor(self) -> dict[str, Any]:
@@ -160,41 +186,42 @@ class Stream(ABC):
             ) from error
         self._resumed = True
 
-    def __iter__(self) -> Iterator[Sample]:
-        if not self._resumed:
-            self._rewind()
-        self._resumed = False
-        self._turn += 1
-        return self._pass(self._turn)
-
-    def blocks(self, size: Callable[[], int]) -> Iterator[Block]:
-        """A pass over the stream in blocks of at most `size()` samples, stacked along time.
-
-        A live feed is never waited for: a block of it holds what has arrived.
-        """
-        if not self._resumed:
-            self._rewind()
-        self._resumed = False
-        self._turn += 1
-        return self._blocks(size if self.at_once else lambda: 1, self._turn)
-
     @property
-    def reads_ahead(self) -> bool:
-        """Whether samples may be asked for before they are needed; what is left of a live feed goes back to it."""
-        return True
-
-    @property
-    def at_once(self) -> bool:
-        """Whether a block is there as soon as it is asked for, or as soon as its first sample is."""
-        return self.reads_ahead
-
-    @property
-    def once(self) -> bool:
-        """Whether it gives nothing twice, as an iterator: what was read ahead of the steps goes back to it."""
+    def live(self) -> bool:
+        """Whether nothing can be read ahead without waiting."""
         return False
 
-    def settle(self) -> None:
-        """Say that all that was handed out has been used: what gives nothing twice keeps it until then."""
+    @property
+    def replayable(self) -> bool:
+        """Whether a pass can begin at the beginning again; an iterator and a live feed give nothing twice."""
+        return True
+
+    def __iter__(self) -> Iterator[Any]:
+        self._begin()
+        return self._pass(self._turn)
+
+    def block(self, n: int) -> Block | list[Any] | None:
+        """The next samples of the present pass, at most `n`; `None` at the end.
+
+        If one of them cannot be read, those before it are handed out, and the next call raises.
+
+        Example:
+            >>> from hamlearn import streams
+            >>> stream = streams.from_any(torch.arange(6.0).reshape(3, 2))
+            >>> [stream.block(2).count, stream.block(2).count, stream.block(2)]
+            [2, 1, None]
+        """
+        if self._turn == 0 or self._resumed:
+            self._begin()
+        self._raise_held()
+        block = self._block(n)
+        if block is not None:
+            # The rows that follow are read from the cursor on.
+            self._running = None
+            return block
+        upcoming = iter(self._next, END)
+        taken, self._error = gathered(upcoming, 1 if self.live else n, self._reuses)
+        return taken or None
 
     @property
     def save_within(self) -> int | None:
@@ -204,16 +231,53 @@ class Stream(ABC):
     def saved(self, state: Mapping[str, Any]) -> None:
         """Say that a checkpoint with this state, which `state_dict` gave, is on disk: a broker may forget it."""
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        """Yield blocks from the cursor on; streams over data in memory override this."""
-        return blocks_of(self._pass(turn), size)
+    def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
+        """The state after `taken` samples of the block that began at the state `mark`, as far as it can be told.
 
-    def _pass(self, turn: int) -> Iterator[Sample]:
-        samples = self._samples()
+        A replayable stream answers `mark`: whoever resumes it passes over the samples that were taken. A live feed
+        does not give them again, and answers the place after them.
+        """
+        return mark
+
+    def _begin(self) -> None:
+        """Begin a pass."""
+        if self.replayable and not self._resumed:
+            self._rewind()
+        if self.replayable or self._resumed:
+            self._error = None
+        self._resumed, self._running = False, None
+        self._turn += 1
+
+    def _block(self, n: int) -> Block | None:
+        """The next `n` rows as whole tensors, with the cursor moved behind them.
+
+        `None`, and nothing has changed, where they have to be read one by one, and at the end.
+        """
+        return None
+
+    def _next(self) -> Any:
+        """The next sample of the present pass; `END` after the last one."""
+        self._raise_held()
+        if self._running is None:
+            self._running = self._samples()
+        try:
+            return next(self._running, END)
+        except BaseException:
+            # A generator that has raised is over; the stream goes on from its cursor.
+            self._running = None
+            raise
+
+    def _raise_held(self) -> None:
+        """Raise what went wrong after the samples that were handed out last."""
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _pass(self, turn: int) -> Iterator[Any]:
         while True:
             self._check_turn(turn)
-            sample = next(samples, None)
-            if sample is None:
+            sample = self._next()
+            if sample is END:
                 return
             yield sample
 

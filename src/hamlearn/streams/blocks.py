@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hamlearn._base import trees as _tree
 from hamlearn.errors import SampleError
-from hamlearn.sample import Label, Sample
+from hamlearn.sample import Label, Sample, Scale
 
 
 @dataclass(slots=True)
@@ -29,11 +29,11 @@ class Block:
         tau: τ of each sample; `None` where no sample has its own.
         boundary: Whether each sample ends its sequence; `None` where none does.
         samples: The samples one by one, where the block was made from them.
-        offset: How many samples that were read at the same time come before it, in other blocks.
-        more: Whether there are more of them after it.
+        scale: By what targets were scaled, each entry with time as its first axis; `None` where they were not.
+        more: Whether samples that were read at the same time follow in another block.
 
     Example:
-        >>> block = next(blocks_of([Sample(torch.ones(2), torch.zeros(1))] * 5, lambda: 3))
+        >>> (block,) = stacked([Sample(torch.ones(2), torch.zeros(1))] * 3)
         >>> block.count, block.u[0].shape, block.known
         (3, torch.Size([3, 2]), None)
     """
@@ -47,7 +47,7 @@ class Block:
     tau: list[float | None] | None = None
     boundary: list[bool] | None = None
     samples: list[Any] | None = None
-    offset: int = 0
+    scale: Scale | None = None
     more: bool = False
 
     @property
@@ -64,7 +64,14 @@ class Block:
         target = None
         if self.has_target(index):
             target = _tree.unflatten([leaf[index] for leaf in self.target], self.target_spec)
-        return Sample(u, target, None if self.tau is None else self.tau[index], self.ends(index))
+        tau = None if self.tau is None else self.tau[index]
+        return Sample(
+            u, target, tau, self.ends(index), scale=None if self.scale is None else self.scale.row(index)
+        )
+
+    def each(self) -> list[Any]:
+        """The samples one by one."""
+        return [self.sample(index) for index in range(self.count)]
 
     def has_target(self, index: int) -> bool:
         """Whether a sample has a target."""
@@ -110,64 +117,35 @@ class Block:
             None if self.tau is None else self.tau[cut],
             None if self.boundary is None else self.boundary[cut],
             None if self.samples is None else self.samples[cut],
-            self.offset + start,
+            None if self.scale is None else self.scale.row(cut),
             self.more or stop < self.count,
         )
 
 
-def blocks_of(samples: Iterable[Sample | Label], size: Callable[[], int]) -> Iterator[Block]:
-    """The samples as blocks of at most `size()`, asked before each is read, and cut where shapes change.
+def gathered(samples: Iterator[Any], n: int, copies: bool = True) -> tuple[list[Any], BaseException | None]:
+    """The next `n` samples of an iterator, and what went wrong after them.
 
-    Tensors are copied as they are read, since a source may use its memory again; those of a list are its own.
-    Where the source fails, or is interrupted, the samples before come first, and then its error.
-    """
-    iterator, keeps = iter(samples), isinstance(samples, list | tuple)
-    failed: BaseException | None = None
-    while failed is None:
-        taken: list[Sample | Label] = []
-        wanted = size()
-        try:
-            for sample in itertools.islice(iterator, wanted):
-                if not isinstance(sample, Sample | Label):
-                    raise SampleError(
-                        f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target), or "
-                        "make a stream of all the data, hl.streams.from_any(data)"
-                    )
-                taken.append(sample if keeps else copied(sample))
-        except BaseException as error:
-            # What a stream has given it may not give again, Ctrl-C or not.
-            failed = error
-        yield from stacked(taken)
-        if failed is None and len(taken) < wanted:
-            # It has ended, and is not asked again.
-            return
-    raise failed
-
-
-def changed(blocks: Iterable[Block], change: Callable[[Block, list[Any]], Block | None]) -> Iterator[Block]:
-    """Blocks made of blocks, with as many samples each or fewer.
+    The samples before an error, or before Ctrl-C, must be learned first: an iterator gives them only once.
 
     Args:
-        blocks: What is read.
-        change: Answers what becomes of a block; or `None`, having put what becomes of its samples into the list.
-            Where it fails, the samples in the list come first, and then its error.
+        samples: What is read.
+        n: How many are read at most.
+        copies: Whether tensors are copied as they are read, since a source may use its memory again.
     """
-    offset = 0
-    for block in blocks:
-        made: list[Any] = []
-        failed: Exception | None = None
-        try:
-            whole = change(block, made)
-        except Exception as error:
-            whole, failed = None, error
-        pieces = list(stacked(made)) if whole is None else [whole]
-        for index, piece in enumerate(pieces):
-            # Where others of the same reading follow, the reader counts from its beginning.
-            piece.offset, piece.more = offset, block.more or index + 1 < len(pieces)
-            offset = offset + piece.count if piece.more else 0
-            yield piece
-        if failed is not None:
-            raise failed
+    taken: list[Any] = []
+    try:
+        for sample in itertools.islice(samples, n):
+            if not isinstance(sample, Sample | Label):
+                raise SampleError(
+                    f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target), or "
+                    "make a stream of all the data, hl.streams.from_any(data)"
+                )
+            taken.append(copied(sample) if copies else sample)
+    except BaseException as error:
+        if not taken:
+            raise
+        return taken, error
+    return taken, None
 
 
 def copied(item: Any) -> Any:
@@ -176,7 +154,7 @@ def copied(item: Any) -> Any:
         return replace(item, target=_tree.copied(item.target))
     if isinstance(item, Sample):
         target = None if item.target is None else _tree.copied(item.target)
-        return Sample(_tree.copied(item.u), target, item.tau, item.boundary, item.id)
+        return Sample(_tree.copied(item.u), target, item.tau, item.boundary, item.id, item.scale)
     if isinstance(item, tuple) and any(isinstance(part, Sample) for part in item):
         return tuple(copied(part) for part in item)
     return _tree.copied(item)
@@ -187,23 +165,28 @@ def _alone(sample: Sample | Label) -> bool:
     return isinstance(sample, Label) or (sample.id is not None and sample.target is None)
 
 
-def stacked(samples: list[Sample | Label]) -> Iterator[Block]:
-    """Blocks of samples that have one shape; labels, and samples that wait for one, each by itself."""
-    offset = 0
-    for block in _cut(samples):
-        block.offset, offset = offset, offset + block.count
-        block.more = offset < len(samples)
-        yield block
+def stacked(samples: Sequence[Sample | Label]) -> list[Block]:
+    """Blocks of samples that have one shape; labels, and samples that wait for one, each by itself.
+
+    Example:
+        >>> blocks = stacked([Sample(torch.ones(2)), Sample(torch.ones(2)), Label(7, torch.ones(1))])
+        >>> [block.count for block in blocks], [block.more for block in blocks]
+        ([2, 1], [True, False])
+    """
+    blocks = list(_cut(samples))
+    for block in blocks[:-1]:
+        block.more = True
+    return blocks
 
 
-def _cut(samples: list[Sample | Label]) -> Iterator[Block]:
+def _cut(samples: Sequence[Sample | Label]) -> Iterator[Block]:
     start = 0
     for stop, sample in enumerate(samples):
         if _alone(sample):
-            yield from _of_one_shape(samples[start:stop])  # type: ignore[arg-type]
+            yield from _of_one_shape(samples[start:stop])
             yield alone(sample)
             start = stop + 1
-    yield from _of_one_shape(samples[start:])  # type: ignore[arg-type]
+    yield from _of_one_shape(samples[start:])
 
 
 def alone(sample: Sample | Label) -> Block:
@@ -215,7 +198,7 @@ def alone(sample: Sample | Label) -> Block:
     return Block(1, None, None, [], None, None, tau, ends, [sample])
 
 
-def _of_one_shape(samples: list[Sample]) -> Iterator[Block]:
+def _of_one_shape(samples: Sequence[Any]) -> Iterator[Block]:
     values = [(sample.u, sample.target) for sample in samples]
     start = 0
     while start < len(samples):
@@ -252,7 +235,7 @@ def _form(tensor: Tensor) -> Any:
     return None if tensor.is_nested else (tensor.shape, tensor.dtype, tensor.device, tensor.layout)
 
 
-def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
+def _stack(samples: Sequence[Sample], values: list[tuple[Any, Any]]) -> Block:
     n = len(samples)
     known = [target is not None for _, target in values]
     taus = [sample.tau for sample in samples]
@@ -273,8 +256,21 @@ def _stack(samples: list[Sample], values: list[tuple[Any, Any]]) -> Block:
         None if all(known) or not any(known) else known,
         None if all(tau is None for tau in taus) else taus,
         ends if any(ends) else None,
-        samples,
+        list(samples),
+        _stacked_scales([sample.scale for sample in samples]),
     )
+
+
+def _stacked_scales(scales: Sequence[Scale | None]) -> Scale | None:
+    """The scales of samples with time as first axis; `None` where one has none."""
+    if scales[0] is None:
+        return None
+    found = [scale for scale in scales if scale is not None]
+    if len(found) < len(scales):
+        return None
+    targets = [scale.mean if scale.target is None else scale.target for scale in found]
+    mean, spread = torch.stack([scale.mean for scale in found]), torch.stack([scale.spread for scale in found])
+    return Scale(mean, spread, torch.stack(targets) if any(scale.target is not None for scale in found) else None)
 
 
 @torch.no_grad()

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from torch import Tensor
-
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, changed, copied
+from hamlearn.streams.base import END, Stream
+from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
+from hamlearn.streams.wrapped import Transform, Wrapper
 
 
 def take(stream: Iterable[Any], n: int) -> Stream:
@@ -32,8 +31,7 @@ def take(stream: Iterable[Any], n: int) -> Stream:
 def map(stream: Iterable[Any], fn: Callable[[Sample], Sample]) -> Stream:
     """Each sample of a stream passed through `fn`, which takes a `Sample` and returns one; labels pass by.
 
-    `fn` may be called again for a sample that is given again: after a resume, and where a run stops and leaves
-    samples in a live feed.
+    `fn` may be called again for a sample that is given again after a resume.
 
     Example:
         >>> from dataclasses import replace
@@ -62,95 +60,10 @@ def hold(stream: Iterable[Any], k: int, split: bool = False) -> Stream:
     return HoldStream(from_iterable(stream), k, split)
 
 
-class Wrapper(Stream):
-    """A stream around one other stream, whose state is part of its own.
-
-    Attributes:
-        passes_blocks: Whether each of its blocks is made of one block of the stream inside.
-        passes_inputs: Whether its inputs are those of the stream inside, and its state holds where that stands.
-    """
-
-    passes_blocks = False
-    passes_inputs = False
-
-    def __init__(self, inner: Stream) -> None:
-        self.inner = inner
-
-    @property
-    def spec(self) -> Spec:
-        """As the stream inside."""
-        return self.inner.spec
-
-    @property
-    def reads_ahead(self) -> bool:
-        """As the stream inside."""
-        return self.inner.reads_ahead
-
-    @property
-    def once(self) -> bool:
-        """As the stream inside."""
-        return self.inner.once
-
-    @property
-    def at_once(self) -> bool:
-        """As the stream inside, where blocks of it are passed on one by one."""
-        return (self.reads_ahead and not self.once) or (self.passes_blocks and self.inner.at_once)
-
-    def settle(self) -> None:
-        """Pass it on."""
-        self.inner.settle()
-
-    @property
-    def save_within(self) -> int | None:
-        """As the stream inside."""
-        return self.inner.save_within
-
-    def saved(self, state: Mapping[str, Any]) -> None:
-        """Pass it on."""
-        self.inner.saved(state["cursor"]["inner"])
-
-    @property
-    def numbers(self) -> list[bool] | None:
-        """As in the stream inside."""
-        return self.inner.numbers
-
-    def encode(self, row: Mapping[str, Any]) -> Tensor:
-        """As the stream inside, where inputs are passed on as they are."""
-        return self.inner.encode(row) if self.passes_inputs else super().encode(row)
-
-    @property
-    def dropped(self) -> int:
-        """Samples that a live feed inside has dropped; 0 where there is none."""
-        return int(getattr(self.inner, "dropped", 0))
-
-    @property
-    def bad(self) -> int:
-        """Messages that a live feed inside has left out; 0 where there is none."""
-        return int(getattr(self.inner, "bad", 0))
-
-    def close(self) -> None:
-        """Close the stream inside, if it can be closed."""
-        close = getattr(self.inner, "close", None)
-        if close is not None:
-            close()
-
-    def _rewind(self) -> None:
-        super()._rewind()
-        # Now, not when the first sample is asked for: a state taken in between must be that of the beginning.
-        self.inner._rewind()
-
-    def _cursor(self) -> dict[str, Any]:
-        return {**super()._cursor(), "inner": self.inner.state_dict()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self.inner.load_state_dict(cursor["inner"])
-
-
 class TakeStream(Wrapper):
     """What `take` returns."""
 
-    passes_blocks = passes_inputs = True
+    passes_inputs = True
     _n = 0
     _moves = ("_n",)
 
@@ -168,30 +81,35 @@ class TakeStream(Wrapper):
     def _config(self) -> dict[str, Any]:
         return {"n": self._limit}
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        if self._n == self._limit:
-            return
-        for block in self.inner.blocks(lambda: min(size(), self._limit - self._n)):
-            self._check_turn(turn)
-            self._n += block.count
-            yield block
-            if self._n == self._limit:
-                return
+    def _begin(self) -> None:
+        # Each pass takes `n` samples, also of a feed that goes on where it is.
+        if not self._resumed:
+            self._n = 0
+        super()._begin()
 
-    def _samples(self) -> Iterator[Sample]:
-        samples = iter(self.inner)
-        while self._n < self._limit:
-            sample = next(samples, None)
-            if sample is None:
-                return
+    def block(self, n: int) -> Block | list[Any] | None:
+        """A block of the stream inside, cut where `n` samples have been taken."""
+        if self._turn == 0 or self._resumed:
+            self._begin()
+        left = self._limit - self._n
+        block = self.inner.block(min(n, left)) if left else None
+        if block is None:
+            return None
+        block = block.part(0, min(block.count, left)) if isinstance(block, Block) else block[:left]
+        self._n += block.count if isinstance(block, Block) else len(block)
+        return block
+
+    def _samples(self) -> Iterator[Any]:
+        while self._n < self._limit and (sample := self.inner._next()) is not END:
             self._n += 1
             yield sample
 
 
-class MapStream(Wrapper):
+class MapStream(Transform):
     """What `map` returns."""
 
-    passes_blocks = True
+    # The function may use its memory again.
+    _reuses = True
 
     def __init__(self, inner: Stream, fn: Callable[[Sample], Sample]) -> None:
         super().__init__(inner)
@@ -206,25 +124,11 @@ class MapStream(Wrapper):
 
     @property
     def numbers(self) -> None:
-        """Nobody knows what the function makes of the entries: all count as measured."""
+        """What the function makes of the entries is not known: all count as measured."""
         return
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        def change(block: Block, made: list[Sample | Label]) -> None:
-            # The function may use its memory again.
-            made.extend(copied(self._mapped(block.sample(k))) for k in range(block.count))
-
-        for block in changed(self.inner.blocks(size), change):
-            self._check_turn(turn)
-            yield block
-
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            yield self._mapped(sample)
-
-    def _mapped(self, sample: Sample | Label) -> Any:
-        if isinstance(sample, Label):
-            return sample
+    def sample(self, sample: Sample) -> Sample:
+        """What the function returns."""
         mapped = self._fn(sample)
         if not isinstance(mapped, Sample):
             raise SampleError(
@@ -232,7 +136,7 @@ class MapStream(Wrapper):
                 "Return Sample(...), or dataclasses.replace(sample, ...)."
             )
         if self._seen is None:
-            self._seen = mapped
+            self._seen = copied(mapped)
         return mapped
 
 
@@ -254,7 +158,7 @@ class HoldStream(Wrapper):
         return Spec(spec.u, spec.target, None if spec.length is None else spec.length * self._k)
 
     def _cursor(self) -> dict[str, Any]:
-        # In mid-show the sample must come again after a resume: the state from before it is kept.
+        # A sample that has been shown in part must come again after a resume: the state before it is kept.
         kept = {} if self._shown == 0 or self._before is None else {"inner": self._before}
         return {**super()._cursor(), **kept}
 
@@ -266,13 +170,12 @@ class HoldStream(Wrapper):
         super()._seek(cursor)
         self._before = cursor["inner"]
 
-    def _samples(self) -> Iterator[Sample]:
-        samples = iter(self.inner)
+    def _samples(self) -> Iterator[Any]:
         while True:
             if self._shown == 0:
                 self._before = self.inner.state_dict()
-            sample = next(samples, None)
-            if sample is None:
+            sample = self.inner._next()
+            if sample is END:
                 return
             if isinstance(sample, Label):
                 yield sample
@@ -282,7 +185,7 @@ class HoldStream(Wrapper):
                     "hold(split=True) shares the tau of each sample, but this one has none. "
                     "Use split=False, or a stream with times."
                 )
-            tau = sample.tau / self._k if self._split and sample.tau is not None else sample.tau
+            tau = sample.tau / self._k if self._split else sample.tau
             for shown in range(self._shown + 1, self._k + 1):
                 self._shown = shown % self._k
                 yield replace(sample, tau=tau, boundary=sample.boundary and shown == self._k)

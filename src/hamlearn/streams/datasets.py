@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -94,6 +94,7 @@ class DatasetStream(Stream):
         self._drop_last = drop_last
         self._map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         self._seen: Sample | None = None
+        self._shuffled = -1, torch.empty(0)
 
     @property
     def spec(self) -> Spec:
@@ -142,38 +143,46 @@ class DatasetStream(Stream):
                 )
             self._epoch, self._n = self._epoch + 1, 0
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        batch, tensors = self._batch_size or 1, _tensors(self._dataset)
-        whole = self._drop_last or not self._map_style or len(self._dataset) % batch == 0
+    def _block(self, n: int) -> Block | None:
+        # Rows of tensors in memory: a block is one indexing, not one collation per sample.
+        tensors = self._columns()
+        if tensors is None:
+            return None
+        if self._n == self._per_epoch():
+            self._epoch, self._n = self._epoch + 1, 0
+        if self._epoch == self._epochs:
+            return None
+        batch, start = self._batch_size or 1, self._n
+        stop = min(start + n, self._per_epoch())
+        order = self._order()
+        rows = slice(start * batch, stop * batch) if order is None else order[start * batch : stop * batch]
+        parts = [column[rows] for column in tensors]
+        if self._batch_size is not None:
+            parts = [part.unflatten(0, (stop - start, batch)) for part in parts]
+        self._n = stop
+        return Block(stop - start, parts[:1], None, parts[1:], None)
+
+    def _columns(self) -> tuple[torch.Tensor, ...] | None:
+        """Input and target as whole tensors; `None` where items are made in another way."""
+        tensors = _tensors(self._dataset)
+        whole = self._drop_last or not self._map_style or len(self._dataset) % (self._batch_size or 1) == 0
         # Without batches, an item of a dataset of one tensor is a tuple of one.
         alone = self._batch_size is None and type(self._dataset) is TensorDataset and len(tensors) == 1
-        if not 1 <= len(tensors) <= 2 or not whole or alone:
-            yield from super()._blocks(size, turn)
-            return
-        # Rows of tensors in memory: a block is one indexing, not one collation per sample.
-        while self._epochs is None or self._epoch < self._epochs:
-            order = None
-            if self._shuffle:
-                order = torch.randperm(len(self._dataset), generator=self._generator())
-            while self._n < self._per_epoch():
-                self._check_turn(turn)
-                start, stop = self._n, min(self._n + size(), self._per_epoch())
-                rows: Any = slice(start * batch, stop * batch)
-                rows = rows if order is None else order[rows]
-                parts = [column[rows] for column in tensors]
-                if self._batch_size is not None:
-                    parts = [part.unflatten(0, (stop - start, batch)) for part in parts]
-                self._n = stop
-                yield Block(stop - start, parts[:1], None, parts[1:], None)
-            self._epoch, self._n = self._epoch + 1, 0
+        return tensors if 1 <= len(tensors) <= 2 and whole and not alone else None
+
+    def _order(self) -> torch.Tensor | None:
+        """The order of the items in this epoch; `None`: as they stand."""
+        if not self._shuffle:
+            return None
+        if self._shuffled[0] != self._epoch:
+            self._shuffled = self._epoch, torch.randperm(len(self._dataset), generator=self._generator())
+        return self._shuffled[1]
 
     def _batches(self, skip: int) -> Iterator[list[Any]]:
         size = self._batch_size or 1
         if self._map_style:
-            n = len(self._dataset)
-            order: Any = range(n)
-            if self._shuffle:
-                order = torch.randperm(n, generator=self._generator())
+            found = self._order()
+            order: Any = range(len(self._dataset)) if found is None else found
             for k in range(skip, self._per_epoch()):
                 yield [self._dataset[int(i)] for i in order[k * size : (k + 1) * size]]
             return

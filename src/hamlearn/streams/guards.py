@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -14,10 +14,10 @@ from hamlearn._base.finite import is_finite
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, changed
-from hamlearn.streams.combine import Wrapper
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
+from hamlearn.streams.wrapped import Transform
 
 
 def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "raise") -> Stream:
@@ -60,10 +60,10 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
     return ClippedTauStream(from_iterable(stream), longest)
 
 
-class FiniteStream(Wrapper):
+class FiniteStream(Transform):
     """What `finite` returns. `skipped` and `filled` count what it did."""
 
-    passes_blocks = passes_inputs = True
+    passes_inputs = True
     _n = skipped = filled = 0
     _waited = 0.0
     _moves = ("_n", "skipped", "filled", "_waited")
@@ -102,35 +102,24 @@ class FiniteStream(Wrapper):
             last = torch.tensor(last["u"], dtype=dtype).reshape(last["shape"])
         self._last = last
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        for block in changed(self.inner.blocks(size), self._look):
-            self._check_turn(turn)
-            yield block
+    def whole(self, block: Block) -> Block | None:
+        """The block itself, where all of it is finite and no time is owed."""
+        assert block.u is not None
+        if self._waited or not is_finite([*block.u, *block.target]):
+            return None
+        self._n += block.count
+        if self._policy == "hold":
+            self._last = trees.copied(block.sample(block.count - 1).u)
+        return block
 
-    def _look(self, block: Block, made: list[Any]) -> Block | None:
-        """The block itself where all of it is finite and no time is owed; else its samples one by one."""
-        if block.u is not None and not self._waited and is_finite([*block.u, *block.target]):
-            self._n += block.count
-            if self._policy == "hold":
-                self._last = trees.copied(block.sample(block.count - 1).u)
-            return replace(block)
-        for k in range(block.count):
-            sample = self._checked(block.sample(k))
-            if sample is not None:
-                made.append(sample)
-        return None
-
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            checked = self._checked(sample)
-            if checked is not None:
-                yield checked
-
-    def _checked(self, sample: Any) -> Any:
-        """A sample that is finite, or has been mended; `None` where it is left out."""
+    def label(self, label: Label) -> Label:
+        """It passes by, and counts."""
         self._n += 1
-        if isinstance(sample, Label):
-            return sample
+        return label
+
+    def sample(self, sample: Sample) -> Sample | None:
+        """A sample that is finite, or has been filled; `None` where it is left out."""
+        self._n += 1
         if sample.target is not None and not is_finite(sample.target):
             sample = replace(sample, target=None)
         if not is_finite(sample.u):
@@ -167,10 +156,10 @@ class FiniteStream(Wrapper):
         return replace(sample, u=torch.where(sample.u.isfinite(), sample.u, self._last))
 
 
-class ClippedTauStream(Wrapper):
+class ClippedTauStream(Transform):
     """What `clip_tau` returns. `clipped` counts the steps that were longer."""
 
-    passes_blocks = passes_inputs = True
+    passes_inputs = True
     clipped = 0
     _moves, _fixed = ("clipped",), ("_longest",)
 
@@ -178,26 +167,18 @@ class ClippedTauStream(Wrapper):
         super().__init__(inner)
         self._longest = longest
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        for block in self.inner.blocks(size):
-            self._check_turn(turn)
-            longer = sum(tau is not None and tau > self._longest for tau in block.tau or ())
-            if block.tau is not None and longer:
-                self.clipped += longer
-                taus = [None if tau is None else min(tau, self._longest) for tau in block.tau]
-                block = replace(block, tau=taus, samples=None if block.u is not None else self._clip(block))
-            yield block
+    def whole(self, block: Block) -> Block:
+        """A block whose time steps are cut."""
+        longer = sum(tau is not None and tau > self._longest for tau in block.tau or ())
+        if block.tau is None or not longer:
+            return block
+        self.clipped += longer
+        taus = [None if tau is None else min(tau, self._longest) for tau in block.tau]
+        return replace(block, tau=taus, samples=None)
 
-    def _clip(self, block: Block) -> list[Sample]:
-        samples = [block.sample(k) for k in range(block.count)]
-        return [s if s.tau is None else replace(s, tau=min(s.tau, self._longest)) for s in samples]
-
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            if isinstance(sample, Label):
-                yield sample
-                continue
-            if sample.tau is not None and sample.tau > self._longest:
-                self.clipped += 1
-                sample = replace(sample, tau=self._longest)
-            yield sample
+    def sample(self, sample: Sample) -> Sample:
+        """A sample whose time step is cut."""
+        if sample.tau is None or sample.tau <= self._longest:
+            return sample
+        self.clipped += 1
+        return replace(sample, tau=self._longest)

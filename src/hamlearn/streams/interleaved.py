@@ -9,8 +9,8 @@ from typing import Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError
-from hamlearn.sample import Label, Sample
-from hamlearn.streams.base import Stream
+from hamlearn.sample import Label
+from hamlearn.streams.base import END, Stream
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec, mix_seed
 
@@ -65,7 +65,7 @@ class InterleavedStream(Stream):
         self._streams = streams
         self._weights = None if weights is None else [float(weight) for weight in weights]
         self._by, self._stop, self._seed = by, stop, seed
-        self._block, self._draws = -1, [0]
+        self._drawn, self._draws = -1, [0]
         self._rewind()
 
     @property
@@ -89,24 +89,14 @@ class InterleavedStream(Stream):
         return first if all(other == first for other in others) else None
 
     @property
-    def reads_ahead(self) -> bool:
-        """Whether all of the streams inside do."""
-        return all(stream.reads_ahead for stream in self._streams)
+    def live(self) -> bool:
+        """Whether one of the streams is."""
+        return any(stream.live for stream in self._streams)
 
     @property
-    def once(self) -> bool:
-        """Whether one of the streams inside does."""
-        return any(stream.once for stream in self._streams)
-
-    @property
-    def at_once(self) -> bool:
-        """Whether all of the streams inside can be read again."""
-        return self.reads_ahead and not self.once
-
-    def settle(self) -> None:
-        """Pass it on."""
-        for stream in self._streams:
-            stream.settle()
+    def replayable(self) -> bool:
+        """Whether all of the streams are."""
+        return all(stream.replayable for stream in self._streams)
 
     @property
     def save_within(self) -> int | None:
@@ -135,9 +125,15 @@ class InterleavedStream(Stream):
             if close is not None:
                 close()
 
-    def _rewind(self) -> None:
+    def _begin(self) -> None:
+        if not self._resumed:
+            # Of a feed and a list together, the list begins again.
+            self._done = [False] * len(self._streams)
+        super()._begin()
         for stream in self._streams:
-            stream._rewind()
+            stream._begin()
+
+    def _rewind(self) -> None:
         self._turn_no, self._inside = 0, False
         self._done = [False] * len(self._streams)
 
@@ -151,14 +147,13 @@ class InterleavedStream(Stream):
         self._turn_no, self._inside = int(cursor["turn"]), bool(cursor["inside"])
         self._done = [bool(done) for done in cursor["done"]]
 
-    def _samples(self) -> Iterator[Sample]:
-        iterators = [iter(stream) for stream in self._streams]
+    def _samples(self) -> Iterator[Any]:
         while not all(self._done):
             i = self._draw(self._turn_no if not self._inside else self._turn_no - 1)
             if not self._inside:
                 self._turn_no += 1
-            sample = None if self._done[i] else next(iterators[i], None)
-            if sample is None:
+            sample = END if self._done[i] else self._streams[i]._next()
+            if sample is END:
                 self._done[i], self._inside = True, False
                 if self._stop == "first" or self._starved():
                     return
@@ -176,9 +171,9 @@ class InterleavedStream(Stream):
         if self._weights is None:
             return turn % len(self._streams)
         block = turn // _BLOCK
-        if block != self._block:
+        if block != self._drawn:
             generator = torch.Generator().manual_seed(mix_seed(self._seed, block))
             weights = torch.tensor(self._weights, dtype=torch.float64)
             self._draws = torch.multinomial(weights, _BLOCK, replacement=True, generator=generator).tolist()
-            self._block = block
+            self._drawn = block
         return self._draws[turn % _BLOCK]

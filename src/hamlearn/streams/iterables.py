@@ -1,19 +1,20 @@
-"""Streams over anything that can be iterated over."""
+"""A stream over whatever can be iterated over."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterable, Iterator, Sized
+from itertools import islice
 from typing import Any
 
 import torch
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.again import Again
-from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, copied
+from hamlearn.streams.base import END, Stream
 from hamlearn.streams.values import Spec, to_sample
+
+LOOK = 1000
+"""Items that are looked at for the shape of a target, where the first ones have none."""
 
 
 def from_iterable(
@@ -44,10 +45,29 @@ def from_iterable(
         return iterable
     if not callable(iterable) and not isinstance(iterable, Iterable):
         raise ConfigError(
-            f"{iterable!r} cannot be iterated over. Give a collection, an iterator, or a function that "
-            "returns one."
+            f"stream must be an iterable of samples, or a function that returns one, got {iterable!r}. "
+            "Give a collection, an iterator, or a function."
         )
     return IterableStream(iterable, dtype, length)
+
+
+def pass_over(items: Iterator[Any], count: int, place: int) -> None:
+    """Read `count` items, as far as `place`, where a stream had been saved."""
+    for passed in range(count):
+        if next(items, END) is END:
+            raise StreamError(
+                f"the stream ended after {place - count + passed} samples while skipping to sample {place}, where "
+                "it had been saved. Give it the same data as when it was saved."
+            )
+
+
+def require_ahead(given: int, place: int) -> None:
+    """Raise if an iterator has given more items than there are before `place`."""
+    if place < given:
+        raise StreamError(
+            f"an iterator gives nothing twice: it was read up to item {given}, and cannot go back to item "
+            f"{place}, where the stream had been saved. Give a fresh iterator, or a function that returns one."
+        )
 
 
 class IterableStream(Stream):
@@ -65,79 +85,54 @@ class IterableStream(Stream):
         self._source: Any = iterable
         self._dtype = dtype
         self._length = len(iterable) if length is None and isinstance(iterable, Sized) else length
-        self._again = Again(iterable, copied) if isinstance(iterable, Iterator) else None
-        self._keeps = False
+        self._given = 0
+        self._reuses = not isinstance(iterable, list | tuple)
         self._seen: Sample | None = None
 
     @property
     def spec(self) -> Spec:
-        """As the first sample looks; unknown before it where looking would use it up."""
-        if self._seen is None and not self.once and not callable(self._source):
-            made = (to_sample(item, self._dtype) for item in self._source)
-            self._seen = next((sample for sample in made if not isinstance(sample, Label)), None)
+        """As the first samples look; unknown before the first where looking would use it up."""
+        if self._seen is None and self.replayable and not callable(self._source):
+            self._seen = self._looked()
         if self._seen is None:
             return Spec(None, None, self._length)
         return Spec.of(self._seen, self._length)
 
+    def _looked(self) -> Sample | None:
+        """The first sample with a target, or the first of all where none of those looked at has one."""
+        first = None
+        for item in islice(self._source, LOOK):
+            sample = to_sample(item, self._dtype)
+            if isinstance(sample, Label):
+                continue
+            first = first or sample
+            if sample.target is not None:
+                return sample
+        return first
+
     @property
-    def once(self) -> bool:
-        """Whether it is made of an iterator."""
-        return self._again is not None
+    def replayable(self) -> bool:
+        """Whether it is made of something else than an iterator."""
+        return not isinstance(self._source, Iterator)
 
-    def settle(self) -> None:
-        """What was handed out of an iterator need not be kept any more."""
-        if self._again is not None:
-            self._again.settle(self._n)
-
-    def _rewind(self) -> None:
-        if not self.once:
-            super()._rewind()
-
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        self._keeps = True
-        return super()._blocks(size, turn)
-
-    def _samples(self) -> Iterator[Sample]:
-        keeps, self._keeps = self._keeps, False
-        if isinstance(self._source, list | tuple):
-            items: Iterator[Any] = itertools.islice(self._source, self._n, None)
-        else:
-            fresh = iter(self._source() if callable(self._source) else self._source)
-            items = again = self._again or Again(fresh, copied)
-            again.keeps = keeps and self.once
-            again.seek(self._n)
-        while (item := next(items, self)) is not self:
+    def _samples(self) -> Iterator[Any]:
+        for item in self._items():
             self._n += 1
-            sample = self._sample(item)
+            if not self.replayable:
+                self._given = self._n
+            sample = to_sample(item, self._dtype)
             if self._seen is None and not isinstance(sample, Label):
                 self._seen = sample
             yield sample
 
-    def _sample(self, item: Any) -> Any:
-        return to_sample(item, self._dtype)
-
-
-class SampleIterator(IterableStream):
-    """An iterator of samples, handed to a learner as it is, so that nothing that was read ahead of it is lost."""
-
-    def __init__(self, iterator: Iterator[Any]) -> None:
-        super().__init__(iterator, None, None)
-        self.iterator = iterator
-
-    @property
-    def waiting(self) -> bool:
-        """Whether samples that were read of it have not been taken."""
-        return bool(self._again and self._again.waiting)
-
-    def each(self) -> Iterator[Any]:
-        """One sample after the other; several may take turns in asking for the next one."""
-        again = self._again
-        assert again is not None
-        again.keeps = False
-        again.seek(self._n)
-        while (item := next(again, self)) is not self:
-            self._n = again.place
-            yield item
-
-    def _sample(self, item: Any) -> Any:
-        return item
+    def _items(self) -> Iterator[Any]:
+        """The items from the cursor on."""
+        if isinstance(self._source, list | tuple):
+            return islice(self._source, self._n, None)
+        if self.replayable:
+            items = iter(self._source() if callable(self._source) else self._source)
+            pass_over(items, self._n, self._n)
+            return items
+        require_ahead(self._given, self._n)
+        pass_over(self._source, self._n - self._given, self._n)
+        return self._source

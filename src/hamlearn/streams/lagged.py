@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +15,13 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, stacked
-from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.moments import Array
 from hamlearn.streams.values import Spec, TensorSpec
+from hamlearn.streams.wrapped import Transform
 
 
-def autoregress(stream: Iterable[Any], lags: int, relative: bool = False) -> Stream:
+def autoregress(stream: Iterable[Any], lags: int, relative: bool = False, size: int | None = None) -> Stream:
     """The last `lags` targets as further entries of the input, the newest first.
 
     A target is known to the learner by the time of the next input; before there is one, the entries are 0. A
@@ -33,6 +33,8 @@ def autoregress(stream: Iterable[Any], lags: int, relative: bool = False) -> Str
         relative: Whether past targets and the target itself are given as differences from the newest past
             target. An output of 0 is then the prediction that nothing changes, and absolute errors are
             those of the target itself. The first sample, which has no past, loses its target.
+        size: Entries of a target. `None` takes them from the stream's `spec`, or from the first sample, which must
+            then have a target.
 
     Example:
         >>> pairs = [([0.0], [5.0]), ([0.0], [6.0]), ([0.0], [8.0])]
@@ -41,18 +43,17 @@ def autoregress(stream: Iterable[Any], lags: int, relative: bool = False) -> Str
     """
     if lags < 1:
         raise ConfigError(f"lags={lags} looks at no past target. Give 1 or more.")
-    return AutoregressiveStream(from_iterable(stream), lags, relative)
+    return AutoregressiveStream(from_iterable(stream), lags, relative, size)
 
 
-class AutoregressiveStream(Wrapper):
+class AutoregressiveStream(Transform):
     """What `autoregress` returns."""
 
-    passes_blocks = True
     _fixed = ("_lags", "_relative")
 
-    def __init__(self, inner: Stream, lags: int, relative: bool) -> None:
+    def __init__(self, inner: Stream, lags: int, relative: bool, size: int | None) -> None:
         super().__init__(inner)
-        self._lags, self._relative = lags, relative
+        self._lags, self._relative, self._entries = lags, relative, size
         self._past: deque[list[float]] = deque(maxlen=lags)
 
     @property
@@ -92,45 +93,42 @@ class AutoregressiveStream(Wrapper):
             shown[lag] = np.array(target) - np.array(self._past[0]) if self._relative else target
         return torch.cat([u, torch.from_numpy(shown.reshape(-1)).to(u)])
 
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            yield self._label(sample) if isinstance(sample, Label) else self._longer(sample)
-
-    def _longer(self, sample: Sample) -> Sample:
-        (block,) = stacked([replace(sample, id=None)])
-        return replace(self._extended(block).sample(0), boundary=sample.boundary, id=sample.id)
-
-    def _label(self, label: Label) -> Label:
-        if self._relative:
+    def sample(self, sample: Sample) -> Sample:
+        """A sample with the past targets as inputs."""
+        if self._relative and sample.scale is not None:
             raise SampleError(
-                f"the label of id={label.id!r} comes later than its sample, and autoregress(relative=True) tells "
-                "targets from the one before: use relative=False, or give samples their targets"
+                "autoregress(relative=True) takes differences of targets, and these have been scaled by a scale "
+                "that moves. Standardise around it: standardize(autoregress(...), scale_target=True)."
             )
-        return label
-
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        for block in self.inner.blocks(size):
-            self._check_turn(turn)
-            if block.u is None and block.count == 1:
-                sample = block.sample(0)
-                changed = self._label(sample) if isinstance(sample, Label) else self._longer(sample)
-                yield replace(block, samples=[changed])
-                continue
-            yield self._extended(block)
-
-    def _extended(self, block: Block) -> Block:
-        """The block with past targets as inputs; it becomes the past itself."""
-        target = block.target[0] if block.target else None
-        if (
-            block.u is None
-            or (block.u_spec, block.target_spec) != (None, None)
-            or block.u[0].dim() != 2
-            or (target is not None and target.dim() != 2)
-        ):
+        (block,) = stacked([replace(sample, id=None)])
+        if not _of_vectors(block):
             raise SampleError(
                 "autoregress takes inputs and targets that are vectors, without a batch dimension. "
                 "Shape them in a streams.map before."
             )
+        longer = self._extended(block).sample(0)
+        return replace(sample, u=longer.u, target=longer.target)
+
+    def label(self, label: Label) -> Label:
+        """It passes by, where targets are not relative."""
+        if self._relative:
+            raise SampleError(
+                f"the label of id={label.id!r} comes later than its sample, and autoregress(relative=True) takes "
+                "differences from the target before: use relative=False, or give samples their targets"
+            )
+        return label
+
+    def whole(self, block: Block) -> Block | None:
+        """A block with the past targets as inputs."""
+        # A size that only a later sample of the block tells is not known to the first one either.
+        sized = block.has_target(0) or self._known_size() is not None
+        odd = not _of_vectors(block) or (self._relative and block.scale is not None)
+        return self._extended(block) if sized and not odd else None
+
+    def _extended(self, block: Block) -> Block:
+        """The block with past targets as inputs; it becomes the past itself."""
+        assert block.u is not None
+        target = block.target[0] if block.target else None
         n, size = block.count, self._size(target)
         known = np.array(block.known if block.known is not None else [target is not None] * n)
         values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
@@ -166,14 +164,26 @@ class AutoregressiveStream(Wrapper):
         self._past.extendleft(past[self._lags + p :].tolist())
         return past, p + np.maximum(np.arange(n) - first, 0)
 
-    def _size(self, target: Tensor | None) -> int:
-        if target is not None:
-            return target.shape[1]
-        spec = self.inner.spec.target
+    def _known_size(self) -> int | None:
+        """Entries of a target, as far as they are known before one has come."""
         if self._past:
             return len(self._past[0])
-        if isinstance(spec, TensorSpec):
-            return spec.shape[0] or 0
-        raise SampleError(
-            "the first sample has no target, so that nobody knows its size. Begin with one that has."
-        )
+        if self._entries is not None:
+            return self._entries
+        spec = self.inner.spec.target
+        return spec.shape[0] if isinstance(spec, TensorSpec) and len(spec.shape) == 1 else None
+
+    def _size(self, target: Tensor | None) -> int:
+        size = self._known_size() if target is None else target.shape[1]
+        if size is None:
+            raise SampleError(
+                "the first sample has no target, so that the size of a target is not known. Give "
+                "autoregress(..., size=1), or begin with a sample that has one."
+            )
+        return size
+
+
+def _of_vectors(block: Block) -> bool:
+    """Whether inputs and targets are single tensors of one axis."""
+    plain = block.u is not None and (block.u_spec, block.target_spec) == (None, None)
+    return plain and all(leaf.dim() == 2 for leaf in (*(block.u or ()), *block.target))

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 from hamlearn._base import trees
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Label
-from hamlearn.streams.base import Stream
-from hamlearn.streams.combine import Wrapper
+from hamlearn.streams.base import END, Stream
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec
+from hamlearn.streams.wrapped import Wrapper
 
 
 def delayed(stream: Iterable[Any], by: int) -> Stream:
@@ -90,11 +90,10 @@ class DelayedStream(Wrapper):
                 yield event
 
     def _all(self) -> Iterator[Any]:
-        samples = iter(self.inner)
         while True:
             before = self.inner.state_dict()
-            sample = next(samples, None)
-            if sample is None:
+            sample = self.inner._next()
+            if sample is END:
                 break
             if not isinstance(sample, Label):
                 self._n += 1

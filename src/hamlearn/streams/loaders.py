@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.sample import Sample
@@ -31,12 +31,31 @@ class LoaderStream(IterableStream):
         return Spec(tree_map(any_batch, spec.u), tree_map(any_batch, spec.target), spec.length)
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        if isinstance(getattr(self._loader, "sampler", None), RandomSampler) and int(cursor["n"]):
+        if not _keeps_order(self._loader):
             raise CheckpointError(
-                "the DataLoader draws a new order in every pass, so that a stream cannot go on where it was. Use "
-                "streams.from_dataset(loader.dataset, batch_size, shuffle=True, seed=0), which can."
+                f"the DataLoader draws a new order in every pass ({_sampler_of(self._loader)}), so that those "
+                "that were learned cannot be told from the others. Use streams.from_dataset(loader.dataset, "
+                "batch_size, shuffle=True, seed=0), which resumes; or draw the order yourself, "
+                "streams.from_dataset(torch.utils.data.Subset(dataset, order))."
             )
         super()._seek(cursor)
+
+
+def _sampler_of(loader: DataLoader[Any]) -> str:
+    """The class of what draws the order of the items."""
+    batched = loader.batch_sampler
+    custom = batched is not None and type(batched) is not BatchSampler
+    return type(batched if custom else loader.sampler).__name__
+
+
+def _keeps_order(loader: DataLoader[Any]) -> bool:
+    """Whether every pass gives the items in the same order, as far as the samplers of PyTorch can say."""
+    if isinstance(loader.dataset, IterableDataset):
+        return True
+    batched, sampler = loader.batch_sampler, loader.sampler
+    if batched is not None and type(batched) is not BatchSampler:
+        return isinstance(batched, list | tuple)
+    return type(sampler) in (SequentialSampler, DistributedSampler) or isinstance(sampler, list | tuple | range)
 
 
 def _batches(loader: DataLoader[Any]) -> int | None:

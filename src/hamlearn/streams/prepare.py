@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +16,11 @@ from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.combine import Wrapper
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.moments import Moments
+from hamlearn.streams.target_scale import TargetScale, is_scalable
 from hamlearn.streams.values import Spec, TensorSpec
+from hamlearn.streams.wrapped import Transform
 
 ENOUGH, STEPS = 32, 16
 """Inputs after which a column is looked at, and how many steps of its type a standard deviation should have."""
@@ -27,7 +28,7 @@ ENOUGH, STEPS = 32, 16
 logger = logging.getLogger("hamlearn")
 
 
-def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
+def standardize(stream: Iterable[Any], clip: float = 10.0, scale_target: bool = False) -> Stream:
     """Each entry of the input less its mean, over its standard deviation, both of all inputs so far.
 
     u ← (u − m_k) / s_k, with m_k and s_k over inputs 1 to k, from running sums; s_k = 0 gives 0. Entries of a
@@ -37,30 +38,33 @@ def standardize(stream: Iterable[Any], clip: float = 10.0) -> Stream:
     Args:
         stream: Samples whose inputs are tensors of one shape.
         clip: Largest absolute value that is let through: the first inputs know little of the scale.
+        scale_target: Whether targets that are fractions are scaled too, by the mean and the standard deviation of
+            the targets before them: y ← (y − m_{k−1}) / s_{k−1}. Each sample then has a `scale`, and
+            `sample.scale.unscale(y)` brings the prediction for it back to the unit of the data. Whole numbers are
+            classes, and stay.
 
     Example:
         >>> [round(sample.u.item(), 4) for sample in standardize([[1.0], [3.0], [5.0]])]
         [0.0, 1.0, 1.2247]
+        >>> prices = [([1.0], [100.0]), ([2.0], [120.0]), ([3.0], [130.0])]
+        >>> *_, last = standardize(prices, scale_target=True)
+        >>> last.target, last.scale.target, last.scale.unscale(last.target)
+        (tensor([2.]), tensor([130.]), tensor([130.]))
     """
     if not clip > 0:
         raise ConfigError(f"clip={clip} lets nothing through. Give a positive number.")
-    return StandardizedStream(from_iterable(stream), clip)
+    return StandardizedStream(from_iterable(stream), clip, scale_target)
 
 
-class StandardizedStream(Wrapper):
+class StandardizedStream(Transform):
     """What `standardize` returns."""
 
-    passes_blocks = True
-    _fixed = ("_clip",)
+    _fixed = ("_clip", "_scale_target")
 
-    def __init__(self, inner: Stream, clip: float) -> None:
+    def __init__(self, inner: Stream, clip: float, scale_target: bool) -> None:
         super().__init__(inner)
-        self._clip = clip
-        self._forget()
-
-    def _forget(self) -> None:
-        self._shape: list[int] | None = None
-        self._moments = Moments(0)
+        self._clip, self._scale_target = clip, scale_target
+        self._rewind()
 
     @property
     def spec(self) -> Spec:
@@ -72,16 +76,18 @@ class StandardizedStream(Wrapper):
 
     def _rewind(self) -> None:
         super()._rewind()
-        # An iterator goes on where it was.
-        if not self.inner.once:
-            self._forget()
+        self._shape: list[int] | None = None
+        self._moments = Moments(0)
+        self._targets = TargetScale(self._clip)
 
     def _cursor(self) -> dict[str, Any]:
-        return {"shape": self._shape, "moments": self._moments.state(), **super()._cursor()}
+        own = {"shape": self._shape, "moments": self._moments.state(), "target": self._targets.state()}
+        return {**own, **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
         self._shape, self._moments = cursor["shape"], Moments.of(cursor["moments"])
+        self._targets.load(cursor["target"])
 
     def encode(self, row: Mapping[str, Any]) -> Tensor:
         """As the stream inside, less the mean and over the deviation, in which the row itself counts."""
@@ -89,34 +95,47 @@ class StandardizedStream(Wrapper):
         moments = Moments(u.numel()) if self._shape is None else Moments.of(self._moments.state())
         return self._scaled_by(moments, u[None])[0]
 
-    def _samples(self) -> Iterator[Sample]:
-        for sample in self.inner:
-            yield sample if isinstance(sample, Label) else self._standard(sample)
+    def unscale(self, y: Tensor) -> Tensor:
+        """A prediction in the unit of the data, by the targets so far."""
+        now = self._targets.now() if self._scale_target else None
+        return self.inner.unscale(y if now is None else now.unscale(y))
 
-    def _standard(self, sample: Sample) -> Sample:
+    def sample(self, sample: Sample) -> Sample:
+        """A sample whose input, and perhaps target, is in units of its deviation."""
         if not isinstance(sample.u, Tensor):
             raise _no_tensor(sample)
-        if not bool(sample.u.isfinite().all()):
-            raise _not_finite(sample.u)
-        return replace(sample, u=self._scaled(sample.u[None])[0])
+        for what in (sample.u, sample.target if self._scale_target else None):
+            if isinstance(what, Tensor) and what.is_floating_point() and not bool(what.isfinite().all()):
+                raise _not_finite("target" if what is sample.target else "input", what)
+        target, scale = sample.target, None
+        if target is not None and self._scale_target and is_scalable(target):
+            scaled, scales = self._targets.apply(target[None], None)
+            target, scale = scaled[0], scales.row(0)
+        elif self._scale_target and target is None:
+            scale = self._targets.now()
+            if sample.id is not None:
+                self._targets.note(sample.id)
+        return replace(sample, u=self._scaled(sample.u[None])[0], target=target, scale=scale)
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        for block in self.inner.blocks(size):
-            self._check_turn(turn)
-            if block.u is None and block.count == 1:
-                sample = block.sample(0)
-                yield block if isinstance(sample, Label) else replace(block, samples=[self._standard(sample)])
-                continue
-            if block.u is None or block.u_spec is not None:
-                raise _no_tensor(block.sample(0))
-            u, count = block.u[0], block.count
-            if not bool(u.isfinite().all()):
-                # The samples before the first that is not finite come first.
-                count = int(u.isfinite().flatten(1).all(1).long().argmin())
-            if count:
-                yield replace(block.part(0, count), u=[self._scaled(u[:count])], samples=None)
-            if count < block.count:
-                raise _not_finite(u[count])
+    def label(self, label: Label) -> Label:
+        """A label whose target is scaled as its sample was."""
+        return self._targets.label(label) if self._scale_target and is_scalable(label.target) else label
+
+    def whole(self, block: Block) -> Block | None:
+        """A block whose inputs, and perhaps targets, are in units of their deviation."""
+        assert block.u is not None
+        u, target, scale = block.u[0], block.target, None
+        scaled = self._scale_target and block.target_spec is None and all(map(is_scalable, target))
+        if block.u_spec is not None or not bool(u.isfinite().all()):
+            return None
+        if scaled and target:
+            if not bool(target[0].isfinite().all()):
+                return None
+            first, scale = self._targets.apply(target[0], block.known)
+            target = [first]
+        elif scaled:
+            scale = self._targets.many(block.count)
+        return replace(block, u=[self._scaled(u)], target=target, scale=scale, samples=None)
 
     def _scaled(self, u: Tensor) -> Tensor:
         """Inputs, one after the other along the first axis, each by what is known once it has come."""
@@ -173,8 +192,8 @@ def _no_tensor(sample: Sample) -> SampleError:
     )
 
 
-def _not_finite(u: Tensor) -> SampleError:
+def _not_finite(what: str, value: Tensor) -> SampleError:
     return SampleError(
-        f"an input of standardize is not finite: {u}. It would be part of every mean to come: mend the source, or "
-        'use finite(stream, policy="skip") or "hold" before.'
+        f"an {what} of standardize is not finite: {value}. It would be part of every mean to come: correct the "
+        'source, or use finite(stream, policy="skip") or "hold" before.'.replace("an target", "a target")
     )

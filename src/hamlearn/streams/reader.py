@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import partial
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from hamlearn._base.claims import record, whole
 from hamlearn.errors import StreamError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.blocks import Block, alone, blocks_of
-from hamlearn.streams.iterables import SampleIterator
+from hamlearn.streams.base import END
+from hamlearn.streams.blocks import Block, alone, gathered, stacked
 
-END: Any = object()
+EVERY = 64
+"""Samples after which the state of a stream that is read one by one is taken again."""
+
 R = TypeVar("R")
 
 
@@ -23,7 +26,7 @@ class Progress(NamedTuple):
         position: How many samples of the present stream have been taken.
         tokens: How many of them since the last boundary.
         sequences: Whether there has been a boundary.
-        start: How many samples of the block in hand.
+        start: How many samples have been taken since the stream's state was looked at last.
         loaded: A place that was loaded and not yet taken up.
     """
 
@@ -41,8 +44,61 @@ class Progress(NamedTuple):
         return Progress(position, self.tokens + count, self.sequences, start)
 
 
+@dataclass(slots=True)
+class InHand:
+    """What was read of a stream and is being taken.
+
+    Attributes:
+        stream: What is read.
+        blocks: What is left.
+        passed: How many samples have been dropped from `blocks`.
+        count: How many samples were read.
+        mark: The state of the stream before them.
+        failed: What went wrong after them.
+        start: How many had been taken when another stream was opened.
+        one: The last sample, where it was read by itself.
+    """
+
+    stream: Any = None
+    blocks: deque[Block] = field(default_factory=deque)
+    passed: int = 0
+    count: int = 0
+    mark: Any = None
+    failed: BaseException | None = None
+    start: int = 0
+    one: Any = None
+
+    def hold(self, blocks: Sequence[Block]) -> None:
+        """Have these blocks, of which nothing has been taken."""
+        self.blocks, self.passed, self.one = deque(blocks), 0, None
+        self.count = sum(block.count for block in blocks)
+
+    def first(self, start: int) -> Block | None:
+        """The first block with samples after `start`; those before it are dropped."""
+        if self.one is not None and start < self.count:
+            self.hold_one()
+        while self.blocks and start - self.passed >= self.blocks[0].count:
+            self.passed += self.blocks.popleft().count
+        return self.blocks[0] if self.blocks else None
+
+    def hold_one(self) -> None:
+        """Make a block of the sample that was read by itself."""
+        self.blocks, self.passed, self.one = deque([alone(self.one)]), self.count - 1, None
+
+    def state(self) -> Any:
+        """The state of the stream, or as much of it as `state_at` needs; `None` where it has none."""
+        own = getattr(self.stream, "mark", None) or getattr(self.stream, "state_dict", None)
+        return own() if own is not None else None
+
+    def raise_failed(self) -> None:
+        """Raise what went wrong, once."""
+        if self.failed is not None:
+            failed, self.failed = self.failed, None
+            raise failed
+
+
 def checked_place(state: Any) -> dict[str, Any]:
-    """What `Reader.state_dict` told, out of a file; the stream looks at its own part when it is opened."""
+    """What `Reader.state_dict` returned, out of a file; the stream looks at its own part when it is opened."""
     place = record(state, "the place in the stream", "position", "stream", "skip")
     whole(place["position"], "the position in the stream")
     whole(place["skip"], "the number of samples to skip")
@@ -52,8 +108,12 @@ def checked_place(state: Any) -> dict[str, Any]:
 class Reader:
     """Hands the samples of a stream to an engine and keeps count.
 
-    An engine may read ahead by a block: `peek` shows what comes, `take` says that a step has taken one sample. The
-    place that is saved is always that of the steps, not of the stream.
+    An engine may read ahead by a block: `peek` shows what comes, `counted` says that a step has taken one sample.
+    The place that is saved is always that of the steps: the state that the stream had before the block in hand,
+    and how many samples of the block have been taken. Resumed, they are passed over.
+
+    What was read ahead of a stream that gives nothing twice, and not taken, waits here, and comes first when the
+    same object is run again. It is lost when the process ends.
 
     Attributes:
         progress: How far it has come; a value, so that it changes all at once.
@@ -61,27 +121,23 @@ class Reader:
 
     def __init__(self) -> None:
         self.progress = Progress()
-        self._stream: Any = None
-        self._iterators: list[SampleIterator] = []
-        self._source: Iterator[Block] | None = None
-        self._size = 1
-        self._held: Block | None = None
-        self._reading = False
-        self._mark: tuple[Any, int] = None, 0
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have no stream."""
+        self._hand = InHand()
+        self._iterator: Iterator[Any] = iter(())
+        self._pushed_back: list[InHand] = []
         self._turn = 0
         self._due: tuple[Any, Progress | None] = None, None
 
     def __getstate__(self) -> dict[str, Any]:
         # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
-        place = self.progress._replace(loaded=self.state_dict())
-        gone: dict[str, Any] = {
-            "_source": None,
-            "_held": None,
-            "_stream": None,
-            "_iterators": [],
-            "_due": (None, None),
-        }
-        return vars(self) | gone | {"progress": place}
+        return {"progress": self.progress._replace(loaded=self.state_dict())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._forget()
+        self.progress = state["progress"]
 
     @property
     def position(self) -> int:
@@ -97,32 +153,10 @@ class Reader:
         pending: Callable[[], int],
     ) -> Iterator[R]:
         """Yield a report for each sample; `pending` says how many tokens still wait for their boundary."""
-        stream = self._readable(stream)
-        iterator = self._samples(stream, self._open(stream, resume))
-        # What an interrupted step has not taken of a live feed goes back to it. Not where an evaluation goes
-        # along, which has scored the sample already.
-        if getattr(stream, "reads_ahead", True) or hasattr(stream, "put_back"):
-            yield from self._one_by_one(lambda: next(iterator, END), step, max_steps, pending)
-            return
-        turn = self._turn
-        self._source = map(alone, iterator)
-        try:
-            # Blocks of one sample.
-            read = partial(self._peek_one, turn, iterator)
-            yield from self._one_by_one(read, step, max_steps, pending)
-        finally:
-            self.close(turn)
-
-    def _one_by_one(
-        self,
-        read: Callable[[], Sample],
-        step: Callable[[Sample], R],
-        max_steps: int | None,
-        pending: Callable[[], int],
-    ) -> Iterator[R]:
-        done = 0
+        turn, done = self._open(stream, resume), 0
         while max_steps is None or done < max_steps:
-            sample = read()
+            self.check_turn(turn)
+            sample = self._one()
             if sample is END:
                 self.end(pending())
                 return
@@ -141,9 +175,9 @@ class Reader:
         try:
             report = step(sample)
         except Exception:
-            if self.progress is before:
-                # It was refused, and would be again: a live feed goes on behind it.
-                self.give_back(passed=1)
+            if self.progress is before and not _replayable(self._hand.stream):
+                # It would raise again: a stream that gives nothing twice goes on behind it.
+                self.progress = before._replace(start=before.start + 1)
             raise
         self._due = None, None
         if self.progress is before:
@@ -156,95 +190,30 @@ class Reader:
         return progress if sample is expected else None
 
     def open_blocks(self, stream: Iterable[Sample], resume: bool) -> int:
-        """Begin to read blocks of `stream`; answers the number of this turn."""
-        stream = self._readable(stream)
-        skip = self._open(stream, resume)
-        size = lambda: self._size  # noqa: E731
-        self._source = stream.blocks(size) if hasattr(stream, "blocks") else blocks_of(stream, size)
-        while skip:
-            block = self.peek(skip)
-            if block is None:
-                raise self._too_short(skip)
-            self.progress = self.progress._replace(start=self.progress.start + block.count)
-            skip -= block.count
-        return self._turn
+        """Begin to read blocks of `stream`; returns the number of this turn."""
+        return self._open(stream, resume)
 
     def close(self, turn: int) -> None:
         """End the run that began at `turn`, unless another one has begun since."""
-        if turn == self._turn:
-            self.give_back()
+        if turn == self._turn and _replayable(self._hand.stream):
+            # It can be read again.
+            self._hand.blocks.clear()
 
     def check_turn(self, turn: int) -> None:
         """Raise where another run has begun since `turn`."""
         if turn != self._turn:
             raise StreamError(
-                "this run was overtaken by a newer one of the same learner, and samples that it has read ahead "
-                "are lost: finish one run before the next, or use engine='eager'"
+                "this run was overtaken by a newer one of the same learner: finish one run before the next"
             )
 
     def peek(self, size: int) -> Block | None:
         """The samples to come, at most `size` of them; `None` at the end."""
-        assert self._source is not None
-        if self._held is None or self.progress.start == self._held.count:
-            # Interrupted while the source is read, it is put back to the mark. Of what was read at one time, and
-            # handed out in several blocks, the mark stands before the first.
-            held = self._held
-            if held is not None and held.more:
-                mark = self._mark[0], held.offset + held.count
-            else:
-                self._settle()
-                mark = self._stream_state(), 0
-            self._size, self._mark, self._reading = size, mark, True
-            self._held = None
-            self.progress = self.progress._replace(start=0)
-            self._held = next(self._source, None)
-            self._reading = False
-        if self._held is None:
-            return None
-        start = self.progress.start
-        return self._held.part(start, min(start + size, self._held.count))
-
-    def _peek_one(self, turn: int, iterator: Iterator[Sample]) -> Sample:
-        """The sample to come of a live feed, read by itself; `END` at the end."""
-        if turn != self._turn:
-            return next(iterator, END)
-        try:
-            block = self.peek(1)
-        except Exception:
-            # It was refused, and would be again: a live feed goes on behind it.
-            self._reading = False
-            raise
-        return END if block is None else block.sample(0)
-
-    def give_back(self, passed: int = 0) -> None:
-        """Let a live feed or an iterator have what was read of it and not taken: nobody else can give it again.
-
-        It is put back to the mark, and what was taken since is read once more, for the sake of the streams around
-        it that keep count. Interrupted, this begins anew the next time.
-
-        Args:
-            passed: How many samples are done with that no step has taken.
-        """
-        held, stream, (mark, skip) = self._held, self._stream, self._mark
-        again = getattr(stream, "reads_ahead", True) and not getattr(stream, "once", False)
-        if again or (held is None and not self._reading):
-            return
-        if not self._reading and held is not None:
-            done = self.progress.start + passed
-            skip += done
-            if done == held.count and not held.more:
-                if passed:
-                    self._held = None
-                return
-        self._mark, self._reading, self._held = (mark, skip), True, None
-        self.progress = self.progress._replace(start=0)
-        getattr(stream, "put_back", stream.load_state_dict)(mark)
-        self._source = stream.blocks(lambda: self._size)
-        while skip:
-            self._size = skip
-            skip -= next(self._source).count
-        self._settle()
-        self._reading = False
+        hand = self._hand
+        while (block := hand.first(self.progress.start)) is None:
+            if not self._read(size):
+                return None
+        start = self.progress.start - hand.passed
+        return block.part(start, min(start + size, block.count))
 
     def end(self, waiting: int) -> None:
         """Raise if the stream ended within a sequence; `waiting` tokens are known to have waited for its end."""
@@ -257,84 +226,133 @@ class Reader:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Position, and the stream's own state where it has one, as JSON."""
+        """Position, the stream's own state where it has one, and how many samples after it were taken, as JSON."""
         if self.progress.loaded is not None:
             return self.progress.loaded
-        self.give_back()
-        if isinstance(self._stream, SampleIterator):
+        stream, taken = self._hand.stream, self.progress.start
+        if not hasattr(stream, "state_dict"):
             # Whatever it is resumed with is passed over up to the position.
             return {"position": self.position, "stream": None, "skip": 0}
-        held, (mark, before) = self._held, self._mark
-        if self._reading or (held is not None and (self.progress.start < held.count or held.more)):
-            # A stream that keeps more than a place, such as scores, tells the rest as it is now.
-            at = getattr(self._stream, "state_at", lambda mark: mark)
-            skip = before + (0 if self._reading else self.progress.start)
-            return {"position": self.position, "stream": at(mark), "skip": skip}
-        return {"position": self.position, "stream": self._stream_state(), "skip": 0}
+        if taken == self._hand.count:
+            return {"position": self.position, "stream": stream.state_dict(), "skip": 0}
+        # A stream that keeps more than a place, such as scores, says the rest as it is now.
+        place = stream.state_at(self._hand.mark, taken) if hasattr(stream, "state_at") else self._hand.mark
+        # What a feed has given does not come again, and nothing new may be passed over.
+        return {"position": self.position, "stream": place, "skip": 0 if _live(stream) else taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up the position that `state_dict` told; the stream itself is put back when it is opened."""
+        """Take up the position that `state_dict` returned; the stream itself is put back when it is opened."""
         # A run that is going on keeps its stream, and what it has read ahead of it.
         self.progress = self.progress._replace(position=state["position"], loaded=dict(state))
 
     def saved(self, state: dict[str, Any]) -> None:
-        """Say that what `state_dict` told is on the disk: a stream that would send it again need not."""
-        saved = getattr(self._stream, "saved", None)
+        """Say that what `state_dict` returned is on the disk: a stream that would send it again need not."""
+        saved = getattr(self._hand.stream, "saved", None)
         if saved is not None and self.progress.loaded is None and state["stream"] is not None:
             saved(state["stream"])
 
-    def _settle(self) -> None:
-        settle = getattr(self._stream, "settle", None)
-        if settle is not None:
-            settle()
-
-    def _stream_state(self) -> Any:
-        own = getattr(self._stream, "state_dict", None)
-        return own() if own is not None else None
-
     def _open(self, stream: Any, resume: bool) -> int:
-        """Put the stream where reading goes on, and answer how many of its samples are to be passed over first."""
-        self.give_back()
+        """Begin to read a stream; returns the number of this turn."""
+        same, goes_on = stream is self._hand.stream, not _replayable(stream)
+        known: dict[str, Any]
+        known = self.state_dict() if same or self.progress.loaded is not None else {"stream": None, "skip": 0}
+        self._push_back()
         self._turn += 1
-        same = stream is self._stream
-        known: dict[str, Any] = (
-            self.state_dict() if same or self.progress.loaded is not None else {"stream": None, "skip": 0}
-        )
-        self._held, self._stream, self._reading = None, stream, False
         self.progress = Progress(self.position if resume else 0)
-        if not resume or (same and isinstance(stream, SampleIterator)):
-            return 0
-        place = known["stream"] if hasattr(stream, "state_at") else _bare(known["stream"])
-        if place is not None and hasattr(stream, "load_state_dict"):
-            stream.load_state_dict(place)
-            return int(known["skip"])
-        return self.position
+        skip = 0
+        if resume and not (same and goes_on):
+            skip = self.position
+            place = known["stream"] if hasattr(stream, "source") else _bare(known["stream"])
+            if place is not None and hasattr(stream, "load_state_dict"):
+                stream.load_state_dict(place)
+                skip = int(known["skip"])
+        self._iterator = iter(stream)
+        self._take_up(stream)
+        while skip:
+            # In parts: without a state, all samples that were ever taken are passed over.
+            block = self.peek(min(skip, EVERY))
+            if block is None:
+                raise StreamError(
+                    f"the stream ended {skip} samples before the place where the checkpoint was saved, after "
+                    f"{self.position} samples: resume with the stream that the learner was reading"
+                )
+            self.progress = self.progress._replace(start=self.progress.start + block.count)
+            skip -= block.count
+        return self._turn
 
-    def _samples(self, stream: Iterable[Sample], skip: int) -> Iterator[Sample]:
-        """What is to come after `skip` samples, which are passed over now: a run of no steps may follow."""
-        iterator = stream.each() if isinstance(stream, SampleIterator) else iter(stream)
-        for passed in range(skip):
-            if next(iterator, END) is END:
-                raise self._too_short(skip - passed)
-        return iterator
+    def _push_back(self) -> None:
+        """Keep what was read ahead of the present stream, where nothing else can give it again."""
+        hand = self._hand
+        if hand.stream is None or _replayable(hand.stream):
+            return
+        if self.progress.start < hand.count or hand.failed is not None:
+            hand.start = self.progress.start
+            self._pushed_back.append(hand)
 
-    def _readable(self, stream: Any) -> Any:
-        """The stream; an iterator as one that can go back to where a block began, the same in every run."""
-        if hasattr(stream, "load_state_dict") or not isinstance(stream, Iterator):
-            return stream
-        known = next((one for one in self._iterators if one.iterator is stream), None)
-        if known is None:
-            # Of those that were left, samples may wait here that nobody else can give.
-            self._iterators = [one for one in self._iterators if one.waiting]
-            known = SampleIterator(stream)
-            self._iterators.append(known)
-        return known
+    def _take_up(self, stream: Any) -> None:
+        """Have in hand what waits of this stream."""
+        key = _source(stream)
+        waits = next((hand for hand in self._pushed_back if _source(hand.stream) is key), None)
+        if waits is None:
+            self._hand = InHand(stream)
+            return
+        self._pushed_back.remove(waits)
+        waits.stream, self._hand = stream, waits
+        self.progress = self.progress._replace(start=waits.start)
 
-    def _too_short(self, missing: int) -> StreamError:
-        return StreamError(
-            f"the stream ended {missing} samples before the place where the checkpoint was saved, after "
-            f"{self.position} samples: resume with the stream that the learner was reading"
-        )
+    def _read(self, size: int) -> bool:
+        """Read the next block; `False` at the end."""
+        hand = self._hand
+        hand.raise_failed()
+        hand.mark = hand.state()
+        self._hold([])
+        if hasattr(hand.stream, "block"):
+            read = hand.stream.block(size)
+        else:
+            read, hand.failed = gathered(self._iterator, size, not isinstance(hand.stream, list | tuple))
+            if len(read) < size:
+                # It has ended, and is not asked again in this run.
+                self._iterator = iter(())
+        if not read:
+            return False
+        self._hold([read] if isinstance(read, Block) else stacked(read))
+        return True
+
+    def _one(self) -> Any:
+        """The next sample of a stream that is read one by one, or of what waits; `END` at the end."""
+        hand, start = self._hand, self.progress.start
+        if start < hand.count:
+            block = self.peek(1)
+            return END if block is None else block.sample(0)
+        if hand.failed is not None:
+            hand.raise_failed()
+        # Samples of a feed cannot be passed over after a resume.
+        if hand.count == 0 or start >= EVERY or _live(hand.stream):
+            hand.mark = hand.state()
+            self._hold([])
+        sample = next(self._iterator, END)
+        if sample is not END:
+            hand.one, hand.count = sample, hand.count + 1
+        return sample
+
+    def _hold(self, blocks: Sequence[Block]) -> None:
+        """Have these in hand."""
+        self._hand.hold(blocks)
+        self.progress = self.progress._replace(start=0)
+
+
+def _live(stream: Any) -> bool:
+    return bool(getattr(stream, "live", False))
+
+
+def _replayable(stream: Any) -> bool:
+    """Whether a new pass over it begins at the beginning."""
+    return bool(getattr(stream, "replayable", not isinstance(stream, Iterator)))
+
+
+def _source(stream: Any) -> Any:
+    """What a stream reads, where it belongs to one evaluation alone."""
+    return getattr(stream, "source", stream)
 
 
 def _bare(place: Any) -> Any:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.again import Again
+from hamlearn.streams.iterables import pass_over, require_ahead
 from hamlearn.streams.units import FIRST
 from hamlearn.streams.values import shown
 
@@ -35,7 +35,8 @@ class Source:
                 f"{shown(rows)} holds no rows. Give an iterable of mappings, or a mapping of columns."
             )
         self._rows: Any = rows
-        self._again = Again(rows, _copied) if isinstance(rows, Iterator) else None
+        self.once = isinstance(rows, Iterator)
+        self._given = 0
         self.length = len(next(iter(rows.values()))) if self._columns is not None else _length(rows)
 
     def header(self, look: bool) -> list[str] | None:
@@ -46,24 +47,14 @@ class Source:
             return None
         names: dict[str, None] = {}
         first = list(islice(self._fresh(), 1 if self.once else FIRST + 1))
-        if self._again is not None:
-            self._again.seek(0)
+        if self.once:
+            self._rows = chain(first, self._rows)
         for k, row in enumerate(first):
             names.update(dict.fromkeys(_mapping(row, k)))
         return list(names)
 
-    @property
-    def once(self) -> bool:
-        """Whether it can be gone through once only."""
-        return self._again is not None
-
-    def settle(self, until: int) -> None:
-        """Of an iterator, forget the rows before row `until`."""
-        if self._again is not None:
-            self._again.settle(until)
-
     def _fresh(self) -> Iterator[Any]:
-        return self._again or iter(self._rows() if callable(self._rows) else self._rows)
+        return iter(self._rows() if callable(self._rows) else self._rows)
 
     def cells(self, names: Sequence[str], start: int) -> Iterator[Sequence[Any]]:
         """The cells of the columns `names`, row by row, from row `start` on."""
@@ -71,14 +62,19 @@ class Source:
             return islice(zip(*(self._columns[name] for name in names), strict=True), start, None)
         if isinstance(self._rows, list | tuple):
             return _cells(islice(self._rows, start, None), names, start)
-        rows = self._again or Again(self._fresh(), _copied)
-        rows.keeps = self.once
-        rows.seek(start)
+        if self.once:
+            require_ahead(self._given, start)
+            pass_over(self._rows, start - self._given, start)
+            return _cells(self._counted(start), names, start)
+        rows = self._fresh()
+        pass_over(rows, start, start)
         return _cells(rows, names, start)
 
-
-def _copied(row: Any) -> Any:
-    return dict(row) if isinstance(row, Mapping) else row
+    def _counted(self, start: int) -> Iterator[Any]:
+        self._given = start
+        for row in self._rows:
+            self._given += 1
+            yield row
 
 
 def _cells(rows: Iterator[Any], names: Sequence[str], start: int) -> Iterator[Sequence[Any]]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Literal
 
 import torch
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.blocks import Block, blocks_of
+from hamlearn.streams.base import END
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.fields import is_missing, require_columns
 from hamlearn.streams.row_source import Rows, Source
 from hamlearn.streams.table import TableStream, others_than
-from hamlearn.streams.units import Unit, ahead
+from hamlearn.streams.units import Unit, ahead, raising
 from hamlearn.streams.values import Spec
 
 
@@ -85,6 +87,8 @@ class RowsStream(TableStream):
     def __init__(self, source: Source, header: list[str] | None, columns: tuple[Any, ...]) -> None:
         super().__init__(*columns)
         self._source, self._header = source, header or self._used
+        self._reading: Iterator[Any] | None = None
+        self._pulled: deque[Sequence[Any]] = deque()
         if header:
             require_columns(header, self._used, "the table")
         self._rewind()
@@ -97,17 +101,9 @@ class RowsStream(TableStream):
         return Spec(spec.u, spec.target, self._source.length if whole else None)
 
     @property
-    def once(self) -> bool:
-        """Whether it is made of an iterator."""
-        return self._source.once
-
-    def settle(self) -> None:
-        """What was handed out of an iterator need not be kept any more."""
-        self._source.settle(self._n)
-
-    def _rewind(self) -> None:
-        if not self.once:
-            super()._rewind()
+    def replayable(self) -> bool:
+        """Whether it is made of something else than an iterator."""
+        return not self._source.once
 
     def _rows(self) -> Iterator[Sequence[Any]]:
         rows = self._source.cells(self._used, self._n)
@@ -125,49 +121,52 @@ class RowsStream(TableStream):
                 # The row is named when its turn comes.
                 return
 
-    def _samples(self) -> Iterator[Any]:
-        for sample in self._each(self._rows()):
-            self.settle()
-            yield sample
+    def _begin(self) -> None:
+        # Rows that were read of an iterator, and not made samples of, still come.
+        if self.replayable or self._resumed:
+            self._reading = None
+            self._pulled.clear()
+        super()._begin()
 
-    def _each(self, rows: Iterable[Sequence[Any]]) -> Iterator[Any]:
-        for cells in rows:
-            sample = None
+    def _samples(self) -> Iterator[Any]:
+        while (cells := self._pulled.popleft() if self._pulled else next(self._read(), END)) is not END:
+            self._n += 1
             try:
-                sample = self._sample(cells, f"row {self._n}")
+                sample = self._sample(cells, f"row {self._n - 1}")
             except SampleError:
                 if self._bad == "raise":
+                    # It comes again after a resume; an iterator goes on behind it.
+                    self._n -= self.replayable
                     raise
                 self.skipped += 1
-            self._n += 1
+                continue
             if sample is not None:
                 yield sample
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
-        rows = self._rows()
-        while True:
-            self._check_turn(turn)
-            taken, rest = _take(rows, size())
-            count = len(taken)
-            block = self._block(list(zip(*taken, strict=True)), count) if taken else None
-            if block is not None:
-                self._n += block.count
-                yield block
-            elif taken:
-                # Some row has to be left out or refused: each is looked at by itself.
-                yield from blocks_of(self._each(taken), lambda n=count: n)  # type: ignore[misc]
-            if rest is not None:
-                raise rest
-            if not taken:
-                return
+    def _block(self, n: int) -> Block | None:
+        if len(self._pulled) < n:
+            self._pull(n - len(self._pulled))
+        taken = list(islice(self._pulled, n))
+        block = self._block_of(list(zip(*taken, strict=True)), len(taken)) if taken else None
+        if block is not None:
+            self._n += len(taken)
+            for _ in taken:
+                self._pulled.popleft()
+        return block
 
+    def _read(self) -> Iterator[Any]:
+        if self._reading is None:
+            self._reading = self._rows()
+        return self._reading
 
-def _take(rows: Iterator[Any], n: int) -> tuple[list[Any], Exception | None]:
-    """The next `n` rows, and what went wrong after them."""
-    taken: list[Any] = []
-    try:
-        for row in islice(rows, n):
-            taken.append(row)
-    except Exception as error:  # it belongs to the row that the source could not give, and those before come first
-        return taken, error
-    return taken, None
+    def _pull(self, n: int) -> None:
+        """Read `n` rows; what goes wrong after some of them does so when their turn has come."""
+        rows = self._read()
+        try:
+            for row in islice(rows, n):
+                self._pulled.append(row)
+        except Exception as error:
+            if not self._pulled:
+                self._reading = None
+                raise
+            self._reading = raising(error)

@@ -184,7 +184,7 @@ class TableStream(Stream):
             )
         return cell.strip() if isinstance(cell, str) else cell
 
-    def _block(self, columns: Sequence[Sequence[Any]], count: int) -> Block | None:
+    def _block_of(self, columns: Sequence[Sequence[Any]], count: int) -> Block | None:
         """Many rows at once, as columns in the order of `_used`.
 
         `None`, and nothing has changed, where one has to be left out, refused or looked at more closely.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv as _csv
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import IO, Any, Literal
 import torch
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.streams.blocks import Block, blocks_of
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.encode import Categories, Missing
 from hamlearn.streams.fields import is_missing, require_columns, require_delimiter
 from hamlearn.streams.lines import LineError, Lines, detect
@@ -137,6 +137,9 @@ class CsvStream(TableStream):
         super().__init__(u, target, time, *others)
         require_columns(self._header, self._used, path.name)
         self._at = [self._header.index(name) for name in self._used]
+        # The file, and its lines, between two blocks.
+        self._opened: Iterator[Lines] | None = None
+        self._lines_open: Any = None
         self._rewind()
 
     def _config(self) -> dict[str, Any]:
@@ -211,25 +214,27 @@ class CsvStream(TableStream):
         self._loaded = False
         return lines
 
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+    def _begin(self) -> None:
+        super()._begin()
+        self._opened = None
+
+    def _block(self, n: int) -> Block | None:
         if self._time is not None:
             self._clock.find(self._first_stamps())
+        if self._opened is None:
+            self._opened = self._opening()
+            self._lines_open = next(self._opened)
+        block = self._regular(self._lines_open, n)
+        if block is None:
+            self._opened = None
+            return None
+        self._offset, self._line = self._lines_open.offset, self._lines_open.line
+        return block
+
+    def _opening(self) -> Iterator[Lines]:
+        """The lines from the cursor on; the file is open as long as this is kept."""
         with self._path.open("rb") as file:
-            lines = self._lines(file)
-            while True:
-                self._check_turn(turn)
-                wanted = size()
-                block = self._regular(lines, wanted)
-                if block is not None:
-                    self._offset, self._line = lines.offset, lines.line
-                    yield block
-                    continue
-                # Some row has to be left out, or refused, or is the last: each is looked at by itself.
-                before = self._offset
-                yield from blocks_of(islice(self._samples(), wanted), lambda n=wanted: n)  # type: ignore[misc]
-                if self._offset == before:
-                    return
-                lines = self._lines(file)
+            yield self._lines(file)
 
     def _regular(self, lines: Lines, count: int) -> Block | None:
         """The next rows as a block; `None` where one of them is not as it should be, or there is none."""
@@ -241,7 +246,7 @@ class CsvStream(TableStream):
         if not rows or len(rows) != len(taken) or set(map(len, rows)) != {len(self._header)}:
             return None
         columns = list(zip(*rows, strict=True))
-        return self._block([columns[at] for at in self._at], len(rows))
+        return self._block_of([columns[at] for at in self._at], len(rows))
 
     def _samples(self) -> Iterator[Any]:
         if self._time is not None:

@@ -70,10 +70,11 @@ def ahead(rows: Iterator[Any]) -> tuple[list[Any], Iterator[Any]]:
         for row in islice(rows, FIRST + 1):
             seen.append(row)
     except Exception as error:  # whatever the source raises belongs to the row that it could not give
-        rest = _raises(error)
+        rest = raising(error)
     return seen, chain(seen, rest)
 
 
-def _raises(error: Exception) -> Iterator[Any]:
+def raising(error: Exception) -> Iterator[Any]:
+    """An iterator whose next item raises."""
     raise error
     yield

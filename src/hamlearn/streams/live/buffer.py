@@ -65,7 +65,7 @@ class Buffer:
 
     Labels come late as it is. They wait with the samples around them, and are dropped only where there are many.
 
-    `put` and `end` belong to the source's thread, `take` and `give_back` to the learner's, `close` to anybody.
+    `put` and `end` belong to the source's thread, `take` to the learner's, `close` to anybody.
 
     Attributes:
         handed: What the learner's thread has taken over and not yet made samples of. It is moved here in one
@@ -158,14 +158,6 @@ class Buffer:
                     self._change.notify_all()
             elif self._error is not None and not self.closed:
                 raise self._error
-
-    def give_back(self) -> None:
-        """Let what was handed over wait again, before all that has come since."""
-        with self._change:
-            if self.handed and not self.closed:
-                items = deque([*self.handed, *self._items])
-                self.handed, self._items = [], items
-                self._labels = sum(item.label for item in items)
 
     @property
     def waiting(self) -> bool:

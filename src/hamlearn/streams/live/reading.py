@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
 from hamlearn.errors import SampleError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.blocks import Block, copied, stacked
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Arrival
 from hamlearn.streams.live.bulk import in_one_block
 from hamlearn.streams.live.wire import require_step, tensor_of
@@ -55,7 +55,7 @@ class Read(NamedTuple):
         after: Where it stands after them.
         arrivals: What was looked at, item by item.
         good: Which of them are samples or labels; `None`: all.
-        blocks: The samples and labels.
+        made: The samples and labels: a block, or a list of them.
         error: What was wrong with the last of them; `None` where nothing was, or it was left out.
     """
 
@@ -63,17 +63,16 @@ class Read(NamedTuple):
     after: Place
     arrivals: Sequence[Arrival] = ()
     good: Sequence[bool] | None = None
-    blocks: Sequence[Block] = ()
+    made: Block | list[Any] = []  # noqa: RUF012 (never written to)
     error: SampleError | None = None
 
-    def until(self, taken: int) -> Read:
-        """The part of it after which so many had been taken, without its blocks."""
+    def until(self, taken: int) -> Place:
+        """The place in it after which so many had been taken."""
         place, count = self.before, 0
-        while place.taken < taken:
+        while place.taken < taken and count < len(self.arrivals):
             place = place.after(self.arrivals[count], self.good is None or self.good[count])
             count += 1
-        good = None if self.good is None else self.good[:count]
-        return Read(self.before, place, self.arrivals[:count], good)
+        return place
 
 
 class Reading:
@@ -90,7 +89,7 @@ class Reading:
         self._u_dtype, self._target_dtype = dtypes
 
     def read(self, arrivals: Sequence[Arrival], place: Place) -> Read:
-        """Blocks of what has arrived, up to the first that is bad where such are not left out."""
+        """What has arrived, up to the first item that is bad where such are not left out."""
         return self._at_once(arrivals, place) or self._one_by_one(arrivals, place)
 
     def _at_once(self, arrivals: Sequence[Arrival], before: Place) -> Read | None:
@@ -112,7 +111,7 @@ class Reading:
         seen = before.seen + sum([arrival.token is not None for arrival in arrivals])
         last = arrivals[-1]
         after = Place(before.taken + len(arrivals), before.bad, last.stamp, last.arrived, seen=seen)
-        return Read(before, after, arrivals, None, [block])
+        return Read(before, after, arrivals, None, block)
 
     def _taus(self, arrivals: Sequence[Arrival], before: Place) -> list[float | None]:
         """The time since the sample before, of each of them."""
@@ -146,7 +145,7 @@ class Reading:
                     error = wrong
                     break
             place = place.after(arrival, good[-1])
-        return Read(before, place, arrivals[: len(good)], good, list(stacked(events)), error)
+        return Read(before, place, arrivals[: len(good)], good, events, error)
 
     def _label(self, arrival: Arrival) -> Label:
         if arrival.form == "item":
@@ -156,17 +155,15 @@ class Reading:
     def _sample(self, arrival: Arrival, before: Place) -> Sample:
         tau = self._tau(arrival, before.stamp, before.arrived, before.owed)
         u, target, place = arrival.u, arrival.target, arrival.place
-        # In memory of its own, whatever a network writes to it: what has arrived may have to be handed out again.
         if arrival.form == "arrays":
-            u = torch.from_numpy(u.copy("K"))
-            target = None if target is None else torch.from_numpy(target.copy("K"))
-            return Sample(u, target, tau, arrival.boundary, arrival.id)
+            target = None if target is None else torch.from_numpy(target)
+            return Sample(torch.from_numpy(u), target, tau, arrival.boundary, arrival.id)
         if arrival.form == "message":
             u = tensor_of(u, self._u_dtype or torch.get_default_dtype(), "u", place)
             target = tensor_of(target, self._target_dtype, "target", place)
             return Sample(u, target, tau, arrival.boundary, arrival.id)
         try:
-            sample = to_sample(copied(u), self._u_dtype)
+            sample = to_sample(u, self._u_dtype)
         except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
             raise SampleError(
                 f"{place} is no sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "

@@ -17,7 +17,7 @@ from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.live.buffer import Arrival, Buffer
+from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.feeders import Feeder
 from hamlearn.streams.live.reading import Place, Read, Reading
 from hamlearn.streams.live.sockets import Lines, connect, is_address
@@ -25,8 +25,6 @@ from hamlearn.streams.live.source import Passed, Source
 from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec
 
-KEPT = 1000
-"""Readings that are kept at most to be handed out again, where nobody says that they are done with."""
 WAITING = 1024
 """Items that wait at most where the source is to wait, unless another number is given: some blocks of them."""
 
@@ -73,7 +71,10 @@ def live(
     `dropped` counts what was discarded. A source that fails raises `StreamError` in the learner, with the
     cause, once everything it had given before was read. Reading begins with the first sample asked for;
     `close()`, or leaving a `with` block, stops it. A feed cannot be wound back: a second pass, and a resumed
-    one, goes on. A broker's feed sends again what no checkpoint has, so that with `policy="block"` a run that was
+    one, goes on. Streams around a feed, such as `standardize`, are resumed from the beginning of the block in
+    hand: their statistics then lack the samples of that block.
+
+    A broker's feed sends again what no checkpoint has, so that with `policy="block"` a run that was
     killed and is resumed learns each message once.
 
     The compiled engine takes what has arrived as one block, and waits only where nothing has.
@@ -112,8 +113,8 @@ def live(
 class LiveStream(Stream):
     """What `live` returns.
 
-    What has arrived when it is asked for is one block, and is waited for only where nothing has. A learner that
-    stops within a block has taken what it learned from: the rest waits in the feed again.
+    What has arrived when it is asked for is one block, and is waited for only where nothing has. If a learner
+    stops within a block, the rest waits in the learner, and comes first when it runs this feed again.
     """
 
     def __init__(
@@ -130,21 +131,22 @@ class LiveStream(Stream):
         self._close: Callable[[], Any] | None = None
         self._seen: Sample | None = None
         self._place = Place()
-        self._kept: list[Read] = []
+        # What was handed out last: a place within it can still be told.
+        self._last: Read | None = None
         self._before = 0
         self._broker = source if isinstance(source, Source) else None
         self._passed = Passed()
         self._known: list[str] = []
 
     @property
-    def reads_ahead(self) -> bool:
-        """Never: a sample that the learner does not take stays in the feed."""
-        return False
+    def live(self) -> bool:
+        """Always: what has not arrived has to be waited for."""
+        return True
 
     @property
-    def at_once(self) -> bool:
-        """Always: a block is what has arrived."""
-        return True
+    def replayable(self) -> bool:
+        """Never: a feed gives nothing twice."""
+        return False
 
     @property
     def spec(self) -> Spec:
@@ -153,7 +155,7 @@ class LiveStream(Stream):
 
     @property
     def taken(self) -> int:
-        """Samples and labels that the learner got."""
+        """Samples and labels that were handed out."""
         return self._place.taken
 
     @property
@@ -180,12 +182,6 @@ class LiveStream(Stream):
     ) -> None:
         self.close()
 
-    def settle(self) -> None:
-        """What was handed out is done with, and what was not waits with all that has come since."""
-        self._kept = []
-        self._buffer.give_back()
-        self._acknowledge_learned()
-
     @property
     def save_within(self) -> int | None:
         """Half of what a broker lets wait for a checkpoint, so that it need not stop."""
@@ -199,68 +195,62 @@ class LiveStream(Stream):
             self._broker.acknowledge(tokens)
             self._passed.forget(tokens)
 
+    def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
+        """The place after `taken` samples of the block that was handed out last."""
+        place = self._last.until(self._last.before.taken + taken) if self._last is not None else self._place
+        return {**self.state_dict(), "cursor": self._cursor_of(place)}
+
     def _rewind(self) -> None:
         return
 
     def _cursor(self) -> dict[str, Any]:
-        cursor: dict[str, Any]
-        cursor = {"taken": self.taken, "dropped": self.dropped, "bad": self.bad, "last": self._place.stamp}
+        return self._cursor_of(self._place)
+
+    def _cursor_of(self, place: Place) -> dict[str, Any]:
+        bad = place.bad + self._buffer.bad
+        cursor: dict[str, Any] = {"taken": place.taken, "dropped": self.dropped, "bad": bad, "last": place.stamp}
         if self._broker is not None:
             known = self._known if self._close is None else self._broker.unconfirmed()
-            cursor |= {"owed": self._place.owed, "tokens": [*known, *self._passed.until(self._place.seen)]}
+            cursor |= {"owed": place.owed, "tokens": [*known, *self._passed.until(place.seen)]}
         return cursor
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         taken, dropped, bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
         stamp = None if cursor["last"] is None else float(cursor["last"])
         owed, known = float(cursor.get("owed", 0.0)), [str(token) for token in cursor.get("tokens", [])]
-        if self._kept and self._kept[0].before.taken <= taken <= self.taken:
-            self._wind_back(taken)
-            return
         # What this feed has discarded or left out itself, perhaps since that place was noted, stays so.
         dropped, bad = max(dropped, self.dropped), max(bad, self.bad)
         self._before = dropped - self._buffer.dropped
         self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp, owed=owed)
-        self._kept, self._known = [], known
+        self._last, self._known = None, known
 
-    def _wind_back(self, taken: int) -> None:
-        """Let what was handed out after so many samples be handed out again."""
-        kept = list(self._kept)
-        again: list[Arrival] = []
-        while kept and kept[-1].after.taken > taken:
-            read = kept.pop()
-            part = read.until(taken)
-            again = [*read.arrivals[len(part.arrivals) :], *again]
-            if part.arrivals:
-                kept.append(part)
-        place = kept[-1].after if kept else self._kept[0].before
-        self._place, self._kept, self._buffer.handed = place, kept, [*again, *self._buffer.handed]
-
-    def _blocks(self, size: Callable[[], int], turn: int) -> Iterator[Block]:
+    def block(self, n: int) -> Block | list[Any] | None:
+        """What has arrived, at most `n` items; waits only if nothing has. `None` at the end."""
+        if self._turn == 0 or self._resumed:
+            self._begin()
         while True:
-            self._check_turn(turn)
-            read = self._next(size())
+            self._raise_held()
+            read = self._read(n)
             if read is None:
-                return
-            yield from read.blocks
-            if read.error is not None:
-                raise read.error
+                return None
+            self._error = read.error
+            if read.made:
+                return read.made
 
     def _samples(self) -> Iterator[Any]:
         while True:
-            # Whoever asks for the next one has learned the last; that one can be handed out again until then.
-            self._kept = []
-            self._acknowledge_learned()
-            read = self._next(1)
+            read = self._read(1)
             if read is None:
                 return
             if read.error is not None:
                 raise read.error
-            for block in read.blocks:
-                yield block.sample(0)
+            if read.made:
+                yield read.made[0] if isinstance(read.made, list) else read.made.sample(0)
 
-    def _next(self, most: int) -> Read | None:
+    def _read(self, most: int) -> Read | None:
         """What has arrived, at most so many items, waited for; `None` at the end."""
+        # Whoever asks for more has learned all that was handed out before.
+        self._acknowledge_learned()
         if self._close is None and not self._buffer.closed:
             self._start()
         if not self._buffer.handed:
@@ -271,12 +261,12 @@ class LiveStream(Stream):
         if not handed:
             return None
         read = self._reading.read(handed[:most], self._place)
-        kept = [*self._kept, read._replace(blocks=())] if len(self._kept) < KEPT else [read]
         if self._seen is None:
-            self._seen = next((block.sample(0) for block in read.blocks if block.holds_samples), None)
+            made = read.made.each() if isinstance(read.made, Block) else read.made
+            self._seen = next((one for one in made if isinstance(one, Sample)), None)
         if self._broker is not None:
             self._note(read)
-        self._place, self._kept, self._buffer.handed = read.after, kept, handed[len(read.arrivals) :]
+        self._place, self._last, self._buffer.handed = read.after, read, handed[len(read.arrivals) :]
         return read
 
     def _note(self, read: Read) -> None:

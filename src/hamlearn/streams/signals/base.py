@@ -12,6 +12,7 @@ from torch import Tensor
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
 from hamlearn.streams.values import Spec, TensorSpec
 
 BLOCK = 256
@@ -20,7 +21,7 @@ BLOCK = 256
 Advance = Callable[[Any, int], tuple[Tensor, Any]]
 """(state, n) to the next n values, shape (n, channels), and the state after them. States are JSON-able."""
 
-Block = Callable[[Any], tuple[Tensor, Tensor, Any]]
+Make = Callable[[Any], tuple[Tensor, Tensor, Any]]
 """State to the next `BLOCK` inputs and targets, and the state after them."""
 
 
@@ -29,7 +30,7 @@ class SignalStream(Stream):
 
     def __init__(
         self,
-        block: Block,
+        make: Make,
         start: Any,
         sizes: tuple[int, int],
         tau: float | None,
@@ -38,10 +39,11 @@ class SignalStream(Stream):
     ) -> None:
         if tau is not None:
             require_step(tau)
-        self._block, self._start = block, start
+        self._make, self._start = make, start
         self._sizes, self._tau = sizes, tau
         self._dtype = dtype or torch.get_default_dtype()
         self._settings = config
+        self._made: tuple[Tensor, Tensor, Any] | None = None
         self._rewind()
 
     @property
@@ -54,26 +56,35 @@ class SignalStream(Stream):
         return {**self._settings, "tau": self._tau}
 
     def _rewind(self) -> None:
-        self._state, self._k = self._start, 0
+        self._state, self._k, self._made = self._start, 0, None
 
     def _cursor(self) -> dict[str, Any]:
         return {"state": self._state, "k": self._k}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._state, self._k = cursor["state"], int(cursor["k"])
+        self._state, self._k, self._made = cursor["state"], int(cursor["k"]), None
 
-    def _samples(self) -> Iterator[Sample]:
-        tau = self._tau
+    def _rows(self, n: int) -> tuple[Tensor, Tensor]:
+        """The next `n` inputs and targets, or those that are left of the present block."""
+        if self._made is None:
+            u, target, after = self._make(self._state)
+            self._made = u.to(self._dtype), target.to(self._dtype), after
+        u, target, after = self._made
+        start, stop = self._k, min(self._k + n, BLOCK)
+        self._k = stop
+        if stop == BLOCK:
+            self._state, self._k, self._made = after, 0, None
+        return u[start:stop], target[start:stop]
+
+    def _block(self, n: int) -> Block:
+        u, target = self._rows(n)
+        tau: list[float | None] | None = None if self._tau is None else [self._tau] * len(u)
+        return Block(len(u), [u.clone()], None, [target.clone()], None, tau=tau)
+
+    def _samples(self) -> Iterator[Any]:
         while True:
-            u, target, after = self._block(self._state)
-            pairs = zip(u.to(self._dtype).unbind(), target.to(self._dtype).unbind(), strict=True)
-            for k, (u_k, target_k) in enumerate(pairs):
-                if k < self._k:
-                    continue
-                self._k = k + 1
-                if self._k == BLOCK:
-                    self._state, self._k = after, 0
-                yield Sample(u_k, target_k, tau)
+            u, target = self._rows(1)
+            yield Sample(u[0], target[0], self._tau)
 
 
 def require_step(tau: float) -> None:
