@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -46,13 +47,26 @@ def run(
     typer.secho(f"{told} {remedy}", fg=typer.colors.YELLOW, err=True)
 
 
+class LogFormat(StrEnum):
+    """Formats of log lines."""
+
+    text = "text"
+    json = "json"
+
+
 def serve(
-    config: Annotated[Path, typer.Argument(help="A TOML file: network, loss, hyper, learner, serve.")],
+    config: Annotated[Path, typer.Argument(help="A TOML file, or the folder of a finished run.")],
     host: Annotated[str | None, typer.Option(help="Address to listen at, instead of serve.host.")] = None,
     port: Annotated[
         int | None, typer.Option(min=0, max=65_535, help="Port, instead of serve.port; 0: any that is free.")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Folder for checkpoints, instead of run.out.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for checkpoints; of a run, RUN/serve is the default.")
+    ] = None,
+    behind_proxy: Annotated[
+        bool, typer.Option("--behind-proxy", help="A proxy in front provides TLS and bounds connections.")
+    ] = False,
+    log: Annotated[LogFormat | None, typer.Option(help="Format of log lines, instead of serve.log.")] = None,
 ) -> None:
     """Serve a learner over HTTP: predictions at once, learning from targets, including those that arrive later.
 
@@ -63,17 +77,18 @@ def serve(
 
     Then, from anywhere on this machine:
 
-        curl 127.0.0.1:8000/predict -H 'content-type: application/json'
+        curl 127.0.0.1:8000/predict
              -d '{"u": [0.1, 0.2, 0.3, 0.4], "target": [1.0], "id": "a-1"}'
 
     POST /predict takes one sample or a batch, returns predictions, and learns
-    where there is a target; POST /label delivers targets later, by id; GET
-    /state, GET /metrics, POST /checkpoint; a WebSocket at /stream; /docs
+    if there is a target; POST /label delivers targets later, by id; POST
+    /evaluate moves nothing; GET /state, GET /metrics, GET /readyz; POST
+    /checkpoint, POST /rollback; a WebSocket at /stream; /openapi.json
     describes all of them.
 
-    Only this machine can connect. For others, set HAMLEARN_TOKEN and give
-    --host; they send 'Authorization: Bearer TOKEN'. Use TLS then
-    (serve.tls_cert, serve.tls_key), or a proxy that does.
+    Only this machine can connect. For others, put a proxy with TLS in front,
+    name files of tokens by serve.learn_tokens and serve.predict_tokens, and
+    give --behind-proxy: examples/deploy has all of it.
 
     On SIGTERM or Ctrl-C it accepts nothing more, finishes what is waiting,
     writes a checkpoint, and exits with 0. Started again, it continues from
@@ -88,7 +103,8 @@ def serve(
         first = service.agents.get("")
         typer.echo(f"Serving at {address}, from sample {first.journal.samples}. Stop with Ctrl-C.")
 
-    importlib.import_module("hamlearn.serve.server").serve(config, host, port, out, ready)
+    given = {"host": host, "port": port, "log": log, "behind_proxy": behind_proxy or None}
+    importlib.import_module("hamlearn.serve.server").serve(config, out, ready, **given)
 
 
 def report(

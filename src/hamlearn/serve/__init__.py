@@ -1,12 +1,12 @@
-"""A learner behind HTTP: `hamlearn serve CONFIG.toml` (extra `serve`).
+"""A learner behind HTTP: `hamlearn serve CONFIG.toml`, or a finished run (extra `serve`).
 
-`serve` runs a server until it is stopped. `Service` and `application` are its parts, for those who put the
-application into a server of their own.
+`serve` runs a server until it is stopped. `Service` and `application` are its parts.
 """
 
+from hamlearn.serve.agent import opened
 from hamlearn.serve.app import application
 from hamlearn.serve.server import serve
 from hamlearn.serve.service import Service
 from hamlearn.serve.settings import Settings, check, load
 
-__all__ = ["Service", "Settings", "application", "check", "load", "serve"]
+__all__ = ["Service", "Settings", "application", "check", "load", "opened", "serve"]

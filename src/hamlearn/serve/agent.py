@@ -1,329 +1,386 @@
-"""One served learner: takes rounds of requests, tells its state, and saves itself."""
+"""One served learner: takes rounds of requests, describes its state, and saves itself."""
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 import time
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
-from hamlearn._base import trees
-from hamlearn.engines.blocks.reports import BlockReport
 from hamlearn.errors import HamlearnError
+from hamlearn.experiments.run_build import build_learner, build_network
 from hamlearn.learner import Learner
-from hamlearn.sample import Id, StepReport
-from hamlearn.serve.building import Engine, built, warmed
-from hamlearn.serve.inbox import Inbox, Stretch
+from hamlearn.sample import Id, Label, Sample, Trace
+from hamlearn.serve.batch import Batch
+from hamlearn.serve.checkpoints import About, Checkpoints
 from hamlearn.serve.journal import Journal
+from hamlearn.serve.refusals import Refused
 from hamlearn.serve.settings import Settings
-from hamlearn.serve.work import Work
-from hamlearn.state.saving import copied_for
 
-CHECKPOINT = "checkpoint.safetensors"
 
-log = logging.getLogger("hamlearn.serve")
+class Rows(NamedTuple):
+    """Samples one after another, as columns of the same length."""
+
+    u: np.ndarray
+    target: np.ndarray
+    known: np.ndarray
+    tau: np.ndarray
+    boundary: np.ndarray
+
+    def cut(self, start: int, stop: int) -> Rows:
+        """Some of them."""
+        return Rows._make(column[start:stop] for column in self)
+
+
+Part = tuple[Batch, int, int]
+"""Samples `start` to `stop` of a batch."""
 
 
 class Agent:
-    """A learner, its inbox and its journal, in a folder of its own.
+    """A learner with its journal and its checkpoints, in a folder of its own.
 
-    All methods belong to one thread at a time, but for what `begin_save` returns.
+    All methods but the function that `copy` returns must be called by one thread at a time.
 
     Args:
         settings: What it is built from.
-        folder: Where its checkpoint and its records go; a checkpoint that is there is taken up.
-
-    Attributes:
-        engine: Which engine runs the learner.
-        reason: Why it is not the one that was asked for; `None` where it is.
+        folder: Of its checkpoints and records. It continues from the newest checkpoint there.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._chunk = settings.config["learner"]["chunk"]
-        self._path = folder / CHECKPOINT
-        every = settings.config["records"]["every"]
-        self.journal = Journal(folder, settings.serve["ids"], every, settings.classes)
-        self.inbox = Inbox(settings.spec, self.journal.state_dict, self.journal.load_state_dict)
-        self.learner: Learner = built(settings, self.inbox)
-        self.journal.begin(_norm(list(self.learner.network.parameters())))
-        self.dropped = 0
-        self.saved: dict[str, Any] | None = None
-        self._saved_at = time.monotonic()
-        self._labels = self.learner.labels
-        self._last: StepReport | None = None
+        serve = settings.serve
+        self._settings = settings
+        self.journal = Journal(
+            folder,
+            serve["ids"],
+            settings.config["records"]["every"],
+            (settings.inputs, settings.outputs),
+            serve["clip"],
+            settings.classes,
+        )
+        self.checkpoints = Checkpoints(folder, serve["keep"], serve["keep_apart"])
+        self.learner = _built(settings)
+        self._tau = settings.config["hyper"]["tau"]
+        self._hamiltonian = 0.0
         self._changes = self._kept = 0
         """How often it has changed, and how many of these changes the last checkpoint holds."""
-        self._saving = threading.Lock()
-        """Held from the copy of what a checkpoint holds until it is written: no older one replaces a newer one."""
-        self.engine: Engine = "eager"
-        if not self._path.exists():
-            self._open(resume=False)
-            self.save()
-        # What warming up changes is put back by loading, bit for bit.
-        self.engine, self.reason = warmed(settings, self.learner)
-        self.learner.load(self._path)
-        self._open(resume=True)
-        self._kept = self._changes
-        self.saved = self._about(datetime.fromtimestamp(self._path.stat().st_mtime, UTC))
+        self._saved_at = time.monotonic()
+        newest = self.checkpoints.newest
+        if newest is not None:
+            self._load(newest.number)
+        _compile_step(settings, self.learner)
         self._labels = self.learner.labels
+        if newest is None:
+            self.copy()()
 
-    def take(self, works: Iterable[Work]) -> None:
-        """Take samples and labels in their order; what became of each is in the answers of its request."""
-        rest: list[tuple[Work, int]] = []
-        for work in works:
-            work.begin()
-            rest.append((work, 0))
+    def take(self, batches: Iterable[Batch]) -> None:
+        """Take samples and labels in their order; what became of each is noted in its batch."""
         before = self.journal.samples
-        while rest:
-            plan, rest = self._plan(rest)
-            self._run([stretch for stretch in plan if not stretch.seen])
-            for stretch in plan:
-                if stretch.seen:
-                    self._answer_again(stretch.work, stretch.start)
+        waiting: list[Part] = []
+        for batch in batches:
+            batch.answers = [{} for _ in range(batch.count)]
+            if batch.kind == "samples":
+                self._plan(batch, waiting)
+                continue
+            self._flush(waiting)
+            for index in range(batch.count):
+                (self._label if batch.kind == "labels" else self._evaluate)(batch, index)
+        self._flush(waiting)
         self._labels = self.learner.labels
-        if self._last is not None and self.journal.due(before):
-            try:
-                self.journal.look(self._last, self.norms(), self.counts)
-            except OSError:
-                # What was learned was learned: whoever asked gets the answer, and the log says what is missing.
-                log.exception("a row of the record could not be written; learning goes on")
-        # It holds on to the whole block that it is part of.
-        self._last = None
+        if self.journal.due(before):
+            self.journal.write_row(self.learner.state.t, self._hamiltonian, self.norms())
+
+    def _plan(self, batch: Batch, waiting: list[Part]) -> None:
+        """Put samples where they wait to be taken as one block, and take those by themselves that need it."""
+        start = 0
+        pending = {id for part, first, stop in waiting for id in part.ids[first:stop]} - {None}
+        for index, id in enumerate(batch.ids):
+            if id is None:
+                continue
+            if id in pending:
+                # Whether the sample under the same id was learned, or refused, is known once its block was taken.
+                waiting.append((batch, start, index))
+                self._flush(waiting)
+                start, pending = index, set()
+            seen = id in self.journal.ids
+            if seen or not batch.known[index]:
+                waiting.append((batch, start, index))
+                self._flush(waiting)
+                (self._answer_again if seen else self._wait_for_label)(batch, index)
+                start = index + 1
+            else:
+                pending.add(id)
+        waiting.append((batch, start, batch.count))
+
+    def _flush(self, waiting: list[Part]) -> None:
+        """Take the samples that wait as one block, and note what became of each."""
+        places = [(batch, index) for batch, start, stop in waiting for index in range(start, stop)]
+        parts = [(batch, slice(start, stop)) for batch, start, stop in waiting if start < stop]
+        waiting.clear()
+        if not places:
+            return
+        names = Rows._fields
+        if len(parts) == 1:
+            rows = Rows._make(getattr(parts[0][0], name)[parts[0][1]] for name in names)
+        else:
+            rows = Rows._make(
+                np.concatenate([getattr(batch, name)[cut] for batch, cut in parts]) for name in names
+            )
+        u, clipped = self.journal.u.clip(rows.u, self.journal.samples)
+        target, more = self._clipped(rows.target)
+        for index in {*clipped, *more}:
+            self.journal.clipped += 1
+            places[index][0].answers[places[index][1]]["clipped"] = True
+        self._learn(rows._replace(u=u, target=target), places)
+
+    def _clipped(self, target: np.ndarray) -> tuple[np.ndarray, list[int]]:
+        # Numbers of classes are in their bounds already.
+        return self.journal.target.clip(target, self.journal.samples) if target.dtype.kind == "f" else (target, [])
+
+    def _learn(self, rows: Rows, places: list[tuple[Batch, int]]) -> None:
+        """Learn rows as one block. If one of them is refused, each half is learned by itself, to find which."""
+        count = len(places)
+        try:
+            trace = self._scan(rows)
+        except HamlearnError as error:
+            if count > 1:
+                self._learn(rows.cut(0, count // 2), places[: count // 2])
+                self._learn(rows.cut(count // 2, count), places[count // 2 :])
+            else:
+                self._refuse(*places[0], error)
+            return
+        y, first = trace.y.numpy(), self.journal.samples + 1
+        known = rows.known & ~trace.skipped.numpy()
+        losses = [None] * count if trace.loss is None else trace.loss.tolist()
+        found = [loss if one else None for loss, one in zip(losses, known.tolist(), strict=True)]
+        self._hamiltonian = float(trace.hamiltonian[-1])
+        self._note_taken(found, [batch.ids[index] for batch, index in places])
+        if known.any():
+            kept = [loss for loss in found if loss is not None]
+            self.journal.scores.add(self.journal.samples, y[known], rows.target[known], kept)
+        for (batch, index), number, answer, loss, t in zip(
+            places, range(first, first + count), y.tolist(), found, trace.t.tolist(), strict=True
+        ):
+            taken = {"y": answer, "loss": loss, "t": t, "sample": number, "learned": loss is not None}
+            batch.answers[index] = taken | batch.answers[index]
+        for number in trace.skipped.nonzero().flatten().tolist():
+            batch, index = places[number]
+            batch.answers[index]["skipped"] = True
+
+    def _scan(self, rows: Rows) -> Trace:
+        """Take rows in one call of the learner; columns that say nothing are left out."""
+        has_tau, known = ~np.isnan(rows.tau), rows.known
+        return self.learner.scan(
+            torch.from_numpy(rows.u),
+            torch.from_numpy(rows.target) if known.any() else None,
+            np.where(has_tau, rows.tau, self._tau) if has_tau.any() else None,
+            rows.boundary if rows.boundary.any() else None,
+            known=known if known.any() and not known.all() else None,
+        )
+
+    def _note_taken(self, losses: list[float | None], ids: list[Id | None]) -> None:
+        self.journal.take(losses, ids)
+        self._changes += len(losses)
+
+    def _refuse(self, batch: Batch, index: int, error: Exception) -> None:
+        self.journal.bad += 1
+        self.journal.scores.refused(self.journal.samples)
+        batch.answers[index] |= {"error": str(error), "learned": False}
+
+    def _wait_for_label(self, batch: Batch, index: int) -> None:
+        """Take a sample whose label is to come later."""
+        (u,), clipped = self.journal.u.clip(batch.u[index : index + 1], self.journal.samples)
+        sample = Sample(torch.tensor(u), None, _tau(batch, index), bool(batch.boundary[index]), batch.ids[index])
+        try:
+            report = self.learner.step(sample)
+        except HamlearnError as error:
+            self._refuse(batch, index, error)
+            return
+        self._note_taken([None], [batch.ids[index]])
+        answer = {"y": report.y.tolist(), "loss": None, "t": report.t, "sample": self.journal.samples}
+        batch.answers[index] = answer | {"learned": False} | ({"clipped": True} if clipped else {})
+        self.journal.clipped += len(clipped)
+
+    def _label(self, batch: Batch, index: int) -> None:
+        """Learn a label with the sample that waits for it."""
+        id = batch.ids[index]
+        assert id is not None
+        answer = {"id": id, "loss": None, "learned": False, "late": False}
+        batch.answers[index] = answer
+        self._changes += 1
+        if id in self.journal.label_ids:
+            self.journal.seen += 1
+            answer["seen"] = True
+            return
+        (target,), clipped = self._clipped(batch.target[index : index + 1])
+        self.journal.clipped += len(clipped)
+        try:
+            report = self.learner.step(Label(id, torch.as_tensor(target)))
+        except HamlearnError as error:
+            self._refuse(batch, index, error)
+            return
+        answer["late"] = report.sample is None
+        if report.sample is not None:
+            self.journal.label_ids.add(id)
+            answer |= {"learned": not report.skipped, "loss": None if report.loss is None else float(report.loss)}
+
+    def _answer_again(self, batch: Batch, index: int) -> None:
+        """Answer a sample that was taken before by the present weights; nothing is learned."""
+        self.journal.seen += 1
+        self._changes += 1
+        y = self.learner.predict(torch.tensor(batch.u[index]), _tau(batch, index))
+        answer = {"y": y.tolist(), "loss": None, "t": self.learner.state.t, "sample": None}
+        batch.answers[index] = answer | {"learned": False, "seen": True}
+
+    def _evaluate(self, batch: Batch, index: int) -> None:
+        """Predict a sample from the present state and weights, and compute its loss; nothing moves."""
+        y = self.learner.predict(torch.tensor(batch.u[index]), _tau(batch, index))
+        loss = float(self.learner.loss(y, torch.as_tensor(batch.target[index]))) if batch.known[index] else None
+        batch.answers[index] = {"y": y.tolist(), "loss": loss}
 
     def state(self) -> dict[str, Any]:
-        """Where the learner stands."""
-        journal, learner = self.journal, self.learner
+        """Where the learner stands, as JSON."""
+        journal, newest = self.journal, self.checkpoints.newest
         return {
             "position": journal.samples,
             "learned": journal.learned,
-            "t": learner.state.t,
+            "t": self.learner.state.t,
             "norms": self.norms(),
-            "labels": learner.labels._asdict(),
-            "late": learner.labels.late,
-            "dropped": self.dropped,
+            "labels": self.learner.labels._asdict(),
+            "late": self.learner.labels.late,
+            "dropped": journal.dropped,
             "bad": journal.bad,
             "seen": journal.seen,
+            "clipped": journal.clipped,
             "last_id": journal.last,
-            "diverging": journal.diverging,
-            "resumed_at": journal.began,
-            "checkpoint": self.saved,
-            "order": learner.order,
-            "engine": self.engine,
+            "diverging": journal.scores.diverging,
+            "scores": journal.scores.read(),
+            "resumed_at": journal.resumed,
+            "checkpoint": None if newest is None else newest._asdict(),
+            "order": self.learner.order,
         }
 
     @property
     def counts(self) -> dict[str, int]:
-        """What became of samples and labels so far; may be read by any thread."""
-        journal = self.journal
-        return {
-            "samples": journal.samples,
-            "learned": journal.learned,
-            "bad": journal.bad,
-            "seen": journal.seen,
-            "dropped": self.dropped,
-            "late": self._labels.late,
-            "labels": self._labels.learned,
-        }
+        """What became of samples and labels so far; any thread may read it."""
+        names = ("samples", "learned", "bad", "seen", "clipped", "dropped")
+        counts = {name: getattr(self.journal, name) for name in names}
+        return counts | {"late": self._labels.late, "labels": self._labels.learned}
 
     def norms(self) -> dict[str, float | None]:
-        """Euclidean norms of h, z, ω and θ; `None` where there is none."""
+        """Euclidean norms of h, z, ω and θ; `None` if there is none."""
         state, theta = self.learner.state, list(self.learner.network.parameters())
         parts = {"h": state.h, "z": state.z, "omega": state.omega, "theta": theta}
-        return {name: None if tree is None else _norm(tree) for name, tree in parts.items()}
+        return {name: None if tree is None else math.hypot(*_norms(tree)) for name, tree in parts.items()}
 
-    def save(self) -> dict[str, Any]:
-        """Write a checkpoint, and answer up to which sample it reaches."""
-        return self.begin_save()()
+    def copy(self, *, pinned: bool = False) -> Callable[[], About]:
+        """Copy what a checkpoint holds; the function returned writes the copy, in any thread."""
+        self._saved_at, changes, journal = time.monotonic(), self._changes, self.journal
+        state, told = self.learner.state_dict(), journal.state_dict()
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        about = About(0, journal.samples, journal.last, when, pinned, journal.scores.diverging)
 
-    def begin_save(self) -> Callable[[], dict[str, Any]]:
-        """Copy what a checkpoint holds; what is returned writes it, in any thread, while the learner goes on.
+        def write() -> About:
+            self.checkpoints.write(about, state, told)
+            self._kept = max(self._kept, changes)
+            assert self.checkpoints.newest is not None
+            return self.checkpoints.newest
 
-        It has to be called, once, and answers as `save` does. The disk may take long.
+        return write
+
+    def roll_back(self, number: int | None) -> Callable[[], About]:
+        """Become what a checkpoint holds; returns what writes this state as the newest checkpoint.
+
+        Args:
+            number: Of the checkpoint; `None`: the last one before the newest that was taken in good health.
         """
-        self._saving.acquire()
-        try:
-            self._saved_at, self.inbox.saving = time.monotonic(), True
-            write = copied_for(self.learner, self._path)
-            saved, changes = self._about(datetime.now(UTC)), self._changes
-        except BaseException:
-            self._saving.release()
-            raise
-        finally:
-            self.inbox.saving = False
-
-        def finish() -> dict[str, Any]:
-            try:
-                self.journal.sync()
-                write()
-                self.saved, self._kept = saved, changes
-            finally:
-                self._saving.release()
-            return saved
-
-        return finish
+        known = [about.number for about in self.checkpoints.known]
+        if number is None:
+            found = self.checkpoints.healthy_before()
+            number = None if found is None else found.number
+        if number not in known or number is None:
+            raise Refused(
+                404, f"there is no checkpoint {number} to return to. Kept are {known}; see GET /checkpoints."
+            )
+        self._load(number)
+        self._changes += 1
+        return self.copy(pinned=True)
 
     def due(self, interval: float) -> bool:
-        """Whether anything has changed since the last checkpoint, and so many seconds have gone by."""
+        """Whether anything has changed since the last checkpoint, and so many seconds have passed."""
         return self._changes > self._kept and time.monotonic() - self._saved_at >= interval
 
-    def close(self) -> None:
-        """Save what is not saved yet, and close the records."""
+    def _load(self, number: int) -> None:
+        state, journal = self.checkpoints.read(number)
+        self.learner.load_state_dict(state)
+        self.journal.load_state_dict(journal)
+
+
+def _tau(batch: Batch, index: int) -> float | None:
+    return None if np.isnan(batch.tau[index]) else float(batch.tau[index])
+
+
+def _norms(tree: Any) -> list[float]:
+    if isinstance(tree, torch.Tensor):
+        return [float(torch.linalg.vector_norm(tree.detach()))]
+    leaves = tree.values() if isinstance(tree, dict) else tree
+    return [norm for leaf in leaves for norm in _norms(leaf)]
+
+
+def opened(settings: Settings) -> Learner:
+    """The learner of a served folder as its newest checkpoint has it, to be evaluated in Python.
+
+    Example:
+        >>> import tempfile
+        >>> from pathlib import Path
+        >>> from hamlearn.serve import check
+        >>> opened(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp()))).state.t
+        0.0
+    """
+    learner, checkpoints = _built(settings), Checkpoints(settings.folder, 1, 0.0)
+    if checkpoints.newest is not None:
+        learner.load_state_dict(checkpoints.read(checkpoints.newest.number)[0])
+    return learner
+
+
+class _Sized:
+    """What `build_network` asks of a stream: its spec."""
+
+    def __init__(self, spec: Any) -> None:
+        self.spec = spec
+
+
+def _built(settings: Settings) -> Learner:
+    """A learner as the configuration says, with the weights of the seed, or of the run that is served."""
+    before = torch.get_default_dtype()
+    with torch.random.fork_rng():
+        torch.manual_seed(settings.config["run"]["seed"])
         try:
-            if self._changes > self._kept:
-                self.save()
+            torch.set_default_dtype(settings.dtype)
+            sized: Any = _Sized(settings.spec)
+            network = build_network(settings.config, sized, settings.classes)
+            learner = build_learner(settings.config, network, late=settings.serve["late"])
         finally:
-            self.journal.close()
-
-    def _about(self, when: datetime) -> dict[str, Any]:
-        """What is told of a checkpoint of the present state."""
-        return {
-            "position": self.journal.samples,
-            "last_id": self.journal.last,
-            "labels": self.learner.labels.learned,
-            "time": when.isoformat(timespec="seconds"),
-        }
-
-    def _plan(self, rest: list[tuple[Work, int]]) -> tuple[list[Stretch], list[tuple[Work, int]]]:
-        """What can be taken now, and what has to wait until it is known whether an id before was taken."""
-        plan: list[Stretch] = []
-        pending: set[tuple[bool, Id]] = set()
-        for place, (work, first) in enumerate(rest):
-            if work.ids is None:
-                plan.append(Stretch(work, first, work.count))
-                continue
-            known = self.journal.label_ids if work.labels else self.journal.ids
-            start = first
-            for index in range(first, work.count):
-                id = work.ids[index]
-                if id is None:
-                    continue
-                again = (work.labels, id) in pending
-                seen = not again and id in known
-                by_itself = seen or work.labels or not work.has_target(index)
-                if (again or by_itself) and start < index:
-                    plan.append(Stretch(work, start, index))
-                if again:
-                    return plan, [(work, index), *rest[place + 1 :]]
-                if by_itself:
-                    plan.append(Stretch(work, index, index + 1, alone=not seen, seen=seen))
-                    start = index + 1
-                if not seen:
-                    pending.add((work.labels, id))
-            if start < work.count:
-                plan.append(Stretch(work, start, work.count))
-        return plan, []
-
-    def _run(self, plan: list[Stretch]) -> None:
-        while plan:
-            left, taken = self.inbox.put(plan), 0
-            try:
-                for report in self.learner.run(self.inbox, left, self.engine, self._chunk):
-                    if isinstance(report, BlockReport):
-                        count = self._note_all(_without(plan, taken), report)
-                    else:
-                        first = _without(plan, taken)[0]
-                        count = self._note(first.work, first.start, report)
-                    taken += count
-                plan = []
-            except HamlearnError as error:
-                self.journal.bad += 1
-                first = _without(plan, taken)[0]
-                first.work.note(first.start, error=str(error), learned=False)
-                plan = _without(plan, taken + 1)
-                # What the learner has read ahead of the failed sample is read anew.
-                self.inbox.put([])
-                self._open(resume=False)
-
-    def _open(self, resume: bool) -> None:
-        for _ in self.learner.run(self.inbox, 0, self.engine, self._chunk, resume=resume):
-            raise AssertionError("a run of no steps has no reports")
-
-    def _note_all(self, plan: list[Stretch], report: BlockReport) -> int:
-        """Note down a report and all that follow it in its block; answers how many."""
-        self._last, stack = report, report.rest()
-        count = len(stack.t)
-        self._changes += count
-        ys, number = stack.y.tolist(), self.journal.samples
-        losses: list[Any] = [None] * count if stack.loss is None else stack.loss.tolist()
-        if stack.known is not None:
-            losses = [loss if known else None for loss, known in zip(losses, stack.known, strict=True)]
-        at = 0
-        for work, start, stop, *_ in plan:
-            if at == count:
-                break
-            stop = min(stop, start + count - at)
-            end, into = at + stop - start, slice(start, stop)
-            answers = work.answers
-            answers["y"][into], answers["loss"][into], answers["t"][into] = (
-                ys[at:end],
-                losses[at:end],
-                stack.t[at:end],
-            )
-            answers["sample"][into] = range(number + at + 1, number + end + 1)
-            answers["learned"][into] = [loss is not None for loss in losses[at:end]]
-            self.journal.samples_taken(losses[at:end], None if work.ids is None else work.ids[into])
-            at = end
-        return count
-
-    def _note(self, work: Work, index: int, report: StepReport) -> int:
-        """Note down a report of a step that was taken by itself."""
-        self._changes += 1
-        id = None if work.ids is None else work.ids[index]
-        if work.labels:
-            assert id is not None
-            work.note(index, **self._label_answer(id, report))
-            return 1
-        self._last = report
-        loss = None if report.loss is None or report.skipped else float(report.loss)
-        self.journal.samples_taken([loss], None if id is None else [id])
-        answer = {"y": report.y.tolist(), "loss": loss, "t": report.t, "sample": self.journal.samples}
-        work.note(index, **answer, learned=loss is not None)
-        if report.skipped:
-            work.note(index, skipped=True)
-        return 1
-
-    def _label_answer(self, id: Id, report: StepReport) -> dict[str, Any]:
-        late = report.sample is None
-        if not late:
-            self.journal.label_ids.add(id)
-        learned = not late and not report.skipped
-        loss = float(report.loss) if learned and report.loss is not None else None
-        return {"id": id, "loss": loss, "learned": learned, "late": late}
-
-    def _answer_again(self, work: Work, index: int) -> None:
-        """Nothing is learned from what was seen before; a sample gets the answer of the present weights."""
-        self.journal.seen += 1
-        self._changes += 1
-        if work.labels:
-            assert work.ids is not None
-            work.note(index, id=work.ids[index], learned=False, late=False, seen=True)
-            return
-        assert work.u is not None
-        tau = None if work.tau is None else work.tau[index]
-        y = self.learner.predict(torch.tensor(work.u[index]), tau)
-        work.note(index, y=y.tolist(), t=self.learner.state.t, learned=False, seen=True)
+            torch.set_default_dtype(before)
+    if settings.run is not None:
+        learner.load(settings.run.checkpoint)
+        # The stream encodes rows by the means and categories that the run has found.
+        place = learner.state_dict()["about"]["reader"]["stream"]
+        settings.run.stream.load_state_dict(place["stream"])
+    return learner
 
 
-def _without(plan: list[Stretch], count: int) -> list[Stretch]:
-    """The plan without its first so many samples."""
-    if not count:
-        return plan
-    rest: list[Stretch] = []
-    for stretch in plan:
-        gone = min(count, stretch.stop - stretch.start)
-        count -= gone
-        if stretch.start + gone < stretch.stop:
-            rest.append(stretch._replace(start=stretch.start + gone))
-    return rest
-
-
-def _norm(tree: Any) -> float:
-    leaves, _ = trees.flatten(tree)
-    return math.hypot(*(float(torch.linalg.vector_norm(leaf.detach())) for leaf in leaves))
+def _compile_step(settings: Settings, learner: Learner) -> None:
+    """Let the learner take two samples, so that its step is compiled, and put it back."""
+    state = learner.state_dict()
+    u = torch.zeros(2, settings.inputs, dtype=settings.dtype)
+    target = torch.zeros(2, settings.outputs, dtype=settings.dtype)
+    try:
+        learner.scan(u, target if settings.classes is None else torch.zeros(2, dtype=torch.int64))
+    finally:
+        learner.load_state_dict(state)

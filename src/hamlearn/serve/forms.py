@@ -1,81 +1,250 @@
-"""The two forms of a body: JSON, and MessagePack with arrays as bytes."""
+"""Request and response bodies: models of JSON and MessagePack, and how they become arrays."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
-import msgpack
+import msgspec
 import numpy as np
-import orjson
+from msgspec import Meta, Struct
 
+from hamlearn.errors import SampleError
+from hamlearn.serve.batch import Batch, Kind
+from hamlearn.serve.fields import Row
 from hamlearn.serve.refusals import Refused
-from hamlearn.streams.values import shown
+from hamlearn.serve.settings import Settings
 
 Form = Literal["json", "msgpack"]
-
 JSON, MSGPACK = "application/json", "application/msgpack"
+NAMES: dict[Form, str] = {"json": JSON, "msgpack": MSGPACK}
 _FORMS: dict[str, Form] = {
     JSON: "json",
+    "": "json",
+    "application/x-www-form-urlencoded": "json",  # what curl -d says unless asked otherwise
     MSGPACK: "msgpack",
     "application/x-msgpack": "msgpack",
     "application/vnd.msgpack": "msgpack",
 }
-_NAMES: dict[Form, str] = {"json": JSON, "msgpack": MSGPACK}
-_TYPES = ("<f4", "<f8", "<i8")
-_ARRAY = {"dtype", "shape", "data"}
+_LISTS = {"json": b"[", "msgpack": bytes([*range(0x90, 0xA0), 0xDC, 0xDD])}
+"""First bytes of a list."""
+_NESTED = re.compile("got `(array|object)`")
+"""What an object of lists is said to be if it is read as one sample."""
+
+Step = Annotated[float, Meta(gt=0, le=1e18, description="Time step; left out: that of the learner.")]
+Key = Annotated[str, Meta(min_length=1, max_length=200)] | Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class Array(Struct, forbid_unknown_fields=True):
+    """An array: its type, its shape, and its numbers as they lie in memory, little-endian."""
+
+    dtype: Literal["<f4", "<f8", "<i8"]
+    shape: Annotated[list[Annotated[int, Meta(ge=0, lt=1 << 32)]], Meta(min_length=1, max_length=2)]
+    data: bytes
+
+    def read(self) -> np.ndarray:
+        """As NumPy's array."""
+        count, size = int(np.prod([float(n) for n in self.shape])), np.dtype(self.dtype).itemsize
+        if count * size != len(self.data):
+            reason = f"an array of shape {self.shape} and dtype {self.dtype} needs {count * size} bytes"
+            raise Refused(422, f"{reason}, got {len(self.data)}.")
+        return np.frombuffer(self.data, self.dtype).reshape(self.shape)
+
+
+class Models(NamedTuple):
+    """The bodies that a network takes; OpenAPI is generated from these classes."""
+
+    sample: Any
+    samples: Any
+    label: Any
+
+
+def models(inputs: int, outputs: int, classes: int | None, batch: int) -> Models:
+    """Models of the bodies for a network of these sizes.
+
+    Args:
+        inputs: Entries of an input.
+        outputs: Entries of a target that is a vector.
+        classes: How many classes there are, if targets are classes; else `None`.
+        batch: Samples of one request at most.
+    """
+    some: Any = Meta(min_length=1, max_length=batch)
+    u: Any = Annotated[list[float], Meta(min_length=inputs, max_length=inputs)]
+    target: Any = Annotated[list[float], Meta(min_length=outputs, max_length=outputs)]
+    if classes is not None:
+        target = Annotated[int, Meta(ge=0, lt=classes)]
+    one = {"target": target | None, "tau": Step | None, "boundary": bool | None, "id": Key | None}
+    many = {name: Annotated[list[hint], some] | None for name, hint in one.items()}
+    many["target"] = many["target"] | Array
+    return Models(
+        _model("Sample", {"u": u}, one),
+        _model("Samples", {"u": Annotated[list[u], some] | Array}, many),
+        _model("Label", {"id": Key, "target": target}, {}),
+    )
+
+
+def _model(name: str, required: dict[str, Any], optional: dict[str, Any]) -> Any:
+    fields = [*required.items(), *((key, hint, None) for key, hint in optional.items())]
+    return msgspec.defstruct(name, fields, forbid_unknown_fields=True)
+
+
+class Reader:
+    """Turns bodies into batches whose arrays fit the network.
+
+    Args:
+        settings: Sizes of the network, types, bounds, and the encoder of named fields.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self._most, self._classes, self.fields = settings.serve["batch"], settings.classes, settings.fields
+        self._dtype = np.dtype(settings.config["run"]["dtype"])
+        self._widths = {"u": settings.inputs, "target": settings.outputs}
+        self.models = models(settings.inputs, settings.outputs, settings.classes, self._most)
+        self._example = json.dumps({"u": [0.5] * min(settings.inputs, 3), "id": "a-1"})
+
+    def read(self, body: bytes, form: Form, kind: Kind) -> Batch:
+        """The samples or labels of a body: one object, a list of objects, or an object of lists."""
+        model = self.models.label if kind == "labels" else self.models.sample
+        try:
+            start = body.lstrip()[:1] if form == "json" else body[:1]
+            if start and start in _LISTS[form]:
+                return self._from_rows(self._rows(body, form, list[model]), "rows", kind)
+            try:
+                return self._from_rows(self._rows(body, form, model), "one", kind)
+            except msgspec.ValidationError as error:
+                if kind == "labels" or not _NESTED.search(str(error)):
+                    raise
+                return self._from_columns(self._columns(body, form, error), kind)
+        except msgspec.ValidationError as error:
+            raise self._wrong(str(error)) from error
+        except RecursionError as error:
+            raise Refused(400, "the body is nested too deeply. Send an object, or a list of objects.") from error
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise Refused(400, f"the body is not {form.upper()}: {error}. For example: {self._example}") from error
+
+    def _rows(self, body: bytes, form: Form, model: Any) -> list[Any]:
+        """The objects of a body, rows of named fields encoded."""
+        if self.fields is None or model in (self.models.label, list[self.models.label]):
+            found = _decode(body, form, model)
+            return found if isinstance(found, list) else [found]
+        value = _decode(body, form, Any)
+        rows = value if isinstance(value, list) else [value]
+        if any(not isinstance(row, dict) or isinstance(row.get("u"), list | dict) for row in rows):
+            found = msgspec.convert(value, model)
+            return found if isinstance(found, list) else [found]
+        self._require_count(len(rows))
+        samples = []
+        for index, row in enumerate(rows):
+            try:
+                samples.append(msgspec.convert(self.fields.sample(msgspec.convert(row, Row)), self.models.sample))
+            except (SampleError, msgspec.ValidationError) as error:
+                raise Refused(422, f"row {index}: {error}") from error
+        return samples
+
+    def _columns(self, body: bytes, form: Form, error: Exception) -> Any:
+        """An object of lists; if it is not one, because its input is one vector, `error` is raised."""
+        try:
+            return _decode(body, form, self.models.samples)
+        except msgspec.ValidationError as other:
+            raise error if "Expected `array`" in str(other) and "$.u[0]" in str(other) else other from None
+
+    def _from_rows(self, rows: list[Any], layout: Literal["one", "rows"], kind: Kind) -> Batch:
+        self._require_count(len(rows))
+        if kind == "labels":
+            u, taus, ends = np.zeros((len(rows), 0)), [None] * len(rows), [None] * len(rows)
+        else:
+            u = self._table([row.u for row in rows], "u")
+            taus, ends = [row.tau for row in rows], [row.boundary for row in rows]
+        targets, known = self._targets([row.target for row in rows])
+        return _batch(kind, layout, u, targets, known, taus, ends, [row.id for row in rows])
+
+    def _from_columns(self, value: Any, kind: Kind) -> Batch:
+        packed = isinstance(value.u, Array)
+        u = self._table(value.u.read() if packed else value.u, "u")
+        self._require_count(len(u))
+        given = value.target.read() if isinstance(value.target, Array) else value.target
+        columns: list[Any] = [
+            [None] * len(u) if column is None else column
+            for column in (given, value.tau, value.boundary, value.id)
+        ]
+        for name, column in zip(("target", "tau", "boundary", "id"), columns, strict=True):
+            if len(column) != len(u):
+                raise self._wrong(f"Expected `array` of length {len(u)}, got {len(column)} - at `$.{name}`")
+        targets, known = self._targets(columns[0])
+        return _batch(kind, "columns", u, targets, known, *columns[1:], packed=packed)
+
+    def _targets(self, given: Any) -> tuple[np.ndarray, np.ndarray]:
+        """Targets of all, zeros for samples without one; and which samples have one."""
+        if isinstance(given, np.ndarray):
+            known = np.ones(len(given), bool)
+        else:
+            known = np.array([value is not None for value in given])
+            nothing: Any = [0.0] * self._widths["target"] if self._classes is None else 0
+            given = given if known.all() else [nothing if value is None else value for value in given]
+        if self._classes is None:
+            return self._table(given, "target"), known
+        table = np.asarray(given)
+        if table.ndim != 1 or table.dtype.kind != "i" or table.min() < 0 or table.max() >= self._classes:
+            raise self._wrong(f"Expected class numbers 0 to {self._classes - 1} - at `$.target`")
+        return table.astype(np.int64), known
+
+    def _table(self, rows: Any, name: str) -> np.ndarray:
+        """Rows of finite numbers, as wide as the network takes them."""
+        with np.errstate(over="ignore"):
+            table = np.array(rows, self._dtype)
+        width = self._widths[name]
+        if table.ndim != 2 or table.shape[1] != width:
+            raise self._wrong(f"Expected rows of {width} numbers, got shape {list(table.shape)} - at `$.{name}`")
+        finite = np.isfinite(table)
+        if not finite.all():
+            index = int(np.flatnonzero(~finite.all(axis=1))[0])
+            raise self._wrong(f"{name} of number {index} holds a number that {self._dtype} cannot hold")
+        return table
+
+    def _require_count(self, count: int) -> None:
+        if count == 0:
+            raise self._wrong("the list is empty")
+        if count > self._most:
+            raise Refused(413, f"{count} samples are more than serve.batch = {self._most}. Send several requests.")
+
+    def _wrong(self, problem: str) -> Refused:
+        return Refused(422, f"{problem}. For example: {self._example}")
+
+
+def _batch(
+    kind: Kind, layout: Any, u: Any, target: Any, known: Any, taus: Any, ends: Any, ids: Any, packed: bool = False
+) -> Batch:
+    tau = np.array([math.nan if tau is None else tau for tau in taus])
+    return Batch(kind, layout, packed, u, target, known, tau, np.array([bool(end) for end in ends]), list(ids))
+
+
+def _decode(body: bytes, form: Form, model: Any) -> Any:
+    return (msgspec.json if form == "json" else msgspec.msgpack).decode(body, type=model)
 
 
 def form_of(content_type: str) -> Form:
-    """The form of a body, by the header that says it."""
+    """The format of a body, from its `Content-Type`; JSON if the header is missing or says what curl says."""
     form = _FORMS.get(content_type.partition(";")[0].strip().lower())
     if form is None:
-        raise Refused(
-            415, f"the content type {shown(content_type)} is not known. Send {JSON} or {MSGPACK}, and say so."
-        )
+        raise Refused(415, f"the content type {content_type[:100]!r} is not known. "
+                           f"Add the header 'Content-Type: {JSON}' or '{MSGPACK}'.")  # fmt: skip
     return form
 
 
 def accepted(accept: str, form: Form) -> Form:
-    """The form of an answer: what the client accepts first, or the form of its request."""
-    if not accept:
-        return form
-    for part in accept.lower().split(","):
-        name, _, rest = part.partition(";")
-        if rest.replace(" ", "") in ("q=0", "q=0.0"):
-            continue
-        if name.strip() in ("", "*/*", "application/*"):
-            return form
-        if name.strip() in _FORMS:
-            return _FORMS[name.strip()]
-    raise Refused(406, f"none of {shown(accept)} can be answered in. Accept {JSON} or {MSGPACK}.")
+    """The format of a response: what `Accept` names, else that of the request."""
+    if "msgpack" in accept.lower():
+        return "msgpack"
+    return "json" if "json" in accept.lower() else form
 
 
-def decode(data: bytes, form: Form) -> Any:
-    """What a body says, in lists, dicts, texts and numbers, and arrays where MessagePack brings some."""
-    try:
-        if form == "json":
-            return _from_json(data)
-        return msgpack.unpackb(data, object_pairs_hook=_object_or_array)
-    except RecursionError as error:
-        raise Refused(400, "the body is nested too deeply. Send an object, or a list of objects.") from error
-    except UnicodeDecodeError as error:
-        raise Refused(400, f"the body is not {_WORDS[form]}: {error}. Send texts in UTF-8.") from error
-    except (ValueError, msgpack.UnpackException, TypeError, OverflowError) as error:
-        raise Refused(
-            400, f"the body is not {_WORDS[form]}: {str(error)[:200] or type(error).__name__}. Send it whole."
-        ) from error
-
-
-def encode(value: Any, form: Form) -> tuple[bytes, str]:
-    """A body, and its content type."""
+def encode(value: Any, form: Form) -> bytes:
+    """A response body; JSON has no NaN and no infinity, they are written as null."""
     if form == "msgpack":
-        return msgpack.packb(value, default=_packed), MSGPACK
-    # JSON has no numbers that are not finite: they are written as null.
-    return orjson.dumps(value, default=_listed), JSON
+        return msgspec.msgpack.encode(value, enc_hook=array)
+    return msgspec.json.encode(value, enc_hook=lambda found: found.tolist())
 
 
 def array(value: np.ndarray) -> dict[str, Any]:
@@ -87,71 +256,3 @@ def array(value: np.ndarray) -> dict[str, Any]:
     """
     little = np.ascontiguousarray(value, value.dtype.newbyteorder("<"))
     return {"dtype": little.dtype.str, "shape": list(little.shape), "data": little.tobytes()}
-
-
-def _from_json(data: bytes) -> Any:
-    """What a body in JSON says; no key twice, no number that JSON does not have."""
-    try:
-        value = orjson.loads(data)
-        # Of a key that comes twice the fast parser keeps the last, so the keys are counted in the text.
-        if _keys(value) == sum(map(bool, _TEXTS.findall(data))):
-            return value
-    except orjson.JSONDecodeError:
-        pass
-    # The strict parser says what is wrong, and takes what is rare: half letters, numbers beyond all bounds.
-    return _STRICT.decode(data.decode("utf-8").removeprefix("\ufeff"))
-
-
-def _keys(value: Any) -> int:
-    """How many keys a request has: an object, or a list of objects."""
-    rows = value if isinstance(value, list) else [value]
-    return sum(len(row) for row in rows if isinstance(row, dict))
-
-
-def _object(pairs: list[tuple[Any, Any]]) -> dict[Any, Any]:
-    item = dict(pairs)
-    if len(item) != len(pairs):
-        raise ValueError("it has a key twice")
-    return item
-
-
-def _object_or_array(pairs: list[tuple[Any, Any]]) -> Any:
-    item = _object(pairs)
-    return _unpacked(item) if item.keys() == _ARRAY else item
-
-
-def _unpacked(item: Mapping[str, Any]) -> np.ndarray:
-    dtype, shape, data = item["dtype"], item["shape"], item["data"]
-    if dtype not in _TYPES:
-        raise ValueError(f"an array has the dtype {shown(dtype)}, and {', '.join(_TYPES)} are known")
-    if not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 32 for n in shape):
-        raise ValueError(f"an array has the shape {shown(shape)}, which is no list of sizes")
-    if len(shape) > 2 or not isinstance(data, bytes):
-        raise ValueError("an array has more than two axes, or no bytes as its data")
-    size = math.prod(shape) * np.dtype(dtype).itemsize
-    if size != len(data):
-        raise ValueError(f"an array of shape {shape} and dtype {dtype} takes {size} bytes, and has {len(data)}")
-    return np.frombuffer(data, dtype).reshape(shape)
-
-
-def _packed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return array(value)
-    raise TypeError(f"{type(value).__name__} cannot be sent")
-
-
-def _listed(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        # With all digits of a double, as single numbers are written.
-        return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be sent")
-
-
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
-
-
-_WORDS: dict[Form, str] = {"json": "JSON", "msgpack": "MessagePack"}
-_STRICT = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_object)
-_TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?')
-"""Every text of a body in JSON, and the colon after those that are keys."""

@@ -1,73 +1,100 @@
-"""What a served learner remembers beside its weights: counts, ids, and the record that the live page shows."""
+"""What a served learner remembers beside its weights: counts, ids, scales, scores; and the rows of its record."""
 
 from __future__ import annotations
 
 import json
-import math
+import logging
 import time
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from hamlearn import record
-from hamlearn.sample import Id, StepReport
-from hamlearn.serve.ids import Ids
+from hamlearn.sample import Id
+from hamlearn.serve.bounds import ScaleBound
+from hamlearn.serve.scores import RunningScores
 
 RECORD, SPEED, RESUMED = "record.jsonl", "speed.jsonl", "resumed.jsonl"
 
+log = logging.getLogger("hamlearn.serve")
 
-class _Step:
-    """What `record.Divergence` asks of a step; one for all steps of a row."""
 
-    skipped = False
+class Ids:
+    """The last ids that were taken, oldest first.
 
-    def __init__(self, theta: float) -> None:
-        self.report, self.step, self.loss, self._theta = self, 0, 0.0, theta
+    Args:
+        most: How many are remembered; the oldest are forgotten.
 
-    def __getitem__(self, name: str) -> float:
-        return self.loss if name == "loss" else self._theta
+    Example:
+        >>> ids = Ids(2)
+        >>> for id in ("a", 1, "b"):
+        ...     ids.add(id)
+        >>> "a" in ids, 1 in ids, "1" in ids, list(ids)
+        (False, True, False, [1, 'b'])
+    """
+
+    def __init__(self, most: int, known: Iterable[Id] = ()) -> None:
+        self._most = most
+        # An ordinary dict takes long to find its oldest key once many have been removed.
+        self._known: OrderedDict[Id, None] = OrderedDict()
+        for id in known:
+            self.add(id)
+
+    def add(self, id: Id) -> None:
+        """Remember an id."""
+        self._known[id] = None
+        if len(self._known) > self._most:
+            self._known.popitem(last=False)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._known
+
+    def __iter__(self) -> Iterator[Id]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 class Journal:
-    """Counts, ids and records of one learner; all of it is part of its checkpoint.
+    """Counts, ids, scales and scores of one learner; all of them are part of its checkpoint.
+
+    The rows of the record are not: they are for people, and a file that is missing, rotated or full stops nothing.
 
     Args:
-        folder: Where records go.
+        folder: Where rows are written.
         ids: How many ids of samples are remembered, and how many of labels.
-        every: After how many samples a row is written.
-        classes: How many classes there are, where targets are classes.
+        every: Samples from one row to the next.
+        widths: Entries of an input, and of a target that is a vector.
+        clip: How many times the scale of those before an entry may have; 0: no bound.
+        classes: How many classes there are, if targets are classes.
 
     Attributes:
         samples: How many were taken.
         learned: How many of them had a target.
-        bad: How many were refused by the learner, as where their loss is not finite.
+        bad: How many the learner refused, for example because their loss was not finite.
         seen: How many came again, and were not learned again.
+        clipped: How many were clipped.
+        dropped: How many were refused because too many waited.
         last: The id of the last sample that had one.
-        began: How many samples had been taken when this process took over.
+        resumed: How many samples had been taken when this process took over.
     """
 
-    def __init__(self, folder: Path, ids: int, every: int, classes: int | None = None) -> None:
+    def __init__(
+        self, folder: Path, ids: int, every: int, widths: tuple[int, int], clip: float, classes: int | None
+    ) -> None:
         self._folder, self._most, self._every = folder, ids, every
         self.ids, self.label_ids = Ids(ids), Ids(ids)
-        self.samples = self.learned = self.bad = self.seen = self.began = 0
+        self.samples = self.learned = self.bad = self.seen = self.clipped = self.dropped = self.resumed = 0
         self.last: Id | None = None
-        self._rows = record.JsonLines(folder / RECORD, append=True)
-        self._speed = record.JsonLines(folder / SPEED, append=True)
-        self._watch = record.Divergence(chance=math.log(classes) if classes and classes > 1 else None)
+        self.u, self.target = ScaleBound(widths[0], clip), ScaleBound(widths[1], clip)
+        self.scores = RunningScores(classes)
         self._losses: list[float] = []
-        self._seconds, self._since = 0.0, time.monotonic()
+        self._began, self._from = time.monotonic(), 0
+        self._failing = False
 
-    def begin(self, theta: float) -> None:
-        """Say what norm the weights have before the first sample."""
-        self._watch.begin(theta)
-
-    @property
-    def diverging(self) -> int | None:
-        """Since which sample the learner diverges; `None` where it does not."""
-        return self._watch.since
-
-    def samples_taken(self, losses: list[float | None], ids: list[Id | None] | None) -> None:
-        """Count samples that were taken; a loss is `None` where there was no target."""
+    def take(self, losses: list[float | None], ids: list[Id | None] | None) -> None:
+        """Count samples that were taken; a loss is `None` for a sample without a target."""
         self.samples += len(losses)
         known = [loss for loss in losses if loss is not None]
         self.learned += len(known)
@@ -77,63 +104,64 @@ class Journal:
                 self.ids.add(id)
                 self.last = id
 
-    def look(self, report: StepReport, norms: Mapping[str, float | None], counts: Mapping[str, int]) -> None:
-        """Judge the losses since the last row, and write the next one; `report` is that of the last step."""
-        losses, step = self._losses, _Step(norms["theta"] or 0.0)
-        for step.step, step.loss in enumerate(losses, self.samples - len(losses) + 1):
-            self._watch.take(step)  # type: ignore[arg-type]
-        row = {
-            "step": self.samples,
-            "t": report.t,
-            "loss": sum(losses) / len(losses) if losses else None,
-            "hamiltonian": float(report.hamiltonian),
-            **norms,
-            "diverging": self.diverging,
-        }
-        self._rows.put(row, None)
-        seconds = self._seconds + time.monotonic() - self._since
-        lost = {name: counts[name] for name in ("dropped", "late", "bad")}
-        self._speed.put({"step": self.samples, "seconds": seconds, **lost}, None)
-        self._losses = []
-
     def due(self, before: int) -> bool:
-        """Whether a row is due, now that there were so many samples before the round."""
+        """Whether a row is due, now that there were so many samples before."""
         return self.samples // self._every > before // self._every
 
-    def sync(self) -> None:
-        """Wait until the disk has all rows that a state tells of; takes as long as the disk does."""
-        self._rows.sync()
-        self._speed.sync()
+    def write_row(self, t: float, hamiltonian: float, norms: Mapping[str, float | None]) -> None:
+        """Append a row to the record; a failure is logged once, and learning continues."""
+        loss = sum(self._losses) / len(self._losses) if self._losses else None
+        self._losses = []
+        row = {"step": self.samples, "t": t, "loss": loss, "hamiltonian": hamiltonian, **norms}
+        speed = {"step": self.samples, "seconds": time.monotonic() - self._began, "bad": self.bad}
+        self._append(RECORD, row | {"diverging": self.scores.diverging})
+        self._append(SPEED, speed | {"dropped": self.dropped, "late": 0})
+
+    def _append(self, name: str, row: Mapping[str, Any]) -> None:
+        try:
+            # Opened for each row, so that the file can be rotated at any moment.
+            with (self._folder / name).open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            self._failing = False
+        except OSError as error:
+            if not self._failing:
+                log.warning("a row of %s cannot be written (%s); learning continues", self._folder / name, error)
+            self._failing = True
 
     def state_dict(self) -> dict[str, Any]:
-        """All of it, as JSON keeps it; it may be written down once `sync` has returned."""
+        """All but the rows, as JSON."""
         return {
-            "counts": [self.samples, self.learned, self.bad, self.seen],
+            "counts": [self.samples, self.learned, self.bad, self.seen, self.clipped],
             "last": self.last,
             "ids": list(self.ids),
             "label_ids": list(self.label_ids),
             "losses": list(self._losses),
-            "seconds": self._seconds + time.monotonic() - self._since,
-            "rows": self._rows.place(),
-            "speed": self._speed.place(),
-            "watch": self._watch.state_dict(),
+            "u": self.u.state_dict(),
+            "target": self.target.state_dict(),
+            "scores": self.scores.state_dict(),
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` told; rows that were written after it are removed."""
-        self.samples, self.learned, self.bad, self.seen = (int(count) for count in state["counts"])
-        self.began, self.last = self.samples, state["last"]
+        """Continue with what `state_dict` returned; rows of samples after it are removed from the record."""
+        self.samples, self.learned, self.bad, self.seen, self.clipped = map(int, state["counts"])
+        self.resumed, self.last = self.samples, state["last"]
         self.ids, self.label_ids = Ids(self._most, state["ids"]), Ids(self._most, state["label_ids"])
         self._losses = [float(loss) for loss in state["losses"]]
-        self._seconds, self._since = float(state["seconds"]), time.monotonic()
-        self._watch.load_state_dict(state["watch"])
-        self._rows.load_state_dict(state["rows"])
-        self._speed.load_state_dict(state["speed"])
+        self.u.load_state_dict(state["u"])
+        self.target.load_state_dict(state["target"])
+        self.scores.load_state_dict(state["scores"])
+        for name in (RECORD, SPEED):
+            self._forget_rows(self._folder / name)
         if self.samples:
-            with (self._folder / RESUMED).open("a") as lives:
-                lives.write(json.dumps({"step": self.samples}) + "\n")
+            self._append(RESUMED, {"step": self.samples})
 
-    def close(self) -> None:
-        """Force the records to the disk."""
-        self._rows.close()
-        self._speed.close()
+    def _forget_rows(self, path: Path) -> None:
+        try:
+            rows = path.read_text().splitlines(keepends=True)
+            kept = [row for row in rows if row.endswith("\n") and json.loads(row)["step"] <= self.samples]
+            if len(kept) < len(rows):
+                path.write_text("".join(kept))
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s is left as it is, since it cannot be read (%s)", path, error)

@@ -1,84 +1,105 @@
-"""Counts and times for Prometheus."""
+"""Counts, times and scores for Prometheus."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from hamlearn.serve.agents import Agents
-from hamlearn.serve.saver import Saver
-from hamlearn.serve.worker import Worker
+from hamlearn.serve.agent import Agent
+from hamlearn.serve.service import Service
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-
-_OF_AGENTS = {
+_COUNTS = {
     "samples": "Samples taken.",
     "learned": "Samples that came with a target and were learned from.",
-    "bad": "Samples that the learner refused, as where a loss is not finite.",
+    "bad": "Samples that the learner refused, for example because a loss was not finite.",
     "seen": "Samples and labels that came again and were not learned again.",
+    "clipped": "Samples with numbers far beyond the scale of those before, which were clipped.",
     "dropped": "Samples refused because too many waited.",
     "late": "Labels whose sample was not kept.",
     "labels": "Labels learned from.",
 }
+_GAUGES: dict[str, tuple[str, Callable[[Agent], Any]]] = {
+    "loss": ("Mean loss over about the last 1,000 targets.", lambda a: a.journal.scores.read()["loss"]),
+    "score": ("R², or the accuracy, over the same.", lambda a: a.journal.scores.read()["score"]),
+    "diverging": ("1 while the learner diverges.", lambda a: int(a.journal.scores.diverging is not None)),
+    "checkpoint_age_seconds": ("Age of the newest checkpoint.", lambda a: _newest(a, "age")),
+    "checkpoint_samples": ("Samples in the newest checkpoint.", lambda a: _newest(a, "position")),
+}
 
 
 class Metrics:
-    """What `GET /metrics` tells.
+    """What `GET /metrics` returns.
 
     Args:
-        agents: The learners.
-        worker: Their thread.
-        saver: Who saves them.
+        service: The learners and their queue.
+        failed_logins: Returns how many logins failed.
     """
 
-    def __init__(self, agents: Agents, worker: Worker, saver: Saver) -> None:
-        self._agents, self._worker, self._saver = agents, worker, saver
-        # A registry of its own: two servers in one process do not know of each other.
+    def __init__(self, service: Service, failed_logins: Callable[[], int]) -> None:
+        self._service, self._failed_logins = service, failed_logins
+        # A registry of its own: two servers in one process do not share counts.
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "hamlearn_requests", "Requests by route and status.", ["route", "status"], registry=self._registry
         )
         self._seconds = Histogram(
             "hamlearn_request_seconds",
-            "Seconds from the first byte of a request to its answer.",
+            "Seconds of a request.",
             ["route"],
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._found: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._registry.register(self)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        if (route, status) not in self._found:
-            # To look them up by their labels takes longer than to count.
-            self._found[route, status] = self._requests.labels(route, str(status)), self._seconds.labels(route)
-        counter, histogram = self._found[route, status]
-        counter.inc()
-        histogram.observe(seconds)
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
-        """All of it, in the text format of Prometheus."""
+        """All metrics in the text format of Prometheus."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
-        """What is read off the learners when somebody asks; called by the registry."""
-        for name, about in _OF_AGENTS.items():
-            family = CounterMetricFamily(f"hamlearn_{name}", about, labels=["agent"])
-            for key, agent in self._agents.items():
+        """Read the metrics of the learners; called by the registry."""
+        service = self._service
+        agents = service.agents.items() if service.ready else []
+        for name, about in _COUNTS.items():
+            family: Any = CounterMetricFamily(f"hamlearn_{name}", about, labels=["agent"])
+            for key, agent in agents:
                 family.add_metric([key], agent.counts[name])
             yield family
-        saved = GaugeMetricFamily("hamlearn_checkpoint_samples", "Samples in the checkpoint.", labels=["agent"])
-        for key, agent in self._agents.items():
-            saved.add_metric([key], 0 if agent.saved is None else agent.saved["position"])
-        yield saved
-        yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=self._worker.waiting)
-        yield CounterMetricFamily("hamlearn_rounds", "Blocks of requests taken.", value=self._worker.rounds)
-        yield CounterMetricFamily(
-            "hamlearn_checkpoint_failures", "Checkpoints that could not be written.", value=self._saver.failures
-        )
+        for name, (about, value) in _GAUGES.items():
+            family = GaugeMetricFamily(f"hamlearn_{name}", about, labels=["agent"])
+            for key, agent in agents:
+                if (found := value(agent)) is not None:
+                    family.add_metric([key], found)
+            yield family
+        yield self._baselines(agents)
+        yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=service.waiting)
+        yield CounterMetricFamily("hamlearn_rounds", "Blocks of requests taken.", value=service.rounds)
+        failures, logins = service.failures, self._failed_logins()
+        yield CounterMetricFamily("hamlearn_checkpoint_failures", "Checkpoints not written.", value=failures)
+        yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)
+
+    def _baselines(self, agents: list[tuple[str, Agent]]) -> Metric:
+        about = "Squared error (accuracy) of the running mean (most frequent class), and of the last target."
+        family = GaugeMetricFamily("hamlearn_baseline", about, labels=["agent", "kind"])
+        for key, agent in agents:
+            scores = agent.journal.scores.read()
+            for kind in ("mean", "last"):
+                if scores[kind] is not None:
+                    family.add_metric([key, kind], scores[kind])
+        return family
+
+
+def _newest(agent: Agent, name: str) -> Any:
+    newest = agent.checkpoints.newest
+    return None if newest is None else getattr(newest, name)

@@ -1,198 +1,167 @@
-"""The routes over HTTP: each reads a bounded body within a bounded time, and answers or says why not."""
+"""The routes over HTTP. The first line of each docstring is its summary in `/openapi.json`."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import time
-from abc import ABC, abstractmethod
-from typing import Any
-from urllib.parse import parse_qs
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, Literal
 
-from hamlearn.errors import HamlearnError
-from hamlearn.serve.agents import Agents
-from hamlearn.serve.answers import send_body, send_refused
-from hamlearn.serve.forms import Form, accepted, decode, encode, form_of
-from hamlearn.serve.metrics import CONTENT_TYPE
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+
+from hamlearn.serve.forms import NAMES, Form, Reader, accepted, encode, form_of
+from hamlearn.serve.metrics import CONTENT_TYPE, Metrics
 from hamlearn.serve.refusals import BUSY, Refused
-from hamlearn.serve.service import Service, answered
+from hamlearn.serve.service import Service
 
-log = logging.getLogger("hamlearn.serve")
-
-
-class Gone(Exception):  # noqa: N818 (nothing went wrong here)
-    """The client has gone before it had said all."""
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 
 
-class Route(ABC):
-    """One route: what it does is said by `answer`; errors, times and counts are the same for all.
+class Routes:
+    """What each route does.
 
     Args:
-        service: What is served.
+        service: The learners and their queue.
+        metrics: What `/metrics` returns.
     """
 
-    name = ""
+    def __init__(self, service: Service, metrics: Metrics) -> None:
+        self._service, self._metrics, self.reader = service, metrics, Reader(service.settings)
 
-    def __init__(self, service: Service) -> None:
-        self.service = service
+    async def predict(self, request: Request) -> Response:
+        """Predict samples, and learn from those that have a target."""
+        return await self._take(request, "samples")
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Answer a request; whatever happens, there is an answer."""
-        began, status = time.perf_counter(), 500
-        headers = dict(scope["headers"])
-        try:
-            status, body, content_type = await self.answer(scope, headers, receive)
-            await send_body(send, status, body, content_type)
-        except Gone:
-            status = 499
-        except Refused as refused:
-            status = refused.status
-            await send_refused(send, refused, _usual(headers))
-        except HamlearnError as error:
-            # What was asked for was fine, and this machine could not do it, as where a disk is full.
-            status = 503
-            await send_refused(send, Refused(503, str(error), retry=BUSY), _usual(headers))
-        except Exception:
-            log.exception("%s failed", self.name)
-            reason = "this is a mistake of the server's, which its log tells more about."
-            await send_refused(send, Refused(500, reason), _usual(headers))
-        finally:
-            self.service.metrics.count(self.name, status, time.perf_counter() - began)
+    async def evaluate(self, request: Request) -> Response:
+        """Predict samples from the present state, and compute losses. Nothing moves, nothing is learned."""
+        return await self._take(request, "evaluate")
 
-    @abstractmethod
-    async def answer(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[int, bytes, str]:
-        """Status, body and content type."""
+    async def label(self, request: Request) -> Response:
+        """Learn targets of earlier samples, by their ids."""
+        return await self._take(request, "labels")
 
-    async def body(self, headers: dict[bytes, bytes], receive: Any) -> bytes:
-        """The whole body, if it is not too long and does not take too long."""
-        most, timeout = self.service.settings.serve["body"], self.service.settings.serve["timeout"]
-        length = headers.get(b"content-length", b"0")
-        if length.isdigit() and int(length) > most:
-            raise _too_long(f"the body has {int(length)} bytes", most)
+    async def state(self, request: Request) -> Response:
+        """Position, time, norms, counts, scores, and the newest checkpoint."""
+        key = agent_of(request)
+        self._service.agents.require(key, make=False)
+        found = await self._service.do(lambda agents: agents.get(key).state())
+        names = [name for name, _ in self._service.agents.items()]
+        return self._answer(request, {"agent": key, **found, "queue": self._service.waiting, "agents": names})
+
+    async def checkpoints(self, request: Request) -> Response:
+        """The checkpoints that are kept, oldest first."""
+        key = agent_of(request)
+        self._service.agents.require(key, make=False)
+        known = self._service.agents.get(key).checkpoints.known
+        return self._answer(request, [about._asdict() for about in known])
+
+    async def checkpoint(self, request: Request) -> Response:
+        """Write a checkpoint now, and keep it."""
+        key = agent_of(request)
+        self._service.agents.require(key, make=False)
+        await self._body(request)
+        return self._answer(request, {"agent": key, **(await self._service.save(key))._asdict()})
+
+    async def rollback(self, request: Request) -> Response:
+        """Return to checkpoint `?to=NUMBER`; by default to the last one before the learner diverged."""
+        key, text = agent_of(request), request.query_params.get("to")
+        self._service.agents.require(key, make=False)
+        await self._body(request)
+        if text is not None and not text.isdecimal():
+            raise Refused(422, f"to={text[:80]!r} is not the number of a checkpoint. See GET /checkpoints.")
+        about = await self._service.roll_back(key, None if text is None else int(text))
+        return self._answer(request, {"agent": key, **about._asdict()})
+
+    async def delete(self, request: Request) -> Response:
+        """Delete the agent `?agent=KEY` with its checkpoints."""
+        key = agent_of(request)
+        await self._service.do(lambda agents: agents.delete(key))
+        return self._answer(request, {"agent": key, "deleted": True})
+
+    async def metrics(self, request: Request) -> Response:
+        """Counts, times and scores for Prometheus."""
+        return Response(self._metrics.text(), headers=HEADERS, media_type=CONTENT_TYPE)
+
+    async def livez(self, request: Request) -> Response:
+        """Whether the process answers requests."""
+        return JSONResponse({"live": True}, headers=HEADERS)
+
+    async def readyz(self, request: Request) -> Response:
+        """Whether checkpoints are loaded and steps are compiled."""
+        ready = self._service.ready
+        return JSONResponse({"ready": ready}, 200 if ready else 503, headers=HEADERS)
+
+    async def _take(self, request: Request, kind: Literal["samples", "labels", "evaluate"]) -> Response:
+        headers = request.headers
+        form = form_of(headers.get("content-type", ""))
+        coding = headers.get("content-encoding", "identity").strip().lower()
+        if coding not in ("identity", ""):
+            raise Refused(415, f"the body is packed as {coding[:50]!r}. Send it as it is.")
+        body = await self._body(request)
+        # Before the learners are ready there is nothing to take it.
+        self._service.agents  # noqa: B018 (raises)
+        batch = self.reader.read(body, form, kind)
+        batch.agent = agent_of(request)
+        if kind == "labels" or (kind == "samples" and batch.known.any()):
+            require_learning(request.scope)
+        await self._service.take(batch)
+        return self._answer(request, batch.response(), form)
+
+    def _answer(self, request: Request, value: Any, form: Form = "json") -> Response:
+        form = accepted(request.headers.get("accept", ""), form)
+        return Response(encode(value, form), headers=HEADERS, media_type=NAMES[form])
+
+    async def _body(self, request: Request) -> bytes:
+        """The whole body, counted while it is read."""
+        most, timeout = self._service.settings.serve["body"], self._service.settings.serve["timeout"]
+        length = request.headers.get("content-length", "0")
         parts: list[bytes] = []
-        size, more = 0, True
+        size = 0
         try:
             async with asyncio.timeout(timeout):
-                while more:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise Gone
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    if size > most:
-                        raise _too_long(f"the body has more than {most} bytes", most)
-                    more = message.get("more_body", False)
-        except TimeoutError as error:
-            reason = f"the body was not there after {timeout:g} seconds (serve.timeout). Send it faster."
-            raise Refused(408, reason, close=True) from error
+                if length.isdecimal() and int(length) > most:
+                    await _drain(request.stream(), 8 * most)
+                    reason = f"the body has {int(length)} bytes, and serve.body = {most} allows fewer."
+                    raise Refused(413, f"{reason} Send several requests.", headers={"connection": "close"})
+                async for part in request.stream():
+                    parts.append(part)
+                    size += len(part)
+        except TimeoutError:
+            reason = f"the body did not arrive within {timeout:g} seconds (serve.timeout). Send it faster."
+            raise Refused(408, reason, headers={"connection": "close"}) from None
+        except ClientDisconnect:
+            raise Refused(499, "the client has left before it had sent its body.") from None
         return b"".join(parts)
 
 
-class Take(Route):
-    """Samples or labels, one or many, in either form."""
-
-    labels = False
-
-    async def answer(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[int, bytes, str]:
-        """Take all of them, and answer what became of each."""
-        agent = agent_of(scope)
-        form = form_of(headers.get(b"content-type", b"").decode("latin-1"))
-        coding = headers.get(b"content-encoding", b"identity").strip().lower()
-        if coding not in (b"identity", b""):
-            raise Refused(415, f"the body is packed as {coding[:50].decode('latin-1')!r}. Send it as it is.")
-        wanted = accepted(headers.get(b"accept", b"").decode("latin-1"), form)
-        value = decode(await self.body(headers, receive), form)
-        reading = self.service.reading
-        work = (reading.labels if self.labels else reading.samples)(value, agent)
-        await self.service.take(work)
-        status, answer = answered(work)
-        return status, *encode(answer, wanted)
+async def _drain(stream: AsyncIterator[bytes], most: int) -> None:
+    """Read and forget the rest of a body: a client that is still sending would not see the answer, but a reset."""
+    size = 0
+    with contextlib.suppress(ClientDisconnect):
+        async for part in stream:
+            size += len(part)
+            if size > most:
+                return
 
 
-class Predict(Take):
-    """`POST /predict`: samples; those that have a target are learned from."""
-
-    name = "predict"
-
-
-class Label(Take):
-    """`POST /label`: targets of samples that came before."""
-
-    name, labels = "label", True
-
-
-class State(Route):
-    """`GET /state`: where a learner stands."""
-
-    name = "state"
-
-    async def answer(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[int, bytes, str]:
-        """The state after all that arrived before this request."""
-        key, wanted = agent_of(scope), _wanted(headers)
-        self.service.agents.require(key, make=False)
-        told = await self.service.errand(lambda agents: agents.get(key).state())
-        names = [name for name, _ in self.service.agents.items()]
-        told = {"agent": key, **told, "queue": self.service.worker.waiting, "agents": names}
-        return 200, *encode(told, wanted)
+def agent_of(connection: Any) -> str:
+    """The key of the agent that a request or a WebSocket names; empty if it names none."""
+    query = connection.query_params
+    unknown = sorted(set(query) - {"agent", "to"})
+    if unknown or len(query.getlist("agent")) > 1:
+        what = f"{', '.join(unknown)[:100]!r}" if unknown else "agent twice"
+        raise Refused(400, f"the query has {what}. Write ?agent=KEY, or nothing.")
+    key: str = query.get("agent", "")
+    return key
 
 
-class Checkpoint(Route):
-    """`POST /checkpoint`: writes one now, and answers up to which sample it reaches."""
-
-    name = "checkpoint"
-
-    async def answer(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[int, bytes, str]:
-        """Save after all that arrived before this request."""
-        key, wanted = agent_of(scope), _wanted(headers)
-        self.service.agents.require(key, make=False)
-        # A page of another origin may send a plain form here, and nothing with a header of its own.
-        if b"origin" in headers and headers[b"origin"].partition(b"://")[2] != headers.get(b"host", b""):
-            raise Refused(403, "a page of another origin may not save here.")
-        await self.body(headers, receive)
-
-        def save(agents: Agents) -> Any:
-            return agents.get(key).save()
-
-        return 200, *encode({"agent": key, **await self.service.errand(save)}, wanted)
-
-
-class Scrape(Route):
-    """`GET /metrics`: for Prometheus."""
-
-    name = "metrics"
-
-    async def answer(self, scope: Any, headers: dict[bytes, bytes], receive: Any) -> tuple[int, bytes, str]:
-        """All counts, without waiting for the learners."""
-        return 200, self.service.metrics.text(), CONTENT_TYPE
-
-
-def agent_of(scope: Any) -> str:
-    """The key that a request names; empty where it names none."""
-    if not scope["query_string"]:
-        return ""
-    try:
-        query = parse_qs(scope["query_string"].decode("ascii"), keep_blank_values=True, max_num_fields=10)
-    except ValueError as error:
-        raise Refused(400, f"the query cannot be read ({error}). Write ?agent=KEY, or nothing.") from error
-    unknown = sorted(set(query) - {"agent"})
-    if unknown or len(query.get("agent", [""])) != 1:
+def require_learning(scope: Any) -> None:
+    """Refuse a request whose token does not allow learning."""
+    if not scope.get("may_learn", True):
         raise Refused(
-            400, f"the query has {', '.join(unknown)[:100] or 'agent twice'}. Write ?agent=KEY, or nothing."
+            403, "this token allows predictions only. Leave targets out, or use a token of serve.learn_tokens."
         )
-    return query.get("agent", [""])[0]
 
 
-def _wanted(headers: dict[bytes, bytes]) -> Form:
-    return accepted(headers.get(b"accept", b"").decode("latin-1"), "json")
-
-
-def _usual(headers: dict[bytes, bytes]) -> Form:
-    """The form in which a refusal is told, whatever else is wrong with the request."""
-    try:
-        return _wanted(headers)
-    except Refused:
-        return "json"
-
-
-def _too_long(what: str, most: int) -> Refused:
-    return Refused(413, f"{what}, and {most} are allowed (serve.body). Send several requests.", close=True)
+__all__ = ["BUSY", "Routes", "agent_of", "require_learning"]

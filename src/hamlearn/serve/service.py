@@ -1,212 +1,285 @@
-"""What stands between requests and the learners: room, time, and answers."""
+"""The queue between requests and learners: rounds in order of arrival, bounds, and checkpoints."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
+import logging
+import time
+from collections import deque
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
 from hamlearn.errors import HamlearnError
-from hamlearn.serve.agents import Agents
-from hamlearn.serve.metrics import Metrics
-from hamlearn.serve.reading import Reading
+from hamlearn.serve.agents import Agents, require_key
+from hamlearn.serve.batch import Batch
+from hamlearn.serve.checkpoints import About
 from hamlearn.serve.refusals import BUSY, Refused
-from hamlearn.serve.saver import Saver
 from hamlearn.serve.settings import Settings
-from hamlearn.serve.work import Work
-from hamlearn.serve.worker import Errand, Worker
 
-_OFTEN = 0.005
-"""Seconds between two looks whether there is room."""
+log = logging.getLogger("hamlearn.serve")
+
+ROUND = 1024
+"""Samples of a round; what waits beyond them is left to the next one: a bound on how long a round takes."""
+MOMENT = 0.01
+"""Seconds that a round may take in the event loop. Longer ones, and unknown ones, run in a thread of their own."""
 GATHER = 0.002
-"""Seconds that a round may wait while more and more requests are being read that can be part of it."""
+"""Seconds that a round waits while more and more requests arrive that can be part of it."""
+
+
+class Job:
+    """What waits for the learners: a batch, or a function of the agents.
+
+    Args:
+        work: A batch; or a function, which is called after everything that arrived before it.
+    """
+
+    def __init__(self, work: Batch | Callable[[Agents], Any]) -> None:
+        self.work = work
+        self.count = work.count if isinstance(work, Batch) else 1
+        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def finish(self, answer: Any, problem: Exception | None) -> None:
+        """Settle the future, unless the client has left or the time is over."""
+        if self.future.done():
+            return
+        if problem is None:
+            self.future.set_result(answer)
+        else:
+            self.future.set_exception(problem)
 
 
 class Service:
-    """The learners of a process, as requests see them.
+    """The learners of a process, as requests see them. All methods belong to one event loop.
+
+    Rounds are short, so they run in the event loop itself: two threads that compute at the same time slow each
+    other down in Python. A round that may take long runs in the learners' thread; one at a time, in either place.
 
     Args:
         settings: What to serve.
 
     Attributes:
-        failed: Why the last checkpoint could not be written; `None` where it could.
+        ready: Whether checkpoints are loaded and steps are compiled.
+        failed: Why the service ended, or the last checkpoint could not be written; `None` if all is well.
 
     Example:
-        >>> import tempfile
-        >>> from pathlib import Path
         >>> from hamlearn.serve import check
-        >>> service = Service(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp())))
-        >>> service.failed is None
-        True
+        >>> service = Service(check({"network": {"inputs": 2, "outputs": 1}}))
+        >>> service.ready
+        False
     """
 
     def __init__(self, settings: Settings) -> None:
-        self.settings, serve = settings, settings.serve
-        network = settings.config["network"]
-        self.agents = Agents(settings)
-        self.reading = Reading(
-            network["inputs"],
-            network["outputs"],
-            settings.classes,
-            settings.config["run"]["dtype"],
-            serve["batch"],
-        )
-        turn = threading.Lock()
-        self.worker = Worker(self.agents, serve["queue"], turn, self._send)
-        self.saver = Saver(self.agents, turn, serve["checkpoint"])
-        self.metrics = Metrics(self.agents, self.worker, self.saver)
-        self.failed: Exception | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._looks: float | None = None
-        """When the first of the requests came that have not been looked at; `None` where all have been."""
+        self.settings = settings
+        self.ready, self.failed = False, None
+        self.waiting = self.rounds = self.failures = 0
+        self._agents: Agents | None = None
+        self._queue: deque[Job] = deque()
+        self._wake, self._closing = asyncio.Event(), False
+        self._took: dict[tuple[Any, ...], float] = {}
+        """Seconds that the last request of a shape took."""
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """By agent: when samples were counted last, and how many may be taken at once."""
+        self._learners = ThreadPoolExecutor(1, "hamlearn-learner")
+        self._disk = ThreadPoolExecutor(1, "hamlearn-disk")
+        self._tasks: list[asyncio.Task[None]] = []
 
-    def start(self) -> None:
-        """Begin to learn; answers are given in the event loop that runs now."""
-        self._loop = asyncio.get_running_loop()
-        self.worker.start()
-        self.saver.start()
-
-    async def stop(self) -> None:
-        """Take nothing more, finish what waits, and save."""
-        # The event loop goes on meanwhile: those who wait are answered.
-        await asyncio.to_thread(self.worker.stop)
-        await asyncio.to_thread(self.saver.stop)
-        try:
-            await asyncio.to_thread(self.agents.close)
-        except (HamlearnError, OSError) as error:
-            # The server ends all the same, and whoever runs it is told.
-            self.failed = error
-
-    async def take(self, work: Work) -> None:
-        """Take the samples or labels of a request; what became of each is in its answers then."""
-        await self.begin(work)
-
-    def begin(self, work: Work) -> Awaitable[None]:
-        """Let a request wait for its turn from now on; what is returned ends when it has been taken.
+    @property
+    def agents(self) -> Agents:
+        """The learners.
 
         Raises:
-            Refused: There is no room, or no such agent.
+            Refused: They are being loaded.
         """
-        if work.labels:
-            # Their agent may be about to be made for samples that wait before them.
-            self.agents.require_key(work.agent)
-        else:
-            self.agents.require(work.agent, make=True)
+        if self._agents is None:
+            raise Refused(
+                503, "the server is loading its checkpoints. Wait until /readyz answers 200.", retry=BUSY
+            )
+        return self._agents
+
+    async def load(self) -> None:
+        """Build the learners, load their checkpoints, and begin to take requests."""
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        self._agents = await loop.run_in_executor(self._learners, Agents, self.settings)
+        self._tasks = [loop.create_task(self._run()), loop.create_task(self._save_now_and_then())]
+        self.ready = True
 
-        def reply(problem: Exception | None) -> None:
-            _settle(future, None, problem)
+    async def stop(self) -> None:
+        """Accept nothing more, finish what waits, and save; `failed` says what could not be saved."""
+        self.ready, self._closing = False, True
+        self._wake.set()
+        if self._tasks:
+            await self._tasks[0]
+            self._tasks[1].cancel()
+            for key, agent in self.agents.items():
+                if agent.due(0.0):
+                    await self._save(key, lambda agents, agent=agent: agent.copy())
+        self._learners.shutdown()
+        self._disk.shutdown()
 
-        work.reply = reply
-        self._submit(work)
-        return self._in_time(future, work)
+    def take(self, batch: Batch) -> Awaitable[None]:
+        """Queue the samples or labels of a request; once awaited, the batch says what became of each."""
+        if batch.kind == "samples":
+            self.agents.require(batch.agent, make=True)
+            self._require_rate(batch)
+        else:
+            # Their agent may be about to be made by samples that wait before them.
+            require_key(batch.agent)
+        return self._in_time(self._submit(batch))
+
+    async def do(self, function: Callable[[Agents], Any]) -> Any:
+        """Call a function with the learners, after everything that arrived before, and return its result."""
+        return await self._in_time(self._submit(function))
+
+    async def save(self, key: str) -> About:
+        """Write a checkpoint of an agent, which is kept; other requests are answered while the disk writes."""
+        return await self._write(await self.do(lambda agents: agents.get(key).copy(pinned=True)))
+
+    async def roll_back(self, key: str, number: int | None) -> About:
+        """Return an agent to one of its checkpoints."""
+        return await self._write(await self.do(lambda agents: agents.get(key).roll_back(number)))
 
     async def room(self, count: int) -> None:
         """Wait until so many samples more may wait, but no longer than a request may take."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.settings.serve["timeout"]
-        while not self.worker.has_room(count) and loop.time() < deadline:
-            await asyncio.sleep(_OFTEN)
+        deadline = time.monotonic() + self.settings.serve["timeout"]
+        while self.waiting + count > self.settings.serve["queue"] and time.monotonic() < deadline:
+            await asyncio.sleep(0.005)
 
-    async def errand(self, do: Callable[[Agents], Any]) -> Any:
-        """Let the learners' thread do something, in its turn, and answer what it answers."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
+    def _submit(self, work: Batch | Callable[[Agents], Any]) -> Job:
+        job, most = Job(work), self.settings.serve["queue"]
+        if self._closing:
+            raise Refused(503, "the server is stopping. Send it again to the next one.", retry=BUSY)
+        if self.waiting + job.count > most:
+            if isinstance(work, Batch):
+                self.agents.count_dropped(work.agent, job.count)
+            reason = f"{self.waiting} samples wait, and serve.queue = {most} may. Send this again later."
+            raise Refused(429, reason, retry=BUSY)
+        self._queue.append(job)
+        self.waiting += job.count
+        self._wake.set()
+        return job
 
-        def reply(answer: Any, problem: Exception | None) -> None:
-            _settle(future, answer, problem)
-
-        errand = Errand(do, reply)
-        self._submit(errand)
-        return await self._in_time(future, errand)
-
-    def _submit(self, item: Work | Errand) -> None:
-        samples = isinstance(item, Work)
+    async def _in_time(self, job: Job) -> Any:
+        timeout = self.settings.serve["timeout"]
         try:
-            self.worker.submit(item, wake=not samples)
-        except Refused:
-            if isinstance(item, Work):
-                self.agents.count_dropped(item.agent, item.count)
-            raise
-        if samples and self._looks is None:
-            loop = asyncio.get_running_loop()
-            self._looks = loop.time()
-            loop.call_soon(self._look, loop, 0)
+            return await asyncio.wait_for(job.future, timeout)
+        except TimeoutError:
+            what = "it is being learned right now"
+            if job in self._queue:
+                self._queue.remove(job)
+                self.waiting -= job.count
+                what = "nothing of it was learned"
+            reason = f"there was no answer within {timeout:g} seconds (serve.timeout); {what}."
+            raise Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY) from None
 
-    def _look(self, loop: asyncio.AbstractEventLoop, before: int) -> None:
-        """Take what waits, unless more has come in the last turn of the event loop: then the next may bring more.
-
-        A round costs about as much as the reading of two requests, however small it is.
-        """
-        waiting = self.worker.waiting
-        assert self._looks is not None
-        if waiting > before and loop.time() - self._looks < GATHER:
-            loop.call_soon(self._look, loop, waiting)
+    def _require_rate(self, batch: Batch) -> None:
+        """Let each agent take `serve.rate` samples per second, and a second's worth or one batch at once."""
+        rate, now = self.settings.serve["rate"], time.monotonic()
+        if not rate:
             return
-        self._looks = None
-        self.worker.take_here()
+        most = max(rate, self.settings.serve["batch"])
+        before, left = self._buckets.get(batch.agent, (now, most))
+        left = min(most, left + (now - before) * rate)
+        if left < batch.count:
+            wait = int((batch.count - left) / rate) + 1
+            reason = f"more than serve.rate = {rate:g} samples per second were sent. Wait {wait} seconds."
+            raise Refused(429, reason, retry=wait)
+        self._buckets[batch.agent] = now, left - batch.count
 
-    def _in_time(self, future: asyncio.Future[Any], item: Work | Errand) -> asyncio.Future[Any]:
-        """The same future, which is settled in time whatever the learners do."""
+    async def _run(self) -> None:
+        """Take rounds until the service stops and nothing waits."""
+        loop = asyncio.get_running_loop()
+        while self._queue or not self._closing:
+            if not self._queue:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            await self._gather()
+            jobs = self._next_round()
+            if self._is_short(jobs):
+                answers = self._take(jobs)
+            else:
+                answers = await loop.run_in_executor(self._learners, self._take, jobs)
+            self.rounds += 1
+            for job, answer in zip(jobs, answers, strict=True):
+                job.finish(*answer)
 
-        def give_up() -> None:
-            if future.done():
-                return
-            what = "nothing of it was learned" if self.worker.withdraw(item) else "it is being learned right now"
-            reason = (
-                f"there was no answer within {self.settings.serve['timeout']:g} seconds (serve.timeout); {what}."
-            )
-            _settle(
-                future, None, Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY)
-            )
+    async def _gather(self) -> None:
+        """Wait while each turn of the event loop brings more: a small round costs as much as a larger one."""
+        began, before = time.monotonic(), 0
+        while before < self.waiting < ROUND and time.monotonic() - began < GATHER:
+            before = self.waiting
+            await asyncio.sleep(0)
 
-        timer = asyncio.get_running_loop().call_later(self.settings.serve["timeout"], give_up)
-        future.add_done_callback(lambda _: timer.cancel())
-        return future
+    def _next_round(self) -> list[Job]:
+        jobs: list[Job] = []
+        count = 0
+        while self._queue and (not jobs or count + self._queue[0].count <= ROUND):
+            jobs.append(self._queue.popleft())
+            count += jobs[-1].count
+        self.waiting -= count
+        return jobs
 
-    def _send(self, replies: list[Callable[[], None]]) -> None:
-        """Called by the learners' thread, which cannot touch what belongs to the event loop."""
+    def _is_short(self, jobs: list[Job]) -> bool:
+        """Whether all are requests of shapes that were met, and would take a moment together."""
+        seconds = 0.0
+        for job in jobs:
+            if not isinstance(job.work, Batch):
+                return False
+            seconds += self._took.get(job.work.shape, MOMENT)
+        return seconds < MOMENT
 
-        def all_of_them() -> None:
-            for reply in replies:
-                reply()
+    def _take(self, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
+        """Take a round: all batches of an agent as one block, functions in their place."""
+        answers: dict[Job, tuple[Any, Exception | None]] = {}
+        groups: dict[str, list[Job]] = {}
+        for job in jobs:
+            if isinstance(job.work, Batch):
+                groups.setdefault(job.work.agent, []).append(job)
+                continue
+            self._take_groups(groups, answers)
+            groups = {}
+            try:
+                answers[job] = job.work(self.agents), None
+            except Exception as error:
+                answers[job] = None, error
+        self._take_groups(groups, answers)
+        return [answers[job] for job in jobs]
 
-        assert self._loop is not None
-        if replies and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(all_of_them)
+    def _take_groups(self, groups: dict[str, list[Job]], answers: dict[Job, tuple[Any, Exception | None]]) -> None:
+        for key, jobs in groups.items():
+            batches, problem, began = [job.work for job in jobs], None, time.perf_counter()
+            try:
+                make = any(batch.kind == "samples" for batch in batches)
+                self.agents.get(key, make=make).take(batches)
+            except Exception as error:
+                if not isinstance(error, Refused):
+                    log.exception("a round of %d requests failed", len(jobs))
+                problem = error
+            share = (time.perf_counter() - began) / len(jobs)
+            for job in jobs:
+                self._took[job.work.shape] = share
+                answers[job] = None, problem
 
+    async def _save_now_and_then(self) -> None:
+        interval = self.settings.serve["checkpoint"]
+        while True:
+            await asyncio.sleep(min(interval / 10, 1.0))
+            for key, agent in self.agents.items():
+                if agent.due(interval):
+                    await self._save(key, lambda agents, key=key: agents.get(key).copy())
 
-def _settle(future: asyncio.Future[Any], answer: Any, problem: Exception | None) -> None:
-    # Nobody may be waiting any more: the time was over, or the client has gone.
-    if future.done():
-        return
-    if problem is None:
-        future.set_result(answer)
-    else:
-        future.set_exception(problem)
+    async def _save(self, key: str, copy: Callable[[Agents], Callable[[], About]]) -> None:
+        """Write a checkpoint; a failure is logged and counted, and learning continues."""
+        try:
+            loop = asyncio.get_running_loop()
+            write = copy(self.agents) if self._closing else await self._submit(copy).future
+            await loop.run_in_executor(self._disk, write)
+        except (HamlearnError, OSError, Refused) as error:
+            if self._closing:
+                self.failed = error
+            self.failures += 1
+            log.warning("the checkpoint of agent %r could not be written: %s", key, error)
 
-
-def answered(work: Work) -> tuple[int, Any]:
-    """Status and body for a request that was taken: in the layout in which it came.
-
-    Raises:
-        Refused: None of it could be taken.
-    """
-    errors = work.rare.get("error", {})
-    if len(errors) == work.count:
-        raise Refused(422, errors[0])
-    if work.layout == "one":
-        return 200, work.row(0)
-    if work.layout == "rows":
-        return 200, [work.row(index) for index in range(work.count)]
-    columns: dict[str, Any] = dict(work.answers)
-    for name, values in work.rare.items():
-        columns[name] = [values.get(index) for index in range(work.count)]
-    if work.packed and not errors:
-        columns["y"] = np.array(columns["y"], np.float32 if work.u is None else work.u.dtype)
-        columns["loss"] = np.array([np.nan if loss is None else loss for loss in columns["loss"]], np.float64)
-    return 200, columns
+    async def _write(self, write: Callable[[], About]) -> About:
+        return await asyncio.get_running_loop().run_in_executor(self._disk, write)

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import ipaddress
 import math
-import os
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from annotated_types import Ge, Gt, Le
 
 from hamlearn.errors import ConfigError
+from hamlearn.experiments import run, run_config
+from hamlearn.experiments.run_build import build_stream
 from hamlearn.experiments.run_config import Config, filled, read, require_sections
 from hamlearn.experiments.run_derived import Keys, keys_of, optional, without
 from hamlearn.experiments.run_keys import SECTIONS, with_default
+from hamlearn.serve.fields import Fields
 from hamlearn.streams import Spec, TensorSpec
+
+CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -26,36 +30,48 @@ class Serve:
     """Where the server listens, and the bounds on what a client may ask for.
 
     Args:
-        host: Address to listen at; any but this machine's own needs a token.
+        host: Address to listen at; others than loopback need `behind_proxy`.
         port: To listen at; 0 takes one that is free.
-        token_env: The variable of the environment that holds the token.
-        tls_cert: Path of a certificate, for HTTPS.
-        tls_key: Path of its key.
+        behind_proxy: Whether a proxy in front provides TLS and bounds connections; needs `learn_tokens`.
+        run: Folder of a finished run to serve, instead of a new learner.
+        learn_tokens: File with the tokens that allow everything, one per line; read again when it changes.
+        predict_tokens: File with the tokens that allow samples without targets, and reading.
         body: Bytes of the longest request.
         batch: Samples in one request.
         queue: Samples that wait for the learner, over all requests.
+        rate: Samples per second that one agent takes; 0: no bound.
         timeout: Seconds that a request may take.
-        connections: Open at the same time.
-        agents: Learners, each with a name of its own.
+        sockets: WebSockets, and as many readers of `/events`, at the same time.
+        agents: Learners, each with a key of its own.
         ids: Samples whose ids are remembered, so that none is learned twice.
         late: Samples that wait for their labels.
+        clip: How many times the scale of the samples before a number may have; 0: no bound.
         checkpoint: Seconds from one checkpoint to the next.
+        keep: Checkpoints that are kept.
+        keep_apart: Seconds between two that are kept, the newest aside.
+        log: Format of log lines.
     """
 
     host: str = "127.0.0.1"
     port: Annotated[int, Ge(0), Le(65_535)] = 8000
-    token_env: str = "HAMLEARN_TOKEN"
-    tls_cert: str | None = None
-    tls_key: str | None = None
+    behind_proxy: bool = False
+    run: str | None = None
+    learn_tokens: str | None = None
+    predict_tokens: str | None = None
     body: Annotated[int, Ge(1024), Le(1 << 30)] = 4 << 20
     batch: Annotated[int, Ge(1), Le(1_000_000)] = 4096
     queue: Annotated[int, Ge(1), Le(10_000_000)] = 16_384
-    timeout: float = 10.0
-    connections: Annotated[int, Ge(1), Le(65_536)] = 256
+    rate: Annotated[float, Ge(0)] = 0.0
+    timeout: Annotated[float, Gt(0), Le(3600)] = 10.0
+    sockets: Annotated[int, Ge(1), Le(65_536)] = 64
     agents: Annotated[int, Ge(1), Le(10_000)] = 1
     ids: Annotated[int, Ge(0), Le(1_000_000)] = 100_000
     late: Annotated[int, Ge(1), Le(1_000_000)] = 1000
+    clip: Annotated[float, Ge(0)] = 3.0
     checkpoint: Annotated[float, Gt(0), Le(86_400)] = 10.0
+    keep: Annotated[int, Ge(1), Le(10_000)] = 5
+    keep_apart: Annotated[float, Ge(0)] = 600.0
+    log: Literal["text", "json"] = "text"
 
 
 SERVE = keys_of(Serve)
@@ -64,14 +80,22 @@ _PARTS: dict[str, Keys] = {
     "network": SECTIONS["network"],
     "loss": SECTIONS["loss"],
     "hyper": SECTIONS["hyper"],
-    "learner": without(with_default("learner", engine="compiled"), "late"),
+    "learner": without(SECTIONS["learner"], "late", "engine", "chunk"),
     "records": {"every": optional(SECTIONS["records"]["every"], 1000)},
     "serve": SERVE,
 }
 _ELSEWHERE = {
-    "stream": "Samples come by requests. Leave [stream] out, and give network.inputs and network.outputs.",
-    "checkpoint": "How often to save is said in seconds by serve.checkpoint. Leave [checkpoint] out.",
+    "stream": "Samples come with requests: leave [stream] out, and give network.inputs and network.outputs.",
+    "checkpoint": "serve.checkpoint says in seconds how often to save: leave [checkpoint] out.",
 }
+
+
+class ServedRun(NamedTuple):
+    """A finished run that is served: its checkpoint, its stream, and how many classes the stream has."""
+
+    checkpoint: Path
+    stream: Any
+    classes: int | None
 
 
 @dataclass(frozen=True)
@@ -81,7 +105,9 @@ class Settings:
     Attributes:
         config: All sections, defaults filled in.
         folder: Where checkpoints and records go.
-        token: What requests have to show; `None` where nothing is asked for.
+        base: The folder that paths in the configuration are relative to.
+        fields: The encoder of named fields; `None` if only vectors are taken.
+        run: The run that is served, if it is one.
 
     Example:
         >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
@@ -91,7 +117,9 @@ class Settings:
 
     config: Config
     folder: Path
-    token: bytes | None
+    base: Path = Path()
+    fields: Fields | None = field(default=None, compare=False)
+    run: ServedRun | None = field(default=None, compare=False)
 
     @property
     def serve(self) -> dict[str, Any]:
@@ -105,22 +133,35 @@ class Settings:
         return dtype
 
     @property
+    def inputs(self) -> int:
+        """Entries of an input."""
+        return int(self.config["network"]["inputs"])
+
+    @property
+    def outputs(self) -> int:
+        """Entries of an output."""
+        return int(self.config["network"]["outputs"])
+
+    @property
     def classes(self) -> int | None:
-        """How many classes there are, where targets are classes."""
-        return self.config["network"]["outputs"] if self.config["loss"]["kind"] == "cross_entropy" else None
+        """How many classes there are, if targets are classes."""
+        return self.outputs if self.config["loss"]["kind"] == "cross_entropy" else None
 
     @property
     def spec(self) -> Spec:
         """What a sample looks like."""
-        network = self.config["network"]
-        target = TensorSpec((network["outputs"],), self.dtype)
+        target = TensorSpec((self.outputs,), self.dtype)
         if self.classes is not None:
             target = TensorSpec((), torch.int64)
-        return Spec(TensorSpec((network["inputs"],), self.dtype), target, math.inf)
+        return Spec(TensorSpec((self.inputs,), self.dtype), target, math.inf)
+
+    def tokens(self, name: str) -> Path | None:
+        """The file of `learn_tokens` or `predict_tokens`."""
+        return None if self.serve[name] is None else self.base / self.serve[name]
 
 
-def load(path: Path, host: str | None = None, port: int | None = None, out: Path | None = None) -> Settings:
-    """Read and check a configuration file; what is given beside it counts instead of what the file says.
+def load(path: Path, out: Path | None = None, **given: Any) -> Settings:
+    """Read and check a configuration file, or the folder of a finished run; `given` replaces keys of `[serve]`.
 
     Example:
         >>> import tempfile
@@ -129,15 +170,17 @@ def load(path: Path, host: str | None = None, port: int | None = None, out: Path
         >>> load(path, port=9000).serve["port"]
         9000
     """
+    given = {name: value for name, value in given.items() if value is not None}
+    if path.is_dir():
+        return check({"serve": {"run": str(path.resolve()), **given}}, out or path / "serve")
     raw = read(path)
-    given: dict[str, Any] = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
     if isinstance(raw.get("serve", {}), dict):
         raw = {**raw, "serve": {**raw.get("serve", {}), **given}}
-    return check(raw, out)
+    return check(raw, out, path.parent)
 
 
-def check(raw: Mapping[str, Any], out: Path | None = None) -> Settings:
-    """Fill in defaults; refuse what is not known, not allowed, or not safe.
+def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) -> Settings:
+    """Fill in defaults; refuse keys that are unknown, and values that are not allowed or not safe.
 
     Example:
         >>> check({"network": {"inputs": 2, "outputs": 1}}).serve["host"]
@@ -147,24 +190,36 @@ def check(raw: Mapping[str, Any], out: Path | None = None) -> Settings:
         if section in raw:
             raise ConfigError(f"the section [{section}] is not allowed for hamlearn serve. {remedy}")
     require_sections(raw, list(_PARTS))
+    served, fields, folder = None, None, raw.get("serve", {}).get("run")
+    if folder is not None:
+        served, fields, raw = _open_run(base / folder, raw)
     config = filled(raw, _PARTS)
+    _require_safe(config["serve"])
     for name in ("inputs", "outputs"):
         if config["network"][name] is None:
-            raise ConfigError(
-                f"network.{name} is missing, and no stream can say it. Give a whole number of at least 1."
-            )
-    serve = config["serve"]
-    if (serve["tls_cert"] is None) != (serve["tls_key"] is None):
-        raise ConfigError("serve.tls_cert and serve.tls_key belong together. Give the paths of both, or neither.")
+            raise ConfigError(f"network.{name} is missing. Give a whole number of at least 1.")
+    return Settings(config, Path(config["run"]["out"] if out is None else out), base, fields, served)
+
+
+def _require_safe(serve: Mapping[str, Any]) -> None:
     if serve["batch"] > serve["queue"]:
         raise ConfigError(
             f"serve.batch = {serve['batch']} is more than serve.queue = {serve['queue']}, so that the largest "
             "batch could never wait. Raise serve.queue, or lower serve.batch."
         )
-    return Settings(config, Path(config["run"]["out"] if out is None else out), _token(serve))
+    if not is_loopback(serve["host"]) and not serve["behind_proxy"]:
+        raise ConfigError(
+            f"serve.host = {serve['host']!r} can be reached from other machines, and hamlearn serve has no TLS, "
+            "and no bounds on connections and slow clients. Put a proxy in front (see examples/deploy) and give "
+            "--behind-proxy, or serve on 127.0.0.1."
+        )
+    if serve["behind_proxy"] and serve["learn_tokens"] is None:
+        raise ConfigError(
+            "serve.behind_proxy needs serve.learn_tokens: behind a proxy everybody could train the model. Write a "
+            "token into a file, for example with 'openssl rand -hex 32 > learn.tokens', and name the file."
+        )
 
 
-@lru_cache(256)
 def is_loopback(host: str) -> bool:
     """Whether an address can be reached from this machine alone.
 
@@ -181,20 +236,37 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _token(serve: Mapping[str, Any]) -> bytes | None:
-    name, host = serve["token_env"], serve["host"]
-    token = os.environ.get(name, "")
-    if not token:
-        if not is_loopback(host):
-            raise ConfigError(
-                f"serve.host = {host!r} can be reached from other machines, and the variable {name} holds no "
-                f'token that they would have to show. Set it, for example {name}="$(openssl rand -hex 32)", or '
-                'serve on "127.0.0.1".'
-            )
-        return None
-    if len(token) < 16 or not token.isascii() or not token.isprintable() or " " in token:
-        raise ConfigError(
-            f"the token in {name} has {len(token)} characters. Give at least 16 printable ASCII characters "
-            'without spaces, for example "$(openssl rand -hex 32)".'
-        )
-    return token.encode()
+def _open_run(folder: Path, raw: Mapping[str, Any]) -> tuple[ServedRun, Fields | None, dict[str, Any]]:
+    """A finished run, its encoder of rows, and the server's configuration over that of the run."""
+    for name in (CONFIG, run.CHECKPOINT):
+        if not (folder / name).is_file():
+            raise ConfigError(f"{folder} has no {name}: give a folder that hamlearn run wrote.")
+    ran = run_config.load(folder / CONFIG)
+    section = ran["stream"]
+    # The configuration was copied; paths in it are relative to the folder that it was copied from.
+    bases = [Path.cwd(), folder, *folder.resolve().parents]
+    stream, classes = build_stream(
+        ran, next((base for base in bases if (base / section.get("path", "")).exists()), Path.cwd())
+    )
+    sizes = {
+        "inputs": _size(stream.spec.u),
+        "outputs": classes or _size(stream.spec.target),
+    }
+    written = read(folder / CONFIG)
+    merged = {name: {**written.get(name, {}), **raw.get(name, {})} for name in ("network", "loss", "hyper")}
+    merged["network"] = {**{name: size for name, size in sizes.items() if size}, **merged["network"]}
+    own = {name: written["run"][name] for name in ("title", "seed", "dtype") if name in written.get("run", {})}
+    learner = {k: v for k, v in written.get("learner", {}).items() if k not in ("engine", "chunk", "pipeline")}
+    merged |= {"run": {**own, **raw.get("run", {})}, "learner": learner | raw.get("learner", {})}
+    target = section.get("target") or []
+    fields = None
+    # With lags, past targets are inputs, which no single row has; other streams may not be made of a table.
+    if not section.get("lags"):
+        with suppress(ConfigError):
+            names = [target] if isinstance(target, str) else list(target)
+            fields = Fields(stream, names, section.get("time"))
+    return ServedRun(folder / run.CHECKPOINT, stream, classes), fields, {**raw, **merged}
+
+
+def _size(spec: Any) -> int | None:
+    return spec.shape[0] if isinstance(spec, TensorSpec) and len(spec.shape) == 1 else None

@@ -1,0 +1,269 @@
+"""Bad requests: a clear 4xx, never a 500, never a changed learner; and every bound has an answer."""
+
+import asyncio
+import json
+import threading
+import time
+from pathlib import Path
+
+import msgpack
+import numpy as np
+import pytest
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import connect
+
+from hamlearn.serve.forms import MSGPACK, array
+from tests.fuzz import serve_requests
+from tests.serve.server import ONE, Server
+from tests.serve.test_learning import samples
+
+BAD = {
+    "one entry too few": ({**ONE, "u": [1.0]}, "Expected `array` of length >= 2 - at `$.u`"),
+    "a text for a number": ({**ONE, "u": [1.0, "2"]}, "Expected `float`, got `str` - at `$.u[1]`"),
+    "a truth value for a number": ({**ONE, "u": [1.0, True]}, "Expected `float`, got `bool`"),
+    "an id of more than 64 bits": ({**ONE, "id": 10**25}, "`$.id`"),
+    "too large for float32": ({**ONE, "u": [1e39, 0.0]}, "a number that float32 cannot hold"),
+    "a target of two": ({**ONE, "target": [1.0, 2.0]}, "Expected `array` of length <= 1 - at `$.target`"),
+    "no input": ({"target": [1.0]}, "missing required field `u`"),
+    "an unknown key": ({**ONE, "weight": 2}, "unknown field `weight`"),
+    "no time": ({**ONE, "tau": 0}, "Expected `float` > 0"),
+    "an id of another kind": ({**ONE, "id": 1.5}, "`$.id`"),
+    "a long id": ({**ONE, "id": "x" * 201}, "Expected `str` of length <= 200"),
+    "a boundary of another kind": ({**ONE, "boundary": 1}, "Expected `bool | null`, got `int`"),
+    "nothing in it": ([], "the list is empty"),
+    "no object": (3, "Expected `object`, got `int`"),
+    "columns of unequal lengths": (
+        {"u": [[1.0, 2.0]], "target": [[1.0], [2.0]]},
+        "Expected `array` of length 1, got 2",
+    ),
+    "the third of a batch": ([ONE, ONE, {"u": [1.0]}], "at `$[2].u`"),
+}
+BODIES = [
+    (b"", "is not JSON"),
+    (b'{"u": [1, 2]', "is not JSON"),
+    (b'{"u": [1, NaN]}', "is not JSON"),
+    (b"[" * 1900, ""),
+    (b"temperature=3.1", "is not JSON"),
+]
+SHAPES = [(0, 1), (), (2,), (1, 1, 1), (2, 0)]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    bounds = {"body": 100_000, "batch": 10, "agents": 30, "sockets": 4, "timeout": 3.0}
+    with Server(tmp_path_factory.mktemp("server"), serve=bounds) as server:
+        yield server
+
+
+def position(server):
+    return server.ask("/state").value["position"]
+
+
+@pytest.mark.parametrize("what", list(BAD))
+def test_a_value_that_does_not_fit_is_named_with_its_place_and_an_example(what, server):
+    value, reason = BAD[what]
+    answer = server.ask("/predict", value)
+    assert answer.status == 422
+    assert reason in answer.value["error"]
+    assert '{"u": [0.5, 0.5], "id": "a-1"}' in answer.value["error"]
+    assert position(server) == 0
+
+
+@pytest.mark.parametrize(("body", "reason"), BODIES)
+def test_a_body_that_cannot_be_read_is_answered_with_the_reason(body, reason, server):
+    answer = server.ask("/predict", body=body, method="POST")
+    assert answer.status in (400, 422)
+    assert reason in answer.value["error"]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_array_of_another_shape_is_refused(shape, server):
+    value = {"u": array(np.zeros((2, 2), "<f4")), "target": array(np.zeros(shape, "<f4"))}
+    answer = server.ask("/predict", body=msgpack.packb(value), form="msgpack")
+    assert answer.status in (400, 422)
+    assert position(server) == 0
+
+
+def test_the_client_chooses_the_format_of_the_answer(server):
+    one, packed = {"u": [1.0, 2.0]}, {"accept": "application/x-msgpack"}
+    assert server.ask("/evaluate", one, headers=packed).headers["content-type"] == MSGPACK
+    assert server.ask("/evaluate", one, "msgpack").headers["content-type"] == MSGPACK
+    assert server.ask("/evaluate", one, headers={"accept": "*/*"}).headers["content-type"] == "application/json"
+    assert server.ask("/evaluate", one, headers={"content-encoding": "gzip"}).status == 415
+    assert server.ask("/evaluate", method="GET").status == 405
+    assert server.ask("/nowhere").status == 404
+
+
+def test_a_body_without_a_content_type_or_with_that_of_curl_is_json_and_others_are_told_what_to_add(server):
+    body = json.dumps({"u": [1.0, 2.0]}).encode()
+    for kind in ("application/x-www-form-urlencoded", ""):
+        assert server.ask("/evaluate", body=body, headers={"content-type": kind}).status == 200
+    refused = server.ask("/evaluate", body=body, headers={"content-type": "text/plain"})
+    assert refused.status == 415
+    assert "Add the header 'Content-Type: application/json'" in refused.value["error"]
+
+
+def test_spoiled_requests_are_refused_with_a_reason_and_leave_every_learner_as_it_was():
+    counts = serve_requests.run(seed=1, cases=500)
+    assert counts["refused"] > 250
+    assert counts["taken"] > 100
+
+
+def test_a_body_over_its_bound_gets_413_also_if_the_client_sends_on_meanwhile(server):
+    answer = server.ask("/predict", body=b"x" * 400_000)
+    assert answer.status == 413
+    assert "serve.body = 100000" in answer.value["error"]
+
+
+def test_a_body_of_a_gigabyte_is_not_read(server):
+    with server.dial() as link:
+        link.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n")
+        sent = 0
+        try:
+            while sent < 10**8:
+                sent += link.send(b" " * 100_000)
+        except OSError:
+            pass
+        assert sent < 10**7
+
+
+def test_chunked_bodies_are_refused_so_that_trailers_cannot_fill_the_memory(server):
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
+    before = memory()
+    with server.dial() as link:
+        link.sendall(head)
+        sent = 0
+        try:
+            while sent < 3 * 10**8:
+                sent += link.send(b"x-trailer: " + b"y" * 60_000 + b"\r\n")
+        except OSError:
+            pass
+        assert sent < 3 * 10**7
+    assert memory() - before < 10**8
+    said = server.say(head)
+    assert said.startswith(b"HTTP/1.1 411")
+    assert b"Send Content-Length" in said
+
+
+def memory():
+    return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) * 1024
+
+
+def test_a_body_that_does_not_arrive_is_answered_in_time(server):
+    said = server.say(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{")
+    assert b"408" in said.splitlines()[0]
+    assert b"serve.timeout" in said
+
+
+def test_a_batch_over_its_bound_is_refused(server):
+    for many in ([ONE] * 11, {"u": [ONE["u"]] * 11}, {"u": array(np.zeros((11, 2), "<f4"))}):
+        form = "msgpack" if isinstance(many, dict) and isinstance(many["u"], dict) else "json"
+        assert server.ask("/predict", many, form).status in (413, 422)
+    assert server.ask("/evaluate", [ONE] * 10).status == 200
+
+
+class Held:
+    """Keeps the learners busy until it is released."""
+
+    def __init__(self, server):
+        self.free, begun = threading.Event(), threading.Event()
+
+        def hold(agents):
+            begun.set()
+            self.free.wait(30)
+
+        loop = server.service._tasks[0].get_loop()
+        asyncio.run_coroutine_threadsafe(server.service.do(hold), loop)
+        assert begun.wait(10)
+
+
+def test_what_finds_no_room_is_told_when_to_come_again_and_is_not_learned(tmp_path):
+    with Server(tmp_path, serve={"queue": 5, "batch": 5}) as server:
+        held, waited = Held(server), []
+        thread = threading.Thread(target=lambda: waited.append(server.ask("/predict", [ONE] * 4)))
+        thread.start()
+        while server.service.waiting < 4:
+            time.sleep(0.01)
+        refused = server.ask("/predict", [ONE] * 2)
+        assert b"hamlearn_queue 4.0" in server.ask("/metrics").body
+        held.free.set()
+        thread.join()
+        assert (waited[0].status, refused.status, refused.headers["retry-after"]) == (200, 429, "1")
+        assert "serve.queue = 5" in refused.value["error"]
+        state = server.ask("/state").value
+        assert (state["position"], state["dropped"]) == (4, 2)
+
+
+def test_no_request_takes_longer_than_it_may_and_what_was_not_begun_is_not_learned(tmp_path):
+    with Server(tmp_path, serve={"timeout": 0.3}) as server:
+        held, began = Held(server), time.monotonic()
+        answer = server.ask("/predict", ONE)
+        assert 0.3 <= time.monotonic() - began < 5
+        assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+        held.free.set()
+        assert server.ask("/predict", ONE).value["sample"] == 1
+
+
+def test_more_samples_per_second_than_allowed_are_refused_until_later(tmp_path):
+    with Server(tmp_path, serve={"rate": 5.0, "batch": 10, "agents": 2}) as server:
+        assert server.ask("/predict", [ONE] * 10).status == 200
+        refused = server.ask("/predict", [ONE] * 4)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert "serve.rate = 5" in refused.value["error"]
+        assert server.ask("/predict?agent=other", [ONE] * 4).status == 200
+
+
+def stream(server, **more):
+    return connect(f"ws://127.0.0.1:{server.port}/stream?agent=socket", legacy=True, **more)
+
+
+def test_a_websocket_answers_each_message_in_order_and_continues_after_bad_ones(server):
+    items = samples(30, seed=9)
+    with stream(server) as link:
+        for item in items:
+            link.send(json.dumps(item))
+        link.send("{")
+        link.send(msgpack.packb(items[:10]))
+        link.send(json.dumps({"u": [1.0, 1.0], "id": "w"}))
+        link.send(json.dumps({"id": "w", "target": [1.0]}))
+        assert [json.loads(link.recv())["sample"] for _ in items] == list(range(1, 31))
+        assert json.loads(link.recv())["status"] == 400
+        assert [row["sample"] for row in msgpack.unpackb(link.recv())] == list(range(31, 41))
+        assert json.loads(link.recv())["sample"] == 41
+        assert json.loads(link.recv())["learned"] is True
+
+
+def test_no_more_websockets_are_open_than_allowed(server):
+    links = [stream(server) for _ in range(4)]
+    with pytest.raises(InvalidStatus, match="403"):
+        stream(server)
+    for link in links:
+        link.close()
+    time.sleep(0.2)
+    stream(server).close()
+
+
+def test_a_websocket_that_finds_no_room_is_slowed_down_and_not_refused(tmp_path):
+    with Server(tmp_path, serve={"queue": 10, "batch": 10, "agents": 2}) as server, stream(server) as link:
+        for _ in range(20):
+            link.send(json.dumps([ONE] * 10))
+        rows = [row for _ in range(20) for row in json.loads(link.recv())]
+        assert [row["sample"] for row in rows] == list(range(1, 201))
+
+
+def test_clients_that_read_events_are_bounded_and_leave_nothing_behind(server):
+    request = b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    loop = server.service._tasks[0].get_loop()
+    before = len(asyncio.all_tasks(loop))
+    links = [server.dial() for _ in range(4)]
+    for link in links:
+        link.sendall(request)
+        assert b"text/event-stream" in link.recv(65536)
+    assert b"503" in server.say(request).splitlines()[0]
+    for link in links:
+        link.close()
+    until = time.monotonic() + 20
+    while len(asyncio.all_tasks(loop)) > before + 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    # One task of the library looks whether the server is about to stop; it is there once.
+    assert len(asyncio.all_tasks(loop)) <= before + 2
