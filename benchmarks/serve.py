@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 import numpy as np
 import psutil
 from rich.console import Console
@@ -73,7 +73,7 @@ def bodies() -> dict[str, tuple[bytes, str, int]]:
     return {
         "single, JSON": (json.dumps(one).encode(), JSON, 1),
         "batch of 64, JSON": (json.dumps(many).encode(), JSON, BATCH),
-        "batch of 64, MessagePack": (msgpack.packb(packed), MSGPACK, BATCH),
+        "batch of 64, MessagePack": (msgspec.msgpack.encode(packed), MSGPACK, BATCH),
     }
 
 

@@ -20,9 +20,6 @@ outputs = 1
 [hyper]
 lr = 0.05
 
-[learner]
-engine = "eager"
-
 [serve]
 port = 0
 checkpoint = 0.2
@@ -78,7 +75,7 @@ def main() -> list[float]:
         link.close()
         server.terminate()
         server.communicate()
-        print(f"told to stop; exit code {server.returncode}")
+        print(f"stopped; exit code {server.returncode}")
     return losses
 
 

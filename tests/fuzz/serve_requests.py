@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import msgpack
+import msgspec
 import numpy as np
 
 from hamlearn.serve.forms import JSON, MSGPACK, array
@@ -57,7 +57,7 @@ def case(draw: random.Random, it: Server) -> str:
     route, form = draw.choice(["/predict", "/predict", "/label"]), draw.choice(["json", "msgpack"])
     value = _spoiled(draw, _value(draw, route, form))
     try:
-        body = json.dumps(value).encode() if form == "json" else msgpack.packb(value)
+        body = json.dumps(value).encode() if form == "json" else msgspec.msgpack.encode(value)
     except (ValueError, OverflowError, TypeError):
         # Whole numbers that MessagePack does not have, and half letters.
         form, body = "json", json.dumps(value, default=repr).encode()

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgpack
+import msgspec
 import uvicorn
 
 from hamlearn.serve import Service, application, check
@@ -28,7 +28,9 @@ class Answer(NamedTuple):
 
     @property
     def value(self) -> Any:
-        return msgpack.unpackb(self.body) if self.headers["content-type"] == MSGPACK else json.loads(self.body)
+        return (
+            msgspec.msgpack.decode(self.body) if self.headers["content-type"] == MSGPACK else json.loads(self.body)
+        )
 
 
 class Server:
@@ -79,7 +81,7 @@ class Server:
     ) -> Answer:
         """Send a value, or a body as it is, on a connection of its own."""
         if value is not None:
-            body = json.dumps(value).encode() if form == "json" else msgpack.packb(value)
+            body = json.dumps(value).encode() if form == "json" else msgspec.msgpack.encode(value)
         sent = {"content-type": JSON if form == "json" else MSGPACK, **(headers or {})}
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:

@@ -9,7 +9,7 @@ import time
 import pytest
 import torch
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.experiments.run import run
 from hamlearn.serve import load, opened, serve
 from tests.serve.process import CONFIG, Process
@@ -105,11 +105,12 @@ def test_a_folder_or_a_port_in_use_is_named(tmp_path):
             serve(config, tmp_path / "new", port=server.port)
 
 
-def test_a_checkpoint_of_another_network_ends_the_server_with_a_reason(tmp_path):
-    with Process(tmp_path) as server:
-        assert server.terminate()[0] == 0
-    with pytest.raises(AssertionError, match=r"hidden|shape|model|parameter"):
-        Process(tmp_path, "[learner]\norder = 'parallel'\n[run]\nseed = 1\ndtype = 'float64'\n")
+def test_a_checkpoint_of_another_network_is_refused_with_a_reason(tmp_path):
+    with Server(tmp_path, network=NETWORK):
+        pass
+    for other in ({"network": {**NETWORK, "hidden": 4}}, {"network": NETWORK, "hyper": {"lr": 0.5}}):
+        with pytest.raises(CheckpointError, match="was saved"):
+            Server(tmp_path, **other).__enter__()
 
 
 RUN = """

@@ -6,7 +6,7 @@ import threading
 import time
 from pathlib import Path
 
-import msgpack
+import msgspec
 import numpy as np
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -79,7 +79,7 @@ def test_a_body_that_cannot_be_read_is_answered_with_the_reason(body, reason, se
 @pytest.mark.parametrize("shape", SHAPES)
 def test_an_array_of_another_shape_is_refused(shape, server):
     value = {"u": array(np.zeros((2, 2), "<f4")), "target": array(np.zeros(shape, "<f4"))}
-    answer = server.ask("/predict", body=msgpack.packb(value), form="msgpack")
+    answer = server.ask("/predict", body=msgspec.msgpack.encode(value), form="msgpack")
     assert answer.status in (400, 422)
     assert position(server) == 0
 
@@ -223,12 +223,12 @@ def test_a_websocket_answers_each_message_in_order_and_continues_after_bad_ones(
         for item in items:
             link.send(json.dumps(item))
         link.send("{")
-        link.send(msgpack.packb(items[:10]))
+        link.send(msgspec.msgpack.encode(items[:10]))
         link.send(json.dumps({"u": [1.0, 1.0], "id": "w"}))
         link.send(json.dumps({"id": "w", "target": [1.0]}))
         assert [json.loads(link.recv())["sample"] for _ in items] == list(range(1, 31))
         assert json.loads(link.recv())["status"] == 400
-        assert [row["sample"] for row in msgpack.unpackb(link.recv())] == list(range(31, 41))
+        assert [row["sample"] for row in msgspec.msgpack.decode(link.recv())] == list(range(31, 41))
         assert json.loads(link.recv())["sample"] == 41
         assert json.loads(link.recv())["learned"] is True
 

@@ -71,7 +71,8 @@ _EXTRAS = {
     "starlette": "serve",
     "uvicorn": "serve",
     "httptools": "serve",
-    "msgpack": "serve",
+    "msgspec": "serve",
+    "sse_starlette": "serve",
     "prometheus_client": "serve",
 }
 """What brings a library that hamlearn can do without: the name of an extra."""

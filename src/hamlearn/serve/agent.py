@@ -210,7 +210,7 @@ class Agent:
         """Learn a label with the sample that waits for it."""
         id = batch.ids[index]
         assert id is not None
-        answer = {"id": id, "loss": None, "learned": False, "late": False}
+        answer: dict[str, Any] = {"id": id, "loss": None, "learned": False, "late": False}
         batch.answers[index] = answer
         self._changes += 1
         if id in self.journal.label_ids:

@@ -76,7 +76,8 @@ def models(inputs: int, outputs: int, classes: int | None, batch: int) -> Models
     if classes is not None:
         target = Annotated[int, Meta(ge=0, lt=classes)]
     one = {"target": target | None, "tau": Step | None, "boundary": bool | None, "id": Key | None}
-    many = {name: Annotated[list[hint], some] | None for name, hint in one.items()}
+    lists: Any = list
+    many: dict[str, Any] = {name: Annotated[lists[hint], some] | None for name, hint in one.items()}
     many["target"] = many["target"] | Array
     return Models(
         _model("Sample", {"u": u}, one),
@@ -86,7 +87,7 @@ def models(inputs: int, outputs: int, classes: int | None, batch: int) -> Models
 
 
 def _model(name: str, required: dict[str, Any], optional: dict[str, Any]) -> Any:
-    fields = [*required.items(), *((key, hint, None) for key, hint in optional.items())]
+    fields: list[Any] = [*required.items(), *((key, hint, None) for key, hint in optional.items())]
     return msgspec.defstruct(name, fields, forbid_unknown_fields=True)
 
 
@@ -106,13 +107,12 @@ class Reader:
 
     def read(self, body: bytes, form: Form, kind: Kind) -> Batch:
         """The samples or labels of a body: one object, a list of objects, or an object of lists."""
-        model = self.models.label if kind == "labels" else self.models.sample
         try:
             start = body.lstrip()[:1] if form == "json" else body[:1]
             if start and start in _LISTS[form]:
-                return self._from_rows(self._rows(body, form, list[model]), "rows", kind)
+                return self._from_rows(self._rows(body, form, kind, list), "rows", kind)
             try:
-                return self._from_rows(self._rows(body, form, model), "one", kind)
+                return self._from_rows(self._rows(body, form, kind), "one", kind)
             except msgspec.ValidationError as error:
                 if kind == "labels" or not _NESTED.search(str(error)):
                     raise
@@ -124,21 +124,23 @@ class Reader:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise Refused(400, f"the body is not {form.upper()}: {error}. For example: {self._example}") from error
 
-    def _rows(self, body: bytes, form: Form, model: Any) -> list[Any]:
-        """The objects of a body, rows of named fields encoded."""
-        if self.fields is None or model in (self.models.label, list[self.models.label]):
+    def _rows(self, body: bytes, form: Form, kind: Kind, several: Any = None) -> list[Any]:
+        """The objects of a body, one or `several`; rows of named fields are encoded."""
+        one = self.models.label if kind == "labels" else self.models.sample
+        model = one if several is None else several[one]
+        if self.fields is None or kind == "labels":
             found = _decode(body, form, model)
-            return found if isinstance(found, list) else [found]
+            return [found] if several is None else found
         value = _decode(body, form, Any)
-        rows = value if isinstance(value, list) else [value]
+        rows = [value] if several is None else value
         if any(not isinstance(row, dict) or isinstance(row.get("u"), list | dict) for row in rows):
             found = msgspec.convert(value, model)
-            return found if isinstance(found, list) else [found]
+            return [found] if several is None else found
         self._require_count(len(rows))
         samples = []
         for index, row in enumerate(rows):
             try:
-                samples.append(msgspec.convert(self.fields.sample(msgspec.convert(row, Row)), self.models.sample))
+                samples.append(msgspec.convert(self.fields.sample(msgspec.convert(row, Row)), one))
             except (SampleError, msgspec.ValidationError) as error:
                 raise Refused(422, f"row {index}: {error}") from error
         return samples
@@ -173,7 +175,8 @@ class Reader:
             if len(column) != len(u):
                 raise self._wrong(f"Expected `array` of length {len(u)}, got {len(column)} - at `$.{name}`")
         targets, known = self._targets(columns[0])
-        return _batch(kind, "columns", u, targets, known, *columns[1:], packed=packed)
+        taus, ends, ids = columns[1:]
+        return _batch(kind, "columns", u, targets, known, taus, ends, ids, packed)
 
     def _targets(self, given: Any) -> tuple[np.ndarray, np.ndarray]:
         """Targets of all, zeros for samples without one; and which samples have one."""

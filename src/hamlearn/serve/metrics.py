@@ -95,8 +95,8 @@ class Metrics:
         for key, agent in agents:
             scores = agent.journal.scores.read()
             for kind in ("mean", "last"):
-                if scores[kind] is not None:
-                    family.add_metric([key, kind], scores[kind])
+                if (value := scores[kind]) is not None:
+                    family.add_metric([key, kind], value)
         return family
 
 

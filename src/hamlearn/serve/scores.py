@@ -103,7 +103,7 @@ class RunningScores:
             return dict.fromkeys(("loss", "score", "mean", "last"))
         weight = self._sums["weight"]
         means = {name: value / weight for name, value in self._sums.items()}
-        found = {"loss": float(means["loss"]), "last": float(means["last"])}
+        found: dict[str, float | None] = {"loss": float(means["loss"]), "last": float(means["last"])}
         if self._classes is not None:
             return found | {"score": float(means["error"]), "mean": float(means["targets"].max())}
         variance = float(np.maximum(means["squares"] - means["targets"] ** 2, 0.0).mean())

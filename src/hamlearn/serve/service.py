@@ -71,7 +71,8 @@ class Service:
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.ready, self.failed = False, None
+        self.ready = False
+        self.failed: Exception | None = None
         self.waiting = self.rounds = self.failures = 0
         self._agents: Agents | None = None
         self._queue: deque[Job] = deque()
@@ -113,7 +114,7 @@ class Service:
             self._tasks[1].cancel()
             for key, agent in self.agents.items():
                 if agent.due(0.0):
-                    await self._save(key, lambda agents, agent=agent: agent.copy())
+                    await self._save(key)
         self._learners.shutdown()
         self._disk.shutdown()
 
@@ -232,10 +233,10 @@ class Service:
     def _take(self, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
         """Take a round: all batches of an agent as one block, functions in their place."""
         answers: dict[Job, tuple[Any, Exception | None]] = {}
-        groups: dict[str, list[Job]] = {}
+        groups: dict[str, dict[Job, Batch]] = {}
         for job in jobs:
             if isinstance(job.work, Batch):
-                groups.setdefault(job.work.agent, []).append(job)
+                groups.setdefault(job.work.agent, {})[job] = job.work
                 continue
             self._take_groups(groups, answers)
             groups = {}
@@ -246,19 +247,21 @@ class Service:
         self._take_groups(groups, answers)
         return [answers[job] for job in jobs]
 
-    def _take_groups(self, groups: dict[str, list[Job]], answers: dict[Job, tuple[Any, Exception | None]]) -> None:
-        for key, jobs in groups.items():
-            batches, problem, began = [job.work for job in jobs], None, time.perf_counter()
+    def _take_groups(
+        self, groups: dict[str, dict[Job, Batch]], answers: dict[Job, tuple[Any, Exception | None]]
+    ) -> None:
+        for key, batches in groups.items():
+            problem, began = None, time.perf_counter()
             try:
-                make = any(batch.kind == "samples" for batch in batches)
-                self.agents.get(key, make=make).take(batches)
+                make = any(batch.kind == "samples" for batch in batches.values())
+                self.agents.get(key, make=make).take(batches.values())
             except Exception as error:
                 if not isinstance(error, Refused):
-                    log.exception("a round of %d requests failed", len(jobs))
+                    log.exception("a round of %d requests failed", len(batches))
                 problem = error
-            share = (time.perf_counter() - began) / len(jobs)
-            for job in jobs:
-                self._took[job.work.shape] = share
+            share = (time.perf_counter() - began) / len(batches)
+            for job, batch in batches.items():
+                self._took[batch.shape] = share
                 answers[job] = None, problem
 
     async def _save_now_and_then(self) -> None:
@@ -267,14 +270,16 @@ class Service:
             await asyncio.sleep(min(interval / 10, 1.0))
             for key, agent in self.agents.items():
                 if agent.due(interval):
-                    await self._save(key, lambda agents, key=key: agents.get(key).copy())
+                    await self._save(key)
 
-    async def _save(self, key: str, copy: Callable[[Agents], Callable[[], About]]) -> None:
+    async def _save(self, key: str) -> None:
         """Write a checkpoint; a failure is logged and counted, and learning continues."""
         try:
-            loop = asyncio.get_running_loop()
-            write = copy(self.agents) if self._closing else await self._submit(copy).future
-            await loop.run_in_executor(self._disk, write)
+            if self._closing:
+                write = self.agents.get(key).copy()
+            else:
+                write = await self._submit(lambda agents: agents.get(key).copy()).future
+            await self._write(write)
         except (HamlearnError, OSError, Refused) as error:
             if self._closing:
                 self.failed = error
