@@ -79,7 +79,7 @@ def audit(compiled: CompiledStep, eager: Callable[[], Groups], found: Callable[[
 
 def differing(eager: Groups, recorded: Groups) -> str | None:
     """The name of the first group whose tensors differ by more than rounding."""
-    pairs = {name: _pairs(expected, recorded[name]) for name, expected in eager.items()}
+    pairs = {name: _pairs(eager[name], recorded[name]) for name in eager if name in recorded}
     scales = {name: max((_largest(a) for a, _ in group or ()), default=0.0) for name, group in pairs.items()}
     overall = max(scales.values(), default=0.0)
     for name, group in pairs.items():

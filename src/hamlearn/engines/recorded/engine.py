@@ -13,7 +13,7 @@ from hamlearn._base import trees
 from hamlearn.engines.recorded.bring import Bring
 from hamlearn.engines.recorded.guard import Guard
 from hamlearn.engines.recorded.trace import Inputs, Recorded, Variant, Watch, record
-from hamlearn.engines.recorded.tried import Trial, require_as_tried
+from hamlearn.engines.recorded.tried import Trial, Tried, require_as_tried
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
 from hamlearn.loops.costs import faster_eagerly
@@ -159,7 +159,8 @@ class Engine:
         carried = [*theta, *omega, *h, *z, *v, *E, *buffers, *kept]
         work = [tensor if tensor.is_contiguous() else tensor.contiguous() for tensor in carried]
         if self.steps.audit_is_due(made):
-            audit_first_step(made, self._member(first(), 0), work, samples, constants, self.lanes)
+            eager = trial.run() if self.lanes == 1 else None
+            audit_first_step(made, self._member(first(), 0), work, samples, constants, self.lanes, eager)
         results = made.loop(block.count, work, samples, constants)
         with torch.no_grad():
             for tensor, moved in zip(carried, work, strict=True):
@@ -241,23 +242,29 @@ def audit_first_step(
     samples: Sequence[Tensor],
     constants: list[Tensor],
     lanes: int = 1,
+    tried: Tried | None = None,
 ) -> None:
     """Compare the first step of a block, that of the first member in a population, with the eager step.
 
     Args:
         made: The compiled step.
-        first: What the eager step is given.
+        first: What it is given.
         carried: What the loop would be given.
         samples: Rows of all steps.
         constants: What does not change.
         lanes: Number of members in a group.
+        tried: The eager step; `None`: the function that was recorded is called once more, without recording it.
 
     Raises:
         AuditError: If they differ in two blocks in turn.
     """
     recorded: Recorded = made.recorded
+    if tried is not None and not tried.began_as(first):
+        return
 
     def eagerly() -> dict[str, list[Tensor]]:
+        if tried is not None:
+            return tried.led_to
         found = recorded.read(recorded.step(*(tensor.clone() for tensor in first.flat())))
         # Weights follow from ω and v, and Adam divides the rounding of tiny gradients by their size.
         return {name: group for name, group in found.items() if name not in ("θ", "v")}

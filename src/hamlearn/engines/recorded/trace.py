@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 from hamlearn._base import trees
 from hamlearn._base.scale import plus
-from hamlearn._base.torch_private import tree_map_only
 from hamlearn.engines.recorded.guard import OnTrouble, guarded
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.faults import counted
@@ -165,13 +164,17 @@ class Lent(TorchFunctionMode):
         self._buffers = {id(buffer): buffer for buffer in buffers}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._lent, (args, kwargs or {}))
-        return func(*args, **kwargs)
+        given = {name: self._lent(value) for name, value in kwargs.items()} if kwargs else {}
+        return func(*map(self._lent, args), **given)
 
-    def _lent(self, leaf: Tensor) -> Tensor:
-        if id(leaf) in self._buffers:
+    def _lent(self, value: Any) -> Any:
+        if isinstance(value, list | tuple) and any(isinstance(each, Tensor) for each in value):
+            return type(value)(
+                map(self._lent, value)
+            )  # functions of PyTorch take lists of tensors, no deeper trees
+        if id(value) in self._buffers:
             raise UnsupportedError("it reads a buffer of the network that it holds by itself")
-        return self._pairs[id(leaf)][1] if id(leaf) in self._pairs else leaf
+        return self._pairs[id(value)][1] if id(value) in self._pairs else value
 
 
 class Stage:

@@ -44,6 +44,18 @@ class Tried(NamedTuple):
             theta, start, {name: [trees.copied(x) for x in group] for name, group in led_to.items() if group}
         )
 
+    def began_as(self, inputs: Inputs) -> bool:
+        """Whether it started where a recorded step starts."""
+        met = self.start
+        pairs = [(self.theta, inputs.theta), (met.omega, inputs.omega)]
+        pairs += [(met.h, inputs.h), (met.z, inputs.z), (met.E, inputs.E)]
+        # What one of the two steps does without is not there.
+        return all(_equal(a, b) for one, other in pairs if one and other for a, b in zip(one, other, strict=True))
+
+    def is_finite(self) -> bool:
+        """Whether all that it led to is finite; a step that is refused has nothing to compare."""
+        return all_finite([x for group in self.led_to.values() for x in group if x.is_floating_point()])
+
 
 class Trial(NamedTuple):
     """Takes the first sample as the eager engine would, since a recording may take what that refuses.
@@ -76,16 +88,9 @@ def require_as_tried(
     Raises:
         UnsupportedError: If a result differs by more than rounding.
     """
-    met = tried.start
-    pairs = [(tried.theta, inputs.theta), (met.omega, inputs.omega)]
-    pairs += [(met.h, inputs.h), (met.z, inputs.z), (met.E, inputs.E)]
-    # What one of the two steps does without is not there.
-    if not all(_equal(a, b) for one, other in pairs if one and other for a, b in zip(one, other, strict=True)):
-        return
-    if not all_finite([x for group in tried.led_to.values() for x in group if x.is_floating_point()]):
-        return
-    found = read(outputs(graph, inputs.flat()))
-    require_alike({name: group for name, group in tried.led_to.items() if name in found}, found)
+    if tried.began_as(inputs) and tried.is_finite():
+        found = read(outputs(graph, inputs.flat()))
+        require_alike({name: group for name, group in tried.led_to.items() if name in found}, found)
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
