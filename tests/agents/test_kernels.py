@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 import hamlearn as hl
+from hamlearn.engines.lanes import runner
+from hamlearn.engines.lanes.lanes import Layout
 from hamlearn.loops import backends
 from tests.agents.feeds import alone, assert_as_alone, feed, maker
 from tests.agents.test_trouble import HYPER, SEEDS, poisoned
@@ -17,10 +19,12 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(backends, "InC", InThreads)
 
 
-def test_agents_with_even_and_uneven_streams_take_the_steps_of_single_runs() -> None:
+def test_agents_with_even_and_uneven_streams_take_the_steps_of_single_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(runner, "Layout", lambda members, dtype, width: Layout(members, dtype, 2))
     make, feeds = maker(credit=hl.Forward()), [feed(number, 12 + 3 * number) for number in range(4)]
     population = hl.Population(make, HYPER, SEEDS, streams=feeds)
-    population._agents.width = population._agents.engine.lanes = 2
     reports = list(population.run(chunk=10))
     assert_as_alone(population, reports, alone(make, HYPER, SEEDS, feeds))
 

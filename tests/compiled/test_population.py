@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -134,24 +135,58 @@ def test_the_eager_engine_gives_the_same_reports() -> None:
         assert a.skipped == b.skipped == [False] * 6
 
 
-def test_a_member_that_diverges_is_named_and_all_stay_as_they_were() -> None:
-    hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200)]
-    samples = stream(classes=False)
-    population = hl.Population(maker("gru", order="sequential"), hyper=hyper)
-    with pytest.raises(hl.errors.NonFiniteError, match="member 1 of 2: "):
-        list(population.run(samples, chunk=16))
-    count = population.position
-    single = alone(maker("gru", order="sequential"), hyper[:1], [0], samples[:count])[0][0] if count else None
-    if single is not None:
-        for a, b in zip(single.network.parameters(), population.members[0].network.parameters(), strict=True):
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_member_that_diverges_on_a_shared_stream_is_frozen_and_the_others_go_on(engine: Any) -> None:
+    hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200), hl.Hyper.from_sgd(lr=0.02)]
+    make, samples = maker("gru", order="sequential"), stream(classes=False)
+    population = hl.Population(make, hyper=hyper)
+    with pytest.warns(RuntimeWarning, match="member 1 of 3 is set aside") as told:
+        reports = list(population.run(samples, chunk=16, engine=engine))
+    assert len(told) == 1
+    assert isinstance(population.aside[1], hl.errors.NonFiniteError)
+    assert len(reports) == len(samples)
+    for number in (0, 2):
+        ((single, expected),) = alone(make, hyper[number : number + 1], [0], samples)
+        for a, b in zip(single.network.parameters(), population.members[number].network.parameters(), strict=True):
             torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-    ignoring = hl.Population(maker("gru", order="sequential", on_nonfinite="ignore"), hyper=hyper)
-    reports = list(ignoring.run(samples))
-    assert bool(reports[-1].loss[0].isfinite())
-    skipping = hl.Population(maker("gru", order="sequential", on_nonfinite="skip"), hyper=hyper)
-    reports = list(skipping.run(samples[:20]))
-    assert any(report.skipped[1] for report in reports)
+        torch.testing.assert_close(reports[-1].y[number], expected[-1].y, rtol=1e-12, atol=1e-12)
+    # It is as it was before the sample at which it failed.
+    torch.manual_seed(0)
+    single = make(hyper[1])
+    with pytest.raises(hl.errors.NonFiniteError, match=re.escape(str(population.aside[1]))):
+        list(single.run(samples))
+    assert population.member(1).state.t == single.state.t
+    for a, b in zip(single.network.parameters(), population.member(1).network.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+    assert [report.took[1] for report in reports] == [k < single.position for k in range(len(samples))]
+    assert reports[-1][1] is None
+    assert bool(reports[-1].loss[1].isnan())
+
+
+def test_a_sample_that_no_member_can_take_raises_and_all_stay_as_they_were() -> None:
+    population, samples = hl.Population(maker("gru"), hyper=HYPERS), stream(classes=False, steps=12)
+    samples[9] = hl.Sample(torch.zeros(1, 7, dtype=torch.float64), samples[8].target)
+    with pytest.raises(hl.errors.SampleError):
+        list(population.run(samples, chunk=4))
+    assert population.position == 9
+    with pytest.raises(hl.errors.SampleError):
+        population.step(samples[9])
+    assert population.aside == {}
+    for member, (single, _) in zip(population.members, alone(maker("gru"), HYPERS, [0], samples[:9]), strict=True):
+        for a, b in zip(single.network.parameters(), member.network.parameters(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["skip", "ignore"])
+def test_members_that_skip_or_ignore_what_is_not_finite_do_so_each_for_itself(policy: Any) -> None:
+    hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200)]
+    make, samples = maker("gru", order="sequential", on_nonfinite=policy), stream(classes=False, steps=20)
+    population = hl.Population(make, hyper=hyper)
+    reports = list(population.run(samples))
+    ((_, expected),) = alone(make, hyper[:1], [0], samples)
+    torch.testing.assert_close(reports[-1].y[0], expected[-1].y, rtol=1e-12, atol=1e-12)
     assert not any(report.skipped[0] for report in reports)
+    assert any(report.skipped[1] for report in reports) == (policy == "skip")
 
 
 def test_unlike_members_are_refused_with_the_difference() -> None:
@@ -160,10 +195,10 @@ def test_unlike_members_are_refused_with_the_difference() -> None:
     def make(hyper: hl.Hyper) -> hl.Learner:
         return hl.Learner(hl.Network.feedforward(nn.Linear(2, next(sizes))), nn.functional.mse_loss, hyper)
 
-    with pytest.raises(hl.errors.ConfigError, match=r"not alike: the network.output has .*weight"):
+    with pytest.raises(
+        hl.errors.ConfigError, match=r"not alike: the network\.output\.out_features is 3 here and 4 there"
+    ):
         hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()])
-    with pytest.raises(hl.errors.ConfigError, match=r"not hl.Echo\(\)"):
-        hl.Population(maker("gru", order="sequential", credit=hl.Echo()), hyper=[hl.Hyper()])
     with pytest.raises(hl.errors.ConfigError, match="at least one Hyper"):
         hl.Population(maker("gru"), hyper=[])
     with pytest.raises(hl.errors.ConfigError, match="engine='jit'"):
@@ -198,3 +233,71 @@ def test_members_with_hooks_are_alike_where_the_hooks_are(alike: bool) -> None:
         return
     population = hl.Population(make, hyper=[hl.Hyper(), hl.Hyper(beta=0.1)])
     assert len(list(population.run([hl.Sample(torch.ones(1, 4), torch.ones(1, 3))], engine="eager"))) == 1
+
+
+def parametrized(kind: str) -> nn.Module:
+    """A module whose attributes are not plain: lists and weak references of weights, or weights made of others."""
+    if kind == "rnn":
+        return nn.RNN(4, 3, batch_first=True)
+    return getattr(nn.utils.parametrizations, kind)(nn.Linear(4, 3))
+
+
+class First(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.readout = inner, nn.Linear(3, 2)
+
+    def forward(self, u: torch.Tensor) -> torch.Tensor:
+        y = self.inner(u)
+        return self.readout(y[0] if isinstance(y, tuple) else y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "engine"), [("rnn", "compiled"), ("spectral_norm", "compiled"), ("weight_norm", "eager")]
+)
+@pytest.mark.parametrize("own", [False, True])
+def test_members_may_hold_modules_whose_weights_stand_elsewhere_too(kind: str, engine: Any, own: bool) -> None:
+    def make(hyper: hl.Hyper) -> hl.Learner:
+        network = hl.Network.feedforward(First(parametrized(kind))).double()
+        return hl.Learner(network, nn.functional.mse_loss, hyper)
+
+    samples = random_samples(12, 4, 2, (5,), dtype=torch.float64)
+    population = hl.Population(make, HYPERS[:2], [0, 1], streams=[samples] * 4 if own else None)
+    list(population.run(None if own else samples, engine=engine))
+    for member, (single, _) in zip(population.members, alone(make, HYPERS[:2], [0, 1], samples), strict=True):
+        for a, b in zip(single.network.parameters(), member.network.parameters(), strict=True):
+            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+
+
+def test_making_a_population_leaves_the_random_numbers_of_the_program_as_they_were() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    for kind in (hl.Population, hl.distributed.ShardedPopulation):
+        kind(maker("gru"), hyper=HYPERS, seeds=[0, 1])
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("own", [False, True])
+def test_members_with_an_echo_are_their_single_runs(own: bool, engine: Any) -> None:
+    make, samples = maker("lstm", credit=hl.Echo(truncate=4)), stream(classes=False, steps=60)
+    samples[-1].boundary = True
+    feeds = (
+        [samples, samples[: next(k for k, s in enumerate(samples) if s.boundary) + 1]] if own else [samples] * 2
+    )
+    population = hl.Population(make, HYPERS[:2], streams=feeds if own else None)
+    reports = list(population.run(None if own else samples, engine=engine, chunk=16))
+    assert len(reports) == len(samples)
+    for number, hyper in enumerate(HYPERS[:2]):
+        torch.manual_seed(0)
+        single = make(hyper)
+        expected = list(single.run(feeds[number], engine=engine if own else "eager", chunk=16))
+        assert [report.took[number] for report in reports] == [k < len(expected) for k in range(len(reports))]
+        for a, b in zip(expected, reports, strict=False):
+            assert torch.equal(b.y[number], a.y)
+            assert torch.equal(b[number].y, a.y)
+        for name, omega in single.state.omega.items():
+            assert torch.equal(population.member(number).state.omega[name], omega)
+        for a, b in zip(single.network.parameters(), population.member(number).network.parameters(), strict=True):
+            assert torch.equal(b, a)

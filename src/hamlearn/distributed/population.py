@@ -13,7 +13,8 @@ from hamlearn.distributed.place import find_place
 from hamlearn.distributed.saved_population import SavedPopulation
 from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
-from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
+from hamlearn.learner import Learner, Population, PopulationReport
+from hamlearn.learner.population import seeded
 from hamlearn.sample import Sample
 from hamlearn.state.identity import identity
 
@@ -41,7 +42,7 @@ class ShardedReport(NamedTuple):
     """
 
     loss: Tensor | None
-    own: PopulationReport | AgentsReport
+    own: PopulationReport
     took: list[bool]
 
 
@@ -102,10 +103,8 @@ class ShardedPopulation(SavedPopulation):
                     f"{len(pairs)} members for {place.ranks} ranks: start fewer, or give more members"
                 )
             feeds = None if streams is None else _own_streams(streams, self.own, len(pairs))
-            members = []
-            for setting, seed in pairs[self.own.start : self.own.stop]:
-                torch.manual_seed(seed)
-                members.append(learner_factory(setting))
+            own = pairs[self.own.start : self.own.stop]
+            members = [seeded(learner_factory, setting, seed) for setting, seed in own]
             self._population = Population.of(members, feeds)
         except HamlearnError as error:
             problem = error
@@ -175,7 +174,7 @@ class ShardedPopulation(SavedPopulation):
         with self._together():
             while True:
                 held = list(itertools.islice(reports, block))
-                told = self._place.gathered([_told(report, len(self.own)) for report in held])
+                told = self._place.gathered([_told(report) for report in held])
                 steps = {len(each) for each in told}
                 if not self._several and len(steps) != 1:
                     raise ConfigError(
@@ -189,7 +188,7 @@ class ShardedPopulation(SavedPopulation):
                         each[index] if index < len(each) else (None, [False] * size)
                         for each, size in zip(told, self._sizes, strict=True)
                     ]
-                    own = held[index] if index < len(held) else AgentsReport(len(self.own), None, 0, {})
+                    own = held[index] if index < len(held) else PopulationReport([None] * len(self.own))
                     yield ShardedReport(_joined(parts), own, [took for _, each in parts for took in each])
 
 
@@ -204,11 +203,10 @@ def _own_streams(streams: Streams, own: range, members: int) -> list[Iterable[Sa
     return [streams[number] for number in own]
 
 
-def _told(report: PopulationReport | AgentsReport, members: int) -> tuple[Tensor | None, list[bool]]:
-    """What the other ranks hear of a step: the losses, and who took a sample."""
+def _told(report: PopulationReport) -> tuple[Tensor | None, list[bool]]:
+    """What the other ranks get of a step: the losses, and which members took a sample."""
     loss = report.loss
-    took = report.took if isinstance(report, AgentsReport) else [True] * members
-    return None if loss is None else loss.detach().cpu(), took
+    return None if loss is None else loss.detach().cpu(), report.took
 
 
 def _joined(parts: list[tuple[Tensor | None, list[bool]]]) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from operator import index
 from typing import Any, Literal
@@ -11,20 +12,17 @@ from torch import Tensor
 
 from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
-from hamlearn.engines.blocks.runner import undo_of
-from hamlearn.engines.eager.commit import Withdrawal
-from hamlearn.engines.lanes.agent_reports import AgentsReport
-from hamlearn.engines.lanes.population_reports import PopulationReport
-from hamlearn.engines.lanes.population_runner import PopulationRunner, how_members_differ
+from hamlearn.engines.lanes.alike import difference
+from hamlearn.engines.lanes.reading import BYTES
+from hamlearn.engines.lanes.reports import PopulationReport
+from hamlearn.engines.lanes.runner import LaneRunner, how_members_differ
 from hamlearn.engines.setting import check_chunk, check_steps, no_sample
-from hamlearn.errors import ConfigError, HamlearnError, SampleError
+from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.learner.agents import Agents
 from hamlearn.learner.learner import Learner, stepper_of
 from hamlearn.learner.population_saving import PopulationSaving
 from hamlearn.network import Network
 from hamlearn.sample import Label, Sample
-from hamlearn.state.replay import generators
 from hamlearn.streams.reader import Reader
 
 
@@ -85,11 +83,7 @@ class Population(PopulationSaving):
                 f"learner_factory is a {type(learner_factory).__name__}: give a function from a Hyper to an "
                 "hl.Learner"
             )
-        members = []
-        for setting in hyper:
-            for seed in _whole(seeds):
-                torch.manual_seed(seed)
-                members.append(learner_factory(setting))
+        members = [seeded(learner_factory, setting, seed) for setting in hyper for seed in _whole(seeds)]
         self._adopt(members, streams)
 
     @classmethod
@@ -116,98 +110,70 @@ class Population(PopulationSaving):
         self._assemble(None if streams is None else _checked(streams, len(members)))
 
     def _assemble(self, streams: list[Iterable[Sample]] | None) -> None:
-        self._steppers = [stepper_of(member) for member in self._members]
-        self._blocks = PopulationRunner(self._steppers, self._reader, self.step)
-        self._agents = None if streams is None else Agents(self._members, self._steppers, streams)
+        members, self._streams = self._members, streams
+        steppers = lambda: [stepper_of(member) for member in members]  # noqa: E731
+        self._runner = LaneRunner(members, steppers, self._reader if streams is None else None)
 
     def __getstate__(self) -> dict[str, Any]:
-        streams = None if self._agents is None else self._agents.streams
-        return vars(self) | {"_members": self.members, "_steppers": None, "_blocks": None, "_agents": streams}
+        return vars(self) | {"_members": self.members, "_runner": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._assemble(state["_agents"])
+        self._assemble(state["_streams"])
 
     def __copy__(self) -> Population:
         raise ConfigError("copy.copy() would give two populations the same members: use copy.deepcopy()")
 
     @property
     def members(self) -> list[Learner]:
-        """The learners, each as it is after the last report; a change to one is taken up by the next run."""
-        self._blocks.settle()
-        self._blocks.spread()
-        if self._agents is not None:
-            self._agents.settle()
-            self._agents.spread()
+        """The learners, each as it is after the last report; a change to one holds from the next step on."""
+        self._runner.show()
         return self._members
 
     def member(self, number: int) -> Learner:
         """One of the learners, as it is after the last report: to be looked at, changed, saved or loaded.
 
-        With streams of their own, its checkpoint holds its place in its stream, and a learner that is alone can
-        load it and go on.
+        With streams of their own, its checkpoint holds its place in its stream, and a single learner can load it
+        and go on.
         """
-        if self._agents is None:
-            return self.members[number]
-        self._agents.settle()
-        self._agents.spread(range(len(self._members))[number])
-        return self._members[number]
+        return self.members[number]
 
     def __len__(self) -> int:
         return len(self._members)
 
     @property
     def position(self) -> int:
-        """How many samples of the present stream have been taken; of all streams, by whom most have been."""
+        """How many samples of the present stream have been taken; with several streams, the largest number."""
         return max(self.positions)
 
     @property
     def positions(self) -> list[int]:
-        """How many samples each member has taken of its present stream."""
-        if self._agents is not None:
-            self._agents.count()
-            return [stepper.reader.position for stepper in self._steppers]
-        self._blocks.count()
-        return [self._reader.position] * len(self._members)
+        """How many samples have been taken of each member's present stream."""
+        self._runner.count()
+        if self._streams is None:
+            return [self._reader.position] * len(self._members)
+        return [reader.position for reader in self._runner.reader.readers]
 
     @property
     def aside(self) -> dict[int, Exception]:
-        """Members that the last run has set aside, and why; each is as it was before the sample it failed at."""
-        return {} if self._agents is None else dict(self._agents.aside)
+        """Members that the last run has frozen, and why; each is as it was before the sample it failed at."""
+        return dict(self._runner.reader.aside)
 
     def recompile(self) -> None:
         """Record the step of all members again at the next compiled block; see `Learner.recompile`."""
-        self._blocks.settle()
-        self._blocks.recompile()
-        if self._agents is not None:
-            self._agents.settle()
-            self._agents.engine.steps.clear()
+        self._runner.settle()
+        self._runner.recompile()
 
-    def step(self, sample: Sample) -> PopulationReport:
-        """Let each member take one sample, eagerly; if one cannot, all stay exactly as they were."""
+    def step(self, sample: Sample | Label) -> PopulationReport:
+        """Let each member take one sample, eagerly; a member that cannot is frozen, as in `run`."""
         if not isinstance(sample, Sample | Label):
             raise no_sample(sample)
-        if isinstance(sample, Label) or (sample.id is not None and sample.target is None):
-            raise SampleError("a population takes samples whose targets come with them: labels cannot come later")
-        members, reports = self.members, []
-        undo, first = [undo_of(stepper) for stepper in self._steppers], self._steppers[0].parts
-        random = generators(first.devices)
-
-        def put_back() -> None:
-            for stepper, back in zip(self._steppers, undo, strict=True):
-                stepper.make_whole()
-                back()
-            Withdrawal(first, random)()
-
-        self._blocks.repair = put_back
-        for number, member in enumerate(members):
-            try:
-                reports.append(member.step(sample))
-            except HamlearnError as error:
-                self._blocks.make_whole()
-                raise type(error)(f"member {number} of {len(members)}: {error}") from error
-        self._blocks.repair = None
-        return PopulationReport(reports)
+        runner = self._runner
+        runner.settle()
+        runner.reader.aside = {}
+        report = runner.take_each([sample] * len(self._members))
+        assert report is not None
+        return report
 
     def run(
         self,
@@ -221,46 +187,50 @@ class Population(PopulationSaving):
         """Take samples from `stream`, or from each member's own, and yield a report of all members for each step.
 
         With streams of their own, each step takes the next sample of every stream that has one, and the run ends
-        with the last of them. A member that cannot take a sample, or whose stream fails or ends within a sequence,
-        is set aside: it stays as it was before, a warning names it, `aside` tells why, and the others go on. The
-        reports are `PopulationReport`s for one stream, and `AgentsReport`s for several.
+        with the last of them. A member that cannot take a sample, or whose own stream fails or ends within a
+        sequence, is frozen: it stays as it was before, a warning names it, `aside` has the error, and the others
+        go on. If no member is left on a shared stream, the error is raised.
 
         Args:
-            stream: Any iterable of samples, endless or not; `None` where members have streams of their own.
+            stream: Any iterable of samples, endless or not; `None` if members have streams of their own.
             max_steps: How many samples to take at most, of each stream.
-            engine: `"compiled"`: all members in one loop. `"eager"`: one after the other.
-            chunk: How many steps are taken at a time, at most; `None`: 256, and 1024 on a GPU, and fewer where
-                that many samples of all streams would take more than 128 MB.
+            engine: `"compiled"`: all members in one loop. `"eager"`: one member after the other. Members with
+                `hl.Echo()` are taken one after the other, eagerly if they share a stream.
+            chunk: How many steps are taken at a time, at most; `None`: 256, and 1024 on a GPU, and fewer if that
+                many samples of all streams would take more than 128 MB.
             resume: Go on where the last run stopped, or where the loaded checkpoint was saved.
         """
         if engine not in ("eager", "compiled"):
             raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
         check_steps(max_steps)
-        size = check_chunk(chunk, bool(self._steppers[0].parts.devices))
+        runner, first = self._runner, self._members[0]
+        size = check_chunk(chunk, bool(runner.parts[0].devices))
         self._check_source(stream)
-        # A member may have been run alone meanwhile, and have run ahead of the reports that were read.
-        self._steppers[:] = [stepper_of(member) for member in self._members]
-        if self._agents is not None:
-            if engine == "eager":
-                return self._agents.eager(max_steps, resume)
-            return self._agents.compiled(max_steps, resume, chunk, size)
-        assert stream is not None
-        if engine == "eager":
-            return self._reader.reports(self.step, stream, max_steps, resume, lambda: 0)
-        self._blocks.settle()
-        return self._blocks.reports(stream, max_steps, resume, size)
+        runner.reader.limit = BYTES if chunk is None else math.inf
+        streams: Any = [stream] if self._streams is None else self._streams
+        if engine == "eager" or isinstance(first.credit, Echo):
+            return runner.one_by_one(streams, max_steps, resume, engine, size)
+        return runner.reports(streams, max_steps, resume, size)
 
     def _check_source(self, stream: object) -> None:
-        if stream is None and self._agents is None:
+        if stream is None and self._streams is None:
             raise ConfigError(
                 "there is nothing to learn from: give run(stream), or Population(..., streams=[...]) with one "
                 "stream for each member"
             )
-        if stream is not None and self._agents is not None:
+        if stream is not None and self._streams is not None:
             raise ConfigError(
                 "each member of this population has a stream of its own: call run() without a stream, or make the "
                 "population without streams="
             )
+
+
+def seeded(learner_factory: Callable[[Hyper], Learner], setting: Hyper, seed: int) -> Learner:
+    """A learner whose weights are drawn after `torch.manual_seed(seed)`; the generators stay as they were."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices):
+        torch.manual_seed(seed)
+        return learner_factory(setting)
 
 
 def _whole(seeds: Any) -> list[int]:
@@ -294,30 +264,23 @@ def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable
 
 def _check_alike(members: list[Learner]) -> None:
     first = members[0]
-    if isinstance(first.credit, Echo):
-        raise ConfigError("a population takes hl.Forward() or hl.Cleared(), not hl.Echo(): run its members alone")
     for number, member in enumerate(members[1:], start=1):
-        for what, one, other in (
-            ("order", first.order, member.order),
-            ("credit", first.credit, member.credit),
-            ("reset_h", first.reset_h, member.reset_h),
-            ("integrator", repr(first.integrator), repr(member.integrator)),
-            ("on_nonfinite", first.on_nonfinite, member.on_nonfinite),
-            ("sign s", first.hyper.s, member.hyper.s),
-            ("a beta that adapts:", *(isinstance(m.hyper.beta, Adaptive) for m in (first, member))),
-        ):
-            if one != other:
-                raise ConfigError(
-                    f"member {number} has {what} {other}, but member 0 has {one}: the learners of a population "
-                    "differ in hyper-parameters and weights only"
-                )
-        differs = how_members_differ(stepper_of(first).parts, stepper_of(member).parts)
+        differs = difference("its", _setting(first), _setting(member)) or how_members_differ(
+            stepper_of(first).parts, stepper_of(member).parts
+        )
         if differs is not None:
             raise ConfigError(
                 f"member 0 and member {number} are not alike: {differs}. The learners of a population differ in "
                 "hyper-parameters and weights only"
             )
     _check_apart(members)
+
+
+def _setting(member: Learner) -> dict[str, Any]:
+    """What a compiled step has built in, besides the network and the loss."""
+    names = ("order", "credit", "reset_h", "integrator", "on_nonfinite")
+    adapts = isinstance(member.hyper.beta, Adaptive)
+    return {name: getattr(member, name) for name in names} | {"s": member.hyper.s, "beta that adapts": adapts}
 
 
 def _check_apart(members: list[Learner]) -> None:
@@ -344,5 +307,8 @@ def _written(network: Network) -> dict[str, Tensor]:
             found |= {f"{path}.{name}": buffer for name, buffer in module.named_buffers(recurse=False)}
     return found
 
+
+AgentsReport = PopulationReport
+"""The report of members with streams of their own is the same."""
 
 __all__ = ["AgentsReport", "Population", "PopulationReport"]

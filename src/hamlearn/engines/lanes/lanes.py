@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.recorded import Engine, named
+from hamlearn.engines.recorded import Engine, UnsupportedError, named
 from hamlearn.state.carry import Carry
 from hamlearn.state.undo import Undo
 
 
 class Layout:
-    """Where the members lie: in groups of so many that an operation on a group fills the CPU's vectors.
+    """Groups of members, as wide as the CPU's vectors: the innermost loop of an operation runs over a group.
 
     Args:
         members: Number of members.
         dtype: Type of their weights.
         width: Members of a group; `None`: what the CPU's vectors hold.
+
+    Example:
+        >>> layout = Layout(3, torch.float64, width=2)
+        >>> packed = layout.fold(torch.arange(3.0))
+        >>> packed, layout.pick(packed, 2), layout.flat(packed)
+        (tensor([[0., 1.],
+                [2., 2.]]), tensor(2.), tensor([0., 1., 2.]))
     """
 
     def __init__(self, members: int, dtype: torch.dtype, width: int | None = None) -> None:
@@ -28,14 +36,8 @@ class Layout:
         self.width = width or max(2, min(members, 16 if dtype == torch.float32 else 8))
         self.groups = -(-members // self.width)
 
-    def pack(self, tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
-        """One tensor per member, as groups along axis `dim` and members along the last; the last one fills up."""
-        filled = [*tensors, *[tensors[-1]] * (self.groups * self.width - self.members)]
-        packed = torch.stack([tensor.detach() for tensor in filled], -1)
-        return packed.unflatten(-1, (self.groups, self.width)).movedim(-2, dim).contiguous()
-
     def fold(self, rows: Tensor, dim: int = 0) -> Tensor:
-        """The same for members that lie along axis `dim` of one tensor."""
+        """Members along axis `dim` as groups along that axis and lanes along the last; the last one repeats."""
         missing = self.groups * self.width - self.members
         if missing:
             last = rows.narrow(dim, self.members - 1, 1)
@@ -43,7 +45,7 @@ class Layout:
         return rows.unflatten(dim, (self.groups, self.width)).movedim(dim + 1, -1).contiguous()
 
     def pick(self, packed: Tensor, member: int) -> Tensor:
-        """What is one member's."""
+        """The part of one member, a view."""
         return packed[member // self.width, ..., member % self.width]
 
     def flat(self, packed: Tensor) -> Tensor:
@@ -52,60 +54,79 @@ class Layout:
 
 
 class Lanes:
-    """Weights, state and costates of all members."""
+    """Weights, state and costates of all members, packed.
 
-    def __init__(self, members: list[Stepper], engine: Engine, layout: Layout) -> None:
-        def pack(tensors: list[list[Tensor]]) -> list[Tensor]:
-            return [layout.pack(column) for column in zip(*tensors, strict=True)]
+    Args:
+        members: What each member steps by.
+        inputs: The next input of each, from which a first state may be computed.
+        engine: Runs the lanes.
+        layout: Where they lie.
 
-        self.layout = layout
+    Attributes:
+        times: Time of each lane.
+        updates: Number of updates of each lane that a loss has entered.
+        fresh: Whether each lane's next sample begins a sequence.
+        moved: Lanes that have taken a step since they were packed.
+        ended: By lane, the last input of a sequence that has ended; `None` if that sample was skipped.
+    """
+
+    def __init__(self, members: Sequence[Stepper], inputs: Sequence[Any], engine: Engine, layout: Layout) -> None:
+        self.members, self.engine, self.layout = members, engine, layout
+        carries = [member.parts.met(member.state, u) for member, u in zip(members, inputs, strict=True)]
+        if len({tuple(leaf.shape for leaf in carry.h) for carry in carries}) > 1:
+            raise UnsupportedError("the states of its members have different shapes")
+
+        def pack(parts: list[list[Tensor]]) -> list[Tensor]:
+            columns = zip(*parts, strict=True)
+            return [layout.fold(torch.stack([leaf.detach() for leaf in column])) for column in columns]
+
         self.theta = pack([member.parts.system.theta for member in members])
         self.buffers = pack([named(member.parts.order, engine.buffer_names) for member in members])
         self.frozen = pack([named(member.parts.order, engine.frozen_names) for member in members])
+        h, z, omega, v, E = (pack([getattr(c, part) for c in carries]) for part in ("h", "z", "omega", "v", "E"))
+        self.carry = Carry(h, z, omega, carries[0].spec, v=v, E=E)
         states = [member.state for member in members]
-        h, z, omega, v, E = (
-            pack([getattr(state.carry, part) for state in states]) for part in ("h", "z", "omega", "v", "E")
-        )
-        self.carry = Carry(h, z, omega, states[0].carry.spec, v=v, E=E)
         self.times = np.array([state.t for state in states])
         self.updates = np.array([state.updates for state in states])
-        self.fresh = states[0].fresh
+        self.fresh = np.array([state.fresh for state in states])
+        self.moved = np.zeros(len(members), dtype=bool)
+        self.ended: dict[int, Any] = {}
 
     def undo(self) -> Undo:
-        """What brings all members back to where they are now."""
-        kept = self.carry, self.times, self.updates, self.fresh
+        """Return what brings all lanes back to where they are now."""
+        kept = self.carry, self.times, self.updates, self.fresh, self.moved, self.ended
 
         def put_back() -> None:
-            self.carry, self.times, self.updates, self.fresh = kept
+            self.carry, self.times, self.updates, self.fresh, self.moved, self.ended = kept
 
         return Undo([*self.theta, *self.buffers], put_back)
 
-    def spread(self, members: list[Stepper], engine: Engine) -> None:
-        """Give each member what is its own; fewer members are the first ones."""
-        for number, member in enumerate(members):
-            write_lane(member, number, self.layout, engine, self.theta, self.buffers)
-            carry = picked(self.carry, number, self.layout)
-            t, updates = float(self.times[number]), int(self.updates[number])
-            member.state = member.state._replace(carry=carry, t=t, updates=updates, fresh=self.fresh)
+    @torch.no_grad()
+    def spread(self) -> None:
+        """Write each lane that has moved back to its member."""
+        for lane in np.flatnonzero(self.moved).tolist():
+            member, pick = self.members[lane], self.layout.pick
+            own = [*member.parts.system.theta, *named(member.parts.order, self.engine.buffer_names)]
+            for tensor, packed in zip(own, (*self.theta, *self.buffers), strict=True):
+                tensor.copy_(pick(packed, lane))
+            t, updates, fresh = float(self.times[lane]), int(self.updates[lane]), bool(self.fresh[lane])
+            carry = self._carry(lane, member)
+            member.state = member.state._replace(carry=carry, t=t, updates=updates, fresh=fresh)
 
-
-@torch.no_grad()
-def write_lane(
-    member: Stepper,
-    lane: int,
-    layout: Layout,
-    engine: Engine,
-    theta: Sequence[Tensor],
-    buffers: Sequence[Tensor],
-) -> None:
-    """Give a member the weights and buffers of its lane."""
-    own = [*member.parts.system.theta, *named(member.parts.order, engine.buffer_names)]
-    for tensor, packed in zip(own, (*theta, *buffers), strict=True):
-        tensor.copy_(layout.pick(packed, lane))
-
-
-def picked(carry: Carry, lane: int, layout: Layout) -> Carry:
-    """What one lane carries, in memory of its own."""
-    parts = (carry.h, carry.z, carry.omega, carry.v, carry.E)
-    h, z, omega, v, E = ([layout.pick(leaf, lane).clone() for leaf in part] for part in parts)
-    return Carry(h, z, omega, carry.spec, v=v, E=E)
+    def _carry(self, lane: int, member: Stepper) -> Carry:
+        """What a lane carries, in memory of its own; h0 of its network if its sequence has ended."""
+        packed = self.carry
+        parts = (packed.h, packed.z, packed.omega, packed.v, packed.E)
+        h, z, omega, v, E = ([self.layout.pick(leaf, lane).clone() for leaf in part] for part in parts)
+        carry = Carry(h, z, omega, packed.spec, v=v, E=E)
+        if not self.fresh[lane] or not h:
+            return carry
+        if lane not in self.ended:
+            # It has skipped the first sample of a sequence, and shows the state of before.
+            before = member.state.carry
+            return Carry(before.h, before.z, omega, before.spec, v=v, E=before.E)
+        if self.ended[lane] is None:
+            return carry.anew([], None, [])
+        begun = member.parts.anew(carry, self.ended[lane])
+        begun.h = [leaf.clone() for leaf in begun.h]
+        return begun

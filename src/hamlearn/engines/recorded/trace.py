@@ -85,8 +85,8 @@ class Inputs:
         return kinds
 
     def laned(self, own: bool) -> list[bool]:
-        """Which tensors each member of a population has for itself; `own`: samples too."""
-        shared = set() if own else {"u", "target", "fresh"}
+        """Which tensors each member of a population has for itself; `own`: inputs and targets too."""
+        shared = set() if own else {"u", "target"}
         return [name not in shared for name, group in vars(self).items() for _ in group]
 
     def emptied(self) -> Inputs:
