@@ -149,8 +149,7 @@ def _pass(population: Population, chunk: int) -> tuple[float, float]:
 
 def _loop_alone(population: Population, chunk: int, rounds: int) -> float:
     """Microseconds a step of the compiled loop, called again with what it was called with last."""
-    assert population._agents is not None
-    made = [step for kept in population._agents.engine.steps._made.values() for step in kept]
+    made = [step for kept in population._runner.engine.steps._made.values() for step in kept]
     loop, calls = made[0].loop, []
 
     def noted(*given: Any) -> Any:

@@ -84,11 +84,14 @@ class LaneBatch:
 
     def begins(self, fresh: np.ndarray) -> Tensor:
         """Whether a sample begins a sequence, as the engine takes it; `fresh`: whether the first one does."""
-        rows = np.zeros((self.count, len(fresh)), dtype=bool)
-        rows[0] = fresh
+        first = self.layout.fold(torch.from_numpy(fresh)[None], 1)
         if self.boundary is not None:
-            rows[1:] = self.boundary[:-1]
-        return self.layout.fold(torch.from_numpy(rows), 1)
+            return torch.cat([first, self.layout.fold(torch.from_numpy(self.boundary[:-1].copy()), 1)])
+        # Made on the device: there are as many entries as steps times members.
+        assert self.example.u is not None
+        rows = torch.zeros(self.count, *first.shape[1:], dtype=torch.bool, device=self.example.u[0].device)
+        rows[:1] = first.to(rows.device)
+        return rows
 
     def sample(self, index: int) -> Any:
         """The samples of a step: one for each lane, `None` for those that rest; or the one that all share."""
