@@ -10,6 +10,7 @@ from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Sample
 from hamlearn.streams import signals
+from tests.streams.reading import flat
 
 
 def inputs(stream, n):
@@ -104,6 +105,18 @@ def test_autoregress_shows_only_targets_of_the_past_and_bridges_missing_ones():
         list(streams.autoregress([(torch.zeros(1, 1), torch.zeros(1))], 1))
     with pytest.raises(SampleError, match="the first sample has no target"):
         list(streams.autoregress([([1.0], None)], 1))
+
+
+GAPS = [([0.0], None), ([1.0], [5.0]), ([2.0], None), ([3.0], [7.0])]
+
+
+@pytest.mark.parametrize("read", [list, lambda stream: flat(stream, 3)], ids=["rows", "blocks"])
+def test_autoregress_begins_with_a_sample_whose_target_is_missing(read):
+    for source in (GAPS, lambda: iter(GAPS)):
+        stream = streams.autoregress(source, 1, size=None if source is GAPS else 1)
+        assert [sample.u.tolist() for sample in read(stream)] == [[0.0, 0.0], [1.0, 0.0], [2.0, 5.0], [3.0, 5.0]]
+    with pytest.raises(SampleError, match=r"the size of a target is not known. Give autoregress\(..., size=1\)"):
+        read(streams.autoregress(iter(GAPS), 1))
 
 
 def test_interleave_by_sequence_keeps_sequences_whole():

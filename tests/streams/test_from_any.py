@@ -7,8 +7,9 @@ from collections import namedtuple
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
+import hamlearn as hl
 from hamlearn import Sample, streams
 from hamlearn.errors import CheckpointError, ConfigError
 from tests.streams.reading import blocks_of
@@ -146,11 +147,56 @@ def test_batches_of_a_data_loader_become_samples_and_resume_if_their_order_can()
     assert seen(streams.from_any(by_name, u="a", target="b")) == [([[1.0, 1.0]] * 4, [0, 1, 2, 3])]
     with pytest.raises(ConfigError, match=r"batches of \['a', 'b'\]"):
         list(streams.from_any(by_name))
-    shuffled = streams.from_any(DataLoader(data, shuffle=True))
-    next(iter(shuffled))
-    state = json.loads(json.dumps(shuffled.state_dict()))
-    with pytest.raises(CheckpointError, match="draws a new order in every pass"):
-        streams.from_any(DataLoader(data, shuffle=True)).load_state_dict(state)
+
+
+ORDERS = {
+    "RandomSampler": lambda data: {"shuffle": True},
+    "SubsetRandomSampler": lambda data: {"sampler": SubsetRandomSampler(range(len(data)))},
+    "WeightedRandomSampler": lambda data: {"sampler": WeightedRandomSampler([1.0] * len(data), len(data))},
+    "Batches": lambda data: {"batch_sampler": Batches(len(data))},
+}
+
+
+class Batches:
+    """A batch sampler that shuffles."""
+
+    def __init__(self, n):
+        self.n = n
+
+    def __iter__(self):
+        return iter(torch.randperm(self.n).unsqueeze(1).tolist())
+
+    def __len__(self):
+        return self.n
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("kind", ORDERS)
+def test_a_data_loader_that_shuffles_is_not_resumed(kind, engine, tmp_path):
+    data = TensorDataset(torch.arange(12.0)[:, None], torch.zeros(12, 1))
+
+    def learner():
+        network = hl.Network.feedforward(torch.nn.Linear(1, 1))
+        return hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper(beta=1e-3))
+
+    def loader():
+        return streams.from_any(DataLoader(data, **ORDERS[kind](data)))
+
+    one, other = learner(), learner()
+    assert len(list(one.run(loader(), engine=engine))) == 12
+    for count, _ in enumerate(one.run(loader(), engine=engine), start=1):
+        if count == 5:
+            break
+    one.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    with pytest.raises(CheckpointError, match=rf"draws a new order in every pass \({kind}\).*from_dataset"):
+        list(other.run(loader(), engine=engine, resume=True))
+
+
+def test_inputs_and_targets_are_standardised_where_that_is_asked_for():
+    stream = streams.from_any({"x": [1.0, 3.0, 5.0], "y": [10.0, 20.0, 40.0]}, target="y", standardize=True)
+    *_, last = stream
+    assert (round(last.u.item(), 4), last.target.item(), last.scale.target.item()) == (1.2247, 5.0, 40.0)
 
 
 def test_streams_samples_pairs_and_datasets_are_taken_as_they_are():

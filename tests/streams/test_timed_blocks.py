@@ -9,7 +9,7 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import SampleError
-from tests.streams.reading import blocks_of
+from tests.streams.reading import blocks_of, flat
 
 COUNT = 100
 
@@ -92,6 +92,21 @@ def test_arrays_are_not_read_row_by_row() -> None:
     blocks = list(blocks_of(stream("tensor", "tensor", "classes"), 32))
     assert [block.count for block in blocks] == [32, 32, 32, 4]
     assert all(block.samples is None for block in blocks)
+
+
+@pytest.mark.parametrize("backwards", ["raise", "skip"])
+@pytest.mark.parametrize("read", [list, lambda stream: flat(stream, 3)], ids=["rows", "blocks"])
+def test_an_input_is_held_over_the_gap_after_it(read, backwards) -> None:
+    times, u = torch.tensor([0.0, 0.5, 2.0, 2.25, 6.0]).double(), torch.arange(5.0)[:, None]
+    if backwards == "skip":
+        times, u = torch.cat([times[:3], times[:1], times[3:]]), torch.cat([u[:3], u[:1] - 9, u[3:]])
+
+    def stream(**given) -> streams.Stream:
+        return streams.timed(times, u, unit=0.5, gap="after", backwards=backwards, **given)
+
+    assert [(s.u.item(), s.tau) for s in read(stream())] == [(0, 1), (1, 3), (2, 0.5), (3, 7.5), (4, None)]
+    assert read(stream(first=2.0))[-1].tau == 2.0
+    streams.check(stream)
 
 
 def test_a_block_keeps_its_samples_when_the_arrays_are_written_to() -> None:

@@ -28,17 +28,20 @@ from hamlearn.streams.base import Stream
 from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
+from hamlearn.streams.prepare import CLIP, StandardizedStream
 from hamlearn.streams.rows import from_rows
 from hamlearn.streams.table import column_names
 from hamlearn.streams.tables import csv
 from hamlearn.streams.values import NUMBERS, shown
 
 
-def from_any(source: Any, **settings: Any) -> Stream:
+def from_any(source: Any, *, standardize: bool = False, **settings: Any) -> Stream:
     """A stream over whatever holds the data.
 
     Args:
         source: One of those below.
+        standardize: Whether inputs, and targets that are fractions, are brought to mean 0 and deviation 1 on line,
+            by `streams.standardize(stream, scale_target=True)`.
         **settings: Those of the function that is named with it.
 
     Sources, and the functions that read them:
@@ -67,6 +70,11 @@ def from_any(source: Any, **settings: Any) -> Stream:
         >>> [(sample.u.tolist(), sample.target.item()) for sample in stream]
         [([1.0], 0), ([2.0], 1)]
     """
+    stream = _stream(source, settings)
+    return StandardizedStream(stream, CLIP, True) if standardize else stream
+
+
+def _stream(source: Any, settings: dict[str, Any]) -> Stream:
     if isinstance(source, Stream):
         return _called(lambda: source, "a stream", settings)
     if isinstance(source, str | os.PathLike):

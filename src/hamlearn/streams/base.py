@@ -198,7 +198,7 @@ class Stream(ABC):
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
-        return self._pass(self._turn)
+        return Pass(self)
 
     def block(self, n: int) -> Block | list[Any] | None:
         """The next samples of the present pass, at most `n`; `None` at the end.
@@ -273,14 +273,6 @@ class Stream(ABC):
             error, self._error = self._error, None
             raise error
 
-    def _pass(self, turn: int) -> Iterator[Any]:
-        while True:
-            self._check_turn(turn)
-            sample = self._next()
-            if sample is END:
-                return
-            yield sample
-
     def _check_turn(self, turn: int) -> None:
         if turn != self._turn:
             raise StreamError(
@@ -300,3 +292,20 @@ class Stream(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec})"
+
+
+class Pass:
+    """The samples of one pass; a sample that raises does not end it."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream, self._turn = stream, stream._turn
+
+    def __iter__(self) -> Pass:
+        return self
+
+    def __next__(self) -> Any:
+        self._stream._check_turn(self._turn)
+        sample = self._stream._next()
+        if sample is END:
+            raise StopIteration
+        return sample

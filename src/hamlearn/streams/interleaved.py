@@ -148,24 +148,24 @@ class InterleavedStream(Stream):
         self._done = [bool(done) for done in cursor["done"]]
 
     def _samples(self) -> Iterator[Any]:
-        while not all(self._done):
+        while not self._ended():
             i = self._draw(self._turn_no if not self._inside else self._turn_no - 1)
             if not self._inside:
                 self._turn_no += 1
             sample = END if self._done[i] else self._streams[i]._next()
             if sample is END:
                 self._done[i], self._inside = True, False
-                if self._stop == "first" or self._starved():
-                    return
                 continue
             if not isinstance(sample, Label):
                 self._inside = self._by == "sequence" and not sample.boundary
             yield sample
 
-    def _starved(self) -> bool:
-        """Whether all streams that can still be drawn have ended."""
+    def _ended(self) -> bool:
+        """Whether one stream has ended that ends all, or all have that can still be drawn."""
         weights = self._weights or [1.0] * len(self._streams)
-        return all(done or weight == 0 for done, weight in zip(self._done, weights, strict=True))
+        return (self._stop == "first" and any(self._done)) or all(
+            done or weight == 0 for done, weight in zip(self._done, weights, strict=True)
+        )
 
     def _draw(self, turn: int) -> int:
         if self._weights is None:

@@ -88,12 +88,13 @@ class IterableStream(Stream):
         self._given = 0
         self._reuses = not isinstance(iterable, list | tuple)
         self._seen: Sample | None = None
+        self._has_looked = False
 
     @property
     def spec(self) -> Spec:
         """As the first samples look; unknown before the first where looking would use it up."""
-        if self._seen is None and self.replayable and not callable(self._source):
-            self._seen = self._looked()
+        if not self._has_looked and self.replayable and not callable(self._source):
+            self._seen, self._has_looked = self._looked(), True
         if self._seen is None:
             return Spec(None, None, self._length)
         return Spec.of(self._seen, self._length)

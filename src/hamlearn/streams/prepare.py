@@ -22,13 +22,16 @@ from hamlearn.streams.target_scale import TargetScale, is_scalable
 from hamlearn.streams.values import Spec, TensorSpec
 from hamlearn.streams.wrapped import Transform
 
+CLIP = 10.0
+"""Standard deviations from the mean that are let through, unless another number is given."""
+
 ENOUGH, STEPS = 32, 16
 """Inputs after which a column is looked at, and how many steps of its type a standard deviation should have."""
 
 logger = logging.getLogger("hamlearn")
 
 
-def standardize(stream: Iterable[Any], clip: float = 10.0, scale_target: bool = False) -> Stream:
+def standardize(stream: Iterable[Any], clip: float = CLIP, scale_target: bool = False) -> Stream:
     """Each entry of the input less its mean, over its standard deviation, both of all inputs so far.
 
     u ← (u − m_k) / s_k, with m_k and s_k over inputs 1 to k, from running sums; s_k = 0 gives 0. Entries of a
@@ -129,7 +132,8 @@ class StandardizedStream(Transform):
         if block.u_spec is not None or not bool(u.isfinite().all()):
             return None
         if scaled and target:
-            if not bool(target[0].isfinite().all()):
+            # Before the first target of all, a sample has no scale.
+            if not bool(target[0].isfinite().all()) or not (block.has_target(0) or self._targets.now()):
                 return None
             first, scale = self._targets.apply(target[0], block.known)
             target = [first]

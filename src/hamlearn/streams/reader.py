@@ -229,16 +229,17 @@ class Reader:
         """Position, the stream's own state where it has one, and how many samples after it were taken, as JSON."""
         if self.progress.loaded is not None:
             return self.progress.loaded
-        stream, taken = self._hand.stream, self.progress.start
+        hand, taken = self._hand, self.progress.start
+        stream, live = hand.stream, _live(hand.stream)
         if not hasattr(stream, "state_dict"):
             # Whatever it is resumed with is passed over up to the position.
             return {"position": self.position, "stream": None, "skip": 0}
-        if taken == self._hand.count:
+        if hand.mark is None or (taken == hand.count and (live or hand.one is not None)):
             return {"position": self.position, "stream": stream.state_dict(), "skip": 0}
         # A stream that keeps more than a place, such as scores, says the rest as it is now.
-        place = stream.state_at(self._hand.mark, taken) if hasattr(stream, "state_at") else self._hand.mark
+        place = stream.state_at(hand.mark, taken) if hasattr(stream, "state_at") else hand.mark
         # What a feed has given does not come again, and nothing new may be passed over.
-        return {"position": self.position, "stream": place, "skip": 0 if _live(stream) else taken}
+        return {"position": self.position, "stream": place, "skip": 0 if live else taken}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up the position that `state_dict` returned; the stream itself is put back when it is opened."""
@@ -266,7 +267,8 @@ class Reader:
             if place is not None and hasattr(stream, "load_state_dict"):
                 stream.load_state_dict(place)
                 skip = int(known["skip"])
-        self._iterator = iter(stream)
+        if not (resume and same and goes_on):
+            self._iterator = iter(stream)
         self._take_up(stream)
         while skip:
             # In parts: without a state, all samples that were ever taken are passed over.
