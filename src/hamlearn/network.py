@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn._base import trees
-from hamlearn._base.slots import Slots
+from hamlearn._base.replay import evaluating
 from hamlearn._base.torch_private import tree_flatten, tree_map, tree_unflatten
 from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 
@@ -170,14 +169,6 @@ class Network(nn.Module):
         """Whether the next state depends on the input alone."""
         return self.transition == "next" and self._state_reads == "u"
 
-    @property
-    def shows_through_state(self) -> bool:
-        """Whether the output passes through a method of the state net, and so through weights that it may use."""
-        if self._visible is None or self._visible is _first:
-            return False
-        # A static method of the cell's class is given no weights.
-        return not isinstance(inspect.getattr_static(self.state, "visible", None), staticmethod)
-
     def initial_state(self, u: Any) -> Any:
         """h0 for the input `u`, cut from any graph; `None` where there is no state net."""
         return trees.detach(self.start(u))
@@ -291,18 +282,9 @@ class _ZerosLikeOutput:
         return trees.unflatten(zeros, spec)
 
     def _probe(self, u: Any, weight: Tensor) -> Any:
-        """What the module returns for `u`, with no trace left: modes, statistics and generators stay."""
-        modes = [(child, child.training) for child in self.module.modules()]
-        slots = Slots(self.module)
-        self.module.eval()
-        slots.lend()
-        try:
-            with torch.no_grad(), torch.random.fork_rng([weight.get_device()] if weight.is_cuda else []):
-                return self.module(u)
-        finally:
-            slots.put_back()
-            for child, training in modes:
-                child.training = training
+        """What the module returns for `u`; modes, statistics and random numbers stay as they were."""
+        with torch.no_grad(), evaluating(self.module, [weight.get_device()] if weight.is_cuda else []):
+            return self.module(u)
 
 
 def _sizes(net: Net, u: Any) -> str | None:

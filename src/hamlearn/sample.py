@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from hamlearn._base.torch_private import tree_map_only
+
 Tree = Any
 """A tensor, or tuples, lists and dicts of tensors."""
 Id = str | int
@@ -54,7 +56,7 @@ class Sample:
         boundary: Whether this is the last token of a sequence. Afterwards the state returns to `h0`
             and its costate to zero; the costate of the weights stays.
         id: What a `Label` that comes later calls it by; only for samples without a target.
-        scale: How its target was scaled by `streams.standardize(stream, scale_target=True)`; `None` where it was not.
+        scale: How `streams.standardize(stream, scale_target=True)` scaled its target; `None` if it did not.
 
     Example:
         >>> import torch
@@ -179,6 +181,22 @@ class StepReport:
     def __repr__(self) -> str:
         loss = None if self.loss is None else f"{float(self.loss):.6g}"
         return f"StepReport(t={self.t:g}, loss={loss}, hamiltonian={float(self.hamiltonian):.6g})"
+
+
+def reported(tree: Any) -> Any:
+    """An output as a report shows it: cut from any graph, and no view of a weight, which is about to move.
+
+    Example:
+        >>> import torch
+        >>> weight = torch.ones(2, requires_grad=True)
+        >>> y = reported(weight[0])
+        >>> y.requires_grad, y.data_ptr() == weight.data_ptr()
+        (False, False)
+    """
+    if not isinstance(tree, Tensor):
+        return tree_map_only(Tensor, reported, tree)
+    shares = tree._is_view() or (tree.is_leaf and tree.requires_grad)
+    return tree.detach().clone() if shares else tree.detach()
 
 
 @dataclass(frozen=True, slots=True)

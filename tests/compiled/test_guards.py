@@ -162,13 +162,6 @@ def test_hooks_are_called_at_every_step_from_when_they_are_added(kind):
     assert len(calls) == 4
 
 
-def test_a_change_while_reports_are_read_warns():
-    module = Scaled(lambda m: m.own)
-    run = enumerate(learner_of(module).run(samples(12), engine="compiled", chunk=4))
-    with pytest.warns(RuntimeWarning, match="changed while the reports of a block were read"):
-        [setattr(module, "own", 2.0) for number, _ in run if number == 5]
-
-
 def test_a_change_through_the_learner_holds_from_the_next_sample_on():
     results = []
     for engine in ("eager", "compiled"):

@@ -301,7 +301,6 @@ REFUSED = {
     "a transform": (weight_for_a_transform, "shares the memory of a weight"),
     "a buffer of a closure": (buffer_of_a_closure, "reads a buffer of the network that it holds"),
     "a buffer in a list": (buffer_in_a_list, "in a list or a dict too"),
-    "a buffer that is written to": (buffer_that_is_written_to, "a buffer of the network"),
     "a frozen weight that follows": (frozen_weight_that_follows, "falls back"),
     "its own sample": (writes_to_its_sample, "falls back"),
 }

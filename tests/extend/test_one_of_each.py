@@ -106,8 +106,7 @@ class Behind(Sequential):
     """As sequential order, but θ̇ = −β⊙ω with the ω from before the step."""
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
-        # Nothing may move in place: the old ω is still needed.
-        outcome = super().propose(dataclasses.replace(carry, own=False), now)
+        outcome = super().propose(carry, now).complete()
         outcome.dtheta = self.system.velocity.rates(carry.omega, now.t, self.system.theta, carry.v, now.updates)
         return outcome
 

@@ -3,16 +3,14 @@
 import copy
 from itertools import count
 
-import pytest
 import torch
 from torch import nn
 
 import hamlearn as hl
 from hamlearn.local import LocalLearner
 from tests.comparing import same
-from tests.local.cases import layer, make
+from tests.local.cases import layer
 from tests.local.interrupts import broken_off
-from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
 
@@ -67,40 +65,3 @@ def break_off_everywhere(ready: LocalLearner, sample: hl.Sample) -> None:
         if found[-1]:
             learner = copy.deepcopy(spare)
     assert set(found) == {True, False}
-
-
-@pytest.mark.parametrize("setting", SETTINGS)
-def test_a_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
-    samples, ready = random_samples(8, batch=(3,), length=4), learner_of(SETTINGS[setting])
-    for sample in samples[:-1]:
-        ready.step(sample)
-    break_off_everywhere(ready, samples[-1])
-
-
-@pytest.mark.parametrize("setting", ["unaligned", "aligned"])
-def test_the_first_step_broken_off_at_any_line_is_not_taken_or_taken_whole(setting):
-    break_off_everywhere(learner_of(SETTINGS[setting]), random_samples(1, batch=(3,))[0])
-
-
-def test_a_step_of_neurons_broken_off_at_any_line_is_not_taken_or_taken_whole():
-    samples, ready = random_samples(3, batch=(3,)), learner_of({}, make("neurons"))
-    for sample in samples[:-1]:
-        ready.step(sample)
-    break_off_everywhere(ready, samples[-1])
-
-
-@pytest.mark.parametrize("setting", [{}, {"align": True}])
-def test_a_run_broken_off_at_any_line_goes_on_where_it_was(setting):
-    samples, ready = random_samples(3, batch=(3,)), learner_of(setting)
-    random, whole = torch.get_rng_state(), copy.deepcopy(ready)
-    list(whole.run(samples))
-    expected = everything(whole)
-    for line in count(step=41):
-        learner = copy.deepcopy(ready)
-        torch.set_rng_state(random)
-        if not broken_off(lambda: list(learner.run(samples)), line):  # noqa: B023 (called at once)
-            break
-        for _ in learner.run(samples, resume=True):
-            pass
-        assert same(everything(learner), expected), f"line {line}"
-    assert line > 1000

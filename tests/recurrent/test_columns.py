@@ -232,8 +232,3 @@ def test_a_stack_takes_cells_of_independent_units_and_what_they_show():
 def test_settings_that_make_no_cell_are_named(make, message):
     with pytest.raises(hl.errors.ConfigError, match=message):
         make()
-
-
-def test_a_static_visible_part_is_known_to_have_no_weights():
-    assert not network_of("rtu").shows_through_state
-    assert hl.Network.recurrent(hl.cells.Stack(hl.cells.RTU(3, 4))).shows_through_state

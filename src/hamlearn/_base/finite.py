@@ -31,7 +31,10 @@ def all_finite(tensors: list[Tensor]) -> bool:
         return True
     if len(tensors) == 1 and tensors[0].numel() == 1:
         return math.isfinite(tensors[0].item())
-    found, one = _scratch.on(tensors[0].device)
+    device = tensors[0].device
+    if device not in _scratch.kept:
+        _scratch.kept[device] = torch.zeros(1, device=device), torch.ones(1, device=device)
+    found, one = _scratch.kept[device]
     try:
         # The check that gradient scalers make: one call for the whole list. It also multiplies by the
         # given scale, 1 here, which leaves every bit as it is.
@@ -93,11 +96,6 @@ class _Scratch(threading.local):
 
     def __init__(self) -> None:
         self.kept: dict[torch.device, tuple[Tensor, Tensor]] = {}
-
-    def on(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        if device not in self.kept:
-            self.kept[device] = torch.zeros(1, device=device), torch.ones(1, device=device)
-        return self.kept[device]
 
 
 _scratch = _Scratch()

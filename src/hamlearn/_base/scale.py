@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -35,16 +37,17 @@ def scaled(tensors: list[Tensor], by: Scale) -> list[Tensor]:
         return [tensor * by.to(tensor.dtype) for tensor in tensors]
     if not tensors:  # PyTorch refuses empty lists.
         return []
-    rate = _held(by, tensors)
+    if not -_SMALL < by < _SMALL:
+        _require_held(by, tensors)
     # PyTorch wraps a number once for each tensor, which takes longer than small products themselves. A tensor of
     # their own type gives the same bits, in the types that compute in themselves.
     dtype = tensors[0].dtype
     if dtype not in PLAIN:
-        return list(foreach_mul(tensors, rate))
+        return list(foreach_mul(tensors, by))
     for tensor in tensors:
         if type(tensor) is not Tensor or not tensor.is_cpu or tensor.dtype is not dtype:
-            return list(foreach_mul(tensors, rate))
-    return list(foreach_mul(tensors, torch.scalar_tensor(rate, dtype=dtype, device="cpu")))
+            return list(foreach_mul(tensors, by))
+    return list(foreach_mul(tensors, torch.scalar_tensor(by, dtype=dtype, device="cpu")))
 
 
 def scale_(tensors: list[Tensor], by: float) -> None:
@@ -61,7 +64,11 @@ def plus(tensors: list[Tensor], others: list[Tensor], by: Scale) -> list[Tensor]
     """Each tensor plus `by` times its partner."""
     if isinstance(by, Tensor):
         return [a + b * by.to(a.dtype) for a, b in zip(tensors, others, strict=True)]
-    return list(foreach_add(tensors, others, alpha=_held(by, tensors))) if tensors else []
+    if not tensors:
+        return []
+    if not -_SMALL < by < _SMALL:
+        _require_held(by, tensors)
+    return list(foreach_add(tensors, others, alpha=by))
 
 
 def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
@@ -70,19 +77,25 @@ def add_(tensors: list[Tensor], others: list[Tensor], by: Scale) -> None:
         for a, b in zip(tensors, others, strict=True):
             a.add_(b * by.to(a.dtype))
     elif tensors:
-        foreach_add_(tensors, others, alpha=_held(by, tensors))
+        if not -_SMALL < by < _SMALL:
+            _require_held(by, tensors)
+        foreach_add_(tensors, others, alpha=by)
 
 
-def _held(by: float, tensors: list[Tensor]) -> float:
-    """The rate, if the tensors' type can hold it."""
-    if not -_SMALL < by < _SMALL:
-        for tensor in tensors:
-            if not abs(by) <= torch.finfo(tensor.dtype).max:
-                raise NonFiniteError(
-                    f"a product of rates is {by:g}, which {tensor.dtype} cannot hold: lower tau, beta or phi, or "
-                    "look at the time step of the sample"
-                )
-    return by
+def add_some_(tensors: list[Tensor], others: Sequence[Tensor | None], by: Scale) -> None:
+    """Add `by` times its partner to each tensor that has one, in place."""
+    pairs = [(a, b) for a, b in zip(tensors, others, strict=True) if b is not None]
+    add_([a for a, _ in pairs], [b for _, b in pairs], by)
+
+
+def _require_held(by: float, tensors: list[Tensor]) -> None:
+    """Raise if the tensors' type cannot hold the rate."""
+    for tensor in tensors:
+        if not abs(by) <= torch.finfo(tensor.dtype).max:
+            raise NonFiniteError(
+                f"a product of rates is {by:g}, which {tensor.dtype} cannot hold: lower tau, beta or phi, or "
+                "look at the time step of the sample"
+            )
 
 
 def seed(like: Tensor, value: Scale) -> Tensor:

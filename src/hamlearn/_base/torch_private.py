@@ -154,28 +154,6 @@ tree_map = _bound("tree_map", "utils._pytree.tree_map", _TREES, plain_trees.tree
 tree_map_only = _bound("tree_map_only", "utils._pytree.tree_map_only", _TREES, plain_trees.tree_map_only)
 
 
-# A large weight and its costate in one pass over memory.
-
-
-def _increment_version(tensors: Tensors) -> None:
-    for tensor in tensors:
-        torch.autograd.graph.increment_version(tensor)
-
-
-fused_sgd_ = _bound(
-    "fused_sgd_",
-    "_fused_sgd_",
-    "reads and writes a weight and its costate once, where three calls in a row do so twice; None: three calls",
-    None,
-)
-increment_version = _bound(
-    "increment_version",
-    "_C._increment_version",
-    "called from within a built-in function, so that no interrupt can come before it; the public one is Python",
-    _increment_version,
-)
-
-
 # Gradients on and off.
 
 set_grad = _bound(
@@ -361,46 +339,3 @@ def global_hooks() -> bool:
 def tensor_hooks(tensor: Tensor) -> Any:
     """The hooks of a tensor, which run when it gets a gradient; `None` or empty where it has none."""
     return tensor._backward_hooks
-
-
-# The graph of a linear layer, whose derivative by the weight is a product of two factors.
-
-FACTORS = {"AddmmBackward0": ("_raw_saved_mat1", 2), "MmBackward0": ("_raw_saved_self", 1)}
-"""By the name of a node: what it keeps of the layer's input, and the place of the transposed weight among its
-inputs. A release that names any of this otherwise is one in which no layer is found."""
-
-
-def linear_layers(root: Tensor, most: int) -> list[tuple[Tensor, Any, Tensor]]:
-    """Weights W that enter a graph once, by x Wᵀ alone: W, the node of the product, and x.
-
-    Args:
-        root: What the graph leads to.
-        most: Nodes to look at; where there are more, none is found.
-    """
-    nodes: list[Any] = [root.grad_fn]
-    seen, shared, products = {root.grad_fn}, set(), []
-    for node in nodes:
-        following = node.next_functions
-        for one, _ in following:
-            if one in seen:
-                shared.add(one)
-            elif one is not None:
-                seen.add(one)
-                nodes.append(one)
-        name = type(node).__name__
-        if name in FACTORS:
-            products.append((node, *FACTORS[name]))
-        if len(nodes) > most:
-            return []
-    found = []
-    for node, kept, place in products:
-        turned = node.next_functions[place][0]
-        leaf = turned.next_functions[0][0] if type(turned).__name__ == "TBackward0" else None
-        if leaf is None or turned in shared or leaf in shared or not hasattr(leaf, "variable"):
-            continue
-        saved = getattr(node, kept, None)
-        # Whoever packs what a graph keeps would be asked for it twice.
-        plain = getattr(saved, "unpack_hook", saved) is None and getattr(node, "_saved_alpha", 1) == 1
-        if saved is not None and plain:
-            found.append((leaf.variable, node, saved.unpack()))
-    return found

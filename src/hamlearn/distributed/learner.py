@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from hamlearn._base.replay import evaluating
 from hamlearn.distributed.header import Header, described, template
 from hamlearn.distributed.parts import part_of
 from hamlearn.distributed.place import find_place
@@ -23,7 +24,6 @@ from hamlearn.local.setting import check_setting
 from hamlearn.orders.local.local_system import Losses, OrderName
 from hamlearn.orders.local.wiring import Groups, wire
 from hamlearn.sample import Sample, StepReport
-from hamlearn.state.replay import evaluating
 
 
 class PipelineLearner(SavedRank):

@@ -14,11 +14,17 @@ from hamlearn.engines.blocks.echo_runner import EchoRunner
 from hamlearn.engines.blocks.runner import BlockRunner
 from hamlearn.engines.blocks.scans import trace_of, whole_block
 from hamlearn.engines.blocks.step_runner import StepRunner
-from hamlearn.engines.eager.commit import keeps_mode
 from hamlearn.engines.eager.parts import LearnerParts
 from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.setting import Choices, check_choices, check_chunk, check_late, check_parts, no_sample
-from hamlearn.errors import ConfigError
+from hamlearn.engines.setting import (
+    Choices,
+    check_choices,
+    check_chunk,
+    check_late,
+    check_parts,
+    no_sample,
+    require_gradients,
+)
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner.snapshot import Snapshot
@@ -135,22 +141,21 @@ class Learner(Snapshot):
     @property
     def labels(self) -> Labels:
         """What became of samples whose labels were to come later."""
-        self._settle(reads=True)
+        self._settle()
         return self._stepper.state.waiting.counts()
 
     @property
     def network(self) -> Network:
         """State net and output net, with the weights as they are now."""
-        self._settle(reads=True)
+        self._settle()
         return self._stepper.parts.network
 
     @property
     def state(self) -> State:
         """Time, h, z and ω as they are now, and v where β adapts."""
-        self._settle(reads=True)
+        self._settle()
         now, names = self._stepper.state, self._stepper.parts.system.names
         carry = now.carry
-        carry.own = False
         h = trees.unflatten(carry.h, carry.spec) if carry.h else None
         z = trees.unflatten(carry.z, carry.spec) if carry.z else None
         omega = dict(zip(names, carry.omega, strict=True))
@@ -160,7 +165,7 @@ class Learner(Snapshot):
     @property
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
-        self._settle(hand_over=True, reads=True)
+        self._settle(hand_over=True)
         return self._stepper.parts.order.stored()
 
     def step(self, sample: Sample | Label) -> StepReport:
@@ -172,9 +177,11 @@ class Learner(Snapshot):
         """
         if not isinstance(sample, (Sample, Label)):
             raise no_sample(sample)
-        self._settle(hand_over=True)
+        if self._blocks is not None:
+            self._settle(hand_over=True)
+        if torch.is_inference_mode_enabled():
+            require_gradients()
         stepper = self._stepper
-        stepper.parts.check_network()
         return stepper.take_label(sample) if isinstance(sample, Label) else stepper.take(sample)
 
     def run(
@@ -199,6 +206,7 @@ class Learner(Snapshot):
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
+        self._stepper.parts.check_network()
         size = check_chunk(chunk, bool(self._stepper.parts.devices))
         return self._reports(stream, max_steps, engine, size, resume)
 
@@ -253,8 +261,6 @@ class Learner(Snapshot):
     def _waits(self) -> int:
         return self._stepper.parts.order.pending()
 
-    @keeps_mode
-    @torch.no_grad()
     def predict(self, u: Any, tau: float | None = None) -> Any:
         """The output for `u` at the present state and weights. Nothing moves, no random number is drawn.
 
@@ -271,31 +277,6 @@ class Learner(Snapshot):
         if self._blocks is not None:
             self._blocks.forget()
         self._stepper.reset()
-
-    def _settle(self, *, hand_over: bool = False, reads: bool = False) -> None:
-        """Be whole after an interrupt, and where the last report says if the compiled engine has run ahead.
-
-        A loss, a module or a schedule may read the learner whose step calls it, which is then as before the step.
-        """
-        stepper = self._stepper
-        if stepper.repair is not None or self._blocks is not None or stepper.parts.system.slots.borrowed:
-            self._catch_up(hand_over, reads)
-
-    @keeps_mode
-    def _catch_up(self, hand_over: bool, reads: bool) -> None:
-        stepper = self._stepper
-        if stepper.repair is not None:
-            where = stepper.under_way()
-            if where == "here" and reads:
-                return
-            if where is not None:
-                by = "from within" if where == "here" else "in another thread during"
-                raise ConfigError(
-                    f"the learner was used {by} one of its own steps, which is not done yet: let the step end "
-                    "first, or use a copy of the learner that was made before"
-                )
-        stepper.make_whole()
-        super()._settle(hand_over=hand_over)
 
 
 def stepper_of(learner: Learner) -> Stepper:

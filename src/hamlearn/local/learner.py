@@ -8,7 +8,8 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hamlearn.engines.blocks.runner import BlockRunner, tell_eager
+from hamlearn._base.replay import evaluating
+from hamlearn.engines.blocks.runner import BlockRunner, warn_eager
 from hamlearn.engines.fused import FusedRunner, fit, unavailable
 from hamlearn.engines.looped import TickRunner
 from hamlearn.engines.setting import check_chunk, no_sample, require_gradients
@@ -26,7 +27,6 @@ from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.orders.local.unaligned import Unaligned
 from hamlearn.orders.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
-from hamlearn.state.replay import evaluating
 from hamlearn.streams.reader import Reader
 
 
@@ -208,7 +208,7 @@ class LocalLearner(LocalSnapshot):
         except UnsupportedError as error:
             if not self._told:
                 self._told = True
-                tell_eager(error, frames=3)
+                warn_eager(error, frames=3)
         return self._blocks
 
     def _fuses(self) -> bool:

@@ -14,13 +14,14 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from hamlearn._base.interrupts import defer_sigint
 from hamlearn._base.torch_private import aten as private_aten
 from hamlearn._base.torch_private import decompositions
 from hamlearn._base.torch_private import traced as traced_by_pytorch
 from hamlearn.loops.operations import known
 from hamlearn.loops.outlines import Traced, traced
 from hamlearn.loops.purifying import purified, unpurifiable, writes
-from hamlearn.loops.tracing_lock import defer_sigint, tracing_lock
+from hamlearn.loops.tracing_lock import tracing_lock
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten

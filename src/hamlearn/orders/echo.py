@@ -17,7 +17,7 @@ from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.orders.system import Instant, Order, Outcome, System
 from hamlearn.rates import Rates
-from hamlearn.sample import Sample
+from hamlearn.sample import Sample, reported
 from hamlearn.state.carry import Carry
 from hamlearn.state.tokens import Rerun, Token, pack, unpack
 from hamlearn.theory.derivatives import instantaneous_loss, integrate_costate, vjp
@@ -35,6 +35,8 @@ class Echoed(Order):
     vector-Jacobian product per token. A net is evaluated a second time only where a state is rebuilt, where a
     truncation reaches back beyond the last move of the weights, and after a checkpoint was loaded.
     """
+
+    remembers = True
 
     def __init__(self, system: System, credit: Echo) -> None:
         super().__init__(system)
@@ -185,7 +187,7 @@ class Echoed(Order):
     ) -> tuple[Token, trees.Spec]:
         """One token forward, from the state `h` that it meets."""
         network, (random, buffers) = self.system.network, self.again.met()
-        with torch.enable_grad():
+        with torch.enable_grad(), self.again.on_copies(buffers):
             if not self.joined:
                 h = [leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
             h_next, spec = next_state(network, h, spec, sample.u, rates.tau)
@@ -200,9 +202,9 @@ class Echoed(Order):
                     y = network.output_net(sample.u, tree)
             else:
                 y = network.output_net(sample.u, tree)
-                L = instantaneous_loss(self.system.loss, y, sample.target)
+                L = instantaneous_loss(self.system.loss, y, sample.target, graph=True)
         drawn = self.again.drawn(random)
-        return Token(sample, rates, h, h_next, L, trees.detach(y), fresh, drawn, buffers), spec
+        return Token(sample, rates, h, h_next, L, reported(y), fresh, drawn, buffers), spec
 
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: trees.Spec) -> Token:
         with self.again.as_at(token):
@@ -243,7 +245,7 @@ class Echoed(Order):
             return 1.0
         if rates.tau != rates.stride:
             rates = self.system.hyper.at(t)
-        return 1 - rates.stride * rates.eta
+        return rates.decay
 
     def _echo_joined(self, tokens: list[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
         with_loss = [token for token in tokens if token.loss is not None]
@@ -298,7 +300,7 @@ class Echoed(Order):
         self, token: Token, z: list[Tensor], flow: list[Tensor], omega: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """One token of the echo: z, what flows on to the token before it, and ω (eq:hescbptt, eq:hesdbptt)."""
-        n, (_, stride, eta, eta_z, _, _) = len(token.h_next), token.rates
+        n, stride, eta_z = len(token.h_next), token.rates.stride, token.rates.eta_z
         seeds: list[Tensor | None] = [f - (stride * eta_z) * a for f, a in zip(flow, z, strict=True)]
         roots = list(token.h_next)
         if token.loss is not None:
@@ -306,7 +308,7 @@ class Echoed(Order):
             seeds.append(seed(token.loss, token.gain))
         grads = vjp(roots, seeds, [*token.h_next, *token.h, *self.system.theta], keep=True)
         if self.credit.dissipate == "token":
-            omega = scaled(omega, 1 - stride * eta)
+            omega = scaled(omega, token.rates.decay)
         add_(omega, grads[2 * n :], 1.0)
         return grads[:n], grads[n : 2 * n], omega
 

@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hamlearn._base.replay import devices_of
 from hamlearn._base.torch_private import tree_map_only
 from hamlearn.errors import ConfigError
 from hamlearn.orders.columns import Layer
 from hamlearn.orders.system import System
-from hamlearn.state.replay import devices_of
 from hamlearn.theory.derivatives import vjp
 
 

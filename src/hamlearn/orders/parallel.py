@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
+from hamlearn._base.replay import devices_of, drawing, generators
 from hamlearn._base.scale import Scale, add_, plus, scaled, seed
 from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.orders.system import Instant, Order, Outcome, System
+from hamlearn.sample import reported
 from hamlearn.state.carry import Carry
-from hamlearn.state.replay import devices_of, drawing, generators
 from hamlearn.theory.derivatives import coupling, instantaneous_loss, vjp
 from hamlearn.theory.transition import as_state, rate
 
@@ -65,7 +66,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
                 result = as_state(net(sample.u, tree, "state"), h_in, carry.spec)
                 dh = rate(system.network, h_in, result, tau)
             y = net(sample.u, tree, "output")
-            L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
+            L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
             loss_term = [] if L is None else [L]
             scale = [] if L is None else [seed(L, at.phi)]
             dH = vjp([*loss_term, *dh], [*scale, *_stretched(z, tau / stride)], [*h_in, *weights])
@@ -76,7 +77,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             if drive is not None and L is not None:
                 coupled, v = drive.coupled(coupled, theta, at.phi), drive.followed(v, dH[n:], at.phi)
             shown = None if L is None else L.detach()
-            seen.append(Outcome([], [], [], trees.detach(y), shown, coupled, carry.spec, v=v))
+            seen.append(Outcome([], [], [], reported(y), shown, coupled, carry.spec, v=v))
         dz = [-at.s * g - at.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
         domega = scaled(dH[n:], -float(at.s))
         add_(domega, omega, -at.eta)
@@ -89,7 +90,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
         outcome.h = plus(carry.h, slope[:n], tau) if n else []
         costates = plus([*z0, *carry.omega], slope[n + m :], stride)
     outcome.z, outcome.omega = costates[:n], costates[n:]
-    outcome.learned, outcome.own = sample.target is not None, True
+    outcome.learned = sample.target is not None
     outcome.dtheta = slope[n : n + m]
     return outcome
 

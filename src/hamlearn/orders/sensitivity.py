@@ -9,14 +9,15 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.scale import Scale, add_, plus, scaled
+from hamlearn._base.scale import Scale, add_some_, plus, scaled
 from hamlearn.credit import Sensitivity
 from hamlearn.errors import ConfigError
 from hamlearn.orders.columns import Layer, Local, cells_of, layers_of
 from hamlearn.orders.independence import require_independent
 from hamlearn.orders.system import Instant, Order, Outcome, System
+from hamlearn.sample import reported
 from hamlearn.state.carry import Carry
-from hamlearn.theory.derivatives import instantaneous_loss, vjp
+from hamlearn.theory.derivatives import instantaneous_loss, partials, vjp
 
 
 class Sensitive(Order):
@@ -76,24 +77,24 @@ class Sensitive(Order):
         with torch.set_grad_enabled(sample.target is not None):
             points = [leaf.detach().requires_grad_(sample.target is not None) for leaf in read]
             y = system.network.output_net(sample.u, trees.unflatten(points, carry.spec))
-            L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
-        decay, gain, drive = 1 - rates.stride * rates.eta, rates.stride * rates.phi, system.drive
+            L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+        decay, gain, drive = rates.decay, rates.stride * rates.phi, system.drive
         omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
         z = [torch.zeros_like(leaf) for leaf in read]
         if L is not None:
-            theta_y = [system.theta[index] for index in system.in_output]
-            dL = vjp([L], [None], [*points, *theta_y])
-            z = self._downward(layers, carry.h, h_next, scaled(dL[: len(points)], gain), rates.tau)
+            # By all weights, also those of the cells: the loss or the output net may read them directly.
+            dL = partials([L], [None], [*points, *system.theta])
+            dL_dh = [torch.zeros_like(p) if g is None else g for p, g in zip(points, dL, strict=False)]
+            z = self._downward(layers, carry.h, h_next, scaled(dL_dh, gain), rates.tau)
             with torch.no_grad():
                 self._gather(layers, omega, z, along)
-            if theta_y:
-                add_([omega[index] for index in system.in_output], dL[len(points) :], gain)
-        y, learned = trees.detach(y), L is not None
+            add_some_(omega, dL[len(points) :], gain)
+        y, learned = reported(y), L is not None
         loss, coupled, v = None if L is None else L.detach(), None, carry.v
         if drive is not None:
             omega, v = drive.gather(carry.omega, v, omega, system.theta, decay, gain, learned=learned)
             coupled = drive.coupled(None, system.theta, rates.phi) if learned else None
-        outcome = Outcome(h_next, z, omega, y, loss, coupled, carry.spec, learned=learned, own=True, v=v, E=E)
+        outcome = Outcome(h_next, z, omega, y, loss, coupled, carry.spec, learned=learned, v=v, E=E)
         if self.parallel:
             outcome.dtheta = system.velocity.rates(carry.omega, now.t, system.theta, carry.v, now.updates)
         return outcome

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.scale import Scale, add_, scaled
+from hamlearn._base.scale import Scale, add_some_, scaled
 from hamlearn.credit import Credit
-from hamlearn.orders.system import Instant, Order, Outcome, Pending, System
+from hamlearn.orders.system import Instant, Integration, Order, Outcome, System
 from hamlearn.rates import Rates
-from hamlearn.sample import Sample
+from hamlearn.sample import Sample, reported
 from hamlearn.state.carry import Carry
-from hamlearn.theory.derivatives import coupling, forgets, instantaneous_loss, integrate_costate, vjp
-from hamlearn.theory.slopes import Slopes
+from hamlearn.theory.derivatives import coupling, instantaneous_loss, integrate_costate, partials, vjp
 from hamlearn.theory.transition import as_state, end_points, next_state, rate
 
 
@@ -50,13 +49,11 @@ class Sequential(Order):
 def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
     with _gradients(sample.target is not None):
         y = system.network.output_net(sample.u, None)
-        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
-    slopes = Slopes(L, system.theta, system.wide) if system.wide and L is not None else None
-    grads = None if L is None else vjp([L], [None], system.theta)
-    decay, gain = 1 - rates.stride * rates.eta, -rates.s * rates.stride * rates.phi
-    outcome = Outcome([], [], [], trees.detach(y), _detached(L), None, learned=L is not None)
-    _integrate(system, carry, grads, decay, gain, rates.phi, outcome, slopes)
-    return outcome
+        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+    dL = None if L is None else vjp([L], [None], system.theta)
+    decay, gain = rates.decay, -rates.s * rates.stride * rates.phi
+    outcome = Outcome([], [], carry.omega, reported(y), _reported(L), None, learned=L is not None)
+    return _integrate(system, carry, dL, decay, gain, rates.phi, outcome)
 
 
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
@@ -65,24 +62,18 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         if sample.target is not None:
             h_next = end_points(h_next)
         y = system.network.output_net(sample.u, trees.unflatten(h_next, spec))
-        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
-    decay, gain = 1 - rates.stride * rates.eta, rates.stride * rates.phi
-    slopes: Slopes | None = None
+        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+    gain = rates.stride * rates.phi
     if L is None:
         z, dL = [torch.zeros_like(leaf) for leaf in h_next], None
     else:
-        slopes = Slopes(L, system.theta, system.wide) if system.wide else None
         grads = vjp([L], [None], [*h_next, *system.theta])
         z, dL = grads[: len(h_next)], grads[len(h_next) :]
         if isinstance(gain, Tensor) or gain != 1.0:
             z = scaled(z, gain)
-        elif forgets(decay):
-            # One gradient may serve z and ω alike: ω is made anew only where something of it is left.
-            z = [leaf.clone() for leaf in z]
     h = [leaf.detach() for leaf in h_next]
-    outcome = Outcome(h, z, [], trees.detach(y), _detached(L), None, spec, learned=L is not None)
-    _integrate(system, carry, dL, decay, gain, rates.phi, outcome, slopes)
-    return outcome
+    outcome = Outcome(h, z, carry.omega, reported(y), _reported(L), None, spec, learned=L is not None)
+    return _integrate(system, carry, dL, rates.decay, gain, rates.phi, outcome)
 
 
 def _integrate(
@@ -93,38 +84,22 @@ def _integrate(
     gain: Scale,
     phi: Scale,
     outcome: Outcome,
-    slopes: Slopes | None,
-) -> None:
-    """ω⁺ = decay·ω + gain·∂L/∂θ; for large weights it is only noted down, where ω may move in place."""
-    outcome.own = not forgets(decay)
+) -> Outcome:
+    """ω⁺ = decay·ω + gain·∂L/∂θ; if weights are large, the engine does it in place."""
     if system.drive is not None:
         outcome.omega, outcome.v = system.drive.enter(carry.omega, carry.v, dL, system.theta, decay, gain)
         if dL is not None:
             outcome.coupling = system.drive.coupled(None, system.theta, phi)
-        return
-    if isinstance(decay, Tensor) or isinstance(gain, Tensor) or not outcome.own:
+    elif system.large and isinstance(decay, float) and isinstance(gain, float):
+        outcome.integration = Integration(dL, decay, gain)
+    else:
         outcome.omega = integrate_costate(carry.omega, dL, decay, gain)
-        if slopes is not None and not outcome.own and not isinstance(gain, Tensor):
-            # Nothing of the old ω is left: the gradient and its gain are all of it.
-            outcome.sizes = {index: abs(gain) * bound for index, bound in slopes.bounds().items()}
-        return
-    if not (carry.own and system.large):
-        outcome.omega = integrate_costate(carry.omega, dL, decay, gain)
-        return
-    outcome.omega = list(carry.omega)
-    some = None if dL is None else [dL[index] for index in system.small]
-    moved = integrate_costate([carry.omega[index] for index in system.small], some, decay, gain)
-    for index, omega in zip(system.small, moved, strict=True):
-        outcome.omega[index] = omega
-    for index in system.large:
-        outcome.pending[index] = Pending(None if dL is None else dL[index], decay, gain)
-    if slopes is not None:
-        outcome.sizes = slopes.bounds()
+    return outcome
 
 
 def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor]) -> Outcome:
-    tau, stride, eta, eta_z, phi, s = rates
-    network = system.network
+    tau, stride, eta_z, phi, s = rates.tau, rates.stride, rates.eta_z, rates.phi, rates.s
+    network, theta = system.network, system.theta
     with torch.enable_grad():
         h = [leaf.detach().requires_grad_() for leaf in carry.h]
         spec = carry.spec
@@ -133,35 +108,30 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
         h1 = [r.detach() if is_next else a.detach() + tau * r.detach() for a, r in zip(h, result, strict=True)]
         h_next = [leaf.requires_grad_() for leaf in h1]
         y = network.output_net(sample.u, trees.unflatten(h_next, spec))
-        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target)
-    theta_h = [system.theta[i] for i in system.in_state]
-    theta_y = [system.theta[i] for i in system.in_output]
-    dL = [] if L is None else vjp([L], [None], [*h_next, *theta_y])
+        L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+    # By all weights, also those of the state net: the loss or the output net may read them directly.
+    dL = [] if L is None else partials([L], [None], [*h_next, *theta])
     zJ = vjp(result, z0, h, keep=True)
-    # Per unit of τ, f_h is the result itself, or (result − h)/τ where the net returns the next state.
+    # Per unit of τ, f_h is the result itself, or (result − h)/τ if the net returns the next state.
     unit = 1.0 if is_next else tau
     z = []
     for i, (z_i, zJ_i) in enumerate(zip(z0, zJ, strict=True)):
         flow = (zJ_i - z_i) if is_next else tau * zJ_i
-        if L is not None:
-            flow = flow + (stride * phi) * dL[i]
+        own = dL[i] if L is not None else None
+        if own is not None:
+            flow = flow + (stride * phi) * own
         z.append((1 - stride * eta_z) * z_i - s * flow)
-    drive, decay, gain, learned, v = system.drive, 1 - stride * eta, -s * stride * phi, L is not None, carry.v
+    drive, decay, gain, learned, v = system.drive, rates.decay, -s * stride * phi, L is not None, carry.v
     omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
-    _add_at(omega, system.in_state, vjp(result, z, theta_h), -s * unit)
+    add_some_(omega, partials(result, z, theta), -s * unit)
     if L is not None:
-        _add_at(omega, system.in_output, dL[len(h_next) :], gain)
+        add_some_(omega, dL[len(h_next) :], gain)
     coupled: Tensor | None = coupling(z0, rate(network, h, result, tau))
     if drive is not None:
-        omega, v = drive.gather(carry.omega, v, omega, system.theta, decay, gain, learned=learned)
-        coupled = drive.coupled(coupled, system.theta, phi) if learned else coupled
+        omega, v = drive.gather(carry.omega, v, omega, theta, decay, gain, learned=learned)
+        coupled = drive.coupled(coupled, theta, phi) if learned else coupled
     h1 = [leaf.detach() for leaf in h1]
-    return Outcome(h1, z, omega, trees.detach(y), _detached(L), coupled, spec, learned=learned, own=True, v=v)
-
-
-def _add_at(omega: list[Tensor], indices: list[int], grads: list[Tensor], gain: Scale) -> None:
-    if indices:
-        add_([omega[i] for i in indices], grads, gain)
+    return Outcome(h1, z, omega, reported(y), _reported(L), coupled, spec, learned=learned, v=v)
 
 
 def _gradients(needed: bool) -> AbstractContextManager[Any]:
@@ -172,5 +142,5 @@ def _gradients(needed: bool) -> AbstractContextManager[Any]:
 _AS_IT_IS = nullcontext()
 
 
-def _detached(L: Tensor | None) -> Tensor | None:
-    return None if L is None else L.detach()
+def _reported(L: Tensor | None) -> Tensor | None:
+    return None if L is None else reported(L)

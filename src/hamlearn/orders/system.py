@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from hamlearn._base import trees
@@ -22,78 +22,87 @@ from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 from hamlearn.theory.derivatives import Loss, integrate_costate
 from hamlearn.theory.drive import Drive
-from hamlearn.theory.slopes import WIDE
 from hamlearn.theory.transition import first_state
 from hamlearn.theory.velocity import Velocity
 
 LARGE = 1 << 15
-"""From this many entries on, passing over a weight costs more than asking whether it can overflow."""
+"""Numbers of a weight from which on a copy of it costs more than a step should."""
 
 
 class System:
-    """A network, a loss and hyper-parameters, with the learnable weights laid out as flat lists."""
+    """A network, a loss and hyper-parameters, with the learnable weights laid out as flat lists.
+
+    Attributes:
+        names: Names of the learnable weights.
+        theta: The learnable weights, in the same order.
+        large: Whether some weight is so large that weights and costates should move in place.
+        velocity: θ̇ = −β⊙ω.
+        drive: What drives ω besides the loss; `None` if nothing does.
+    """
 
     def __init__(self, network: Network, loss: Loss, hyper: Hyper) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
-        if not named:
-            raise ConfigError(
-                "the network has no parameter that requires grad, so there is nothing to learn: "
-                "call requires_grad_() on those that should"
-            )
-        for name, weight in named:
-            if is_lazy(weight):
-                raise ConfigError(f"the parameter {name!r} has no shape yet: call the module on an input first")
-            if any(size > 1 and not stride for size, stride in zip(weight.shape, weight.stride(), strict=True)):
-                raise ConfigError(
-                    f"the parameter {name!r} is an expanded tensor, one number in several places, which cannot "
-                    "move: make it of a clone()"
-                )
+        _require_learnable(network, named)
         self.network = network
         self.loss = loss
         self.hyper = hyper
         self.slots = Slots(network)
         self.names = [name for name, _ in named]
         self.theta: list[Tensor] = [weight for _, weight in named]
-        # Weights that are views of one memory may share its version as well, by which late moves keep count.
-        memories = Counter(weight.untyped_storage().data_ptr() for weight in self.theta)
-        self.large = [
-            index
-            for index, weight in enumerate(self.theta)
-            if weight.numel() >= LARGE and memories[weight.untyped_storage().data_ptr()] == 1
-        ]
-        self.wide = [index for index in self.large if _is_wide(self.theta[index])]
-        self.small = [index for index in range(len(self.theta)) if index not in self.large]
+        self.large = any(weight.numel() >= LARGE for weight in self.theta)
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
         self.drive = Drive.of(hyper)
-        # Tied weights stand under one name but may serve both nets, hence by identity and not by name.
-        self.in_state = self._used_by(network.state)
-        self.in_output = self._used_by(network.output)
-        if network.shows_through_state:
-            self.in_output = sorted({*self.in_output, *self.in_state})
 
     def by_name(self, theta: list[Tensor]) -> dict[str, Tensor]:
         """Tensors in the place of the weights, as the network names them."""
         return dict(zip(self.names, theta, strict=True))
 
-    def _used_by(self, net: Any) -> list[int]:
-        used = {id(weight) for weight in net.parameters()} if isinstance(net, torch.nn.Module) else set()
-        return [index for index, weight in enumerate(self.theta) if id(weight) in used]
+
+def _require_learnable(network: nn.Module, named: list[tuple[str, nn.Parameter]]) -> None:
+    """Raise `ConfigError` if the network has nothing to learn, or holds its weights in a way that cannot move."""
+    for name, module in network.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            raise ConfigError(
+                f"{name!r} is a DistributedDataParallel, which averages gradients in .grad, and a learner keeps "
+                "none there: give its .module, and use hl.distributed for several processes"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"{name!r} is a scripted module, whose weights cannot be exchanged: give the module it was made of"
+            )
+    if not named:
+        raise ConfigError(
+            "the network has no parameter that requires grad, so there is nothing to learn: "
+            "call requires_grad_() on those that should"
+        )
+    memories = {w.untyped_storage().data_ptr(): name for name, w in named if not is_lazy(w) and w.numel()}
+    for name, weight in named:
+        if is_lazy(weight):
+            raise ConfigError(f"the parameter {name!r} has no shape yet: call the module on an input first")
+        if any(size > 1 and not stride for size, stride in zip(weight.shape, weight.stride(), strict=True)):
+            raise ConfigError(
+                f"the parameter {name!r} is an expanded tensor, one number in several places, which cannot "
+                "move: make it of a clone()"
+            )
+    for name, buffer in network.named_buffers():
+        owner = memories.get(buffer.untyped_storage().data_ptr()) if buffer.numel() else None
+        if owner is not None:
+            raise ConfigError(
+                f"the buffer {name!r} shares memory with the parameter {owner!r}, so a step would change "
+                "both at once: register a copy of it"
+            )
 
 
-def _is_wide(weight: Tensor) -> bool:
-    return weight.numel() >= WIDE and weight.is_cpu and weight.dtype in (torch.float32, torch.float64)
+class Integration(NamedTuple):
+    """ω⁺ = decay·ω + gain·∂H/∂θ, still to be computed, so that large costates can move in place."""
 
-
-class Pending(NamedTuple):
-    """A large costate that waits: ω⁺ = decay·ω + gain·∂H/∂θ, to be done in place once nothing can be refused."""
-
-    grad: Tensor | None
+    dH: list[Tensor] | None  # noqa: N815
     decay: float
     gain: float
 
-    def after(self, omega: Tensor) -> Tensor:
-        """ω⁺, in memory of its own."""
-        return integrate_costate([omega], None if self.grad is None else [self.grad], self.decay, self.gain)[0]
+    def after(self, omega: list[Tensor]) -> list[Tensor]:
+        """ω⁺ in memory of its own."""
+        return integrate_costate(omega, self.dH, self.decay, self.gain)
 
 
 @dataclass(slots=True)
@@ -103,20 +112,17 @@ class Outcome:
     Attributes:
         h: New state.
         z: New costate of the state.
-        omega: New costate of the weights.
+        omega: New costate of the weights; the old one if `integration` is given.
         y: Output.
         loss: L(y, target), if there was a target.
-        coupling: ⟨z, f_h⟩ with the costate that the step began with, and the penalty of the weights where H has
+        coupling: ⟨z, f_h⟩ with the costate that the step began with, and the penalty of the weights if H has
             one; `None` stands for 0.
         spec: Structure of h and z.
-        dtheta: θ̇; `None` where it is −β⊙ω of the new ω.
-        theta: θ⁺, where the order moves the weights itself, as it does if a step has several ticks.
+        dtheta: θ̇; `None` if it is −β⊙ω of the new ω.
+        theta: θ⁺, if the order moves the weights itself, as it does if a step has several ticks.
         moves: Whether the weights move at this step.
         learned: Whether a loss enters the move.
-        own: Whether the memory of the new ω was made for it alone.
-        pending: By index, what costates that are still the old ones have to take in.
-        sizes: By index, what the norm of a pending gradient is at most, or of ω where nothing is pending; only of
-            weights of which that is known.
+        integration: How ω becomes the new one, if the engine is to do that.
         v: What an adaptive β follows from here on.
         E: New sensitivities.
     """
@@ -132,18 +138,27 @@ class Outcome:
     theta: list[Tensor] | None = None
     moves: bool = True
     learned: bool = True
-    own: bool = False
-    pending: dict[int, Pending] = field(default_factory=dict)
-    sizes: dict[int, float] = field(default_factory=dict)
+    integration: Integration | None = None
     v: list[Tensor] = field(default_factory=list)
     E: list[Tensor] = field(default_factory=list)
+
+    def complete(self) -> Outcome:
+        """The same with the new ω, in memory of its own."""
+        if self.integration is not None:
+            self.omega, self.integration = self.integration.after(self.omega), None
+        return self
 
 
 @dataclass(slots=True)
 class Instant:
-    """When a step happens: its sample, time, rates, and whether no loss has entered the weights yet.
+    """When a step happens: its sample, time and rates.
 
     Attributes:
+        sample: What is taken.
+        t: Time before the step.
+        rates: τ, η, φ and s of the step.
+        first: Whether no loss has entered the weights yet.
+        fresh: Whether the sample begins a sequence.
         updates: How many updates a loss has entered before.
     """
 
@@ -161,7 +176,10 @@ class Order(ABC):
     The learner looks at the outcome and, if it accepts it, moves the weights and calls `accept`.
     """
 
-    needs_h = True
+    needs_h: bool = True
+    """Whether a step reads the state that it meets."""
+    remembers: ClassVar[bool] = False
+    """Whether the order keeps a memory of its own from step to step, which `accept` adds to."""
 
     def __init__(self, system: System) -> None:
         self.system = system

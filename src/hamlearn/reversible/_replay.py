@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn.state.replay import Buffers
+from hamlearn._base.replay import Buffers
 
 
 class Replay:

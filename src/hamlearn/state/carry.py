@@ -1,4 +1,4 @@
-"""What a step starts from, and the next one after it."""
+"""The carry: all that goes from one step to the next, but for the weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ class Carry:
     """What a step starts from: h and z as flat lists (empty without a state net), and ω.
 
     Attributes:
-        own: Whether nobody else holds the memory of ω, so that large costates may move in place.
         v: What an adaptive β follows, one tensor per weight; empty where β does not adapt. It lives as long as ω.
         E: Sensitivities ∂h/∂θh as the order lays them out; empty for credits without. They live as long as h.
     """
@@ -24,15 +23,14 @@ class Carry:
     z: list[Tensor]
     omega: list[Tensor]
     spec: trees.Spec
-    own: bool = False
     v: list[Tensor] = field(default_factory=list)
     E: list[Tensor] = field(default_factory=list)
 
     def copy(self) -> Carry:
-        """The same, in memory of its own: whoever has been shown a state may write to it."""
+        """The same, in memory of its own."""
         h, z, omega, v, E = ([x.clone() for x in part] for part in (self.h, self.z, self.omega, self.v, self.E))
-        return Carry(h, z, omega, self.spec, False, v, E)
+        return Carry(h, z, omega, self.spec, v, E)
 
     def anew(self, h: list[Tensor], spec: trees.Spec, E: list[Tensor]) -> Carry:
-        """The same, where a sequence begins with the state `h`."""
-        return Carry(h, [torch.zeros_like(leaf) for leaf in h], self.omega, spec, False, self.v, E)
+        """The same at the start of a sequence, whose first state is `h`."""
+        return Carry(h, [torch.zeros_like(leaf) for leaf in h], self.omega, spec, self.v, E)

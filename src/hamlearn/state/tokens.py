@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.claims import Tensors, entries, flag, generator_state, number, record, shown
+from hamlearn._base.replay import devices_of, drawing, generators, same_generators
 from hamlearn._base.slots import Slots
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
 from hamlearn.state.described import build, describe
-from hamlearn.state.replay import devices_of, drawing, generators, same_generators
 
 
 @dataclass(slots=True)
@@ -129,6 +129,22 @@ class Rerun:
         buffers = self.slots.present()
         return generators(self.devices), [buffer.clone() for buffer in buffers]
 
+    @contextmanager
+    def on_copies(self, buffers: list[Tensor]) -> Iterator[None]:
+        """Within, the network works on copies of its buffers; afterwards its own have the values of the copies.
+
+        The graph of a token keeps the buffers that it was computed with, which the next token changes.
+        """
+        if not buffers:
+            yield
+            return
+        copies = [buffer.clone() for buffer in buffers]
+        with self.slots.exchanged(dict(zip(self.slots.buffers, copies, strict=True))):
+            yield
+            left = self.slots.present()
+        for own, new in zip(self.slots.present(), left, strict=True):
+            own.data.copy_(new.detach())
+
     def drawn(self, before: list[Tensor]) -> list[Tensor]:
         """`before` again if anything has been drawn since, else nothing."""
         return [] if same_generators(before, generators(self.devices)) else before
@@ -138,7 +154,7 @@ class Rerun:
         """Within, generators and buffers are as the token met them; afterwards, they are as they were before."""
         before = self.slots.present()
         held = [buffer.clone() for buffer in (token.buffers or before)]
-        with self.slots.holding(held):
+        with self.slots.exchanged(dict(zip(self.slots.buffers, held, strict=True))):
             if not token.random:
                 yield
                 return

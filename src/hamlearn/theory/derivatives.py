@@ -22,16 +22,27 @@ from hamlearn.errors import REFUSALS, ConfigError, HamlearnError, SampleError
 Loss = Callable[[Any, Any], Tensor]
 
 
-def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
-    """L(y, ŷ), a scalar; says what did not fit where the loss cannot be computed."""
+def instantaneous_loss(loss: Loss, y: Any, target: Any, *, graph: bool = False) -> Tensor:
+    """L(y, ŷ), a scalar.
+
+    Args:
+        loss: L.
+        y: The output.
+        target: ŷ.
+        graph: Whether the loss must have a graph, as it has unless the user's code cuts it.
+
+    Raises:
+        SampleError: If the loss cannot be computed for this target.
+        ConfigError: If it is not one number, or has no graph.
+    """
     try:
         message = _suspect(loss, y, target)
-        if message is not None:
+        if message is None:
+            L = loss(y, target)
+        else:
             with warnings.catch_warnings():
                 warnings.filterwarnings("error", message, UserWarning)
                 L = loss(y, target)
-        else:
-            L = loss(y, target)
     except (torch.OutOfMemoryError, HamlearnError):
         raise
     except (*REFUSALS, UserWarning) as error:
@@ -44,6 +55,11 @@ def instantaneous_loss(loss: Loss, y: Any, target: Any) -> Tensor:
         raise ConfigError(
             f"the loss returned {trees.describe(L)}, not one floating-point number: reduce it, for example by "
             "its mean"
+        )
+    if graph and not L.requires_grad:
+        raise ConfigError(
+            "the loss has no graph that leads to the weights: they are cut off by detach(), .item(), no_grad() or "
+            "an operation that has no derivative, such as argmax. Give a loss that PyTorch can differentiate"
         )
     return L
 
@@ -89,45 +105,43 @@ def vjp(
         >>> vjp([x * x], [None], [x])
         [tensor(6.)]
     """
+    found = partials(outputs, cotangents, inputs, keep=keep)
+    for place, gradient in enumerate(found):
+        if gradient is None:
+            found[place] = torch.zeros_like(inputs[place])
+    return found  # type: ignore[return-value]
+
+
+def partials(
+    outputs: Sequence[Tensor],
+    cotangents: Sequence[Tensor | None],
+    inputs: Sequence[Tensor],
+    *,
+    keep: bool = False,
+) -> list[Tensor | None]:
+    """The same as `vjp`, with `None` for inputs on which nothing depends."""
     live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
     if not live or not inputs:
-        return [torch.zeros_like(x) for x in inputs]
-    grads: list[Any] = list(_differentiate(live, inputs, keep))
-    for place, gradient in enumerate(grads):
-        if gradient is None or gradient.is_sparse:
-            grads[place] = _dense(gradient, inputs[place])
-    return grads
-
-
-def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient.to_dense()
-
-
-def _differentiate(
-    live: list[tuple[Tensor, Tensor | None]], inputs: Sequence[Tensor], keep: bool
-) -> Sequence[Tensor | None]:
-    roots = (live[0][0],) if len(live) == 1 else tuple([root for root, _ in live])
+        return [None] * len(inputs)
+    roots = tuple([root for root, _ in live])
     # torch.autograd.grad spends about 30 µs in Python per call, a fifth of a step of a small network, on argument
     # checks and on handing its context to device threads. On the CPU the engine runs in this thread and the
-    # arguments are ours, so it is called directly; anything else goes through the front door.
-    for root in roots:
-        if type(root) is not Tensor or not root.is_cpu:
-            seeds = [seed for _, seed in live]
-            return torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
-    ones = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
-    try:
-        found: Sequence[Tensor | None] = run_backward(
-            roots, ones, keep, False, tuple(inputs), True, accumulate_grad=False
-        )
-    except (torch.OutOfMemoryError, HamlearnError):
-        raise
-    except REFUSALS as error:
-        reason = str(error).rstrip(".")
-        raise SampleError(
-            f"the loss could not be differentiated: {reason}. Give a target of the shape and dtype that this loss "
-            "takes, and look at what your own functions do on the way back"
-        ) from error
-    return found
+    # arguments are ours, so it is called directly.
+    if all(type(root) is Tensor and root.is_cpu for root in roots):
+        seeds = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
+        try:
+            grads = run_backward(roots, seeds, keep, False, tuple(inputs), True, accumulate_grad=False)
+        except (torch.OutOfMemoryError, HamlearnError):
+            raise
+        except REFUSALS as error:
+            reason = str(error).rstrip(".")
+            raise SampleError(
+                f"the loss could not be differentiated: {reason}. Give a target of the shape and dtype that this "
+                "loss takes, and look at the backward methods of your own functions"
+            ) from error
+    else:
+        grads = torch.autograd.grad(roots, inputs, [c for _, c in live], retain_graph=keep, allow_unused=True)
+    return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
 
 
 def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:
@@ -139,7 +153,7 @@ def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale
         decay: 1 − τη.
         gain: −sτ, times whatever scale the derivatives still lack.
     """
-    if forgets(decay) and dH is not None:
+    if isinstance(decay, float) and decay == 0.0 and dH is not None:
         return dH if gain == 1.0 else scaled(dH, gain)
     new = scaled(omega, decay)
     if dH is not None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 from torch import Tensor
 
 from hamlearn._base.numbers import Scaling, Schedule, nonnegative, scheduled
 from hamlearn._base.scale import Scale, add_, plus
-from hamlearn.adaptive import Adaptive, Moments, adapt_, adapted, velocities
+from hamlearn.adaptive import Adaptive, Moments, adapted, velocities
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Beta
 
@@ -27,6 +27,8 @@ class Velocity:
     Attributes:
         resolved: β of each weight, as it was given.
         has_tensors: Whether any β is a tensor, which may be written to at any time.
+        scheduled: Whether β depends on time.
+        may_stay: Whether some weight may stay where it is, because its β is the number 0.
         adaptive: How β follows v, of which β's number, schedule or tensor is the scale then; `None` where it does
             not.
 
@@ -57,7 +59,9 @@ class Velocity:
         only = values[0] if len(groups) == 1 else None
         self._uniform = None if isinstance(only, Tensor) else only
         self.has_tensors = any(isinstance(value, Tensor) for value in values)
-        self._scheduled = [value for value in values if callable(value) and not isinstance(value, Tensor)]
+        self._schedules = [value for value in values if callable(value) and not isinstance(value, Tensor)]
+        self.scheduled = bool(self._schedules)
+        self.may_stay = self.scheduled or any(not isinstance(value, Tensor) and value == 0 for value in values)
 
     @classmethod
     def given(cls, betas: list[Tensor], theta: list[Tensor], moments: Moments | None = None) -> Velocity:
@@ -71,11 +75,6 @@ class Velocity:
         """β of each weight at time `t`; its scale, where it adapts."""
         found = {index: _at(value, t) for indices, value in self._groups for index in indices}
         return [found[index] for index in range(len(found))]
-
-    @property
-    def scheduled(self) -> bool:
-        """Whether β depends on time."""
-        return bool(self._scheduled)
 
     def rates(
         self, omega: list[Tensor], t: float, theta: Sequence[Tensor] = (), v: Sequence[Tensor] = (), k: int = 0
@@ -105,64 +104,44 @@ class Velocity:
         tau: Scale,
         v: Sequence[Tensor] = (),
         k: int = 0,
+        *,
+        dissipate: bool = True,
     ) -> list[Tensor]:
-        """θ − τβ⊙ω; a weight that stays is the very tensor that was given."""
-        if self.adaptive is not None:
-            moments, result = self._moments(k), list(theta)
-            for indices, value in self._groups:
-                beta = _at(value, t)
-                if isinstance(beta, Tensor) or beta:
-                    weights, costates, squares = _chosen(indices, theta, omega, v)
-                    found = adapted(weights, costates, squares, tau * beta, moments)
-                    for index, weight in zip(indices, found, strict=True):
-                        result[index] = weight
-            return result
-        if self._uniform is not None:
-            return plus(theta, omega, -(tau * float(_at(self._uniform, t))))
+        """θ − τβ⊙ω; a weight that stays is the very tensor that was given.
+
+        Args:
+            theta: The weights.
+            omega: Their costates.
+            t: Time, at which β is taken.
+            tau: Length of the step.
+            v: What an adaptive β follows.
+            k: Number of updates, for its corrections.
+            dissipate: Whether weights that dissipate by themselves do so in this step.
+        """
+        if self.adaptive is None and self._uniform is not None:
+            beta = _at(self._uniform, t) if callable(self._uniform) else self._uniform
+            return plus(theta, omega, -(tau * float(beta)))
         result = list(theta)
         for indices, value in self._groups:
-            beta = _at(value, t)
-            weights, costates = [theta[i] for i in indices], [omega[i] for i in indices]
-            if isinstance(beta, Tensor) and beta.dim():
+            beta, (weights, costates) = _at(value, t), _chosen(indices, theta, omega)
+            if not isinstance(beta, Tensor) and not beta:
+                continue
+            if self.adaptive is not None:
+                (squares,) = _chosen(indices, v)
+                moved = adapted(weights, costates, squares, tau * beta, self._moments(k), dissipate=dissipate)
+            elif isinstance(beta, Tensor) and beta.dim():
                 moved = plus(weights, [costate * beta.to(costate.device) for costate in costates], -tau)
                 moved = [new.to(old.dtype) for new, old in zip(moved, weights, strict=True)]
-            elif isinstance(beta, Tensor) or beta:
-                moved = plus(weights, costates, -(tau * beta))
             else:
-                continue
+                moved = plus(weights, costates, -(tau * beta))
             for index, weight in zip(indices, moved, strict=True):
                 result[index] = weight
         return result
 
-    def move(
-        self,
-        theta: list[Tensor],
-        omega: list[Tensor],
-        t: float,
-        tau: Scale,
-        but: Container[int] = (),
-        v: Sequence[Tensor] = (),
-        k: int = 0,
-        *,
-        dissipate: bool = True,
-    ) -> None:
-        """θ ← θ − τβ⊙ω in place, but not for some of them; the same numbers as `moved`."""
-        if self.adaptive is not None:
-            moments = self._moments(k)
-            for indices, value in self._groups:
-                beta = _at(value, t)
-                if isinstance(beta, Tensor) or beta:
-                    weights, costates, squares = _chosen(indices, theta, omega, v)
-                    adapt_(weights, costates, squares, tau * beta, moments, dissipate=dissipate)
-            return
-        if self._uniform is not None and not but:
-            add_(theta, omega, -(tau * float(_at(self._uniform, t))))
-            return
+    def move(self, theta: list[Tensor], omega: list[Tensor], t: float, tau: float) -> None:
+        """θ ← θ − τβ⊙ω in place, for a β that does not adapt; the same numbers as `moved`."""
         for indices, value in self._groups:
-            beta, chosen = _at(value, t), [index for index in indices if index not in but]
-            weights, costates = [theta[i] for i in chosen], [omega[i] for i in chosen]
-            if not chosen:
-                continue
+            beta, (weights, costates) = _at(value, t), _chosen(indices, theta, omega)
             if isinstance(beta, Tensor) and beta.dim():
                 add_(weights, [costate * beta.to(costate.device) for costate in costates], -tau)
             elif isinstance(beta, Tensor) or beta:
@@ -172,15 +151,9 @@ class Velocity:
         assert self.adaptive is not None
         return self.adaptive.at(k) if isinstance(self.adaptive, Adaptive) else self.adaptive
 
-    def still(self, t: float) -> list[int]:
-        """Which weights stay where they are, because their β is the number 0."""
-        if self._uniform is not None and not callable(self._uniform) and self._uniform:
-            return []
-        return [i for i, beta in enumerate(self.values(t)) if not isinstance(beta, Tensor) and not beta]
-
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""
-        for value in self._scheduled:
+        for value in self._schedules:
             nonnegative("beta", scheduled("beta", value, t), t)
 
 

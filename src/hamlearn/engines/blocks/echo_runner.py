@@ -53,8 +53,6 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
-        if not self.again:
-            self.parts.check_network()
         self._take_over()
         plan = EchoPlan(self, block)
         self.parts.usual.overshoot.look(plan.rates)
@@ -101,7 +99,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
                     if self.checks and not all_finite([*omega, *v, *moved]):
                         return _rows(passed, stepper.state.carry), stop - 1
                     foreach_copy_(system.theta, theta)
-                self._become(carry=replace(stepper.state.carry, omega=omega, own=False, v=v))
+                self._become(carry=replace(stepper.state.carry, omega=omega, v=v))
                 self._after_echo(part)
             start = stop
         return _rows(passed, stepper.state.carry), block.count

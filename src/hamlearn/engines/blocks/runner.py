@@ -10,9 +10,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from hamlearn._base.slots import put
+from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engines.blocks.reports import Ahead, BlockReport, Plan
-from hamlearn.engines.eager.commit import keeps_mode
 from hamlearn.engines.eager.stepping import Stepper
 from hamlearn.engines.recorded import Ran, UnsupportedError
 from hamlearn.errors import AuditError, HamlearnError
@@ -30,19 +29,23 @@ FEWER = 256
 class BlockRunner(ABC):
     """Takes blocks of samples by a compiled engine.
 
+    A block is taken as a whole, and its reports are handed out afterwards. Whoever asks the learner for anything
+    in between gets what the last report left: the snapshot from before the block is restored, and the samples
+    reported so far are taken once more, by the same recorded steps.
+
     Args:
         reader: Reads the stream and keeps count.
         step: Takes one sample eagerly.
-    """
 
-    shown_by = "learner.network"
-    """What to read in order to be where the last report says."""
+    Attributes:
+        ahead: The block whose reports are being handed out.
+        again: Whether a block is being taken once more.
+    """
 
     def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
         self.reader = reader
         self.step = step
         self.ahead: Ahead | None = None
-        self.repair: Callable[[], None] | None = None
         self.again = False
 
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
@@ -58,37 +61,27 @@ class BlockRunner(ABC):
                 if block is None:
                     reader.end(self.pending())
                     return
-                ahead = reason = None
-                if compiles and not alone and block.u is not None:
-                    self._recall(False)
-                    try:
-                        ahead = self.run(block)
-                    except UnsupportedError as error:
-                        self.make_whole()
-                        reason = error
+                reason = None
+                try:
+                    if compiles and not alone and block.u is not None:
+                        try:
+                            self.run(block)
+                        except UnsupportedError as error:
+                            reason = error
+                    ahead = self.ahead
+                    if ahead is not None:
+                        yield from self._rows(ahead)
+                finally:
+                    self._back()
                 if ahead is None:
                     # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
                     report = reader.counted(self.step, block.sample(0))
                     done, alone = done + 1, False
                     if reason is not None:
-                        tell_eager(reason)
+                        warn_eager(reason)
                         compiles = False
                     yield report
                     continue
-                self.ahead = ahead
-                self.repair = None
-                row = self.row
-                try:
-                    while ahead.delivered < ahead.count:
-                        ahead.delivered += 1
-                        yield row(ahead, ahead.delivered - 1)
-                        if ahead.settled:
-                            break
-                finally:
-                    self._back()
-                if not ahead.settled and ahead.count > 1:
-                    # After a block of one sample, a change holds from the next sample on as it is.
-                    tell_changes(ahead.ran, self.shown_by)
                 done += ahead.delivered
                 since += ahead.delivered
                 if ahead.asked:
@@ -100,13 +93,19 @@ class BlockRunner(ABC):
         finally:
             reader.close(turn)
 
+    def _rows(self, ahead: Ahead) -> Iterator[Any]:
+        row = self.row
+        while ahead.delivered < ahead.count and not ahead.settled:
+            ahead.delivered += 1
+            yield row(ahead, ahead.delivered - 1)
+
     def whole(
         self,
         block: Block,
         keep: Callable[[], Callable[[], None]],
         told: Callable[[list[Ahead | Any]], T],
     ) -> T:
-        """Take all samples of a block; or none, if one of them is refused or an interrupt strikes.
+        """Take all samples of a block; or none, if one of them raises or an interrupt strikes.
 
         Args:
             block: The samples.
@@ -115,38 +114,30 @@ class BlockRunner(ABC):
         """
         taken: list[Ahead | Any] = []
         start, size, alone, compiles = 0, block.count, False, True
-        undo: Callable[[], None] | None = None
         back: Callable[[], None] | None = None
         try:
             while start < block.count:
                 ahead = None
                 if compiles and not alone:
-                    self._recall(False)
                     try:
                         ahead = self.run(block.part(start, min(start + size, block.count)))
                     except UnsupportedError as error:
-                        self.make_whole()
                         compiles = False
-                        tell_eager(error)
-                if ahead is None:
-                    if undo is None and back is None:
-                        back = keep()
-                    # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
-                    taken.append(self.step(copied(block.sample(start))))
-                    start, size, alone = start + 1, FEWER, False
+                        warn_eager(error)
+                if ahead is not None:
+                    self.ahead = None
+                    back = back or ahead.undo
+                    taken.append(ahead)
+                    start, size, alone = start + ahead.count, 2 * size, ahead.stops
                     continue
-                if undo is None and back is None:
-                    undo = ahead.undo
-                self.repair = None
-                taken.append(ahead)
-                start, size, alone = start + ahead.count, 2 * size, ahead.stops
+                back = back or keep()
+                # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
+                taken.append(self.step(copied(block.sample(start))))
+                start, size, alone = start + 1, FEWER, False
             return told(taken)
         except BaseException as error:
-            self.make_whole()
-            if undo is not None:
-                self.repair = undo
-                self.make_whole()
-            elif back is not None:
+            self._back()
+            if back is not None:
                 back()
             if block.count > 1 and isinstance(error, HamlearnError):
                 error.add_note(f"This was step {start} of {block.count} of a scan(), of which none was made.")
@@ -154,53 +145,47 @@ class BlockRunner(ABC):
 
     def settle(self) -> None:
         """Bring the learner to the last report that was handed out, since somebody asks for it."""
-        self.make_whole()
         if self.ahead is not None:
             self.ahead.asked = True
             self._back()
 
     def _back(self) -> None:
+        """Be where the last report says: the snapshot, and the samples reported since once more."""
         self.count()
-        ahead = self.ahead
-        if ahead is not None and ahead.delivered < ahead.count:
-            # Interrupted within, it begins anew the next time.
-            ahead.settled = True
-            with usual_modes():
-                ahead.undo()
-                if ahead.delivered:
-                    self._recall(True)
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or ahead.delivered == ahead.count:
+            return
+        ahead.settled = True
+        with usual_modes(), defer_sigint():
+            ahead.undo()
+            if ahead.delivered:
+                with self.pinned():
                     self.run(ahead.block.part(0, ahead.delivered))
-                    self.repair = None
-        self.ahead = None
+                self.ahead = None
 
-    def _recall(self, again: bool) -> None:
-        """Say whether samples are taken once more, as they were at first, whatever has been changed since."""
-        self.again = again
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Within, a block is taken once more as it was, whatever has changed since."""
+        self.again = True
+        try:
+            yield
+        finally:
+            self.again = False
 
-    def make_whole(self) -> None:
-        """Undo a block that was interrupted before it was done."""
-        repair = self.repair
-        if repair is not None:
-            repair()
-            self.repair = None
+    @abstractmethod
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
 
-    def shorter(self, block: Block, good: int) -> Ahead | None:
+    def shorter(self, block: Block, good: int, undo: Callable[[], None]) -> Ahead | None:
         """Undo a block that went wrong after `good` of its steps, and take those; the next comes alone."""
-        self.make_whole()
+        undo()
         ahead = self.run(block.part(0, good)) if good else None
         if ahead is not None:
             ahead.stops = True
         return ahead
 
-    @abstractmethod
-    def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well, at once; `None` where its first sample does not.
-
-        Until the caller has noted down what it answers, `repair` undoes it.
-        """
-
     def pending(self) -> int:
-        """How many tokens wait for the end of their sequence; none where every sample is learned from at once."""
+        """How many tokens wait for the end of their sequence; none if every sample is learned from at once."""
         return 0
 
     def row(self, ahead: Ahead, index: int) -> Any:
@@ -214,7 +199,7 @@ class BlockRunner(ABC):
         """Drop what this runner keeps for itself."""
 
     def recompile(self) -> None:
-        """Record the step again at the next block; what is not recorded has nothing to forget."""
+        """Record the step again at the next block."""
 
     def count(self) -> None:
         """Tell the reader how many samples have been taken, as far as reports have been handed out."""
@@ -231,36 +216,51 @@ class PlannedRunner(BlockRunner, Generic[P]):
 
     engine: Any
 
-    def _recall(self, again: bool) -> None:
-        self.again = again
-        self.engine.steps.pin(again)
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Within, a block is taken once more, by the recorded steps that took it."""
+        self.engine.steps.pin(True)
+        try:
+            with super().pinned():
+                yield
+        finally:
+            self.engine.steps.pin(False)
+
+    def run(self, block: Block) -> Ahead | None:
+        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
+        if not self.again:
+            self.engine.steps.pin(False)
+        plan = self.plan(block)
+        if plan is None or plan.count == 0:
+            return None
+        block, undo, mode = block.part(0, plan.count), self.undo(), torch.is_grad_enabled()
+        try:
+            with defer_sigint():
+                good = 0
+                try:
+                    ran, good = self.take(block, plan, undo)
+                except (UnsupportedError, AuditError):
+                    raise
+                except HamlearnError:
+                    good = 0
+                if good == block.count:
+                    self.accept(block, plan, ran)
+                    self.ahead = Ahead(block, plan, ran, undo, self.reader.progress)
+        except BaseException:
+            self.ahead = None
+            undo()
+            raise
+        finally:
+            torch.set_grad_enabled(mode)
+        return self.ahead if good == block.count else self.shorter(block, good, undo)
 
     def recompile(self) -> None:
         """Record the step again at the next block."""
         self.engine.steps.clear()
 
-    @keeps_mode
-    def run(self, block: Block) -> Ahead | None:
-        """Take as much of the block as goes well, at once; `None` where its first sample does not."""
-        plan = self.plan(block)
-        if plan is None or plan.count == 0:
-            return None
-        block = block.part(0, plan.count)
-        self.repair = undo = self.undo()
-        try:
-            ran, good = self.take(block, plan, undo)
-        except AuditError:
-            raise
-        except HamlearnError:
-            good = 0
-        if good < block.count:
-            return self.shorter(block, good)
-        self.accept(block, plan, ran)
-        return Ahead(block, plan, ran, undo, self.reader.progress)
-
     @abstractmethod
     def plan(self, block: Block) -> P | None:
-        """Times and rates of its steps; `None` where they cannot be taken at once yet."""
+        """Times and rates of its steps; `None` if they cannot be taken at once yet."""
 
     @abstractmethod
     def undo(self) -> Callable[[], None]:
@@ -268,7 +268,7 @@ class PlannedRunner(BlockRunner, Generic[P]):
 
     @abstractmethod
     def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[Ran, int]:
-        """Make the steps, and tell how many of them went well from the first one on."""
+        """Make the steps, and say how many of them went well from the first one on."""
 
     @abstractmethod
     def accept(self, block: Block, plan: P, ran: Ran) -> None:
@@ -287,39 +287,20 @@ def usual_modes() -> Iterator[None]:
         yield
 
 
-def tell_eager(reason: object, frames: int = 1) -> None:
-    """Say why steps are made one by one, to whoever asked for them: `frames` above the caller."""
+def warn_eager(reason: object, frames: int = 1) -> None:
+    """Warn that steps are made one by one, and why; the warning points `frames` above the caller."""
     text = f"engine='compiled' falls back to the eager engine: {reason}"
     warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
 
 
-def tell_changes(ran: Ran, whole: str) -> None:
-    """Say what the recording of a block has read that changed while its reports were read.
-
-    Args:
-        ran: The block.
-        whole: What to read in order to be where the last report says.
-    """
-    changed = ran.guards.changed()
-    if changed is not None:
-        warnings.warn(
-            f"{changed} changed while the reports of a block were read: with engine='compiled' the change "
-            f"holds from the next block on. Read {whole} before you change it, or use engine='eager', to have it "
-            "hold from the next sample on",
-            RuntimeWarning,
-            stacklevel=3,
-        )
-
-
 def undo_of(stepper: Stepper) -> Undo:
     """What puts a learner back to where it is."""
-    slots = stepper.parts.system.slots
-    state = stepper.state._replace(carry=stepper.state.carry.copy())
-    buffers = slots.held()
+    state, system = stepper.state, stepper.parts.system
+    if system.large:
+        # Only large costates are ever written to in place.
+        state = state._replace(carry=state.carry.copy())
 
     def put_back() -> None:
         stepper.state = state
-        # A step that was taken by itself may have put other tensors there.
-        put(buffers)
 
-    return Undo([*stepper.parts.system.theta, *slots.present()], put_back)
+    return Undo([*system.theta, *system.slots.present()], put_back)

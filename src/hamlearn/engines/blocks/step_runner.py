@@ -47,8 +47,6 @@ class StepRunner(PlannedRunner["StepPlan"]):
     def plan(self, block: Block) -> StepPlan:
         """Rates and β of its steps."""
         require_moving([self.parts])
-        if not self.again:
-            self.parts.check_network()
         parts = self.parts
         plan = StepPlan(parts.system, parts.choices.order, parts.timed, self.stepper.state, block)
         self.parts.usual.overshoot.look(plan.each_rates())

@@ -7,19 +7,16 @@ from typing import Any
 import torch
 
 from hamlearn._base import trees
-from hamlearn._base.slots import Slots
-from hamlearn.engines.eager.moves import Moves
+from hamlearn._base.replay import Buffers, devices_of
 from hamlearn.engines.setting import Choices, make_order, require_gradients
-from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.network import Network
 from hamlearn.orders.system import System
+from hamlearn.rates import UsualRates
 from hamlearn.state.carry import Carry
 from hamlearn.state.labels import Waiting
 from hamlearn.state.learner_state import LearnerState
-from hamlearn.state.replay import devices_of
 from hamlearn.theory.derivatives import Loss
-from hamlearn.theory.usual_rates import UsualRates
 
 
 class LearnerParts:
@@ -34,19 +31,19 @@ class LearnerParts:
     Attributes:
         system: Network, loss and hyper-parameters, with the weights as a list.
         order: The order of the updates.
-        moves: How the weights move.
         stateful: Whether there is a state net.
         usual: τ, η, φ and s of a step.
-        devices: Graphics cards that hold weights.
+        buffers: The buffers of the network.
+        devices: GPUs that hold weights.
     """
 
     def __init__(self, network: Network, loss: Loss, hyper: Hyper, choices: Choices) -> None:
         self.network, self.hyper, self.choices = network, hyper, choices
         self.system = System(network, loss, hyper)
         self.order = make_order(self.system, choices)
-        self.moves = Moves(self.system)
         self.stateful = network.state is not None
         self.usual = UsualRates(hyper)
+        self.buffers = Buffers(network.modules())
         self.devices = devices_of(network.parameters())
 
     @property
@@ -58,17 +55,17 @@ class LearnerParts:
         """Before the first sample: ω is zero, and `late` samples may wait for their labels."""
         omega = [torch.zeros_like(weight, requires_grad=False) for weight in self.system.theta]
         v = [torch.zeros_like(leaf) for leaf in omega] if self.system.velocity.adaptive is not None else []
-        return LearnerState(Carry([], [], omega, None, own=True, v=v), 0.0, 0, True, Waiting(late))
+        return LearnerState(Carry([], [], omega, None, v=v), 0.0, 0, True, Waiting(late))
 
     def anew(self, carry: Carry, u: Any) -> Carry:
-        """The same, where a sequence begins with the state that the network has for the input `u`."""
+        """The same at the start of a sequence, with the state that the network has for the input `u`."""
         if not self.stateful:
             return carry
-        h, spec = trees.flatten(self.network.initial_state(u))
+        h, spec = trees.flatten(trees.copied(self.network.initial_state(u)))
         return carry.anew(h, spec, self.order.first(h, spec))
 
     def met(self, state: LearnerState, u: Any) -> Carry:
-        """What the sample with the input `u` meets: h0, where it begins a sequence or no state is there yet."""
+        """What the sample with the input `u` meets: h0, if it begins a sequence or no state is there yet."""
         carry = state.carry
         if not self.stateful or (carry.h and not state.fresh):
             return carry
@@ -78,12 +75,6 @@ class LearnerParts:
         return start
 
     def check_network(self) -> None:
-        """Raise where the network is another than the learner was made with, or nothing can be learned."""
+        """Raise if the network is not the one that the learner was made with, or nothing can be learned."""
         require_gradients()
-        slots = self.system.slots
-        if slots.same():
-            return
-        changed = slots.changed_weight(Slots(self.network))
-        if changed is not None:
-            raise ConfigError(changed)
-        slots.refresh()
+        self.system.slots.require_same()

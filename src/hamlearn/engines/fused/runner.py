@@ -35,8 +35,6 @@ class FusedRunner(BlockRunner):
         step: Takes one sample eagerly.
     """
 
-    shown_by = "learner.module"
-
     def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
         self.ticker = ticker
@@ -72,8 +70,8 @@ class FusedRunner(BlockRunner):
         lag = self._lag()
         pace = FusedPace(ticker, block, self._hold, lag, self.number, flights, self.fresh, rows)
         if pace.count < block.count:
-            return self.shorter(block, pace.count)
-        self.repair = undo = self._undo(ticks)
+            return self.shorter(block, pace.count, lambda: None)
+        undo = self._undo(ticks)
         ran = self._run(ticks, pace, u)
         good = block.count
         if ticker.on_nonfinite != "ignore":
@@ -86,7 +84,7 @@ class FusedRunner(BlockRunner):
                 # A costate is looked at in the tick after the one that it was made in.
                 good = max(0, int(first[0]) - 1) // self._hold
         if good < block.count:
-            return self.shorter(block, good)
+            return self.shorter(block, good, undo)
         self.number += len(pace.rows)
         horizon = 0 if lag is None else self._engine.schedule.horizon
         self.flights = {n: entry for n, entry in flights.items() if n > self.number - horizon}
@@ -94,7 +92,8 @@ class FusedRunner(BlockRunner):
         ticker.t, ticker.updates = pace.t, pace.updates
         ticker.shown += block.count
         torch.autograd.graph.increment_version(ticker.system.theta)
-        return Ahead(block, pace, ran, undo, self.reader.progress)  # type: ignore[arg-type]
+        self.ahead = Ahead(block, pace, ran, undo, self.reader.progress)  # type: ignore[arg-type]
+        return self.ahead
 
     def row(self, ahead: Ahead, index: int) -> StepReport:
         """The report of a sample; of none while the first samples are under way."""

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.finite import all_finite
+from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engines.blocks.reports import Ahead
 from hamlearn.engines.blocks.runner import PlannedRunner
 from hamlearn.engines.blocks.step_runner import require_moving
@@ -24,7 +25,6 @@ from hamlearn.engines.lanes.reading import LaneReader
 from hamlearn.engines.lanes.reports import LaneReport, PopulationReport
 from hamlearn.engines.recorded import LEFT, SKIPPED, Engine, Guard, Ran, Trial, UnsupportedError, Watch
 from hamlearn.errors import HamlearnError
-from hamlearn.loops.tracing_lock import defer_sigint
 from hamlearn.rates import Rates
 from hamlearn.sample import StepReport
 from hamlearn.state.undo import Undo
@@ -45,7 +45,6 @@ class LaneRunner(PlannedRunner[Any]):
         cautious: Whether a sample was skipped in the last block.
     """
 
-    shown_by = "population.members"
     reader: LaneReader  # type: ignore[assignment]
 
     def __init__(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from hamlearn._base.replay import generators
 from hamlearn.orders.local.aligned import Aligned
 from hamlearn.orders.local.delay_free import DelayFree
 from hamlearn.orders.local.flights import Flight, Line, Pipe
@@ -23,7 +24,6 @@ from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.orders.local.unaligned import Unaligned
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
-from hamlearn.state.replay import generators
 from hamlearn.streams.blocks import Block
 
 Held = tuple[list[Tensor], list[Tensor]]

@@ -42,8 +42,6 @@ class TickRunner(PlannedRunner[TickPlan]):
         step: Takes one sample eagerly.
     """
 
-    shown_by = "learner.module"
-
     def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
         self.ticker, self.hold = ticker, hold

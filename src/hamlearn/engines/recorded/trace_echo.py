@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -34,6 +35,9 @@ class _Never:
 
     def met(self) -> tuple[list[Tensor], list[Tensor]]:
         return [], []
+
+    def on_copies(self, buffers: list[Tensor]) -> Any:
+        return nullcontext()
 
     def drawn(self, before: list[Tensor]) -> list[Tensor]:
         return []

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
+from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
 from hamlearn._base.torch_private import foreach_copy_
-from hamlearn.engines.eager.commit import keeps_mode
 from hamlearn.engines.ticks.module_watch import ModuleWatch
 from hamlearn.engines.ticks.soundness import (
     all_finite,
@@ -31,10 +31,9 @@ from hamlearn.orders.local.outer import Gathered, dense
 from hamlearn.orders.local.proposal import Done, Omega, Proposal, Sizes, costate
 from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.rates import UsualRates
 from hamlearn.sample import Sample, StepReport
-from hamlearn.state.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
 from hamlearn.streams.reader import Reader
-from hamlearn.theory.usual_rates import UsualRates
 
 
 @dataclass(slots=True)
@@ -92,7 +91,6 @@ class Ticker:
         self._sizes = Sizes()
         self._lent: dict[int, Tensor] = {}
 
-    @keeps_mode
     @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
         """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.
@@ -138,7 +136,6 @@ class Ticker:
             raise
         return told
 
-    @keeps_mode
     @torch.no_grad()
     def rehearse(self, sample: Sample, ticks: int, seen: Callable[[], Any]) -> tuple[Any, StepReport | None]:
         """What is seen after some ticks of a sample, and the last report; then everything is as before."""

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from hamlearn._base.replay import Buffers, devices_of, generators, set_generators, tensors_of
 from hamlearn.errors import ConfigError
-from hamlearn.state.replay import Buffers, devices_of, generators, set_generators, tensors_of
 
 REMEDY = "Build an hl.local.Graph, which says itself what its nodes and edges are"
 _CONSTANT = "_tensor_constant"

@@ -1,4 +1,4 @@
-"""What evaluating a module reads and leaves behind, random numbers and buffers: kept, put back, and used again."""
+"""Buffers and random numbers, which evaluating a module may change: kept, put back, and used again."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _is_real(buffer: Tensor) -> bool:
 
 
 def generators(devices: Sequence[int]) -> list[Tensor]:
-    """State of the random number generators, of the processor and of some graphics cards."""
+    """State of the random number generators of the CPU and of some GPUs."""
     states = [torch.default_generator.get_state()]
     if devices:
         states += [torch.cuda.get_rng_state(device) for device in devices]
@@ -114,33 +114,43 @@ def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
         yield
 
 
+class Before:
+    """Buffers and random numbers as a step finds them, to be put back if the step is not accepted.
+
+    Args:
+        buffers: The buffers of the network.
+        devices: GPUs that hold weights.
+    """
+
+    __slots__ = ("buffers", "devices", "kept", "random")
+
+    def __init__(self, buffers: Buffers, devices: Sequence[int]) -> None:
+        self.buffers, self.devices = buffers, devices
+        self.kept = buffers.keep()
+        self.random = generators(devices) if devices else [torch.default_generator.get_state()]
+
+    def put_back(self) -> None:
+        """Restore both."""
+        self.buffers.put_back(self.kept)
+        set_generators(self.devices, self.random)
+
+
 @contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module, devices: Sequence[int] = ()) -> Iterator[None]:
     """Evaluation mode for a while, after which modes, buffers and random numbers are as they were."""
-    modes = [child for child in module.modules() if child.training]
-    buffers = Buffers(module.modules())
-    kept, states = buffers.keep(), generators([])
-
-    def put_back() -> None:
-        for child in modes:
-            child.training = True
-        buffers.put_back(kept)
-        set_generators([], states)
-
+    training = [child for child in module.modules() if child.training]
+    before = Before(Buffers(module.modules()), devices)
     try:
-        try:
-            module.eval()
-            yield
-        finally:
-            put_back()
-    except BaseException:
-        # An interrupt may have come in the middle of putting things back.
-        put_back()
-        raise
+        module.eval()
+        yield
+    finally:
+        for child in training:
+            child.training = True
+        before.put_back()
 
 
 def devices_of(tensors: Iterable[Tensor | None]) -> list[int]:
-    """Graphics cards that hold one of these tensors."""
+    """GPUs that hold one of these tensors."""
     return sorted({x.device.index or 0 for x in tensors if x is not None and x.is_cuda})
 
 
