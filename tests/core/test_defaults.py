@@ -10,8 +10,8 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn import reference
-from hamlearn.experiments.run_build import build_learner
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_learner
+from hamlearn.experiments.run.config import check
 
 MSE = nn.functional.mse_loss
 

@@ -94,7 +94,7 @@ def test_the_command_reference_has_every_command_argument_and_option_that_help_s
 
 
 def test_the_configuration_reference_has_every_key_with_what_it_takes_and_its_default():
-    from hamlearn.experiments.run_config import check
+    from hamlearn.experiments.run.config import check
 
     parts = {part.heading: part for part in hook("configuration").parts()}
     text = hook("generated").filled((DOCS / "reference" / "configuration.md").read_text())

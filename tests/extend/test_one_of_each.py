@@ -16,7 +16,7 @@ import hamlearn as hl
 from hamlearn import checks, reference, streams
 from hamlearn.credit import CREDITS, Credit
 from hamlearn.experiments.run import run
-from hamlearn.experiments.run_streams import MAKERS
+from hamlearn.experiments.run.tables import MAKERS
 from hamlearn.integrators import INTEGRATORS, Integrator
 from hamlearn.loops.call import Call
 from hamlearn.loops.coverage import EXAMPLES, coverage

@@ -12,8 +12,8 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import check
 from hamlearn.interop.river import from_river
 from hamlearn.interop.river.encoding import Encoder
 from hamlearn.streams.places import shared
