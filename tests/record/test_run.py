@@ -246,7 +246,6 @@ HENON = "[stream]\nkind = 'signals.henon'\n"
             HENON + "[run]\nsteps = 3\n[records]\nmetrics = ['MEA']",
             "'MEA' in records.metrics is not known. Did you mean",
         ),
-        (HENON + "[records]\nmetric_window = 3", "records.metrics is empty"),
         ("[stream", "is not TOML"),
     ],
 )

@@ -97,7 +97,7 @@ def by_columns(_):
 
 
 def by_toml(table):
-    section = {"kind": "csv", "path": table.name, "time": "when", "unit": "days", **DECLARED}
+    section = {"kind": "csv", "path": table.name, "time": "when", "unit": "days", "standardize": False, **DECLARED}
     return build_stream(check({"stream": section}), table.parent)[0]
 
 

@@ -6,7 +6,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -96,7 +96,9 @@ class Result:
             )
         elif self.ended is not None:
             last, level = self.ended
-            found.append(f"The run ended worse than it began: a mean loss of {last:.3g}; {level:.3g} is bad. {remedy}")
+            found.append(
+                f"The run ended worse than it began: a mean loss of {last:.3g}; {level:.3g} is bad. {remedy}"
+            )
         return found
 
 

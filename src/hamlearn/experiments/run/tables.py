@@ -16,6 +16,7 @@ from hamlearn.experiments.run.keys import Key, Keys, keys_of
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import INTEGRATORS
 from hamlearn.learner import Learner
+from hamlearn.orders import ORDERS
 from hamlearn.streams import Stream, signals
 
 SOURCES: dict[str, Callable[..., Stream]] = {
@@ -112,6 +113,7 @@ def tables() -> list[Table]:
     engine = {name: key for name, key in keys_of(Learner.run).items() if name not in ("max_steps", "resume")}
     ticks = {"ticks_per_message": keys_of(PipelineLearner)["ticks_per_message"]}
     learner = keys_of(Learner) | engine | keys_of(sections.Engine) | ticks
+    learner["order"] = replace(learner["order"], hint=Literal[tuple(ORDERS)])
     found.append(Table("learner", _about(Learner), learner))
     for chooser, classes in PARTS.items():
         found += [_table("learner", kind, chooser, name) for name, kind in classes.items() if keys_of(kind)]
