@@ -15,6 +15,10 @@ from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from tests.fuzz.kills import COMPILED, CONFIG, finished, killed_and_resumed
 
 
+# River leaves the file of a data set open that was not read to its end.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 @pytest.fixture
 def write(tmp_path):
     def write(text, name="config.toml"):
@@ -106,8 +110,6 @@ def test_a_finished_run_can_be_resumed_and_made_longer(write, tmp_path):
         run(config, out=out, progress=False)
 
 
-# River leaves the file of a data set open that was not read to its end.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_csv_river_and_mlp_runs_learn_classes_and_numbers(write, tmp_path):
     (tmp_path / "data.csv").write_text(
         "t,a,b,kind\n" + "".join(f"{k},{k % 7},{-(k % 3)},{'even' if k % 7 > 3 else 'odd'}\n" for k in range(400))

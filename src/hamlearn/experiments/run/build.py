@@ -28,6 +28,8 @@ LOSSES: dict[str, Callable[..., Any]] = {
     "huber": functional.huber_loss,
     "cross_entropy": functional.cross_entropy,
 }
+REGRESSION = ("mse", "l1", "huber")
+"""Losses of numbers, which are standardized with the inputs."""
 CELLS: dict[str, Callable[[int, int], nn.Module]] = {
     "rnn": nn.RNNCell,
     "gru": nn.GRUCell,
@@ -43,7 +45,7 @@ def build_stream(config: Config, folder: Path = Path()) -> tuple[Stream, int | N
     section = config["stream"]
     around = {"kind", *WRAPPERS}
     for wrap, argument in WRAPPERS.values():
-        around |= set(keys_of(wrap)) - {argument, "target"}
+        around |= set(keys_of(wrap)) - {argument}
     own = {name: value for name, value in section.items() if name not in around}
     if "path" in own:
         own["path"] = folder / own["path"]
@@ -54,7 +56,7 @@ def build_stream(config: Config, folder: Path = Path()) -> tuple[Stream, int | N
     # Classes that are found on the way have their places from the start.
     classes = own.get("classes") or getattr(stream, "classes", None)
     count = classes if isinstance(classes, int) or classes is None else len(classes)
-    return _wrapped(stream, section), count
+    return _wrapped(stream, section, config["loss"]["kind"] in REGRESSION), count
 
 
 def _source(kind: str, own: dict[str, Any]) -> Stream:
@@ -82,7 +84,7 @@ def _source(kind: str, own: dict[str, Any]) -> Stream:
     return from_river(data, **own)
 
 
-def _wrapped(stream: Stream, section: Mapping[str, Any]) -> Stream:
+def _wrapped(stream: Stream, section: Mapping[str, Any], regression: bool) -> Stream:
     for lead, (wrap, argument) in WRAPPERS.items():
         if section.get(lead, False) is False:
             continue
@@ -90,9 +92,12 @@ def _wrapped(stream: Stream, section: Mapping[str, Any]) -> Stream:
             raise not_allowed(
                 "stream.lags", section[lead], "Targets become inputs if they are numbers, not classes."
             )
-        given = {name: section[name] for name in keys_of(wrap) if name in section and name != "target"}
+        given = {name: section[name] for name in keys_of(wrap) if name in section}
         if argument is not None:
             given[argument] = section[lead]
+        if lead == "standardize":
+            # Predictions and scores come back in the unit of the data.
+            given.setdefault("scale_target", regression)
         with named_as("stream", section, argument or "", lead):
             stream = wrap(stream, **given)
     return stream

@@ -39,7 +39,6 @@ from hamlearn.experiments.run.folder import (
     torch_as,
 )
 from hamlearn.experiments.run.metrics import Exporter
-from hamlearn.experiments.run.tables import BROKERS
 from hamlearn.streams import Stream
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
@@ -134,8 +133,8 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
         stack.callback(bundle.close)
         stack.enter_context(exporter.serving())
         stack.enter_context(_warnings_logged())
-        stopped = stack.enter_context(_stoppable(stream, _is_live(config)))
-        reports = learner.run(bundle, left, _engine(config, total), chunk, resume=resumed)
+        stopped = stack.enter_context(_stoppable(stream))
+        reports = learner.run(bundle, left, _engine(config, stream, total), chunk, resume=resumed)
         for _ in recorder(scored(reports, opened.scores)):
             if recorder.step % every == 0:
                 learner.save(folder / CHECKPOINT)
@@ -149,16 +148,12 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
     return Result(folder, recorder.step, watch.since, watch.ended, number, window_size=size, **scores)
 
 
-def _engine(config: Config, total: int | None) -> Any:
+def _engine(config: Config, stream: Stream, total: int | None) -> Any:
     """The engine that the file asks for; `"auto"` compiles if samples are at hand, and enough for that to pay."""
     asked = config["learner"]["engine"]
     if asked != "auto":
         return asked
-    return "compiled" if not _is_live(config) and (total is None or total >= PAYS) else "eager"
-
-
-def _is_live(config: Config) -> bool:
-    return config["stream"]["kind"] in ("live", *BROKERS)
+    return "compiled" if not stream.live and (total is None or total >= PAYS) else "eager"
 
 
 @contextmanager
@@ -170,7 +165,7 @@ def _warnings_logged() -> Iterator[None]:
 
 
 @contextmanager
-def _stoppable(stream: Stream, live: bool) -> Iterator[list[int]]:
+def _stoppable(stream: Stream) -> Iterator[list[int]]:
     """Collect SIGINT and SIGTERM, for a run to end after the current sample; a second signal ends it at once."""
     stopped: list[int] = []
 
@@ -178,7 +173,7 @@ def _stoppable(stream: Stream, live: bool) -> Iterator[list[int]]:
         if stopped:
             raise KeyboardInterrupt
         stopped.append(number)
-        if live:
+        if stream.live:
             # A feed may be waiting for a sample that never comes.
             stream.close()  # type: ignore[attr-defined]
 

@@ -125,12 +125,14 @@ def _streams() -> list[Table]:
     leads = {"kind": Key(str, required=True, meaning="Of the stream: one of those below.")}
     wrappers = []
     for lead, (wrap, argument) in WRAPPERS.items():
-        # What is learned decides whether targets are standardized.
-        keys = {name: key for name, key in keys_of(wrap).items() if name != "target"}
+        keys = keys_of(wrap)
         about = _about(wrap)
         leads[lead] = (
             Key(bool, False, meaning=about) if argument is None else replace(keys.pop(argument), required=False)
         )
+        if "scale_target" in keys:
+            # It depends on the loss.
+            keys["scale_target"] = replace(keys["scale_target"], default=None)
         if keys:
             wrappers.append(Table("stream", about, keys, lead, True))
     applied = ", ".join(f"`{lead}`" for lead in WRAPPERS)
