@@ -256,6 +256,11 @@ def _open_run(folder: Path, raw: Mapping[str, Any]) -> tuple[ServedRun, Fields |
     ran = run_config.load(folder / CONFIG)
     section = ran["stream"]
     stream, classes = build_stream(ran)
+    if classes is None and section.get("standardize") and section.get("scale_target") is not False:
+        raise ConfigError(
+            f"the run in {folder} standardized its target, and a server does not scale targets. Run it with "
+            "stream.scale_target = false to serve it."
+        )
     sizes = {
         "inputs": _size(stream.spec.u),
         "outputs": classes or _size(stream.spec.target),
