@@ -109,51 +109,55 @@ class BadRowError(Exception):
 
 def plain(data: bytes, settings: dict[str, Any]) -> tuple[Any, ...]:
     """The same by other means: the file as a whole, one line of text after the other."""
-    try:
-        rows = csv.reader(_Lines(data, settings.get("encoding")), strict=True)
-        header = next(rows, [])
-    except (BadRowError, csv.Error):
-        return ("refused",)
+    lines, at = _lines(data, settings.get("encoding")), 0
+    header, at, broken = _record(lines, at, None)
     used = ["a", "b"] + (["kind"] if "target" in settings else []) + (["t"] if "time" in settings else [])
-    if any(header.count(name) != 1 for name in used):
+    if broken or any(header.count(name) != 1 for name in used):
         return ("refused",)
     found, skipped, last = [], 0, None
-    while True:
+    while at < len(lines):
+        row, at, broken = _record(lines, at, len(header))
         try:
-            row = next(rows, None)
-            if row is None:
-                return found, skipped, False
+            if broken:
+                raise BadRowError("cells")
             if row:
                 sample, last = _sample(row, header, settings, last)
                 if sample is None:
                     skipped += 1
                 else:
                     found.append(sample)
-        except (BadRowError, csv.Error):
+        except BadRowError:
             if settings["bad"] == "raise":
                 return found, None, True
             skipped += 1
+    return found, skipped, False
 
 
-class _Lines:
-    """The lines of a file that was read as a whole."""
+def _record(lines: list[str], at: int, width: int | None) -> tuple[list[str], int, bool]:
+    """The row that begins at a line, the line after it, and whether it is broken; then it is its first line alone."""
+    reader = csv.reader(_texts(lines[at:]), strict=True)
+    try:
+        row = next(reader, [])
+    except (BadRowError, csv.Error):
+        return [], at + 1, True
+    if row and width is not None and len(row) != width:
+        return [], at + 1, True
+    return row, at + max(1, reader.line_num), False
 
-    def __init__(self, data: bytes, encoding: str | None) -> None:
-        mark, marked = next(((mark, name) for mark, name in MARKS if data.startswith(mark)), (b"", None))
-        if encoding is not None and marked is not None and marked != encoding:
-            raise BadRowError("the mark of another encoding")
-        # Bytes that are no letters become one that no file has, so that lines can be told apart all the same.
-        text = data[len(mark) :].decode(marked or encoding or "utf-8", "hamlearn-flag")
-        self._lines = iter(re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text))
 
-    def __iter__(self) -> _Lines:
-        return self
-
-    def __next__(self) -> str:
-        line = next(self._lines)
+def _texts(lines: list[str]) -> Iterator[str]:
+    for line in lines:
         if "\udcff" in line or "\0" in line:
             raise BadRowError("no text")
-        return line
+        yield line
+
+
+def _lines(data: bytes, encoding: str | None) -> list[str]:
+    """The lines of a file that was read as a whole; a byte-order mark says more than `encoding`."""
+    mark, marked = next(((mark, name) for mark, name in MARKS if data.startswith(mark)), (b"", None))
+    # Bytes that are no letters become one that no file has, so that lines can be told apart all the same.
+    text = data[len(mark) :].decode(marked or encoding or "utf-8", "hamlearn-flag")
+    return re.findall(r"[^\r\n]*(?:\r\n|\n|\r)|[^\r\n]+\Z", text)
 
 
 codecs.register_error("hamlearn-flag", lambda error: ("\udcff", error.end))  # type: ignore[attr-defined]
@@ -165,14 +169,15 @@ def _sample(
     if len(row) != len(header):
         raise BadRowError("cells")
     cells = dict(zip(header, row, strict=True))
+    if settings["missing"] == "skip" and any(cells[name].strip().lower() in MISSING for name in ("a", "b")):
+        # It is left out, whatever else is in it.
+        return None, last
     u = []
     for name in ("a", "b"):
         value = _number(cells[name])
         if value is None:
             if settings["missing"] == "raise":
                 raise BadRowError("missing")
-            if settings["missing"] == "skip":
-                return None, last
             value = settings["missing"]
         u.append(struct.unpack("f", struct.pack("f", value))[0])
     target, tau = None, None

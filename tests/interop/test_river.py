@@ -251,3 +251,21 @@ def test_a_class_or_a_function_with_defaults_is_a_function_of_the_number_of_feat
     model = HLClassifier(module=module)
     model.learn_one({"a": 1.0, "b": 2.0}, "red")
     assert model.predict_one({"a": 1.0, "b": 2.0}) == "red"
+
+
+def test_dates_and_lists_among_the_features_are_left_out_with_a_warning_each(caplog):
+    model = HLRegressor(hidden=4)
+    for k in range(3):
+        model.learn_one({"size": 1.0, "sent at": datetime(2024, 1, 1 + k), "tags of it": [1, 2]}, 1.0)
+    said = [message for message in caplog.messages if "is left out" in message]
+    assert len(said) == 2
+    assert "'sent at' is a datetime" in said[0]
+    assert "'tags of it' is a list" in said[1]
+
+
+def test_times_after_the_first_and_lists_are_named_where_a_data_set_becomes_a_stream(caplog):
+    x = {"begin": datetime(2024, 1, 1), "end": datetime(2024, 1, 2), "a": 1.0}
+    assert [sample.u.tolist() for sample in from_river([(x, 1.0)])] == [[1.0]]
+    assert "the features 'begin', 'end' are times: the first is the time stamp" in caplog.text
+    with pytest.raises(SampleError, match=r"sample 0: column 'a' holds \[1\], which is not a finite number"):
+        list(from_river([({"a": [1]}, 1.0)]))

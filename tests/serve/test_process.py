@@ -123,7 +123,6 @@ path = "{data}"
 target = "flow"
 categories = {{gate = ["open", "closed"]}}
 standardize = true
-scale_target = false
 [network]
 kind = "mlp"
 hidden = 4

@@ -10,8 +10,8 @@ import torch
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import SampleError, StreamError
-from hamlearn.experiments.run.build import build_stream
-from hamlearn.experiments.run.config import check
+from hamlearn.experiments.run_build import build_stream
+from hamlearn.experiments.run_config import check
 
 NAMES = ["when", "price", "rain", "shop", "gate", "express", "customer", "level", "note"]
 U = ["price", "rain", "shop", "gate", "express", "customer"]
@@ -218,7 +218,7 @@ def test_a_new_name_is_encoded_at_the_place_that_it_would_get_and_is_not_given_i
     assert table.entries[found] == f"gate=?{found}"
 
 
-def test_a_row_that_the_stream_would_refuse_is_refused_by_name(write):
+def test_a_row_that_the_table_would_not_take_raises_an_error_that_names_the_column(write):
     path = write(lines(gaps=0.0))
     table = streams.csv(path, **DECLARED)
     _ = list(table)
@@ -230,7 +230,7 @@ def test_a_row_that_the_stream_would_refuse_is_refused_by_name(write):
             r"the row has prize, shape, which the table does not have. Its columns are when, price",
         ),
         ({"price": "dear"}, r"the row: column 'price' holds 'dear', which is not a finite number"),
-        ({"price": None}, r"the row: column 'price' is missing. Mend the cell"),
+        ({"price": None}, r"the row: column 'price' is missing. Correct the cell"),
         ({"shop": "east"}, r"the row: column 'shop' holds 'east', which is none of categories="),
         ({"gate": "g77"}, r"the row: column 'gate' holds 'g77', which is one more than categories=\{'gate': 9\}"),
     ]:
@@ -238,7 +238,7 @@ def test_a_row_that_the_stream_would_refuse_is_refused_by_name(write):
             table.encode(row | change)
         with pytest.raises(SampleError, match=message):
             streams.standardize(table).encode(row | change)
-    with pytest.raises(SampleError, match="the row is a list, not a mapping"):
+    with pytest.raises(SampleError, match="row 0 is a str, not a mapping"):
         table.encode(list(row.values()))
     assert json.dumps(table.state_dict()) == state
     for missing, message in [("skip", "leaves such rows out"), ("hold", "has no value to hold yet")]:

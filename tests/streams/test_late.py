@@ -231,7 +231,7 @@ def test_an_id_is_a_whole_number_whoever_made_it(kind):
 def test_an_id_without_a_target_column_is_refused(tmp_path):
     file = tmp_path / "orders.csv"
     file.write_text(TABLE)
-    with pytest.raises(hl.errors.ConfigError, match="id='order' is what labels call their samples by"):
+    with pytest.raises(hl.errors.ConfigError, match="id='order' says which sample a label belongs to"):
         hl.streams.csv(file, u="price", id="order")
 
 

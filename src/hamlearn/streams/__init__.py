@@ -13,9 +13,8 @@ from hamlearn.streams.lagged import autoregress
 from hamlearn.streams.late import delayed
 from hamlearn.streams.live import live, mqtt, redis, websocket
 from hamlearn.streams.prepare import standardize
-from hamlearn.streams.rows import from_rows
 from hamlearn.streams.sequences import from_sequences
-from hamlearn.streams.tables import csv
+from hamlearn.streams.tables import csv, from_rows
 from hamlearn.streams.timed import timed
 from hamlearn.streams.values import Spec, TensorSpec
 

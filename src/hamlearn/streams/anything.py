@@ -14,24 +14,15 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
-from hamlearn.streams.arrays import (
-    Picked,
-    Zipped,
-    as_cells,
-    as_tensor,
-    frame_columns,
-    is_array,
-    is_pair,
-    library_of,
-)
+from hamlearn.streams.arrays import Picked, as_tensor, is_array, is_pair
 from hamlearn.streams.base import Stream
 from hamlearn.streams.datasets import from_dataset
+from hamlearn.streams.encoder import column_names
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
 from hamlearn.streams.prepare import CLIP, StandardizedStream
-from hamlearn.streams.rows import from_rows
-from hamlearn.streams.table import column_names
-from hamlearn.streams.tables import csv
+from hamlearn.streams.row_source import library_of, source_of
+from hamlearn.streams.tables import csv, from_rows
 from hamlearn.streams.values import NUMBERS, shown
 
 
@@ -47,7 +38,7 @@ def from_any(source: Any, *, standardize: bool = False, **settings: Any) -> Stre
     Sources, and the functions that read them:
 
     - a stream: itself
-    - a path of a file: `csv`
+    - a path of a CSV, Parquet, Arrow or Feather file: `csv`
     - a pandas or polars data frame, a mapping of columns, a structured NumPy array, rows as mappings
       (a Hugging Face dataset, `csv.DictReader`, ...): `from_rows`. A column that holds arrays, or lists of
       numbers, is an input by itself, with `u` and `target` to name them and `dtype` as the only other setting.
@@ -79,17 +70,17 @@ def _stream(source: Any, settings: dict[str, Any]) -> Stream:
         return _called(lambda: source, "a stream", settings)
     if isinstance(source, str | os.PathLike):
         return _called(lambda **given: csv(source, **given), "a path", settings, csv)
-    library = library_of(source)
-    if library is not None:
-        return _columns(frame_columns(source, library), "a frame", settings)
+    if library_of(source) is not None:
+        return _table(source, "a frame", settings)
     if isinstance(source, DataLoader):
         return LoaderStream(source, **_known(settings, ("u", "target"), "a DataLoader"))
     if isinstance(source, np.ndarray) and source.dtype.names:
-        return _table({name: source[name] for name in source.dtype.names}, settings)
+        return _table({name: source[name] for name in source.dtype.names}, "a table", settings)
     if is_array(source) or is_pair(source):
         return _arrays(source if isinstance(source, tuple | list) else (source,), settings)
     if isinstance(source, Mapping):
-        return _table(source, settings)
+        _require_columns(source)
+        return _table(source, "a table", settings)
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
         return _called(
             lambda **given: from_dataset(source, **{"batch_size": None, **given}),
@@ -134,7 +125,7 @@ def _arrays(parts: Sequence[Any], settings: dict[str, Any]) -> Stream:
     return from_dataset(dataset, **{"batch_size": None, **given})
 
 
-def _table(columns: Mapping[str, Any], settings: dict[str, Any]) -> Stream:
+def _require_columns(columns: Mapping[str, Any]) -> None:
     for name, column in columns.items():
         if isinstance(column, Mapping) or (isinstance(column, Iterable) and _holds_rows(column)):
             raise ConfigError(
@@ -143,14 +134,28 @@ def _table(columns: Mapping[str, Any], settings: dict[str, Any]) -> Stream:
             )
         if not hasattr(column, "__len__") or isinstance(column, str):
             raise ConfigError(f"the column {name!r} is a {type(column).__name__}. Give a list or an array.")
-    return _columns({name: as_cells(column) for name, column in columns.items()}, "a table", settings)
 
 
-def _columns(cells: Mapping[str, Any], what: str, settings: dict[str, Any]) -> Stream:
-    inputs = _inputs({name: column[0] for name, column in cells.items() if len(column)}, settings)
-    if inputs is not None:
-        return _items(Zipped(cells), settings)
-    return _called(lambda **given: from_rows(cells, **given), what, settings, from_rows)
+def _table(source: Any, what: str, settings: dict[str, Any]) -> Stream:
+    table = source_of(source)
+    names = table.header() or []
+    first = table.first(names, 1)
+    u = _inputs({name: cells[0] for name, cells in zip(names, first.cells, strict=False)}, settings)
+    if u is None:
+        return _called(lambda **given: from_rows(source, **given), what, settings, from_rows)
+
+    def rows() -> Iterator[Mapping[str, Any]]:
+        fresh = source_of(source)
+        while (batch := fresh.read(names, 256)).count:
+            yield from (dict(zip(names, cells, strict=True)) for cells in zip(*batch.cells, strict=True))
+
+    return _picked(rows, u, settings)
+
+
+def _picked(rows: Any, u: str, settings: dict[str, Any]) -> Stream:
+    """Rows of which one column is the input by itself."""
+    given = _known(settings, ("u", "target", "dtype"), f"rows whose column {u!r} holds arrays")
+    return from_iterable(Picked(rows, u, given.get("target"), given.get("dtype")))
 
 
 def _holds_rows(column: Any) -> bool:
@@ -188,8 +193,7 @@ def _items(source: Any, settings: dict[str, Any]) -> Stream:
         u = _inputs(row, settings)
         if u is None:
             return _called(lambda **given: from_rows(source, **given), "rows", settings, from_rows)
-        given = _known(settings, ("u", "target", "dtype"), f"rows whose column {u!r} holds arrays")
-        return from_iterable(Picked(source, u, given.get("target"), given.get("dtype")))
+        return _picked(source, u, settings)
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Mapping):
         raise ConfigError(
             f"a {kind} of pairs (mapping, target) is a data set of River. Use hamlearn.interop.river.from_river."

@@ -13,26 +13,6 @@ from hamlearn.sample import Sample
 from hamlearn.streams.values import masked_in, native, shown, to_tensors, untensored
 
 
-def library_of(value: Any) -> str | None:
-    """`"pandas"` or `"polars"`, where a value is theirs; neither is imported."""
-    roots = (base.__module__.partition(".")[0] for base in type(value).__mro__)
-    return next((root for root in roots if root in ("pandas", "polars")), None)
-
-
-def frame_columns(frame: Any, library: str) -> dict[str, list[Any]]:
-    """The columns of a data frame, with `None` for what is missing."""
-    if not any(base.__name__ == "DataFrame" for base in type(frame).__mro__):
-        remedy = "collect() it first" if hasattr(frame, "collect") else "Give the frame that it belongs to"
-        raise ConfigError(f"{library}'s {type(frame).__name__} cannot be made a stream. {remedy}.")
-    names = list(frame.columns)
-    if len(set(names)) < len(names):
-        raise ConfigError(f"the frame has two columns of one name: {shown(names)}. Rename one of them.")
-    if library == "polars":
-        return {name: frame[name].to_list() for name in names}
-    known = {name: frame[name].astype(object) for name in names}
-    return {name: column.where(column.notna(), None).tolist() for name, column in known.items()}
-
-
 def is_array(value: Any) -> bool:
     """Whether a value is an array or a tensor."""
     return isinstance(value, np.ndarray | torch.Tensor)
@@ -102,26 +82,3 @@ class Picked:
         return (
             tensors[None] if is_array(tensors) and tensors.is_floating_point() and tensors.dim() == 0 else tensors
         )
-
-
-class Zipped:
-    """Columns as rows."""
-
-    def __init__(self, columns: Mapping[str, Any]) -> None:
-        self._columns = columns
-
-    def __iter__(self) -> Iterator[dict[str, Any]]:
-        for cells in zip(*self._columns.values(), strict=True):
-            yield dict(zip(self._columns, cells, strict=True))
-
-    def __len__(self) -> int:
-        return min(len(column) for column in self._columns.values())
-
-
-def as_cells(column: Any) -> Any:
-    """The cells of a column as Python has them; arrays of several axes, and times, as they are."""
-    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind != "M":
-        return column.tolist()
-    if isinstance(column, torch.Tensor) and column.dim() == 1:
-        return column.tolist()
-    return column

@@ -82,15 +82,16 @@ class Stream(ABC):
         """Which entries of a vector `u` are measured, rather than 0 or 1 for a category; `None`: all."""
         return None
 
-    def encode(self, row: Mapping[str, Any]) -> Tensor:
-        """The input `u` that the stream would make of a row now; nothing changes.
+    def encode(self, row: Any) -> Tensor:
+        """The input `u` that the stream would make of a row now, or of each row of a frame; nothing changes.
 
         Tables have this (`csv`, `from_rows`, and `from_any` where it makes one of them), and so have `take`,
         `finite`, `clip_tau`, `autoregress` and `standardize` around a table.
 
         Args:
             row: Cells by the names of their columns, as texts or as Python has them. A cell that is `None`, NaN,
-                empty, or not there, is missing. Target, time and id are ignored, and may be left out.
+                empty, or not there, is missing. Target, time and id are ignored, and may be left out. A frame or a
+                list of such rows gives one row of `u` for each.
 
         `u` has the bits that it would have if the row were the next to be read: means, deviations and names are
         those found so far. They stay as they are: a new name is encoded at the place that it would be given,

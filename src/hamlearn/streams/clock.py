@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.dates import seconds_of
-from hamlearn.streams.fields import plain_numbers
+from hamlearn.streams.fields import Mask
 from hamlearn.streams.moments import Array
 from hamlearn.streams.units import FIRST, median_gap, tell
 from hamlearn.streams.values import number_in, shown
@@ -95,31 +94,69 @@ class Clock:
         self.last = now
         return tau, True
 
-    def advance_many(self, stamps: Sequence[Stamp]) -> list[float | None] | None:
-        """The same for many stamps at once; `None`, and nothing has changed, where one wants a closer look."""
-        now = _plain_seconds(stamps)
-        if now is None or (self.unit is None and (self.last is not None or len(now) > 1)):
-            return None
-        before = now if self.last is None else np.concatenate([[self.last], now])
-        gaps = np.diff(before)
-        # Nobody needs to hear that a quotient is no number: the row is read by itself then, and named.
+    def steps(self, stamps: Array, rows: Mask) -> tuple[Array, Mask]:
+        """The time steps of many stamps in seconds, and which of them do not move forward; nothing changes.
+
+        Args:
+            stamps: Seconds.
+            rows: Which of them count; the others are passed over.
+
+        The step of the first stamp of all is NaN.
+        """
+        taus, late = np.full(len(stamps), math.nan), np.zeros(len(stamps), dtype=bool)
+        index = np.flatnonzero(rows)
+        now = stamps[index]
+        # A stamp that does not move forward never exceeds those before it, so that they alone give the maximum.
+        before = np.maximum.accumulate(np.concatenate([[-math.inf if self.last is None else self.last], now]))[:-1]
         with np.errstate(all="ignore"):
-            taus = gaps / self.unit if self.unit is not None else gaps
+            gaps = now - before
+            steps = gaps / self._unit_of(gaps)
+        tied = gaps == 0
         if self.ties is not None:
-            gaps, taus = np.where(gaps == 0, 1.0, gaps), np.where(gaps == 0, self.ties, taus)
-        if not bool(((gaps > 0) & (taus > 0) & np.isfinite(taus)).all()):
+            steps[tied] = self.ties
+        first = np.isneginf(before)
+        late[index] = ~first & (~(steps > 0) | (gaps < 0) | (tied if self.ties is None else False))
+        overflows = np.flatnonzero(~first & ~late[index] & ~np.isfinite(steps))
+        if overflows.size:
+            # Only the first: it is passed over, and those after it are measured from the stamp before it.
+            late[index[overflows[0]]] = True
+        taus[index] = np.where(first, math.nan, steps)
+        return taus, late
+
+    def commit(self, stamps: Array) -> None:
+        """Go on after these stamps, which moved forward."""
+        if self.unit is None and len(stamps):
+            base = float(stamps[0]) if self.last is None else self.last
+            ahead = stamps[stamps > base]
+            if ahead.size:
+                self.find([base, float(ahead[0])])
+        if len(stamps):
+            self.last = float(stamps[-1])
+
+    def _unit_of(self, gaps: Array) -> float:
+        """The unit of time; if it is not known yet, the first gap."""
+        if self.unit is not None:
+            return self.unit
+        forward = gaps[(gaps > 0) & np.isfinite(gaps)]
+        return float(forward[0]) if forward.size else math.nan
+
+    def advance_many(self, stamps: Sequence[Stamp]) -> list[float | None] | None:
+        """The same for many stamps at once; `None`, and nothing has changed, if one does not move forward."""
+        now = seconds_of(stamps)
+        taus, late = self.steps(now, np.ones(len(now), dtype=bool))
+        if late.any() or np.isnan(now).any():
             return None
-        first: list[float | None] = [self.first] if self.last is None else []
-        self.last = float(now[-1])
-        return [*first, *taus.tolist()]
+        first = self.last is None
+        self.commit(now)
+        return [self.first if first and k == 0 else tau for k, tau in enumerate(taus.tolist())]
 
 
 def _still(stamp: Stamp, where: str, option: str) -> SampleError:
     return SampleError(
         f"time stands still at {where}: it has the time stamp of its predecessor, {shown(stamp)}, or one that is "
-        "less than a quarter of a microsecond away, which dates cannot tell. Let such "
-        "samples follow after a fixed step, for example ties=0.01 (units of time), give stamps of a finer "
-        f'resolution, do without time stamps, or leave such samples out with {option}="skip".'
+        "less than a quarter of a microsecond away, which dates cannot tell. Let such samples follow after a "
+        "fixed step, for example ties=0.01 (units of time), give stamps of a finer resolution, do without time "
+        f'stamps, or leave such samples out with {option}="skip".'
     )
 
 
@@ -131,20 +168,61 @@ def _back(stamp: Stamp, where: str, option: str, by: float) -> SampleError:
     )
 
 
+def seconds_of(stamps: Sequence[Stamp]) -> Array:
+    """Many time stamps as seconds; NaN where one is not a time.
+
+    Example:
+        >>> seconds_of([1.5, "1970-01-02", "soon", None]).tolist()
+        [1.5, 86400.0, nan, nan]
+    """
+    plain = _plain_seconds(stamps)
+    return np.array(list(map(_seconds_or_nan, stamps)), dtype=np.float64) if plain is None else plain
+
+
+def _seconds_or_nan(stamp: Stamp) -> float:
+    try:
+        return math.nan if stamp is None else to_seconds(stamp, "")
+    except SampleError:
+        return math.nan
+
+
 def _plain_seconds(stamps: Sequence[Stamp]) -> Array | None:
-    """Time stamps as numbers, where all are plain numbers, or all datetimes or texts of them."""
-    seconds = None if bool in set(map(type, stamps)) else plain_numbers(stamps, math.inf)
-    if seconds is None:
-        try:
+    """Time stamps as numbers, if all are plain numbers, or all dates of one kind."""
+    kinds = set(map(type, stamps))
+    try:
+        if kinds <= {int, float}:
+            seconds = np.array(list(map(float, stamps)), dtype=np.float64)
+        elif kinds == {np.datetime64}:
+            seconds = since_1970(np.array(stamps))
+        elif kinds == {str} and not _is_dated(stamps[0]):
+            seconds = np.array(list(map(number_in, stamps)))
+        else:
             seconds = np.array([_since_epoch(_dated(stamp)) for stamp in stamps])
-        except (TypeError, ValueError, OverflowError):
-            return None
+    except (TypeError, ValueError, OverflowError):
+        return None
     return seconds if bool(np.isfinite(seconds).all()) else None
+
+
+def since_1970(dates: np.ndarray[Any, Any]) -> Array:
+    """Dates of NumPy as seconds since 1970 began; NaN for NaT.
+
+    Example:
+        >>> since_1970(np.array(["1970-01-02", "9999-12-31"], dtype="datetime64[D]")).tolist()
+        [86400.0, 253402214400.0]
+    """
+    # Nanoseconds reach from 1677 to 2262 only, and NumPy wraps dates beyond silently. Microseconds reach further.
+    fine = np.datetime_data(dates.dtype)[0] in ("ns", "ps", "fs", "as")
+    counts = dates.astype("datetime64[ns]" if fine else "datetime64[us]").astype(np.int64)
+    return np.where(np.isnat(dates), math.nan, counts / (1e9 if fine else 1e6))
+
+
+def _is_dated(text: str) -> bool:
+    return text.strip()[4:5] == "-"
 
 
 def _dated(stamp: Stamp) -> datetime:
     # A text such as 20240101 is a number.
-    if isinstance(stamp, str) and stamp.strip()[4:5] == "-":
+    if isinstance(stamp, str) and _is_dated(stamp):
         return datetime.fromisoformat(stamp.strip())
     if isinstance(stamp, datetime):
         return stamp
@@ -193,8 +271,7 @@ def to_seconds(stamp: Stamp, where: str) -> float:
         elif isinstance(stamp, date):
             seconds = float((stamp - _EPOCH.date()).days * 86_400)
         elif isinstance(stamp, np.datetime64):
-            # Not a time, NaT, would become the smallest whole number there is.
-            seconds = math.nan if np.isnat(stamp) else seconds_of(stamp)
+            seconds = float(since_1970(np.array([stamp]))[0])
         elif isinstance(stamp, bool):
             raise TypeError("a truth value")
         else:

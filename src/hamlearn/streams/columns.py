@@ -1,25 +1,54 @@
-"""Columns of a table as entries of a vector: numbers, categories, categories that share places."""
+"""Input columns of a table as entries of vectors: numbers, categories, hashed categories; many rows at once.
+
+A batch of rows is encoded in two steps. `read` looks at the cells alone. `enter` makes the entries of the rows
+that are accepted and counts them in; with `learn=False` it tells what would be made of each row if it came next.
+"""
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hamlearn.errors import SampleError
-from hamlearn.streams.fields import is_missing, number, plain_numbers
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.streams.fields import Mask, number, numbers, too_large
 from hamlearn.streams.moments import Array
-from hamlearn.streams.places import Places, name_of, names_again, shared
+from hamlearn.streams.places import Names, Places, name_in, shared, to_places
 from hamlearn.streams.values import shown
 
-SKIP: Any = object()
-"""Instead of a value, where the row is to be left out."""
+Policy = Literal["raise", "skip", "hold", "mean", "indicate"]
+POLICIES: tuple[str, ...] = get_args(Policy)
+"""What a missing cell may get, besides a number."""
+
+Missing = Policy | float | Mapping[str, Policy | float]
+"""One policy for all columns, or one for each that is named; the others raise."""
+Categories = Mapping[str, Sequence[Any] | int]
+"""Columns of categories: the categories of each in order, or how many may be found in order of appearance."""
+
+
+@dataclass(slots=True)
+class Cells:
+    """The cells of one column in a batch.
+
+    Attributes:
+        values: Numbers, or the codes of `names`.
+        gaps: Which cells are missing.
+        bad: Which cells cannot be in the column.
+        names: Names of the categories.
+    """
+
+    values: Any
+    gaps: Mask
+    bad: Mask
+    names: Names | None = None
 
 
 class Column(ABC):
-    """One column.
+    """One input column.
 
     Args:
         name: Of the column.
@@ -27,77 +56,70 @@ class Column(ABC):
 
     Attributes:
         entries: Names of the entries that it makes.
-        numbers: Which of them are measured, rather than 0 or 1.
+        measured: Which of them are measured, rather than 0 or 1.
+        held: With `missing="hold"`, the last value.
     """
 
     entries: list[str]
-    numbers: list[bool]
+    measured: list[bool]
 
     def __init__(self, name: str, missing: str | float) -> None:
         self.name, self.missing = name, missing
         self.held: Any = None
 
-    def read(self, cell: Any, where: str) -> Any:
-        """The value of a cell, `None` where it is missing, or `SKIP`; nothing changes.
+    @abstractmethod
+    def read(self, cells: Sequence[Any]) -> Cells:
+        """Read the cells; nothing changes."""
 
-        Raises:
-            SampleError: The cell cannot be in this column, or may not be missing.
-        """
-        value = self._value(cell, where)
-        if value is not None:
-            return value
-        if self.missing == "raise":
+    @abstractmethod
+    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+        """Entries of the rows at these indices; with `learn`, they are counted in."""
+
+    @abstractmethod
+    def check(self, cell: Any, where: str) -> None:
+        """Raise `SampleError` if the cell cannot be in the column, or must not be missing."""
+
+    @abstractmethod
+    def state(self) -> list[Any]:
+        """What was learned from the rows so far, as JSON."""
+
+    @abstractmethod
+    def load(self, state: Sequence[Any]) -> None:
+        """Set what `state` returned."""
+
+    def full(self, cells: Cells, rows: Mask) -> Mask:
+        """Which cells would get no place if those of `rows` were counted in."""
+        return np.zeros(len(rows), dtype=bool)
+
+    def fill(self, cells: Cells, usable: Mask) -> Cells:
+        """With `missing="hold"`: each gap filled with the last value of a usable row before it."""
+        last = np.maximum.accumulate(np.where(usable & ~cells.gaps, np.arange(len(usable)), -1))
+        values = np.where(cells.gaps & (last >= 0), cells.values[last], cells.values)
+        before = cells.gaps & (last < 0)
+        if self.held is not None:
+            values = np.where(before, self._value(cells, self.held), values)
+        return replace(cells, values=values, gaps=before if self.held is None else np.zeros_like(before))
+
+    def hold(self, cells: Cells, usable: Mask) -> None:
+        """With `missing="hold"`: keep the last value of a usable row."""
+        known = np.flatnonzero(usable & ~cells.gaps)
+        if known.size:
+            value = cells.values[known[-1]]
+            self.held = float(value) if cells.names is None else cells.names.names[value]
+
+    def _value(self, cells: Cells, held: Any) -> Any:
+        return held if cells.names is None else cells.names.code(held)
+
+    def _require(self, gap: bool, where: str) -> None:
+        if gap and self.missing == "raise":
             raise SampleError(
-                f'{where}: column {self.name!r} is missing. Mend the cell, or use missing="skip", "hold", '
+                f'{where}: column {self.name!r} is missing. Correct the cell, or use missing="skip", "hold", '
                 '"mean", "indicate" or a number.'
             )
-        return SKIP if self.missing == "skip" or (self.missing == "hold" and self.held is None) else None
-
-    def write(self, value: Any) -> list[float]:
-        """The entries of a value that was read, which is counted in now."""
-        if value is not None:
-            self.held = value
-            self._count(value)
-        return self.look(value)
-
-    def look(self, value: Any) -> list[float]:
-        """The entries that `write` would return; nothing changes."""
-        return self._entries(self.held if value is None and self.missing == "hold" else value)
-
-    def many(self, cells: Sequence[Any]) -> Array | None:
-        """Read and write many cells at once; `None` where a row has to be left out or refused."""
-        try:
-            rows = []
-            for cell in cells:
-                value = self.read(cell, "")
-                if value is SKIP:
-                    return None
-                rows.append(self.write(value))
-        except SampleError:
-            # The row is named when it is read by itself.
-            return None
-        return np.array(rows, dtype=np.float64)
-
-    @abstractmethod
-    def _value(self, cell: Any, where: str) -> Any: ...
-
-    @abstractmethod
-    def _count(self, value: Any) -> None: ...
-
-    @abstractmethod
-    def _entries(self, value: Any) -> list[float]: ...
-
-    def state(self) -> list[Any]:
-        """What it knows of the cells before."""
-        return [self.held]
-
-    def load(self, state: Sequence[Any]) -> None:
-        """Take up what `state` told."""
-        (self.held,) = state
 
 
 class Number(Column):
-    """A number, with the mean of all before it for a missing one, and whether it is missing as a further entry."""
+    """A number; the mean of all before it may fill a gap, and a further entry may say that it is missing."""
 
     def __init__(self, name: str, missing: str | float, largest: float) -> None:
         super().__init__(name, missing)
@@ -106,144 +128,110 @@ class Number(Column):
         self._indicates = missing == "indicate"
         self._means = missing in ("indicate", "mean")
         self.entries = [f"{name}", f"{name} is missing"] if self._indicates else [f"{name}"]
-        self.numbers = [True, False] if self._indicates else [True]
-        self._remedy = (
-            f"If the column names categories, declare it: categories={{{name!r}: [...]}} lists them, "
-            f"categories={{{name!r}: 8}} finds up to 8 on the way, hashed={{{name!r}: 16}} lets them share "
-            "places. "
-        )
+        self.measured = [True, False] if self._indicates else [True]
 
-    def _value(self, cell: Any, where: str) -> float | None:
-        return number(cell, self.name, where, self._largest, self._remedy)
+    def read(self, cells: Sequence[Any]) -> Cells:
+        """Numbers; true and false count as 1 and 0."""
+        values = numbers(cells)
+        return Cells(values, np.isnan(values), too_large(values, self._largest))
 
-    def _count(self, value: float) -> None:
+    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+        """The numbers, with gaps filled."""
+        values, gaps = cells.values[rows], cells.gaps[rows]
         if self._means:
-            self._n, self._sum = self._n + 1, self._sum + value
-
-    def _entries(self, value: float | None) -> list[float]:
-        if value is not None:
-            filled = value
-        elif self._means:
-            filled = self._sum / self._n if self._n else 0.0
-        else:
-            filled = float(self.missing)
-        return [filled, float(value is None)] if self._indicates else [filled]
-
-    def many(self, cells: Sequence[Any]) -> Array | None:
-        """As any column does, with all cells as one array where each is plainly a number or empty."""
-        gaps, filled = np.zeros(len(cells), dtype=bool), cells
-        if "" in cells or None in cells:
-            if self.missing in ("raise", "skip", "hold"):
-                return super().many(cells)
-            gaps = np.array([cell == "" or cell is None for cell in cells])
-            blank = "0" if str in set(map(type, cells)) else 0.0
-            filled = [blank if gap else cell for gap, cell in zip(gaps, cells, strict=True)]
-        values = plain_numbers(filled, self._largest)
-        if values is None:
-            return super().many(cells)
-        if not gaps.all():
-            self.held = float(values[~gaps][-1])
-        if self._means:
-            # One after the other, as single rows are: sums have the same bits, and a gap adds nothing to them.
-            sums, counts = np.cumsum([self._sum, *values])[1:], self._n + np.cumsum(~gaps)
-            self._n, self._sum = int(counts[-1]), float(sums[-1])
-            values[gaps] = (sums / np.maximum(counts, 1))[gaps]
-        elif gaps.any():
-            values[gaps] = float(self.missing)
+            known = np.where(gaps | (not learn), 0.0, values)
+            # Running sums one after the other: their bits do not depend on how rows are cut into batches.
+            sums = np.cumsum([self._sum, *known])[1:]
+            counts = self._n + np.cumsum(~gaps & learn)
+            if learn and len(values):
+                self._n, self._sum = int(counts[-1]), float(sums[-1])
+            values = np.where(gaps, sums / np.maximum(counts, 1), values)
+        elif not isinstance(self.missing, str):
+            values = np.where(gaps, float(self.missing), values)
         return np.stack([values, gaps.astype(np.float64)], 1) if self._indicates else values[:, None]
 
+    def check(self, cell: Any, where: str) -> None:
+        """Raise if it is not a number, or too large."""
+        remedy = (
+            f"If the column names categories, declare it: categories={{{self.name!r}: [...]}} lists them, "
+            f"categories={{{self.name!r}: 8}} finds up to 8 on the way, hashed={{{self.name!r}: 16}} lets them "
+            "share places. "
+        )
+        self._require(number(cell, self.name, where, self._largest, remedy) is None, where)
+
     def state(self) -> list[Any]:
-        """The last value, and the sum of all."""
+        """The value held, and the sum of all."""
         return [self.held, self._n, self._sum]
 
     def load(self, state: Sequence[Any]) -> None:
-        """Take up what `state` told."""
+        """Set what `state` returned."""
         self.held, self._n, self._sum = state
 
 
 class Category(Column):
-    """A category: 1 at its place and 0 elsewhere; nothing but 0 where it is missing."""
+    """A category: 1 at its place and 0 elsewhere; zeros if it is missing."""
 
     def __init__(self, name: str, missing: str | float, places: Places) -> None:
         super().__init__(name, missing)
         self.places = places
-        self.numbers = [False] * places.count
+        self.measured = [False] * places.count
 
     @property
     def entries(self) -> list[str]:  # type: ignore[override]
-        """Named by the categories, as far as they are known."""
+        """The categories found so far, and `?` for the free places."""
         known = [f"{self.name}={category}" for category in self.places.names]
         return known + [f"{self.name}=?{k}" for k in range(len(known), self.places.count)]
 
-    def _value(self, cell: Any, where: str) -> str | None:
-        value = None if cell is None else name_of(cell)
-        if value in self.places.index:
-            return value
-        if is_missing(cell) or value is None:
-            return None
-        if self.places.has_room(value):
-            return value
-        declared = (
-            f"categories={{{self.name!r}: {shown(self.places.names) if self.places.fixed else self.places.count}}}"
-        )
-        what = (
-            f"none of {declared}. Add it"
-            if self.places.fixed
-            else f"one more than {declared} has room for. Raise it"
-        )
+    def read(self, cells: Sequence[Any]) -> Cells:
+        """Names."""
+        names = Names(cells, self.places.index if self.places.fixed else ())
+        gaps = names.codes < 0
+        return Cells(names.codes, gaps, np.zeros_like(gaps), names)
+
+    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+        """One entry a category."""
+        assert cells.names is not None
+        # A value that is held without having been counted in may find no room: zeros, as if it were missing.
+        places = cells.names.places(cells.values[rows], self._find if learn else self._look)
+        out = np.zeros((len(places), self.places.count))
+        present = np.flatnonzero(places >= 0)
+        out[present, places[present]] = 1.0
+        return out
+
+    def _find(self, name: str) -> int | None:
+        return self.places.find(name)
+
+    def _look(self, name: str) -> int | None:
+        return self.places.look(name)
+
+    def full(self, cells: Cells, rows: Mask) -> Mask:
+        """Those that are not listed, or one too many."""
+        assert cells.names is not None
+        return cells.names.without_room(self.places, cells.values[rows])
+
+    def check(self, cell: Any, where: str) -> None:
+        """Raise if there is no place for the category."""
+        name = name_in(cell, self.places.index if self.places.fixed else ())
+        self._require(name is None, where)
+        if name is None or self.places.look(name) is not None:
+            return
+        count = shown(self.places.names) if self.places.fixed else self.places.count
+        declared = f"categories={{{self.name!r}: {count}}}"
+        fixed = self.places.fixed
+        what = f"none of {declared}. Add it" if fixed else f"one more than {declared} has room for. Raise it"
         raise SampleError(
-            f"{where}: column {self.name!r} holds {shown(value)}, which is {what}, let categories share places by "
+            f"{where}: column {self.name!r} holds {shown(name)}, which is {what}, let categories share places by "
             f'hashed={{{self.name!r}: 16}}, or leave such rows out with bad="skip".'
         )
 
-    def _count(self, value: str) -> None:
-        self.places.find(value)
-
-    def _place(self, value: str) -> int | None:
-        """The place of a category that was read; a new one would be given it when it is counted in."""
-        return self.places.look(value)
-
-    def _entries(self, value: str | None) -> list[float]:
-        row = [0.0] * self.places.count
-        place = None if value is None else self._place(value)
-        if place is not None:
-            row[place] = 1.0
-        return row
-
-    def many(self, cells: Sequence[Any]) -> Array | None:
-        """As any column does, with each category looked at once."""
-        if not all(type(cell) is str for cell in cells):
-            return super().many(cells)
-        values: dict[str, Any] = {}
-        places: dict[str, int | None] = {}
-        for cell in dict.fromkeys(cells):
-            try:
-                value = values[cell] = self.read(cell, "")
-            except SampleError:
-                return None
-            if value is None and self.missing == "hold":
-                return super().many(cells)
-            if value is SKIP:
-                return None
-            if value is not None:
-                self._count(value)
-            places[cell] = None if value is None else self._place(value)
-        self.held = next((values[cell] for cell in reversed(cells) if values[cell] is not None), self.held)
-        known = [(row, places[cell]) for row, cell in enumerate(cells) if places[cell] is not None]
-        out = np.zeros((len(cells), self.places.count))
-        if known:
-            out[tuple(zip(*known, strict=True))] = 1.0
-        return out
-
     def state(self) -> list[Any]:
-        """The last category, and those that were found."""
+        """The category held, and those that were found."""
         return [self.held, [] if self.places.fixed else self.places.names]
 
     def load(self, state: Sequence[Any]) -> None:
-        """Take up what `state` told."""
-        held, names = state
-        self.held = None if held is None else name_of(held)
-        self.places.load(names_again(names))
+        """Set what `state` returned."""
+        self.held, names = state
+        self.places.load(names)
 
 
 class Hashed(Category):
@@ -257,11 +245,85 @@ class Hashed(Category):
         """Numbered."""
         return [f"{self.name}#{k}" for k in range(self.places.count)]
 
-    def _value(self, cell: Any, where: str) -> str | None:
-        return None if is_missing(cell) else name_of(cell)
+    def _find(self, name: str) -> int:
+        return shared(name, self.places.count)
 
-    def _count(self, value: str) -> None:
-        """Nothing to count: every name has its place already."""
+    _look = _find
 
-    def _place(self, value: str) -> int:
-        return shared(value, self.places.count)
+    def full(self, cells: Cells, rows: Mask) -> Mask:
+        """None: every name has its place already."""
+        return np.zeros(len(rows), dtype=bool)
+
+    def check(self, cell: Any, where: str) -> None:
+        """Raise if it must not be missing."""
+        self._require(name_in(cell) is None, where)
+
+
+def declare(
+    u: Sequence[str],
+    categories: Categories | None = None,
+    hashed: Mapping[str, int] | None = None,
+    missing: Missing = "raise",
+    largest: float = math.inf,
+) -> list[Column]:
+    """The columns as a user declared them.
+
+    Args:
+        u: Their names.
+        categories: Those that hold categories.
+        hashed: Those whose categories share so many places.
+        missing: What a missing cell gets.
+        largest: The largest number that is allowed.
+
+    Raises:
+        ConfigError: An argument is not possible; names it.
+
+    Example:
+        >>> columns = declare(["price", "shop"], categories={"shop": ["north", "south"]}, missing="indicate")
+        >>> [column.entries for column in columns]
+        [['price', 'price is missing'], ['shop=north', 'shop=south']]
+        >>> price = columns[0].read(["1.5", "", "2.5"])
+        >>> columns[0].enter(price, range(3)).tolist()
+        [[1.5, 0.0], [1.5, 1.0], [2.5, 0.0]]
+    """
+    categories, hashed = categories or {}, hashed or {}
+    by_column = missing if isinstance(missing, Mapping) else {}
+    for argument, named in (("categories", categories), ("hashed", hashed), ("missing", by_column)):
+        if not isinstance(named, Mapping):
+            raise ConfigError(f"{argument}={shown(named)} must map names of columns to what they hold.")
+        for name in named:
+            if name not in u:
+                raise ConfigError(
+                    f"{argument} names {name!r}, which is none of the input columns {shown(list(u))}."
+                )
+    made: list[Column] = []
+    for name in u:
+        policy = by_column.get(name, "raise") if isinstance(missing, Mapping) else missing
+        if not _is_policy(policy):
+            raise ConfigError(
+                f"missing={shown(policy)} is not known. Give {', '.join(map(repr, POLICIES))} or a finite "
+                "number, or a mapping from names of columns to these."
+            )
+        if name in categories and name in hashed:
+            raise ConfigError(f"{name!r} is in categories and in hashed. Leave it in one of them.")
+        if name in categories:
+            made.append(Category(name, policy, to_places(categories[name], f"categories[{name!r}]")))
+        elif name in hashed:
+            made.append(Hashed(name, policy, _count(hashed[name], name)))
+        else:
+            made.append(Number(name, policy, largest))
+    return made
+
+
+def _is_policy(missing: Any) -> bool:
+    if isinstance(missing, str):
+        return missing in POLICIES
+    return isinstance(missing, int | float) and not isinstance(missing, bool) and abs(missing) < math.inf
+
+
+def _count(count: Any, name: str) -> int:
+    if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+        raise ConfigError(
+            f"hashed[{name!r}]={shown(count)} must be how many places there are: a whole number above 0."
+        )
+    return count

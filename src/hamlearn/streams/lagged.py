@@ -85,13 +85,14 @@ class AutoregressiveStream(Transform):
             return None
         return inner + [True] * (self._lags * (spec.shape[0] or 0))
 
-    def encode(self, row: Mapping[str, Any]) -> Tensor:
+    def encode(self, row: Any) -> Tensor:
         """As the stream inside, longer by the targets so far."""
         u, size = self.inner.encode(row), self._size(None)
         shown = np.zeros((self._lags, size))
         for lag, target in enumerate(self._past):
             shown[lag] = np.array(target) - np.array(self._past[0]) if self._relative else target
-        return torch.cat([u, torch.from_numpy(shown.reshape(-1)).to(u)])
+        past = torch.from_numpy(shown.reshape(-1)).to(u)
+        return torch.cat([u, past.expand(*u.shape[:-1], -1)], -1)
 
     def sample(self, sample: Sample) -> Sample:
         """A sample with the past targets as inputs."""

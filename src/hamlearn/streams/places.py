@@ -1,17 +1,20 @@
-"""Names to whole numbers: categories and classes that were given, are found on the way, or share places."""
+"""Names to whole numbers: categories and classes that are listed, found in order of appearance, or hashed."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Container, Hashable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
 from hamlearn.errors import ConfigError
+from hamlearn.streams.fields import Mask, is_missing
 from hamlearn.streams.values import shown
+
+Codes = np.ndarray[Any, np.dtype[np.int64]]
 
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 
@@ -19,8 +22,8 @@ _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 def name_of(value: Any) -> str:
     """A category as a text, the same whether it comes from a file or from Python.
 
-    A whole number is written without a point, also where a file has it as 3.0: that is how pandas writes whole
-    numbers of a column with gaps. All other texts stay as they are, so that 01234 and 1234 are two categories.
+    A whole number is written without a point, also if the file has 3.0: pandas writes whole numbers of a column
+    with gaps that way. All other texts stay as they are, so that 01234 and 1234 are two categories.
 
     Example:
         >>> [name_of(value) for value in (" north ", True, "FALSE", b"west", 2.5, "1.50", "01234")]
@@ -41,24 +44,8 @@ def name_of(value: Any) -> str:
     return text.lower() if text.lower() in ("true", "false") else text
 
 
-def names_again(names: Iterable[str]) -> list[str]:
-    """Names out of a checkpoint, as `name_of` writes them; one that would be written as another stays as it is.
-
-    Example:
-        >>> names_again(["north", "1.0", "2.0", "2"])
-        ['north', '1', '2.0', '2']
-    """
-    found = list(names)
-    taken, again = set(found), []
-    for name in found:
-        written = name_of(name)
-        again.append(name if written in taken else written)
-        taken.add(written)
-    return again
-
-
 def shared(value: Hashable, count: int) -> int:
-    """One of `count` places for a value, the same in every process, by a checksum of how Python writes it.
+    """One of `count` places for a value, by a checksum, the same in every process.
 
     Example:
         >>> shared("north", 8) == shared("north", 8)
@@ -68,7 +55,7 @@ def shared(value: Hashable, count: int) -> int:
 
 
 class Places:
-    """Places of values: those given, or as many as there is room for, in the order in which they come.
+    """Places of values: those listed, or as many as there is room for, in order of appearance.
 
     Args:
         room: The values in order; or how many may be found.
@@ -86,7 +73,7 @@ class Places:
         self.index: dict[Hashable, int] = {name: place for place, name in enumerate(names)}
 
     def find(self, value: Hashable) -> int | None:
-        """The place of a value, which it is given now if there is one free; `None` where there is none."""
+        """The place of a value; a new value is given a free one. `None` if there is no room."""
         place = self.look(value)
         if place is not None:
             self.index[value] = place
@@ -99,22 +86,81 @@ class Places:
             place = len(self.index)
         return place
 
-    def has_room(self, value: Hashable) -> bool:
-        """Whether there is a place for a value; nothing changes."""
-        return self.look(value) is not None
+    def without_room(self, names: Iterable[Hashable]) -> set[Hashable]:
+        """Those of the names, in order of appearance, that would get no place."""
+        new = [name for name in dict.fromkeys(names) if name not in self.index]
+        return set(new if self.fixed else new[max(0, self.count - len(self.index)) :])
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
     def names(self) -> list[Any]:
-        """The values in the order of their places, as far as they are known."""
+        """The values found so far, in the order of their places."""
         return list(self.index)
 
     def load(self, names: Iterable[Hashable]) -> None:
-        """Take up the names that were found before."""
+        """Set the names that were found before."""
         if not self.fixed:
             self.index = {name: place for place, name in enumerate(names)}
+
+
+class Names:
+    """Cells of one column as names.
+
+    Args:
+        cells: The cells.
+        listed: Names that are listed by the user, which count as names even if they look missing.
+
+    Attributes:
+        names: The names, each once, in order of appearance.
+        codes: For each cell the index of its name, -1 if it is missing.
+    """
+
+    def __init__(self, cells: Sequence[Any], listed: Container[Any] = ()) -> None:
+        if set(map(type, cells)) == {str}:
+            # Each distinct text is looked at once.
+            known = {cell: name_in(cell, listed) for cell in set(cells)}
+            named = list(map(known.__getitem__, cells))
+        else:
+            named = [name_in(cell, listed) for cell in cells]
+        index: dict[str | None, int] = {name: k for k, name in enumerate(dict.fromkeys(named) if named else ())}
+        self.names: list[Any] = list(index)
+        self.codes: Codes = np.array(list(map(index.__getitem__, named)), dtype=np.int64)
+        if None in index:
+            self.codes[self.codes == index[None]] = -1
+
+    def code(self, name: str) -> int:
+        """The index of a name, which is added if it is new."""
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+    def in_order(self, codes: Codes) -> list[int]:
+        """The codes among these, each once, in order of appearance; without the missing ones."""
+        found, first = np.unique(codes[codes >= 0], return_index=True)
+        return [int(code) for code in found[np.argsort(first)]]
+
+    def places(self, codes: Codes, find: Callable[[str], int | None]) -> Codes:
+        """The place of each code, as `find` tells it, new names in order of appearance; -1 if there is none."""
+        place_of = np.full(len(self.names) + 1, -1)
+        for code in self.in_order(codes):
+            place = find(self.names[code])
+            place_of[code] = -1 if place is None else place
+        return place_of[codes]
+
+    def without_room(self, places: Places, codes: Codes) -> Mask:
+        """Which cells have a name that would get no place if these codes were counted in."""
+        full = places.without_room(self.names[code] for code in self.in_order(codes))
+        return np.isin(self.codes, [code for code, name in enumerate(self.names) if name in full])
+
+
+def name_in(cell: Any, listed: Container[Any] = ()) -> str | None:
+    """The name in a cell; `None` if the cell is missing and not listed as a name."""
+    if cell is None:
+        return None
+    name = name_of(cell)
+    return None if name not in listed and is_missing(cell) else name
 
 
 def to_places(room: Any, argument: str) -> Places:

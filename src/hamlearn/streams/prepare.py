@@ -92,11 +92,13 @@ class StandardizedStream(Transform):
         self._shape, self._moments = cursor["shape"], Moments.of(cursor["moments"])
         self._targets.load(cursor["target"])
 
-    def encode(self, row: Mapping[str, Any]) -> Tensor:
+    def encode(self, row: Any) -> Tensor:
         """As the stream inside, less the mean and over the deviation, in which the row itself counts."""
         u = self.inner.encode(row)
-        moments = Moments(u.numel()) if self._shape is None else Moments.of(self._moments.state())
-        return self._scaled_by(moments, u[None])[0]
+        rows = u.reshape(-1, u.shape[-1])
+        # Each row of a frame is taken as if it came next.
+        now = Moments(rows.shape[1]).state() if self._shape is None else self._moments.state()
+        return torch.cat([self._scaled_by(Moments.of(now), one[None]) for one in rows]).reshape(u.shape)
 
     def unscale(self, y: Tensor) -> Tensor:
         """A prediction in the unit of the data, by the targets so far."""

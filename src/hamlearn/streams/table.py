@@ -1,225 +1,216 @@
-"""What tables have in common, whether they come from a file or from memory: rows to samples."""
+"""Tables as streams: batches of rows are read ahead, encoded at once, and handed out as samples or blocks."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
-from typing import Any, ClassVar
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from hamlearn.errors import ConfigError, SampleError
-from hamlearn.sample import Id, Label, Sample
+from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.clock import Clock
-from hamlearn.streams.encode import Categories, Missing, declare
-from hamlearn.streams.fields import is_missing, listed
-from hamlearn.streams.targets import Targets
-from hamlearn.streams.units import Unit, unit_or_auto
-from hamlearn.streams.values import Spec, TensorSpec, shown
+from hamlearn.streams.encoder import Encoded, Encoder, Settings, column_names
+from hamlearn.streams.fields import is_missing, listed, require_columns
+from hamlearn.streams.row_source import Batch, TableSource, source_of
+from hamlearn.streams.units import FIRST
+from hamlearn.streams.values import Spec, TensorSpec
 
-
-def column_names(names: Any) -> list[str]:
-    """None, one or several columns, as a list; pandas calls columns by whole numbers where nobody has named them.
-
-    Example:
-        >>> column_names("x"), column_names(["x", "y"]), column_names(3)
-        (['x'], ['x', 'y'], [3])
-    """
-    if names is None:
-        return []
-    return list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
-
-
-def others_than(
-    header: Sequence[str], target: str | Sequence[str] | None, time: str | None, id: str | None
-) -> list[str]:
-    """The columns that are neither target nor time nor id."""
-    named = {*column_names(target), *column_names(time), *column_names(id)}
-    return [name for name in header if name not in named]
+AHEAD = 1024
+"""Rows of a batch at most, if they can be read again: the more at once, the less each costs."""
 
 
 class TableStream(Stream):
-    """Rows of a table as samples. `skipped` counts the rows that were left out."""
+    """Rows of a table as samples.
+
+    The state says where the batch in hand began, what was known there, and how many of its rows were passed.
+    Resuming reads those rows again, so that means, categories and classes are exact after any row.
+
+    Attributes:
+        skipped: Rows that were left out so far.
+    """
 
     skipped = 0
-    _header: Sequence[str]
-    _moves: ClassVar[tuple[str, ...]] = ("skipped",)
+    _needs_inputs = True
 
-    def __init__(
-        self,
-        u: Sequence[str],
-        target: str | Sequence[str] | None,
-        time: str | None,
-        classes: Sequence[Any] | int | None,
-        categories: Categories | None,
-        hashed: Mapping[str, int] | None,
-        missing: Missing,
-        bad: str,
-        time_format: str | None,
-        unit: Unit,
-        dtype: torch.dtype | None,
-        id: str | None,
-        ties: float | None,
-    ) -> None:
-        if bad not in ("raise", "skip"):
-            raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
-        self._dtype = dtype or torch.get_default_dtype()
-        largest = torch.finfo(self._dtype).max if self._dtype.is_floating_point else math.inf
-        self._u, self._time, self._time_format, self._bad = column_names(u), time, time_format, bad
-        if not self._u:
+    def __init__(self, source: TableSource, settings: Settings) -> None:
+        self._source = source
+        u = column_names(settings.u)
+        if settings.u is None:
+            header = source.header()
+            if not header:
+                raise ConfigError("there are no rows, so that the input columns are not known. Name them by u.")
+            others = [*column_names(settings.target), settings.time, settings.id]
+            u = [name for name in header if name not in others]
+        if not u and self._needs_inputs:
             raise ConfigError("u=[] names no input column. Name one or more.")
-        self._columns = declare(self._u, categories, hashed, missing, largest)
-        self._targets = Targets(column_names(target), classes, self._dtype, largest)
-        self._clock = Clock(unit_or_auto(unit), None, ties)
-        self._id = id
-        if id is not None and not self._targets.names:
-            raise ConfigError(f"id={id!r} is what labels call their samples by, and there is no target: name it")
-        self._used = [*self._u, *self._targets.names, *column_names(id), *column_names(time)]
+        self._u, self._time = u, settings.time
+        self._encoder = Encoder(settings, u)
+        self._names = source.header(look=False) or self._encoder.used
+        require_columns(self._names, self._encoder.used, source.name)
+        self._fresh = {**self._encoder.state(), "skipped": 0}
+        # Where the batch in hand began, what was known there, and how many of its rows and samples were passed.
+        self._mark, self._before, self._again, self._at = source.start, self._fresh, 0, 0
+        self._batch: Batch | None = None
+        self._ready: Encoded | None = None
+        self._ahead = 1
 
     @property
     def spec(self) -> Spec:
-        """Vectors of the columns; how many rows there are is told by those that know."""
-        return Spec(TensorSpec((len(self._columns.numbers),), self._dtype), self._targets.spec, None)
+        """Vectors of the columns; the length if it is known and no row is left out."""
+        length = None if self._encoder.leaves_out else self._source.length
+        inputs = TensorSpec((len(self.numbers),), self._encoder.dtype)
+        return Spec(inputs, self._encoder.targets.spec, length)
 
     @property
     def numbers(self) -> list[bool]:
         """Which entries of the input are measured, rather than 0 or 1 for a category or a missing cell."""
-        return self._columns.numbers
+        return [measured for column in self._encoder.columns for measured in column.measured]
 
     @property
     def entries(self) -> list[str]:
         """Names of the entries of the input; a category that has not been found yet is `?` and its place."""
-        return self._columns.entries
+        self._settle()
+        return [entry for column in self._encoder.columns for entry in column.entries]
 
     @property
     def classes(self) -> list[str] | None:
-        """The classes of the target in order, as far as they are known; `None` where it is a number."""
-        return self._targets.classes
+        """The classes of the target found so far, in order; `None` if it is a number."""
+        self._settle()
+        return self._encoder.targets.classes
 
     @property
     def unit(self) -> float | None:
         """What counts as one unit of time; `None` as long as it has not been found."""
-        return self._clock.unit
+        return self._encoder.clock.unit
 
-    def encode(self, row: Mapping[str, Any]) -> Tensor:
-        """The input that the stream would make of a row now; nothing changes. `Stream.encode` says more."""
-        if not isinstance(row, Mapping):
-            raise SampleError(
-                f"the row is a {type(row).__name__}, not a mapping from names of columns to cells. "
-                "Give a dictionary."
-            )
-        named = {*self._header, *self._used}
-        unknown = [name for name in row if name not in named]
+    @property
+    def replayable(self) -> bool:
+        """Whether a pass can begin at the beginning; not if the rows come from an iterator."""
+        return not self._source.once
+
+    def encode(self, row: Any) -> Tensor:
+        """The input that the stream would make of a row, or of each row of a frame; `Stream.encode` says more."""
+        self._settle()
+        if isinstance(row, Mapping):
+            cells: dict[Any, Any] = {name: [cell] for name, cell in row.items()}
+            count = 1
+        else:
+            frame = source_of(row)
+            names = frame.header() or []
+            batch = frame.read(names, sys.maxsize)
+            cells, count = dict(zip(names, batch.cells, strict=False)), batch.count
+        unknown = [name for name in cells if name not in {*self._names, *self._encoder.used}]
         if unknown:
             raise SampleError(
                 f"the row has {listed(unknown)}, which the table does not have. Its columns are "
-                f"{listed(self._header)}. Leave out what is not among them."
+                f"{listed(self._names)}. Leave out what is not among them."
             )
-        cells = [row.get(name) for name in self._u]
-        return torch.tensor(self._columns.look(cells, "the row"), dtype=self._dtype)
+        u = self._encoder.look([cells.get(name, [None] * count) for name in self._u], count)
+        return u[0] if isinstance(row, Mapping) else u
 
-    def _config(self) -> dict[str, Any]:
-        return {
-            "u": self._u,
-            "target": self._targets.names,
-            "time": self._time,
-            "id": self._id,
-            "ties": self._clock.ties,
-            "width": len(self._columns.numbers),
-            "classes": None if self._targets.places is None else self._targets.places.count,
-        }
+    def block(self, n: int) -> Block | list[Sample | Label] | None:
+        """The next samples and labels, at most `n`; `None` at the end."""
+        if self._turn == 0 or self._resumed:
+            self._begin()
+        return self._take(n)
+
+    def _samples(self) -> Iterator[Any]:
+        while (events := self._take(1)) is not None:
+            yield events.sample(0) if isinstance(events, Block) else events[0]
+
+    def _take(self, n: int) -> Block | list[Sample | Label] | None:
+        while self._ready is None or self._at == len(self._ready.rows):
+            if self._ready is not None and self._ready.error is not None:
+                # It stays: a table does not go on behind a bad row.
+                raise self._ready.error
+            if not self._fill(n):
+                return None
+        start, self._at = self._at, min(self._at + n, len(self._ready.rows))
+        self._pass_rows(self._ready.rows[self._at - 1] + 1)
+        events = self._ready.events
+        return events.part(start, self._at) if isinstance(events, Block) else events[start : self._at]
+
+    def _pass_rows(self, rows: int) -> None:
+        """Note that so many rows of the batch were handed out or left out."""
+        self._again, self.skipped = rows, self._before["skipped"] + rows - self._at
+
+    def _fill(self, n: int) -> bool:
+        """Read and encode the next batch; `False` at the end of the table."""
+        if self._batch is not None and self._ready is not None:
+            # Rows at the end of the batch before may have been left out.
+            self._pass_rows(self._batch.count)
+        if self._time is not None and self.unit is None:
+            first = self._source.first(self._encoder.used, FIRST + 1)
+            stamps = self._encoder.stamps(first.cells[-1]) if first.count else []
+            self._encoder.clock.find([stamp for stamp in stamps if not is_missing(stamp)])
+        mark = self._source.mark()
+        batch = self._source.read(self._encoder.used, max(n, self._ahead) if self.replayable else n)
+        if batch.count == 0:
+            return False
+        self._mark, self._before = mark, {**self._encoder.state(), "skipped": self.skipped}
+        self._batch, self._again, self._at = batch, 0, 0
+        self._ready = self._encoder.encode(batch)
+        self._ahead = min(AHEAD, 2 * batch.count)
+        return True
 
     def _rewind(self) -> None:
-        super()._rewind()
-        self._clock.last = None
-        self._columns.forget()
-        self._targets.forget()
+        # A unit of time that was found stays.
+        self._go_to(self._source.start, {**self._fresh, "unit": self.unit})
+
+    def _go_to(self, mark: Any, known: dict[str, Any]) -> None:
+        self._source.seek(mark)
+        self._encoder.load(known)
+        self._mark, self._before, self._again, self._at = mark, known, 0, 0
+        self._batch = self._ready = None
+        self._ahead, self.skipped = 1, int(known["skipped"])
 
     def _cursor(self) -> dict[str, Any]:
-        known = {"columns": self._columns.state(), "classes": self._targets.state()}
-        return {**super()._cursor(), **self._clock.state(), **known}
+        return {"mark": self._mark, "again": self._again, "check": self._check(), "before": self._before}
+
+    def _check(self) -> int | None:
+        """A checksum of the first and the last row since the mark, to notice a file that was changed before it."""
+        if self._batch is None or not self._again or not self._source.is_file:
+            return None
+        return zlib.crc32(repr([(cells[0], cells[self._again - 1]) for cells in self._batch.cells]).encode())
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._clock.load_state(cursor)
-        self._columns.load(cursor["columns"])
-        self._targets.load(cursor["classes"])
-
-    def _sample(self, cells: Sequence[Any], where: str) -> Sample | Label | None:
-        """The sample of a row, its cells in the order of `_used`, or its label; `None` where it is left out.
-
-        What is known of the rows before changes only once the whole row has been read.
-        """
-        inputs, targets = len(self._u), len(self._targets.names)
-        id = None if self._id is None else self._name(cells[inputs + targets], where)
-        if id is not None and all(is_missing(cell) for cell in cells[:inputs]):
-            label = self._targets.read(cells[inputs : inputs + targets], where)
-            if label is not None:
-                return Label(id, self._targets.write(label))
-        values = self._columns.read(cells[:inputs], where)
-        if values is None:
-            self.skipped += 1
-            return None
-        target, tau = self._targets.read(cells[inputs : inputs + targets], where), None
-        if self._time is not None:
-            stamp = self._stamp(cells[-1], where)
-            tau = self._clock.advance(stamp, where, skip=False, option="bad")[0]
-        u = torch.tensor(self._columns.write(values), dtype=self._dtype)
-        return Sample(u, self._targets.write(target), tau, id=id if target is None else None)
-
-    def _name(self, cell: Any, where: str) -> Id | None:
-        """What a sample is called; `None` where it has no name."""
-        if is_missing(cell):
-            return None
-        if isinstance(cell, np.integer):
-            return int(cell)
-        if isinstance(cell, bool) or not isinstance(cell, str | int):
-            raise SampleError(
-                f"{where}: column {self._id!r} holds {shown(cell)}, neither a text nor a whole number."
+        if not self.replayable and cursor == self._cursor():
+            return
+        self._go_to(cursor["mark"], dict(cursor["before"]))
+        again = int(cursor["again"])
+        batch = self._source.read(self._encoder.used, again)
+        if batch.count < again:
+            raise StreamError(
+                f"{self._source.name} has fewer rows than were read of it before. Give it the data that it was "
+                "saved with."
             )
-        return cell.strip() if isinstance(cell, str) else cell
+        if again:
+            self._batch, self._again = batch, again
+            if self._check() != cursor["check"]:
+                raise StreamError(
+                    f"{batch.where(again - 1)} is not the row that was read before this place: the file was "
+                    "changed before it since, or its last row was not whole yet. Give the file that it was saved "
+                    "with, or read this one from its beginning."
+                )
+            self._at = len(self._encoder.encode(batch).rows)
+            self._pass_rows(again)
 
-    def _block_of(self, columns: Sequence[Sequence[Any]], count: int) -> Block | None:
-        """Many rows at once, as columns in the order of `_used`.
+    def _settle(self) -> None:
+        """Let what is known be that of the rows handed out, rather than of the batch that was read ahead."""
+        if self._batch is not None and self._again < self._batch.count and self.replayable:
+            self._seek(self._cursor())
 
-        `None`, and nothing has changed, where one has to be left out, refused or looked at more closely.
-        """
-        if self._id is not None:
-            return None
-        inputs, targets = len(self._u), len(self._targets.names)
-        columns_before, classes_before = self._columns.state(), self._targets.state()
-        rows = self._columns.many(columns[:inputs])
-        found = None if rows is None else self._targets.many(columns[inputs : inputs + targets])
-        taus = None if found is None or self._time is None else self._taus(columns[-1])
-        if rows is None or found is None or (taus is None and self._time is not None):
-            self._columns.load(columns_before)
-            self._targets.load(classes_before)
-            return None
-        target, known = found
-        u = torch.from_numpy(rows).to(self._dtype)
-        return Block(count, [u], None, target, None, known, None if taus == [None] else taus)
-
-    def _taus(self, stamps: Sequence[Any]) -> list[float | None] | None:
-        try:
-            if self._time_format is not None:
-                stamps = [self._stamp(stamp, "") for stamp in stamps]
-            return self._clock.advance_many(stamps)
-        except SampleError:
-            # The row is named when it is read by itself.
-            return None
-
-    def _stamp(self, cell: Any, where: str) -> Any:
-        text = cell.strip() if isinstance(cell, str) else cell
-        if self._time_format is None or not isinstance(text, str):
-            return text
-        try:
-            return datetime.strptime(text, self._time_format)
-        except (ValueError, OverflowError) as error:
-            raise SampleError(
-                f"{where}: column {self._time!r} holds {shown(text)}, which does not follow {self._time_format!r}."
-            ) from error
+    def _config(self) -> dict[str, Any]:
+        targets, clock = self._encoder.targets, self._encoder.clock
+        return {
+            "u": self._u,
+            "target": targets.names,
+            "time": self._time,
+            "ties": clock.ties,
+            "width": len(self.numbers),
+            "classes": None if targets.places is None else targets.places.count,
+        }

@@ -1,8 +1,8 @@
-"""The target of a table: numbers, or a class whose name was given or is found on the way."""
+"""Target columns of a table: numbers, or the index of a class; many rows at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.fields import is_missing, number, plain_numbers
-from hamlearn.streams.places import Places, name_of, names_again, to_places
+from hamlearn.streams.columns import Cells
+from hamlearn.streams.fields import Mask, number, numbers, too_large
+from hamlearn.streams.places import Names, Places, name_in, name_of, to_places
+from hamlearn.streams.row_source import Batch
 from hamlearn.streams.units import logger
 from hamlearn.streams.values import TensorSpec, shown
 
@@ -21,9 +23,9 @@ class Targets:
 
     Args:
         names: Of the target columns, none to several.
-        classes: The classes in order, or how many may be found on the way; `None` where targets are numbers.
+        classes: The classes in order, or how many may be found on the way; `None` if targets are numbers.
         dtype: Of numbers.
-        largest: The largest number that is let through.
+        largest: The largest number that is allowed.
     """
 
     def __init__(
@@ -32,17 +34,12 @@ class Targets:
         self.names, self._dtype, self._largest = list(names), dtype, largest
         if classes is not None and len(self.names) != 1:
             raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(self.names)}.")
-        self._told = False
+        self._warned = False
         self.places: Places | None = None if classes is None else to_places(classes, "classes")
-        self._remedy = (
-            "If it names classes, say so: classes=[...] lists them, classes=8 finds up to 8 on the way. "
-            if len(self.names) == 1
-            else ""
-        )
 
     @property
     def classes(self) -> list[str] | None:
-        """The classes in order, as far as they are known; `None` where targets are numbers."""
+        """The classes found so far, in order; `None` if targets are numbers."""
         return None if self.places is None else self.places.names
 
     @property
@@ -52,22 +49,55 @@ class Targets:
             return TensorSpec((), torch.int64)
         return TensorSpec((len(self.names),), self._dtype) if self.names else None
 
-    def read(self, cells: Sequence[Any], where: str) -> Any:
-        """A class, numbers, or `None` where one is missing; nothing that is known of the classes changes."""
+    def read(self, columns: Sequence[Sequence[Any]], count: int) -> Cells:
+        """Read the cells; nothing changes. Numbers make a row of values for each row of the table."""
+        if self.places is not None:
+            names = Names(columns[0], self._listed)
+            return Cells(names.codes, names.codes < 0, np.zeros(count, dtype=bool), names)
+        values = np.stack([numbers(cells) for cells in columns], 1) if columns else np.full((count, 1), np.nan)
+        gaps: Mask = np.isnan(values).any(axis=1)
+        bad: Mask = np.logical_or.reduce(too_large(values, self._largest), axis=1)
+        return Cells(values, gaps, bad)
+
+    def full(self, cells: Cells, rows: Mask) -> Mask:
+        """Which rows have a class that is not listed, or one too many if those of `rows` were counted in."""
+        if cells.names is None or self.places is None:
+            return np.zeros(len(rows), dtype=bool)
+        return cells.names.without_room(self.places, cells.values[rows])
+
+    def enter(self, cells: Cells, rows: Any) -> tuple[Tensor, Mask]:
+        """Targets of the rows at these indices, and which of them have one; classes are counted in."""
+        values, known = cells.values[rows], ~cells.gaps[rows]
+        if cells.names is None or self.places is None:
+            return torch.from_numpy(np.where(known[:, None], values, 0.0)).to(self._dtype), known
+        places = cells.names.places(values, self.places.find)
+        return torch.from_numpy(np.where(known, places, 0)), known
+
+    def warn(self, batch: Batch, column: int, rows: Iterable[int]) -> None:
+        """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
+        if self._warned or self.places is None or self.places.fixed:
+            return
+        for row in rows:
+            cell = batch.cells[column][row]
+            if isinstance(cell, str | bytes) and cell.strip():
+                self._warned = True
+                logger.warning(
+                    "%s: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
+                    batch.where(row),
+                    name_of(cell),
+                )
+                return
+
+    def check(self, cells: Sequence[Any], where: str) -> None:
+        """Raise `SampleError` if the cells of a row cannot be a target."""
         if self.places is None:
-            values = [
-                number(cell, name, where, self._largest, self._remedy)
-                for name, cell in zip(self.names, cells, strict=True)
-            ]
-            return None if None in values or not values else values
-        name = None if cells[0] is None else name_of(cells[0])
-        if name in self.places.index:
-            return name
-        if name is None or is_missing(cells[0]):
-            self._tell(name if isinstance(cells[0], str | bytes) else None, where)
-            return None
-        if self.places.has_room(name):
-            return name
+            remedy = "If it names classes, say so: classes=[...] lists them, classes=8 finds up to 8 on the way. "
+            for cell, column in zip(cells, self.names, strict=True):
+                number(cell, column, where, self._largest, remedy if len(self.names) == 1 else "")
+            return
+        name = name_in(cells[0], self._listed)
+        if name is None or self.places.look(name) is not None:
+            return
         full = f"one more than classes={self.places.count} has room for. Raise it"
         given = f"none of the classes {shown(self.places.names)}. Add it to classes"
         raise SampleError(
@@ -75,66 +105,15 @@ class Targets:
             f'{given if self.places.fixed else full}, or leave such rows out with bad="skip".'
         )
 
-    def _tell(self, word: str | None, where: str) -> None:
-        """Say once that a word counts as missing, where it may be meant as a class that is found on the way."""
-        if self._told or not word or self.places is None or self.places.fixed:
-            return
-        if not where:
-            raise SampleError(f"{shown(word)} is told of when its row is read by itself.")
-        self._told = True
-        logger.warning(
-            "%s: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
-            where,
-            word,
-        )
-
-    def write(self, value: Any) -> Tensor | None:
-        """The tensor of what was read; a new class is counted in now."""
-        if value is None:
-            return None
-        if self.places is not None:
-            return torch.tensor(self.places.find(value))
-        return torch.tensor(value, dtype=self._dtype)
-
-    def many(self, columns: Sequence[Sequence[Any]]) -> tuple[list[Tensor], list[bool] | None] | None:
-        """Targets of many rows, and which have one; `None`, and nothing has changed, where one is not regular."""
-        if not self.names:
-            return [], None
-        if self.places is None:
-            parts = [plain_numbers(cells, self._largest) for cells in columns]
-            if not any(part is None for part in parts):
-                return [torch.from_numpy(np.stack(parts, 1)).to(self._dtype)], None  # type: ignore[arg-type]
-        rows = list(zip(*columns, strict=True))
-        try:
-            # Each class is looked at once; texts alone, since 1 and True are one key but two classes.
-            texts = self.places is not None and all(type(cell) is str for cell in columns[0])
-            read = {row: self.read(row, "") for row in dict.fromkeys(rows)} if texts else None
-            values = [self.read(row, "") if read is None else read[row] for row in rows]
-        except SampleError:
-            return None
-        known = [value is not None for value in values]
-        if not any(known):
-            return [], None
-        if self.places is None:
-            blank = [0.0] * len(self.names)
-            found = torch.tensor([value or blank for value in values], dtype=self._dtype)
-        else:
-            # Room for each was there when it was read; together they may be too many.
-            new = {value for value in values if value is not None and value not in self.places.index}
-            if len(self.places.index) + len(new) > self.places.count:
-                return None
-            found = torch.tensor([0 if value is None else self.places.find(value) for value in values])
-        return [found], None if all(known) else known
-
-    def forget(self) -> None:
-        """Be as at the beginning."""
-        self.load([])
+    @property
+    def _listed(self) -> Sequence[Any]:
+        return tuple(self.places.index) if self.places is not None and self.places.fixed else ()
 
     def state(self) -> list[str]:
         """The classes that were found."""
         return [] if self.places is None or self.places.fixed else self.places.names
 
     def load(self, names: Sequence[str]) -> None:
-        """Take up the classes that were found before."""
+        """Set the classes that were found before."""
         if self.places is not None:
-            self.places.load(names_again(names))
+            self.places.load(names)

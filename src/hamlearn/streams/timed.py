@@ -13,8 +13,7 @@ from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, is_dense
-from hamlearn.streams.clock import Clock, Stamp
-from hamlearn.streams.dates import since_1970
+from hamlearn.streams.clock import Clock, Stamp, since_1970
 from hamlearn.streams.units import FIRST, Unit, ahead, unit_or_auto
 from hamlearn.streams.values import Spec, native, to_tensors
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import RECORD, RESULT, RESUMED, SPEED, facts
-from hamlearn.experiments.run.config import load
+from hamlearn.experiments.run_config import load
 from hamlearn.record.page import sections, table
 from hamlearn.watch.tail import Tail, summary
 

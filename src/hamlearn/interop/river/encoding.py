@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from hamlearn.errors import SampleError
 from hamlearn.streams.fields import is_missing
 from hamlearn.streams.moments import Standard
 from hamlearn.streams.places import Places, name_of, shared
+from hamlearn.streams.units import logger
 
 __all__ = ["Encoder", "Standard", "require_class", "require_features", "require_number"]
 
@@ -104,6 +106,17 @@ class Encoder:
         return out
 
 
+@functools.lru_cache(maxsize=1024)
+def _warn_once(name: str, kind: str) -> None:
+    """Say that a feature is left out; the cache keeps it from being said again."""
+    logger.warning(
+        "the feature %s is a %s, which is neither a number nor a text, and is left out. Give time stamps by the "
+        "keyword t, and lists as one feature for each number",
+        name,
+        kind,
+    )
+
+
 def _features(x: Mapping[Any, Any]) -> list[tuple[Hashable, float, bool]]:
     require_features(x)
     features: list[tuple[Hashable, float, bool]] = []
@@ -117,7 +130,7 @@ def _features(x: Mapping[Any, Any]) -> list[tuple[Hashable, float, bool]]:
         try:
             number = float(value)
         except (TypeError, ValueError, RuntimeError):
-            # A date or an object says nothing as a number: time comes in by the keyword t.
+            _warn_once(repr(name)[:80], type(value).__name__)
             continue
         if abs(number) < _LARGEST:
             features.append((name, number, True))

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError, SampleError
-from hamlearn.sample import Sample
-from hamlearn.streams import Stream, TensorSpec
-from hamlearn.streams.clock import Clock
-from hamlearn.streams.encode import Categories, Columns, Missing, declare
-from hamlearn.streams.fields import is_missing, number
-from hamlearn.streams.units import FIRST, Unit, unit_or_auto
-from hamlearn.streams.values import Spec, shown
+from hamlearn.errors import ConfigError
+from hamlearn.streams.columns import Categories, Missing
+from hamlearn.streams.encoder import Settings
+from hamlearn.streams.fields import is_missing
+from hamlearn.streams.row_source import Row, RowSource
+from hamlearn.streams.table import TableStream
+from hamlearn.streams.units import Unit, logger
+from hamlearn.streams.values import shown
 
 
 def from_river(
@@ -62,126 +60,80 @@ def from_river(
         >>> print(stream.spec)
         u: float32[0], target: float32[1], length: 1268
     """
-    if dtype is None:
-        dtype = torch.get_default_dtype()
-    if bad not in ("raise", "skip"):
-        raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
-    return RiverStream(dataset, unit_or_auto(unit), dtype, (categories, hashed, missing), bad, ties)
+    pairs = list(dataset) if isinstance(dataset, Iterator) else dataset
+    labels: set[str | bool] = set()
+    length, first = 0, None
+    for x, y in pairs:
+        first = x if first is None else first
+        length += 1
+        if (label := _label(y)) is not None:
+            labels.add(label)
+    if first is None:
+        raise ConfigError("the data set is empty. Give one with at least one sample.")
+    times = [name for name, value in first.items() if isinstance(value, datetime)]
+    if len(times) > 1:
+        logger.warning(
+            "the features %s are times: the first is the time stamp, and the others are left out. Make numbers of "
+            "them if they are to be inputs",
+            ", ".join(map(repr, times)),
+        )
+    classes = _in_order(labels)
+    target = "target"
+    while target in first:
+        target += "_"
+    source = _Pairs(pairs, list(first), target, classes)
+    source.length = length
+    settings = Settings(
+        u=[name for name in first if name not in times],
+        target=target,
+        time=times[0] if times else None,
+        classes=classes,
+        missing=missing,
+        bad=bad,
+        unit=unit,
+        dtype=dtype,
+        categories=categories,
+        hashed=hashed,
+        ties=ties,
+    )
+    return RiverStream(source, settings, classes)
 
 
-class RiverStream(Stream):
-    """What `from_river` returns.
+class RiverStream(TableStream):
+    """What `from_river` returns: a table whose rows are the features, with the target as one more column."""
 
-    Attributes:
-        classes: The classes of the target in order; `None` where it is a number.
-        skipped: Samples that were left out.
-    """
+    _needs_inputs = False
 
-    _n = skipped = 0
-    _moves = ("_n", "skipped")
-
-    def __init__(
-        self,
-        dataset: Iterable[tuple[Mapping[str, Any], Any]],
-        unit: float | None,
-        dtype: torch.dtype,
-        declared: tuple[Categories | None, Mapping[str, int] | None, Missing],
-        bad: str,
-        ties: float | None,
-    ) -> None:
-        self._bad = bad
-        self._dataset = list(dataset) if isinstance(dataset, Iterator) else dataset
-        self._dtype, self._clock = dtype, Clock(unit, None, ties)
-        self._largest = torch.finfo(dtype).max if dtype.is_floating_point else math.inf
-        labels: set[str | bool] = set()
-        self._length, first = 0, None
-        for x, y in self._dataset:
-            first = x if first is None else first
-            self._length += 1
-            if (label := _label(y)) is not None:
-                labels.add(label)
-        if first is None:
-            raise ConfigError("the data set is empty. Give one with at least one sample.")
-        self.classes = _in_order(labels)
-        self._names = [name for name, value in first.items() if not isinstance(value, datetime)]
-        self._time = next((name for name, value in first.items() if isinstance(value, datetime)), None)
-        self._columns: Columns = declare(self._names, *declared, self._largest)
-        self._rewind()
-
-    @property
-    def spec(self) -> Spec:
-        """Vectors of the features."""
-        target = TensorSpec((1,), self._dtype) if self.classes is None else TensorSpec((), torch.int64)
-        length = None if self._columns.skips or self._bad == "skip" else self._length
-        return Spec(TensorSpec((len(self._columns.numbers),), self._dtype), target, length)
+    def __init__(self, source: _Pairs, settings: Settings, classes: list[Any] | None) -> None:
+        super().__init__(source, settings)
+        self._classes = classes
 
     @property
-    def numbers(self) -> list[bool]:
-        """Which entries of the input are measured, rather than 0 or 1 for a category or a missing feature."""
-        return self._columns.numbers
+    def classes(self) -> list[Any] | None:
+        """The classes of the target in order, as the data set has them; `None` if it is a number."""
+        return self._classes
 
-    @property
-    def entries(self) -> list[str]:
-        """Names of the entries of the input."""
-        return self._columns.entries
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._clock.last = None
-        self._columns.forget()
+class _Pairs(RowSource):
+    """The pairs of a data set as rows."""
 
-    def _config(self) -> dict[str, Any]:
-        width = len(self._columns.numbers)
-        return {"features": self._names, "length": self._length, "width": width, "ties": self._clock.ties}
+    word = "sample"
 
-    def _cursor(self) -> dict[str, Any]:
-        columns = self._columns.state()
-        return {**super()._cursor(), "columns": columns, **self._clock.state()}
+    def __init__(self, pairs: Any, names: list[Any], target: str, classes: list[Any] | None) -> None:
+        super().__init__(pairs)
+        self._names = [*names, target]
+        self._target, self._classes = target, classes
 
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._columns.load(cursor["columns"])
-        self._clock.load_state(cursor)
-
-    def _samples(self) -> Iterator[Sample]:
-        start = self._n
-        if self._time is not None:
-            self._clock.find(x[self._time] for x, _ in islice(self._dataset, FIRST + 1))
-        for k, (x, y) in enumerate(self._dataset):
-            if k < start:
-                continue
-            try:
-                sample = self._sample(x, y, k)
-            except SampleError:
-                if self._bad == "raise":
-                    raise
-                sample = None
-            self._n = k + 1
-            if sample is None:
-                self.skipped += 1
-                continue
-            yield sample
-
-    def _sample(self, x: Mapping[str, Any], y: Any, k: int) -> Sample | None:
-        values = self._columns.read([x.get(name) for name in self._names], f"sample {k}")
-        if values is None:
-            return None
-        target, tau = self._target(y, k), None
-        if self._time is not None:
-            tau, _ = self._clock.advance(x[self._time], f"sample {k}", skip=False, option="bad")
-        return Sample(torch.tensor(self._columns.write(values), dtype=self._dtype), target, tau)
-
-    def _target(self, y: Any, k: int) -> torch.Tensor:
-        if self.classes is not None and (label := _label(y)) is not None:
-            return torch.tensor(self.classes.index(label))
-        if is_missing(y):
-            raise SampleError(f'sample {k} has no target. Leave such samples out with bad="skip".')
-        if self.classes is not None:
-            raise SampleError(
-                f"sample {k} has the target {shown(y)}, which is neither a text nor a truth value, and others are "
-                f'classes: {shown(self.classes)}. Make it one of them, or leave such samples out with bad="skip".'
-            )
-        return torch.tensor([number(y, "target", f"sample {k}", self._largest)], dtype=self._dtype)
+    def _mapping(self, row: Any) -> Row:
+        x, y = row
+        if _label(y) is None and is_missing(y):
+            raise ValueError("has no target. Give it one")
+        if self._classes is None or _label(y) is not None:
+            return {**x, self._target: y}
+        raise ValueError(
+            f"has the target {shown(y)}, which is neither a text nor a truth value, and others are classes: "
+            f"{shown(self._classes)}. Make it one of them"
+        )
 
 
 def _label(y: Any) -> str | bool | None:
