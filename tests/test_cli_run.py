@@ -302,7 +302,7 @@ def test_a_finished_run_goes_on_when_its_file_has_grown(tmp_path):
 
 
 def test_a_record_for_tensorboard_without_it_is_refused_before_the_run(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(ConfigError, match=r'pip install -c constraints\.txt "\.\[tensorboard\]"'):
         record.TensorBoard("board")
 

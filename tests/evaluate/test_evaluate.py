@@ -177,28 +177,19 @@ def test_samples_that_are_skipped_are_not_scored(engine, what):
     assert got[-1].scores["MAE"] == pytest.approx(sum(good) / len(good), abs=1e-5)
 
 
-def test_scores_are_in_the_unit_of_the_data_where_a_stream_scales_the_target():
-    class Scale:
-        def __init__(self, target):
-            self.target = target
-
-        def unscale(self, y):
-            return 10 * y + 500
-
-    class Scaled(hl.Sample):
-        scale = None
-
-    class Half:
-        def predict(self, u):
-            return torch.tensor([0.5])
-
-        def step(self, sample):
-            return None
-
-    sample = Scaled(torch.zeros(1), torch.tensor([0.2]))
-    sample.scale = Scale(torch.tensor([502.0]))
-    (e,) = evaluate(Half(), [sample], metrics.MAE())
-    assert (e.y.item(), e.target.item(), e.scores["MAE"]) == (505.0, 502.0, 3.0)
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_scores_and_baselines_are_in_the_unit_of_the_data_if_a_stream_scales_the_target(engine):
+    u = torch.randn(200, 1, 3, generator=torch.Generator().manual_seed(0))
+    data = [hl.Sample(row, 500 + 20 * row.sum(-1, keepdim=True)) for row in u]
+    torch.manual_seed(0)
+    model = hl.Learner(hl.Network.feedforward(nn.Linear(3, 1)), nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
+    scaled = streams.standardize(data, scale_target=True)
+    got = list(evaluate(model, scaled, metrics.MAE(), window=50, engine=engine))
+    assert [e.target.item() for e in got] == [sample.target.item() for sample in data]
+    errors = [abs(e.y.item() - e.target.item()) for e in got]
+    assert got[-1].scores["MAE"] == pytest.approx(sum(errors) / 200, rel=1e-6)
+    assert got[-1].window["MAE"] < 5
+    assert 20 < got[-1].baselines["mean"]["MAE"] < 40
 
 
 def test_several_metrics_are_given_one_by_one_as_a_sum_or_as_a_collection():

@@ -28,11 +28,10 @@ def test_spoiled_messages_of_brokers_are_taken_as_a_plain_parser_takes_them_or_c
     assert counts["redis"] > 1
 
 
-def test_spoiled_records_are_drawn_or_refused_and_resumed_only_where_they_are_intact():
+def test_spoiled_records_are_drawn_or_refused():
     counts = record_files.run(seed=1, cases=250)
     assert counts["drawn"] > 20
     assert counts["refused"] > 20
-    assert counts["resumed"] > 5
 
 
 def test_spoiled_configurations_run_or_are_refused_by_name():

@@ -1,8 +1,6 @@
 """What is kept, and that nothing else is measured."""
 
-import collections
 import json
-import math
 
 import pytest
 import torch
@@ -31,8 +29,12 @@ def test_every_keeps_every_nth():
     assert [row["step"] for row in kept(record.Every(7), 30)] == [7, 14, 21, 28]
 
 
-def test_last_keeps_the_last_n():
-    assert [row["step"] for row in kept(record.Last(4), 30)] == [27, 28, 29, 30]
+def test_memory_keeps_the_last_rows():
+    memory = record.Memory(fields=("step",), last=4)
+    recorder = record.Recorder(None, memory)
+    for k in range(1, 31):
+        recorder.take(report(k))
+    assert memory.column("step") == [27, 28, 29, 30]
 
 
 def test_windows_keep_mean_least_and_largest_and_skip_missing_losses():
@@ -44,23 +46,7 @@ def test_windows_keep_mean_least_and_largest_and_skip_missing_losses():
     assert kept(record.Windows(3), 3, loss=lambda k: False)[0]["loss"] is None
 
 
-def test_a_reservoir_is_a_uniform_sample():
-    n, k, runs = 60, 12, 400
-    counts = collections.Counter()
-    for seed in range(runs):
-        rows = kept(record.Reservoir(k, seed), n, ("step",))
-        assert len({row["step"] for row in rows}) == k
-        counts.update(row["step"] for row in rows)
-    p = k / n
-    worst = max(abs(counts[step] - runs * p) for step in range(1, n + 1))
-    # Five standard deviations: one in half a million for each of 60 steps.
-    assert worst < 5 * math.sqrt(runs * p * (1 - p))
-
-
-@pytest.mark.parametrize(
-    "make",
-    [lambda: record.Every(3), lambda: record.Windows(4), lambda: record.Reservoir(5, 1), lambda: record.Last(6)],
-)
+@pytest.mark.parametrize("make", [lambda: record.Every(3), lambda: record.Windows(4)])
 def test_a_resumed_recording_is_the_same_as_one_that_was_never_stopped(make):
     whole = kept(make(), 50)
     for stop in (0, 1, 7, 23):
@@ -90,7 +76,7 @@ def test_norms_are_those_of_the_learners_state(learner, stream):
     memory = record.Memory()
     with record.Recorder(learner, memory) as recorder:
         for got in recorder(learner.run(stream)):
-            row, state = memory._rows[-1], learner.state
+            row, state = memory.rows[-1], learner.state
             assert row["h"] == pytest.approx(float(state.h.norm()), rel=1e-6)
             assert row["z"] == pytest.approx(float(state.z.norm()), rel=1e-6)
             omega = torch.cat([x.flatten() for x in state.omega.values()])
@@ -115,7 +101,7 @@ def test_recording_does_not_change_what_is_learned(learner, stream):
         for p, s in zip(learner.network.parameters(), start, strict=True):
             p.copy_(s)
     again = hl.Learner(learner.network, torch.nn.functional.mse_loss, learner.hyper, credit=learner.credit)
-    recorder = record.Recorder(again, record.Memory(), record.Memory(record.Reservoir(3)))
+    recorder = record.Recorder(again, record.Memory(), record.Memory(record.Windows(3)))
     for _ in recorder(again.run(stream)):
         pass
     assert all(torch.equal(a, b) for a, b in zip(plain, weights(), strict=True))
@@ -133,14 +119,9 @@ def test_evaluations_bring_their_scores_along():
 
 
 def test_what_cannot_be_recorded_is_refused():
-    for make in (
-        lambda: record.Every(0),
-        lambda: record.Windows(0),
-        lambda: record.Reservoir(0),
-        lambda: record.Last(0),
-    ):
-        with pytest.raises(ConfigError, match="keeps nothing"):
-            make()
+    for policy in (record.Every, record.Windows):
+        with pytest.raises(ConfigError, match="n=0 keeps nothing"):
+            policy(0)
     with pytest.raises(ConfigError, match=r"field 'speed' is not known. Known are bad, dropped, h"):
         record.Recorder(None, record.Memory(fields=("speed",)))
     with pytest.raises(ConfigError, match="field 'los' is not known"):

@@ -63,6 +63,15 @@ def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[E
         reports: What `Learner.run` yields.
         scores: The metrics.
         first: Number of the first sample.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), torch.nn.functional.mse_loss)
+        >>> scores = Scores(loss=learner.loss)
+        >>> for evaluation in scored(learner.run([Sample(torch.ones(1), torch.ones(1))] * 3), scores):
+        ...     pass
+        >>> sorted(scores.summary())
+        ['baselines', 'behind', 'scores', 'window']
     """
     for k, report in enumerate(reports, first):
         y, target = in_unit(report.y, report.sample)

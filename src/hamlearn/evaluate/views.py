@@ -93,6 +93,22 @@ class View:
         self._entry = outputs_of(loss)
         self.codes = None if self._entry is None else self._entry.codes
 
+    @property
+    def several(self) -> bool:
+        """Whether the loss takes one output for each class."""
+        return self._entry is not None and self._entry.several
+
+    def predicted(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The class of each decision, and its probability if the loss tells it, without a target."""
+        y = y if y.dim() > 1 else y.reshape(1, -1)
+        shape = y.shape[:1] + y.shape[2:] if self.several else y.shape
+        nothing = torch.full(shape, (self.codes or (0, 1))[0], device=y.device)
+        labels, _ = self.labels(y, nothing)
+        if self._entry is None or self._entry.probability is None:
+            return labels, None
+        p, _ = self.probabilities(y, nothing)
+        return labels, p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
+
     def decide(self, target: Tensor) -> None:
         """Find the codes in a target: a 0 belongs to 0 and 1, a -1 to -1 and 1, and a 1 to either."""
         if self.codes is None and bool((target <= 0).any()):
@@ -151,9 +167,9 @@ class View:
         if y.numel() != target.numel():
             raise _unclear(y, target)
         target = target.reshape(y.shape)
-        if y.shape[1] == 1 and not (self._entry and self._entry.several):
+        if y.shape[1] == 1 and not self.several:
             return y.flatten(1).unsqueeze(-1), self._coded(target.flatten(1))
-        if not (self._entry and self._entry.several):
+        if not self.several:
             _require_one_hot(target)
         # One-hot targets, or under cross_entropy a probability of each class: the likeliest is the truth.
         return _decisions(y, 1), target.argmax(1).reshape(len(y), -1)

@@ -244,7 +244,7 @@ def _write_report(config: Config, folder: Path) -> None:
     rows = record.read(folder / RESUMED) if (folder / RESUMED).is_file() else []
     lives = [row["step"] for row in rows if "step" in row]
     what = config["run"]["title"], facts(config)
-    record.html(folder / RECORD, folder / REPORT, *what, speed=folder / SPEED, resumed=lives)
+    record.html(folder / RECORD, folder / REPORT, *what, speed=folder / SPEED, resumed=lives, result=folder / RESULT)
 
 
 def facts(config: Config) -> dict[str, Any]:

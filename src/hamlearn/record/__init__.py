@@ -1,25 +1,27 @@
-"""What is kept of a run, and where: in memory, as JSON lines, in TensorBoard, on the screen, as a report."""
+"""What is kept of a run, and where: in memory, as files, in experiment trackers, on the screen, as a report."""
 
 from hamlearn.record.divergence import Divergence
 from hamlearn.record.jsonl import JsonLines, read
 from hamlearn.record.page import html
-from hamlearn.record.policies import Every, Last, Policy, Reservoir, Windows
+from hamlearn.record.policies import Every, Policy, Windows
+from hamlearn.record.predictions import Predictions
 from hamlearn.record.progress import Progress
 from hamlearn.record.recorder import Recorder
-from hamlearn.record.sinks import Memory, Sink, TensorBoard
+from hamlearn.record.sinks import Memory, MLflow, Sink, TensorBoard, WandB
 
 __all__ = [
     "Divergence",
     "Every",
     "JsonLines",
-    "Last",
+    "MLflow",
     "Memory",
     "Policy",
+    "Predictions",
     "Progress",
     "Recorder",
-    "Reservoir",
     "Sink",
     "TensorBoard",
+    "WandB",
     "Windows",
     "html",
     "read",

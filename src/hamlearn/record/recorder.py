@@ -1,4 +1,4 @@
-"""The recorder: stands between a run and whoever keeps something of it."""
+"""The recorder: stands between a run and what keeps something of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from hamlearn.errors import CheckpointError
 from hamlearn.evaluate import Evaluation
-from hamlearn.record.moments import Context, Field, Moment
+from hamlearn.record.fields import Context, Field, Moment
 from hamlearn.record.sinks import Sink
 
 T = TypeVar("T")
@@ -19,11 +19,11 @@ class Recorder:
 
     Args:
         learner: Whose state is measured.
-        *sinks: `Memory`, `JsonLines`, `TensorBoard`, `Progress`, or your own `Sink`.
+        *sinks: `Memory`, `JsonLines`, `Predictions`, `TensorBoard`, `Progress`, or your own `Sink`.
         stream: Whose dropped samples are counted.
         fields: Fields of your own: names to functions of (report, learner).
 
-    The learner never knows that it is recorded; a step that no policy keeps is not measured.
+    A step that no policy keeps is not measured.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -58,10 +58,8 @@ class Recorder:
     def take(self, report: Any) -> None:
         """Record one report or evaluation."""
         self.step += 1
-        evaluation = None
-        if isinstance(report, Evaluation):
-            evaluation, report = report, report.report
-        moment = Moment(self.step, report, evaluation, self._context)
+        evaluation = report if isinstance(report, Evaluation) else None
+        moment = Moment(self.step, report if evaluation is None else evaluation.report, evaluation, self._context)
         for sink in self._sinks:
             sink.take(moment)
 
@@ -71,19 +69,15 @@ class Recorder:
             sink.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What to go on from, JSON-able; all that was recorded before is safe when this returns."""
-        return {"step": self.step, "sinks": [sink.state_dict() for sink in self._kept()]}
-
-    def _kept(self) -> list[Sink]:
-        return [sink for sink in self._sinks if sink.kept]
+        """What to continue from, JSON-able; all that was recorded before is on the disk when this returns."""
+        return {"step": self.step, "sinks": [sink.state_dict() for sink in self._sinks if sink.kept]}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`: what was recorded after it is taken back."""
-        sinks = self._kept()
+        """Continue from `state`; what was recorded after it is removed."""
+        sinks = [sink for sink in self._sinks if sink.kept]
         if len(state["sinks"]) != len(sinks):
             raise CheckpointError(
-                f"the state is that of {len(state['sinks'])} sinks, but this recorder has "
-                f"{len(sinks)}. "
+                f"the state is that of {len(state['sinks'])} sinks, but this recorder has {len(sinks)}. "
                 "Build it with the same sinks in the same order."
             )
         for sink, part in zip(sinks, state["sinks"], strict=True):

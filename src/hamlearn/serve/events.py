@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import HTMLResponse, Response
 
 from hamlearn.serve.refusals import BUSY, Refused
-from hamlearn.watch import RunView, Site
+from hamlearn.watch import RunFolder
+from hamlearn.watch.site import POLICY, files, page
 
 PAUSE = 1.0
 """Seconds between two looks for something new."""
@@ -29,17 +30,17 @@ class LivePage:
 
     def __init__(self, folder: Path, title: str, most: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._view = RunView(folder)
-        self._view.title = title
-        self._site, self._most, self.open = Site(self._view), most, 0
-        # One thread reads files and draws charts for all readers, so that requests are not held up.
-        self._thread = ThreadPoolExecutor(1, "hamlearn-page")
+        self._run, self._files = RunFolder(folder, title), files()
+        self._most, self.open = most, 0
 
     async def page(self, request: Request) -> Response:
-        """The live page of the records."""
-        answer = await asyncio.get_running_loop().run_in_executor(self._thread, self._site.get, request.url.path)
-        assert isinstance(answer.body, bytes)
-        return Response(answer.body, answer.status, answer.headers, answer.kind)
+        """The live page of the records, its style or its script."""
+        name = request.url.path.rpartition("/")[2]
+        if name in self._files:
+            text, kind = self._files[name]
+            return Response(text, media_type=kind)
+        headers = {"Content-Security-Policy": POLICY, "Cache-Control": "no-store"}
+        return HTMLResponse(await run_in_threadpool(page, self._run), headers=headers)
 
     async def events(self, request: Request) -> Response:
         """New views of the live page, as server-sent events."""
@@ -48,14 +49,13 @@ class LivePage:
         return EventSourceResponse(self._views(request.headers.get("last-event-id")))
 
     async def _views(self, seen: str | None) -> AsyncIterator[ServerSentEvent]:
-        loop = asyncio.get_running_loop()
         self.open += 1
         try:
             while True:
-                version, parts = await loop.run_in_executor(self._thread, self._view.look)
+                version, data = await run_in_threadpool(self._run.look)
                 if str(version) != seen:
                     seen = str(version)
-                    yield ServerSentEvent(parts, event="view", id=seen)
+                    yield ServerSentEvent(data, event="data", id=seen)
                 await asyncio.sleep(PAUSE)
         finally:
             self.open -= 1

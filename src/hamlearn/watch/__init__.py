@@ -1,8 +1,6 @@
 """A run's report as a page that updates while the run continues."""
 
-from hamlearn.watch.run_view import RunView
-from hamlearn.watch.server import Server, watch
-from hamlearn.watch.site import Answer, Site
-from hamlearn.watch.tail import Tail
+from hamlearn.watch.folder import RunFolder
+from hamlearn.watch.site import app, watch
 
-__all__ = ["Answer", "RunView", "Server", "Site", "Tail", "watch"]
+__all__ = ["RunFolder", "app", "watch"]

@@ -1,137 +1,162 @@
-"""The page and its routes, for any server: a path in, an answer out."""
+"""The live page as a Starlette application, and served to this machine."""
 
 from __future__ import annotations
 
+import asyncio
 import html
-import json
+import os
+import socket
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib import resources
 from string import Template
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from hamlearn.record.page import asset
+from hamlearn.errors import ConfigError, install
+from hamlearn.record.page import PLACES, asset
+from hamlearn.watch.folder import RunFolder
+
+try:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.concurrency import run_in_threadpool
+    from starlette.middleware import Middleware
+    from starlette.middleware.trustedhost import TrustedHostMiddleware
+    from starlette.responses import HTMLResponse, Response, StreamingResponse
+    from starlette.routing import Route
+except ImportError as error:
+    raise ConfigError(f"the live page needs Starlette and uvicorn: {install('watch')}") from error
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What the page may load: its own style, script and events, and nothing from anywhere else."""
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
-    "Cache-Control": "no-store",
-}
-STILL_HERE = 15.0
-"""Seconds after which a line without meaning shows whether the reader is still there."""
+PAUSE, STILL_HERE = 0.5, 15.0
+"""Seconds between two looks for something new, and until an empty line shows whether the reader is there."""
+LOCAL = ("127.0.0.1", "localhost")
 
 
-class View(Protocol):
-    """What the page shows: `RunView`, or whatever says the same of a run."""
+def app(folder: str | os.PathLike[str], title: str | None = None, *, hosts: tuple[str, ...] = ("*",)) -> Starlette:
+    """The live page of a folder that `hamlearn run` or `hamlearn serve` writes, to be mounted in a server.
 
-    title: str
+    Args:
+        folder: Where the records are.
+        title: Of the page; `None`: that of the run.
+        hosts: Names by which the page may be asked for.
 
-    def look(self) -> tuple[int, str]:
-        """The number of the present view, and its parts as one line of JSON.
+    Example:
+        >>> import tempfile
+        >>> [route.path for route in app(tempfile.mkdtemp()).routes]
+        ['/', '/watch.css', '/watch.js', '/events']
+    """
+    run, own = RunFolder(folder, title), files()
 
-        `status` is `waiting`, `learning` or `finished`, `at` the time of the last row; `alarm`, `cards` and
-        `charts` are HTML, as `hamlearn.record.page.sections` makes it.
-        """
+    def shown(request: Request) -> Response:
+        return HTMLResponse(page(run), headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
 
-    def facts(self) -> str:
-        """What is being run, as HTML."""
+    def file(request: Request) -> Response:
+        text, kind = own[request.url.path.rpartition("/")[2]]
+        return Response(text, media_type=kind)
+
+    async def events(request: Request) -> Response:
+        seen = request.headers.get("last-event-id", "")
+        return StreamingResponse(
+            _events(request, run, seen), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
+        )
+
+    routes = [Route("/", shown), *(Route(f"/{name}", file) for name in own), Route("/events", events)]
+    return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
+
+
+def page(run: RunFolder) -> str:
+    """The HTML of the page; it asks for its files, and for `events`, beside itself."""
+    name, facts = run.about()
+    return Template(_own("page.html")).substitute(title=html.escape(name), facts=facts, places=PLACES)
+
+
+def files() -> dict[str, tuple[str, str]]:
+    """The style and the script of the page, each with its media type."""
+    return {
+        "watch.css": (asset("report.css") + _own("watch.css"), "text/css"),
+        "watch.js": (asset("report.js") + _own("watch.js"), "text/javascript"),
+    }
+
+
+async def _events(request: Request, run: RunFolder, seen: str) -> AsyncIterator[str]:
+    """The data as they are, and again whenever they change, as server-sent events."""
+    quiet = 0.0
+    # An open page must not hold up the end of its server.
+    while not getattr(request.app.state, "ended", False):
+        version, data = await run_in_threadpool(run.look)
+        if str(version) != seen:
+            seen, quiet = str(version), 0.0
+            yield f"event: data\nid: {version}\ndata: {data}\n\n"
+        elif quiet >= STILL_HERE:
+            quiet = 0.0
+            yield ": still here\n\n"
+        await asyncio.sleep(PAUSE)
+        quiet += PAUSE
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What a server is to send.
+class Watching:
+    """A page that is being served.
 
-    Args:
-        status: Of HTTP.
-        body: The whole of it, or pieces that are to be sent as they come.
-        kind: Its media type.
-        headers: Further headers.
-
-    Example:
-        >>> Answer(404, b"there is no such page").headers["X-Content-Type-Options"]
-        'nosniff'
+    Attributes:
+        address: Where the page is.
+        ended: Set when it ends.
     """
 
-    status: int
-    body: bytes | Iterator[bytes]
-    kind: str = "text/plain; charset=utf-8"
-    headers: dict[str, str] = field(default_factory=lambda: dict(HEADERS))
+    address: str
+    ended: threading.Event = field(default_factory=threading.Event)
 
 
-class Site:
-    """The live page: `/`, its style and script, and `/events`, by which the server sends what is new.
-
-    It knows no web framework: whoever serves it passes the path on, and sends the answer.
+@contextmanager
+def watch(folder: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 8765) -> Iterator[Watching]:
+    """Serve the live page of a folder to this machine, in a `with` block.
 
     Args:
-        view: What is shown.
-        root: The path that it is served under, such as `/watch`; without a slash at the end.
-        pause: Seconds between two looks for something new.
-        sleep: How to wait so long.
+        folder: That `hamlearn run` writes to.
+        host: `"127.0.0.1"` or `"localhost"`: the page has no password.
+        port: Where; 0 is any that is free.
 
     Example:
-        >>> empty = dict.fromkeys(("status", "at", "alarm", "cards", "charts"), "")
-        >>> class Nothing:
-        ...     title = "A run"
-        ...     look = lambda self: (1, json.dumps(empty))
-        ...     facts = lambda self: ""
-        >>> site = Site(Nothing())
-        >>> site.get("/").status, b"A run" in site.get("/").body, site.get("/other").status
-        (200, True, 404)
+        >>> import tempfile, urllib.request
+        >>> with watch(tempfile.mkdtemp(), port=0) as page:
+        ...     urllib.request.urlopen(page.address).status
+        200
     """
-
-    def __init__(
-        self, view: View, root: str = "", pause: float = 0.5, sleep: Callable[[float], object] = time.sleep
-    ) -> None:
-        self._view, self._root, self._pause, self._sleep = view, root, pause, sleep
-        self._files = {
-            "/watch.css": (asset("report.css") + _own("watch.css"), "text/css; charset=utf-8"),
-            "/watch.js": (asset("report.js") + _own("watch.js"), "text/javascript; charset=utf-8"),
-        }
-
-    def get(self, path: str, seen: str | None = None) -> Answer:
-        """The answer to a request.
-
-        Args:
-            path: Below `root`; what follows a question mark is ignored.
-            seen: The header `Last-Event-ID`, where a browser that lost its connection comes back.
-        """
-        path = path.partition("?")[0]
-        if path in ("", "/"):
-            return Answer(200, self._page().encode(), "text/html; charset=utf-8")
-        if path == "/events":
-            return Answer(200, self.events(seen), "text/event-stream; charset=utf-8")
-        if path in self._files:
-            text, kind = self._files[path]
-            return Answer(200, text.encode(), kind)
-        return Answer(404, f"There is no {path[:80]!r} here: the page is at {self._root}/.\n".encode())
-
-    def events(self, seen: str | None = None) -> Iterator[bytes]:
-        """The view as it is, and then each new one, as server-sent events, until nobody reads them."""
-        quiet = 0.0
-        while True:
-            version, parts = self._view.look()
-            if str(version) != seen:
-                seen, quiet = str(version), 0.0
-                yield f"event: view\nid: {version}\ndata: {parts}\n\n".encode()
-            elif quiet >= STILL_HERE:
-                quiet = 0.0
-                yield b": still here\n\n"
-            self._sleep(self._pause)
-            quiet += self._pause
-
-    def _page(self) -> str:
-        facts = self._view.facts()
-        parts = json.loads(self._view.look()[1])
-        names = {"root": html.escape(self._root), "title": html.escape(self._view.title), "facts": facts}
-        return Template(_own("page.html")).substitute(parts | names)
+    if host not in LOCAL:
+        raise ConfigError(
+            f"host={host!r} must be one of {', '.join(LOCAL)}: the page has no password, and everybody could read "
+            "it. Watch from another machine by `ssh -L 8765:127.0.0.1:8765 HOST`, or mount hamlearn.watch.app in "
+            "a server of yours."
+        )
+    # Other names could be given to this machine by a page of another site.
+    served = app(folder, hosts=LOCAL)
+    config = uvicorn.Config(served, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
+    server = uvicorn.Server(config)
+    # uvicorn closes it.
+    listening = socket.create_server((host, port))
+    address = f"http://{host}:{listening.getsockname()[1]}/"
+    thread = threading.Thread(target=server.run, args=([listening],), name="hamlearn-watch", daemon=True)
+    thread.start()
+    watching = Watching(address)
+    try:
+        while not server.started and thread.is_alive():
+            time.sleep(0.01)
+        yield watching
+    finally:
+        watching.ended.set()
+        served.state.ended = server.should_exit = True
+        thread.join()
 
 
 def _own(name: str) -> str:
