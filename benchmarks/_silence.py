@@ -43,12 +43,12 @@ class Echoing:
 def silence(learner: PipelineLearner, sample: Sample) -> Callable[[], object]:
     """Let a rank know the form of its messages by one real step, then cut it off; what makes one tick of it."""
     learner.step(sample)
-    learner._engine.settle()
+    learner._settle()
     border = learner._border
     for name in ("states_in", "costates_out", "states_out", "costates_in"):
         if getattr(border, name) is not None:
             setattr(border, name, Echoing())
     for entries in border.entries:
         entries.clear()
-    learner._engine.reset()
+    learner._ticker.drop()
     return lambda: learner._ticker.show(sample, 1)

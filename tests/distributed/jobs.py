@@ -21,7 +21,7 @@ from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner, storage
 from hamlearn.errors import RankError
 from hamlearn.local import LocalLearner
-from hamlearn.orders.local import outer, wide
+from hamlearn.orders.local import costates, wide
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
@@ -200,7 +200,7 @@ def wide_layers(folder: str | None) -> dict[str, Any]:
         if folder is None:
             alone = LocalLearner(wide_net(), mse, hl.Hyper.from_sgd(lr=0.1), groups=5, stacked=False, **options)
             list(alone.run(samples))
-            assert any(isinstance(omega, outer.Outer) for omega in alone._ticker.omega)
+            assert any(isinstance(omega, costates.Outer) for omega in alone._ticker.omega)
             found[setting] = facts(alone)
             continue
         for take in (20, None):

@@ -147,14 +147,8 @@ class Watch:
         seen: list[Any] = [array.tobytes() for array in self.bits]
         seen += [reader.position, id(reader.progress)]
         if isinstance(learner, LocalLearner):
-            engine, ticker = learner._engine, learner._ticker
-            held = [ticker.omega, ticker.t, ticker.updates]
-            held += [
-                value for name, value in vars(engine).items() if name not in ("system", "schedule", "flights")
-            ]
-            if learner.align:
-                held += [[vars(flight) for flight in engine.flights.values()]]
-                held += [[pipe.h, pipe.z, pipe.line.slots] for pipe in engine.pipes.values()]
+            ticker = learner._ticker
+            held = [ticker.omega, ticker.t, ticker.updates, *learner._rule.saved(ticker.carry)]
         else:
             order, now = learner._stepper.parts.order, learner._stepper.state
             carry = now.carry

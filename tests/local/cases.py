@@ -168,3 +168,10 @@ def hyper(names: list[str], s: int = -1, clock: Any = "events") -> hl.Hyper:
         beta={names[0]: 0.02, "*": lambda t: 0.05 / (1 + 0.01 * t)},
         clock=clock,
     )
+
+
+def everything(learner: Any) -> list[Any]:
+    """All that a learner is, with the modes of its modules: to be compared by `same`."""
+    state = learner.state_dict()
+    modes = [module.training for module in learner.module.modules()]
+    return [state["about"], *modes, torch.is_grad_enabled(), *sorted(state["tensors"].items())]

@@ -81,10 +81,10 @@ def test_inputs_and_targets_in_flight_keep_their_structure(tmp_path):
     learner.step(hl.Sample(u, {"b": torch.ones(1, 2)}, tau=0.25))
     learner.save(tmp_path / "checkpoint")
     again.load(tmp_path / "checkpoint")
-    (flight,) = again._engine.flights.values()
-    assert list(flight.sample.u) == ["v", "u"]
-    assert list(flight.sample.target) == ["b"]
-    assert flight.sample.tau == 0.25
+    report = next(report for report in again.flush() if report.sample is not None)
+    assert list(report.sample.u) == ["v", "u"]
+    assert list(report.sample.target) == ["b"]
+    assert report.sample.tau == 0.25
 
 
 def without(name):
@@ -94,12 +94,16 @@ def without(name):
     return mutate
 
 
-def entry_of_the_past(header, tensors):
-    header["engine"]["number"] += 30
+def one_too_many(header, tensors):
+    header["carry"]["entries"].append(None)
+
+
+def one_too_few(header, tensors):
+    header["carry"]["entries"][2] = None
 
 
 def another_shape(header, tensors):
-    name = next(n for n in tensors if "/h/" in n)
+    name = next(n for n in tensors if n.startswith("carry/h/"))
     tensors[name] = tensors[name].repeat(2, 1)
 
 
@@ -111,12 +115,12 @@ def target_that_does_not_fit(header, tensors):
 @pytest.mark.parametrize(
     ("mutate", "message"),
     [
-        (without("/h/2"), "states of the nodes that it has passed"),
-        (without("/draws/3/0"), "random states of the nodes that drew"),
-        (without("/line"), "'pipe/2/line' is missing"),
+        (without("/h/5/5"), "entered 5 ticks ago does not fit node '5'"),
+        (without("/ring"), "'stack/2/ring' is missing"),
         (without("/u/0"), "'u/0' is missing"),
-        (entry_of_the_past, "cannot be in flight after"),
-        (another_shape, r"has float64\[4, \d\] at node"),
+        (one_too_many, "samples can be in flight"),
+        (one_too_few, "cannot be held there"),
+        (another_shape, "does not fit node"),
         (target_that_does_not_fit, "size"),
     ],
 )

@@ -1,41 +1,19 @@
-"""A step that is broken off at any line leaves the learner exactly as before it, or exactly as after it."""
+"""A step that fails, or is interrupted by Ctrl-C, leaves the learner exactly as it was."""
 
 import copy
-from itertools import count
+import signal
 
+import pytest
 import torch
 from torch import nn
 
 import hamlearn as hl
 from hamlearn.local import LocalLearner
 from tests.comparing import same
-from tests.local.cases import layer
-from tests.local.interrupts import broken_off
+from tests.local.cases import everything, layer
+from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
-
-
-def network() -> nn.Sequential:
-    """Stacked layers, running statistics, and random numbers."""
-    return nn.Sequential(
-        nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Dropout(0.2)), layer(2, 2), layer(2, 2)
-    )
-
-
-def everything(learner: LocalLearner) -> list:
-    state, engine = learner.state, learner._engine
-    parts = [*learner.module.parameters(), *learner.module.buffers(), *state.omega.values()]
-    parts += [x for tree in (state.h, state.z) for x in (tree or {}).values()]
-    parts += [
-        x for flight in getattr(engine, "flights", {}).values() for x in (*flight.h.values(), *flight.z.values())
-    ]
-    parts += [*getattr(engine, "pending", {}).values(), torch.get_rng_state()]
-    modes = [module.training for module in learner.module.modules()]
-    numbers = [state.t, state.updates, learner.position, getattr(engine, "number", 0), getattr(engine, "kappa", 0)]
-    modes.append(torch.is_grad_enabled())
-    return [*numbers, *modes, *(part.detach().clone() for part in parts)]
-
-
 SETTINGS = {
     "unaligned": {},
     "aligned": {"align": True},
@@ -43,25 +21,66 @@ SETTINGS = {
     "delay-free": {"delay_free": True, "groups": 2},
     "one group": {"groups": 1, "order": "sequential"},
 }
-BETA = {"0.*": 0.02, "1.*": 0.1, "*": 0.05}
 
 
-def learner_of(setting: dict, module: nn.Module | None = None) -> LocalLearner:
-    return LocalLearner(module or network(), mse, hl.Hyper(eta=0.3, beta=0.05 if module else BETA), **setting)
+class Disturbed(nn.Module):
+    """Calls a function of the test in the midst of a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.call = lambda: None
+
+    def forward(self, x):
+        self.call()
+        return x
 
 
-def break_off_everywhere(ready: LocalLearner, sample: hl.Sample) -> None:
-    spare, through, learner = copy.deepcopy(ready), copy.deepcopy(ready), ready
-    random, before = torch.get_rng_state(), everything(ready)
+def ready_learner(setting: dict) -> LocalLearner:
+    first = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Dropout(0.2), Disturbed())
+    learner = LocalLearner(
+        nn.Sequential(first, layer(2, 3), layer(3, 2)), mse, hl.Hyper(eta=0.3, beta=0.05), **setting
+    )
+    for sample in random_samples(7, batch=(3,)):
+        learner.step(sample)
+    return learner
+
+
+def interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def fail() -> None:
+    raise ArithmeticError
+
+
+@pytest.mark.parametrize(("stop", "error"), [(interrupt, KeyboardInterrupt), (fail, ArithmeticError)])
+@pytest.mark.parametrize("call", [1, 2])
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_step_that_stops_in_its_midst_leaves_the_learner_as_it_was(setting, call, stop, error):
+    learner, sample, calls = ready_learner(SETTINGS[setting]), random_samples(1, batch=(3,))[0], []
+
+    def count() -> None:
+        calls.append(1)
+        if len(calls) == call:
+            stop()
+
+    learner.module[0][3].call = count
+    before = everything(learner)
+    if call == 2 and setting in ("unaligned", "delay-free", "one group"):
+        learner.step(sample)
+        before = everything(learner)
+    with pytest.raises(error):
+        learner.step(sample)
+    assert same(everything(learner), before)
+
+
+def test_ctrl_c_while_weights_move_waits_for_the_end_of_the_step(monkeypatch):
+    learner, sample = ready_learner({}), random_samples(1, batch=(3,))[0]
+    through, random = copy.deepcopy(learner), torch.get_rng_state()
     through.step(sample)
-    after, found = everything(through), []
-    for line in count():
-        torch.set_rng_state(random)
-        if not broken_off(lambda: learner.step(sample), line):  # noqa: B023 (called at once)
-            break
-        now = everything(learner)
-        found.append(same(now, after))
-        assert found[-1] or same(now, before), f"line {line}"
-        if found[-1]:
-            learner = copy.deepcopy(spare)
-    assert set(found) == {True, False}
+    torch.set_rng_state(random)
+    move = type(learner._system).move
+    monkeypatch.setattr(type(learner._system), "move", lambda *given: (interrupt(), move(*given)))
+    with pytest.raises(KeyboardInterrupt):
+        learner.step(sample)
+    assert same(everything(learner), everything(through))

@@ -8,8 +8,7 @@ import hamlearn as hl
 from hamlearn.errors import ConfigError, HamlearnError, NonFiniteError
 from hamlearn.local import LocalLearner
 from tests.comparing import same
-from tests.local.cases import chain, layer
-from tests.local.test_interrupts import everything
+from tests.local.cases import chain, everything, layer
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss

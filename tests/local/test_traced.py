@@ -170,8 +170,8 @@ def counting(self, u):
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
-        (lambda self, u: self.a(u) * (2 if self.training else 1), "other things where self.training is False"),
-        (lambda self, u: torch.dropout(self.a(u), 0.5, self.training), "self.training is False.*use modules"),
+        (lambda self, u: self.a(u) * (2 if self.training else 1), "other things each time.*or in evaluation mode"),
+        (lambda self, u: torch.dropout(self.a(u), 0.5, self.training), "other things each time.*use modules"),
         (lambda self, u: self.a(u) + torch.randn(3), "other things each time.*random numbers"),
         (without_gradients, "without gradients"),
         (half_precision, "under autocast"),
@@ -205,33 +205,6 @@ def test_nothing_is_left_in_a_module_that_was_traced_or_refused():
         assert torch.equal(net.count, torch.zeros(3))
         assert torch.equal(torch.get_rng_state(), drawn)
         assert net.training
-
-
-CHANGES = {
-    "a number": lambda net: setattr(net, "gain", 3.0),
-    "a buffer": lambda net: setattr(net, "count", torch.ones(3)),
-    "a tensor in a list": lambda net: net.plain.__setitem__(0, torch.zeros(3)),
-    "a hook": lambda net: net.register_forward_hook(lambda *_: None),
-}
-
-
-@pytest.mark.parametrize("again", [lambda x: x, copy.deepcopy])
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_forward_that_became_another_is_refused_and_one_that_did_not_goes_on(change, again):
-    net = of(lambda self, u: self.gain * self.a(u) + self.count + self.plain[0])
-    learner = again(LocalLearner(net, mse_loss, hl.Hyper(), align=True))
-    sample = hl.Sample(torch.randn(2, 3), torch.randn(2, 3))
-    learner.step(sample)
-    learner.module.names.append("y")  # of no consequence
-    learner.module.count.add_(1)  # is seen
-    learner.step(sample)
-    assert torch.equal(learner.predict(sample.u), learner.module.eval()(sample.u))
-    learner.module.train()
-    CHANGES[change](learner.module)
-    with pytest.raises(ConfigError, match=r"after its forward had been traced|has hooks"):
-        learner.step(sample)
-    with pytest.raises(ConfigError, match=r"after its forward had been traced|has hooks"):
-        learner.predict(sample.u)
 
 
 def test_hooks_that_would_not_be_called_are_refused():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -10,9 +11,9 @@ from hamlearn._base.torch_private import foreach_mul
 from hamlearn.distributed.bundles import Item
 from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
 from hamlearn.distributed.parts import Part
-from hamlearn.orders.local.flights import Tick
-from hamlearn.orders.local.proposal import Proposal
-from hamlearn.rates import Rates
+from hamlearn.orders.local.aligned import Tick
+from hamlearn.orders.local.flights import Pipeline
+from hamlearn.orders.local.rule import Now, Proposal
 from hamlearn.sample import Sample
 
 Way = dict[tuple[int, int, str], Tensor]
@@ -49,31 +50,30 @@ class PartBlocked(PartAligned):
         self.block = Block()
         self._inside: Way = {}
         self._back: dict[int, Tensor] = {}
-        self._moved: Way = {}
 
-    def tick(self, sample: Sample | None, t: float, rates: Rates, *, last: bool, given: Sample | None) -> Proposal:
+    def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
         """As for all groups without delays; what sets out in this tick is looked at before it is accepted."""
-        proposal = super().tick(sample, t, rates, last=last, given=given)
+        proposal = super().tick(carry, sample, now)
         proposal.z += [*self._inside.values(), *self._back.values()]
         return proposal
 
     def states_arrive(self, tick: Tick) -> None:
-        """Take the states of the last message, and know what the neighbours compute in this tick."""
+        """Know what the neighbours compute in this tick."""
         border, part, block = self.border, self.part, self.block
         self._inside, self._back = {}, {}
-        self._take_states(tick.number)
         block.ticks += 1
         if border.states_in is not None:
             assert part.border is not None
-            entry, flight = tick.at(self.schedule.shown(part.border))
-            if flight is not None:
-                block.states_due.append(Item(tick.number, entry, flight.sample.u))
+            age = self.schedule.shown(part.border)
+            entry = tick.at(age)
+            if entry is not None:
+                block.states_due.append(Item(tick.number, tick.number - age, entry.sample.u))
         if border.costates_in is not None:
             assert part.shown is not None
             for age in part.takes:
-                entry, flight = tick.at(age)
-                if flight is not None:
-                    block.costates_due.append(Item(tick.number, entry, flight.h[part.shown]))
+                if tick.at(age) is not None:
+                    form = tick.h.get(part.shown, age)
+                    block.costates_due.append(Item(tick.number, tick.number - age, form))
         if block.ticks == part.every:
             if border.states_in is not None:
                 border.states_in.expect_all(block.states_due, tick.number)
@@ -86,19 +86,22 @@ class PartBlocked(PartAligned):
         if out is None:
             return
         assert shown is not None
-        entry, flight = tick.at(self.schedule.shown(shown))
-        if flight is not None:
-            state = tick.h[entry, shown]
-            block.states.append(Item(tick.number, entry, state, state))
+        age = self.schedule.shown(shown)
+        if tick.at(age) is not None:
+            state = tick.h.get(shown, age)
+            block.states.append(Item(tick.number, tick.number - age, state, state))
         if block.ticks == self.part.every:
             out.send_all(block.states)
 
     def costates_arrive(self, tick: Tick) -> None:
         """Take the costates of the last message."""
-        self._take_costates(tick.number)
+        for age, z in self._arrived(tick.number):
+            if tick.at(age) is not None:
+                tick.send(age, self.part.shown or "", z)
 
-    def pass_back(self, tick: Tick, entry: int, parent: str, message: Tensor) -> None:
+    def pass_back(self, tick: Tick, age: int, parent: str, message: Tensor) -> None:
         """Let a costate set out on its way to another group, here or on the rank before."""
+        entry = tick.number - age
         if parent == self.part.border:
             before = self._back.get(entry)
             self._back[entry] = message if before is None else before + message
@@ -113,49 +116,59 @@ class PartBlocked(PartAligned):
         for (arrives, entry, name), z in zip(self.way, faded(list(self.way.values()), keep), strict=True):
             if arrives > tick.number:
                 moved[arrives, entry, name] = z
-            elif entry in tick.flights:
-                tick.send(entry, name, z)
-        self._moved = moved | self._inside
+            elif tick.at(tick.number - entry) is not None:
+                tick.send(tick.number - entry, name, z)
+        self.way = moved | self._inside
         if out is not None:
             told = [item for item in block.costates if item.value is not None]
             for item, z in zip(told, faded([item.value for item in told], keep), strict=True):  # type: ignore[misc]
                 item.value = z
             for age in part.gives:
-                entry, flight = tick.at(age)
-                if flight is not None:
-                    block.costates.append(Item(tick.number, entry, flight.sample.u, self._back.get(entry)))
+                sent = tick.at(age)
+                if sent is not None:
+                    item = Item(tick.number, tick.number - age, sent.sample.u, self._back.get(tick.number - age))
+                    block.costates.append(item)
         if block.ticks == part.every:
             if out is not None:
                 out.send_all(block.costates)
             self.block = Block()
 
-    def _commit(self, tick: Tick) -> None:
-        super()._commit(tick)
-        self.way = self._moved
+    def take_states(self, carry: Pipeline) -> Pipeline:
+        """What is carried, with the states of the last message."""
+        states, border = self.border.states_in, self.part.border
+        for item in () if states is None else states.take_all(carry.number):
+            age = carry.number - 1 - item.entry
+            if item.value is not None and age in self.in_flight(carry) and border is not None:
+                carry.h.put(border, age, item.value)
+        return carry
 
-    def _take_states(self, now: int) -> None:
-        states = self.border.states_in
-        for item in () if states is None else states.take_all(now):
-            if item.value is not None and item.entry in self.flights and self.part.border is not None:
-                self.flights[item.entry].h[self.part.border] = item.value
+    def take_costates(self, carry: Pipeline) -> Pipeline:
+        """What is carried, with the costates of the last message."""
+        shown = self.part.shown or ""
+        for age, z in self._arrived(carry.number):
+            if age - 1 in self.in_flight(carry):
+                before = carry.z.get(shown, age - 1)
+                carry.z.put(shown, age - 1, z if before is None else before + z)
+        return carry
 
-    def _take_costates(self, now: int) -> None:
+    def _arrived(self, number: int) -> Iterator[tuple[int, Tensor]]:
+        """Costates that have arrived before tick `number`, by the age of their sample; others set out."""
         costates, shown = self.border.costates_in, self.part.shown
-        for item in () if costates is None else costates.take_all(now):
+        for item in () if costates is None else costates.take_all(number):
             arrives = item.tick + self.part.every - 1
-            if item.value is None or item.entry not in self.flights or shown is None:
+            if item.value is None or shown is None:
                 continue
-            if arrives < now:
+            if arrives < number:
                 # All of its way was within one block of the rank that sent it.
-                z = self.flights[item.entry].z
-                z[shown] = z[shown] + item.value if shown in z else item.value
+                yield number - item.entry, item.value
             else:
                 _add(self.way, (arrives, item.entry, shown), item.value)
 
-    def reset(self) -> None:
+    def dropped(self, carry: Pipeline) -> Pipeline:
         """Drop all samples in flight, and what is on its way for them."""
-        super().reset()
+        empty = super().dropped(carry)
         self.way, self.block = {}, Block()
+        return empty
 
     def under_way(self) -> Way:
         """All costates that no node has yet and that no other rank holds, for a checkpoint."""

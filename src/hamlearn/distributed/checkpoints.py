@@ -17,12 +17,13 @@ from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.errors import CheckpointError
 from hamlearn.local.learner import LocalLearner, settled
 from hamlearn.orders.local.aligned import Aligned
-from hamlearn.orders.local.flights import Flight
+from hamlearn.orders.local.costates import Omega, dense
+from hamlearn.orders.local.costates import loaded as loaded_omega
+from hamlearn.orders.local.costates import saved as saved_omega
+from hamlearn.orders.local.flights import Entry, Pipeline
 from hamlearn.orders.local.local_system import LocalSystem
-from hamlearn.orders.local.outer import dense, kept, told
-from hamlearn.orders.local.proposal import Omega
 from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.orders.local.unaligned import Nodes, Unaligned
 from hamlearn.sample import Sample
 from hamlearn.state import checkpoint, restoring
 from hamlearn.state.tokens import pack_sample, unpack_sample
@@ -36,7 +37,7 @@ class RankState(NamedTuple):
     """What a checkpoint of a rank is made of, or of a learner that is whole: a rank without neighbours.
 
     Attributes:
-        ticker: Time, ω and θ, and the engine that computes the nodes.
+        ticker: Time, ω and θ, the rule, and what it carries.
         reader: The place in the stream.
         config: What has to be the same in a checkpoint.
         rank: Which rank it is.
@@ -53,56 +54,59 @@ class RankState(NamedTuple):
 def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """All that a rank holds, as copies that later ticks do not touch; nothing of it may be under way."""
     ticker = held.ticker
-    system, engine = ticker.system, ticker.engine
+    system, engine = ticker.system, ticker.rule
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
     tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
     for (name,), omega in zip(system.slot_names, ticker.omega, strict=True):
-        tensors |= told(omega, name)
+        tensors |= saved_omega(omega, name)
     about: dict[str, Any] = {
         "config": held.config,
         "ranks": held.ranks,
         "t": ticker.t,
         "updates": ticker.updates,
         "shown": ticker.shown,
-        "number": engine.number,
+        "number": engine.ticks_made(ticker.carry),  # type: ignore[attr-defined]
         "reader": held.reader.state_dict(),
     }
     if isinstance(engine, Aligned):
-        nodes, about["flights"] = _flights(engine, engine.part)  # type: ignore[attr-defined]
+        nodes, about["flights"] = _flights(engine, ticker.carry, engine.part)  # type: ignore[attr-defined]
     else:
-        h, z = engine.by_node()
+        h, z = engine.by_node(ticker.carry)
         nodes = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
-        about["begun"] = bool(engine.h)
+        about["begun"] = bool(ticker.carry.h)
     random = {f"{name}/{held.rank}": x for name, x in restoring.random_state().items()}
     return {n: x.detach().cpu().clone() for n, x in (tensors | nodes | random).items()}, about
 
 
-def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]:
+def _flights(engine: Aligned, carry: Pipeline, part: Part) -> tuple[dict[str, Tensor], list[Any]]:
     tensors: dict[str, Tensor] = {}
     told = []
     own = {cell.name for cell in engine.system.cells}
     way = engine.under_way() if isinstance(engine, PartBlocked) else {}
-    for entry, flight in engine.flights.items():
-        prefix, age = f"flight/{entry}/", engine.number - entry
-        states = {n: x for n, x in flight.h.items() if n in own}
+    flying = engine.in_flight(carry)
+    for age in reversed(flying):
+        number, entry = carry.number - 1 - age, carry.entries[age]
+        assert entry is not None
+        prefix = f"flight/{number}/"
         # What has been sent back is the other rank's; what still gathers is here alone.
-        gathers = {part.border} if part.border and age < engine.schedule.backward[part.border] else set()
-        costates = {n: x for n, x in flight.z.items() if n in own | gathers}
-        tensors |= {f"{prefix}h/{n}": x for n, x in states.items()} | {
-            f"{prefix}z/{n}": x for n, x in costates.items()
-        }
-        tensors |= {f"{prefix}draws/{n}/{i}": x for n, xs in flight.draws.items() for i, x in enumerate(xs)}
-        tensors |= {} if flight.loss is None else {f"{prefix}loss": flight.loss}
-        tensors |= {f"{prefix}way/{arrives}/{n}": z for (arrives, e, n), z in way.items() if e == entry}
-        sample = flight.sample
+        gathers = {part.border} if part.border and age + 1 < engine.schedule.backward[part.border] else set()
+        for kind, lines, names in (("h", carry.h, own), ("z", carry.z, own | gathers)):
+            found = {name: lines.get(name, age) for name in names if name in lines.spans}
+            tensors |= {f"{prefix}{kind}/{n}": x for n, x in found.items() if x is not None}
+        draws = {name: carry.draws.get(name, age) for name in carry.draws.spans}
+        drew = {name: states for name, states in draws.items() if states is not None}
+        tensors |= {f"{prefix}draws/{n}/{i}": x for n, xs in drew.items() for i, x in enumerate(xs)}
+        tensors |= {} if entry.loss is None else {f"{prefix}loss": entry.loss}
+        tensors |= {f"{prefix}way/{arrives}/{n}": z for (arrives, e, n), z in way.items() if e == number}
+        sample = entry.sample
         kept = Sample(None if part.border else sample.u, sample.target, sample.tau, sample.boundary)
         parts, about = pack_sample(kept, prefix)
         tensors |= parts
         trial = engine.system.wiring.start(sample.u)
         forms = {name: described(x).decode() for name, x in trial.items()}
         told.append(
-            {"entry": entry, "t": flight.t, "stride": flight.stride, "reported": flight.reported, "sample": about}
-            | {"draws": list(flight.draws), "forms": forms}
+            {"entry": number, "t": entry.t, "stride": entry.stride, "reported": entry.reported, "sample": about}
+            | {"forms": forms}
         )
     return tensors, told
 
@@ -110,20 +114,20 @@ def _flights(engine: Aligned, part: Part) -> tuple[dict[str, Tensor], list[Any]]
 def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
     """Read what one rank needs of a checkpoint, whoever wrote it; calling the result takes it up."""
     _check_config(saved, held.config, new_hyper=new_hyper)
-    engine = held.ticker.engine
+    engine: Any = held.ticker.rule
     blank: Any = type(engine)(engine.part, engine.border)
     same = _same_groups(saved, held.config, drop=drop)
     with checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
-            _take_flights(blank, saved, engine.part if same else None, same=same)
+            carry: Any = _read_flights(blank, saved, engine.part if same else None, same=same)
         else:
-            _take_states(blank, saved, same=same)
+            carry = _read_states(blank, saved, same=same)
             blank.number = whole(saved.ranks[0]["number"], "the number of ticks")
-            if blank.h and engine.part.border is not None:
+            if carry.h and engine.part.border is not None:
                 name = f"h/{engine.part.border}"
                 blank.arrived = saved.read([name])[name].to(engine.system.theta[0].device)
         about = saved.ranks[-1 if held.rank == held.ranks - 1 else 0]
-        return _taken(held, saved, about, blank)
+        return _taken(held, saved, about, blank, carry)
 
 
 def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, drop: bool = False) -> None:
@@ -151,7 +155,7 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     """
     saved = Saved(path)
     ticker, reader = settled(learner)
-    system, engine = ticker.system, ticker.engine
+    system, engine = ticker.system, ticker.rule
     if learner.delay_free:
         raise CheckpointError(f"{saved.path} was saved by a pipeline: build the learner without delay_free")
     config = config_of(
@@ -162,15 +166,15 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     blank: Any = type(engine)(system)
     with checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
-            _take_flights(blank, saved, None, same=same)
-            if blank.flights and any(isinstance(cell, LayerStack) for cell in system.cells):
+            carry: Any = _read_flights(blank, saved, None, same=same)
+            if blank.in_flight(carry) and any(isinstance(cell, LayerStack) for cell in system.cells):
                 raise CheckpointError(
                     f"{saved.path} holds samples in flight, which layers that are stacked cannot take up: build "
                     "the learner with stacked=False, or load with drop=True"
                 )
         else:
-            _take_states(blank, saved, same=same)
-        change = _taken(RankState(ticker, reader, config), saved, saved.ranks[0], blank)
+            carry = _read_states(blank, saved, same=same)
+        change = _taken(RankState(ticker, reader, config), saved, saved.ranks[0], blank, carry)
     change()
 
 
@@ -204,15 +208,15 @@ def _same_groups(saved: Saved, mine: dict[str, Any], *, drop: bool) -> bool:
     return False
 
 
-def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> Callable[[], None]:
+def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any, carry: Any) -> Callable[[], None]:
     """Weights, costates, time, place in the stream and random numbers, to be taken all or none."""
     ticker, reader, _, rank, _ = held
-    system, engine = ticker.system, ticker.engine
+    system, engine = ticker.system, ticker.rule
     wiring = system.wiring
     named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
     named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
-    names = [f"omega/{n}" for n in system.names.values()]
-    names += [f"factors/{n}/{part}" for n in system.names.values() for part in saved.under(f"factors/{n}/")]
+    names = [f"omega/{n}" for n in system.names]
+    names += [f"factors/{n}/{part}" for n in system.names for part in saved.under(f"factors/{n}/")]
     random = {f"rng/cpu/{rank}"} & set(saved.forms)
     left = Tensors(saved.read([*(n for n, _ in named), *names, *random]))
     values = [(tensor, left.take(name, tensor)) for name, tensor in named]
@@ -221,6 +225,7 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any) -> 
         "t": number(about["t"], "t"),
         "updates": whole(saved.ranks[-1]["updates"], "updates"),
         "shown": whole(about["shown"], "the number of samples shown"),
+        "carry": carry,
     }
     generators = {"rng/cpu": left.take(f"rng/cpu/{rank}")} if random else None
     left.done()
@@ -245,27 +250,27 @@ def _slots(system: LocalSystem, left: Tensors) -> list[Omega]:
     slots: list[Omega] = []
     device = system.theta[0].device
     for names, form in zip(system.slot_names, system.forms(), strict=True):
-        parts = [kept(left, name, form if len(names) == 1 else form[0], device) for name in names]
+        parts = [loaded_omega(left, name, form if len(names) == 1 else form[0], device) for name in names]
         slots.append(parts[0] if len(names) == 1 else torch.stack([dense(part) for part in parts]))
     return slots
 
 
-def _take_states(engine: Unaligned, saved: Saved, *, same: bool) -> None:
+def _read_states(engine: Unaligned, saved: Saved, *, same: bool) -> Nodes:
     about = saved.ranks[0]
     if not (same and flag(about["begun"], "begun")):
-        return
+        return engine.empty()
     device = engine.system.theta[0].device
     names = [name for cell in engine.system.cells for name in cell.names]
     found = saved.read([f"{kind}/{name}" for kind in "hz" for name in names])
     h, z = ({n: found[f"{kind}/{n}"].to(device) for n in names} for kind in "hz")
-    engine.h = [cell.start(h) for cell in engine.system.cells]
-    engine.z = [cell.start(z) for cell in engine.system.cells]
+    cells = engine.system.cells
+    return Nodes([cell.start(h) for cell in cells], [cell.start(z) for cell in cells])
 
 
-def _take_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: bool) -> None:
-    engine.number = whole(saved.ranks[0]["number"], "the number of ticks")
+def _read_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: bool) -> Pipeline:
+    carry = engine.empty()._replace(number=whole(saved.ranks[0]["number"], "the number of ticks"))
     if not same:
-        return
+        return carry
     device, wiring = engine.system.theta[0].device, engine.system.wiring
     border = None if part is None else part.border
     last = part is None or part.shown is None
@@ -274,9 +279,11 @@ def _take_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: boo
         *(entries(saved.ranks[k]["flights"], "samples in flight") for k in (0, -1)), strict=True
     ):
         entry = whole(about["entry"], "the entry of a sample in flight")
-        prefix, age = f"flight/{entry}/", engine.number - entry
+        prefix, age = f"flight/{entry}/", carry.number - 1 - entry
+        if not 0 <= age < len(carry.entries):
+            raise ValueError(f"the sample of tick {entry} cannot be in flight after {age + 1} ticks")
         wanted = [n for n in saved.under(prefix) if _wanted(n, own, border, first=border is None, last=last)]
-        gathered = isinstance(engine, PartBlocked) or (border and age >= engine.schedule.backward[border])
+        gathered = isinstance(engine, PartBlocked) or (border and age + 1 >= engine.schedule.backward[border])
         if border is not None and gathered:
             wanted = [n for n in wanted if n != f"z/{border}"]
         read = saved.read([prefix + n for n in wanted])
@@ -289,21 +296,25 @@ def _take_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: boo
         if border is not None:
             told = [f["forms"] for rank in saved.ranks for f in rank["flights"] if f["entry"] == entry]
             sample.u = template(next(forms[border] for forms in told if border in forms).encode(), device)
-        times = number(about["t"], "t"), number(about["stride"], "stride", positive=True)
-        flight = Flight(sample, *times, flag(about["reported"], "reported"), wiring.values(sample.u))
+        for name, value in wiring.values(sample.u).items():
+            carry.h.put(name, age, value)
+        draws: dict[str, list[Tensor]] = {}
+        for name in sorted(left.under("draws/").names(), key=lambda n: int(n.rpartition("/")[2])):
+            draws.setdefault(name.rpartition("/")[0], []).append(read[f"{prefix}draws/{name}"])
+        for node, states in draws.items():
+            carry.draws.put(node, age, states)
+        loss = left.keep("loss", device) if "loss" in left else None
         for name in left.names():
             kind, _, node = name.partition("/")
             if kind in ("h", "z"):
-                getattr(flight, kind)[node] = left.keep(name, device)
+                (carry.h if kind == "h" else carry.z).put(node, age, left.keep(name, device))
             elif kind == "way" and isinstance(engine, PartBlocked):
                 arrives, _, node = node.partition("/")
                 engine.way[int(arrives), entry, node] = left.keep(name, device)
-        for name in sorted(left.under("draws/").names(), key=lambda n: int(n.rpartition("/")[2])):
-            flight.draws.setdefault(name.rpartition("/")[0], []).append(read[f"{prefix}draws/{name}"])
-        if "loss" in left:
-            flight.loss = left.keep("loss", device)
         left.done()
-        engine.flights[entry] = flight
+        times = number(about["t"], "t"), number(about["stride"], "stride", positive=True)
+        carry.entries[age] = Entry(sample, *times, flag(about["reported"], "reported"), None, loss)
+    return carry
 
 
 def _wanted(name: str, own: set[str], border: str | None, *, first: bool, last: bool) -> bool:

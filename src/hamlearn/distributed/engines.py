@@ -1,4 +1,4 @@
-"""The engines of `LocalLearner` over a part of the graph: at its borders, messages stand for the neighbours."""
+"""The rules of `LocalLearner` over a part of the graph: at its borders, messages stand for the neighbours."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from torch import Tensor
 
 from hamlearn.distributed.bundles import BundleReceiver, BundleSender
 from hamlearn.distributed.parts import Part
-from hamlearn.orders.local.aligned import Aligned
-from hamlearn.orders.local.flights import Tick, own_copy
-from hamlearn.orders.local.proposal import Done
-from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.orders.local.aligned import Aligned, Tick
+from hamlearn.orders.local.flights import Pipeline, own_copy
+from hamlearn.orders.local.rule import Done, Now, Proposal
+from hamlearn.orders.local.unaligned import Nodes, Unaligned, seen
 from hamlearn.sample import Sample
 
 
@@ -53,22 +53,35 @@ class Border:
 class PartAligned(Aligned):
     """Aligned ticks of one part. Messages of a tick are needed in the next one, and travel while this one lasts.
 
-    Every rank knows of every sample in flight, so that all of them know who sends what to whom at which tick.
+    Every rank knows of every sample in flight, so that all of them know who sends what to whom at which tick. A
+    part keeps every state as long as its sample is in flight, for checkpoints that other ranks read.
     """
 
     def __init__(self, part: Part, border: Border) -> None:
-        super().__init__(part.system, part.plan)
         self.part = part
         self.border = border
+        super().__init__(part.system, part.plan)
 
-    @property
-    def fresh(self) -> bool:
+    def spans(self) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
+        """All ages, for the part's own nodes and those at its borders."""
+        plan, last = self.schedule, self.schedule.horizon - 1
+        cells = self.part.system.cells
+        h = dict.fromkeys(self.part.system.wiring.inputs, (0, last))
+        h |= {cell.name: (plan.shown(cell.name), max(plan.shown(cell.name), last)) for cell in cells}
+        names = [*(cell.name for cell in cells), *self.part.system.wiring.borders]
+        return h, {name: (0, last) for name in names if name in plan.backward}
+
+    def ticks_made(self, carry: Pipeline) -> int:
+        """Ticks made so far."""
+        return carry.number
+
+    def fresh(self, carry: Pipeline) -> bool:
         """Whether no sample is in flight."""
-        return not self.flights
+        return not self.in_flight(carry)
 
-    def begin(self, u: Any) -> None:
+    def begin(self, carry: Pipeline, u: Any) -> Pipeline:
         """As for a whole graph, with what comes from the rank before in the place of u."""
-        super().begin(u if self.border.template is None else self.border.template)
+        return super().begin(carry, u if self.border.template is None else self.border.template)
 
     def own(self, sample: Sample) -> Sample:
         """What this rank keeps of a sample: u on the first rank, the target on the last."""
@@ -79,87 +92,103 @@ class PartAligned(Aligned):
             own.u = inner
         return own
 
+    def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
+        """As for a whole graph, after what the neighbours have sent for it."""
+        return super().tick(self.take_states(carry), sample, now)
+
     def states_arrive(self, tick: Tick) -> None:
-        """Ask for what the neighbours compute in this tick, and take the states of the last one."""
+        """Ask for what the neighbours compute in this tick."""
         border, plan, part = self.border, self.schedule, self.part
         if border.states_in is not None:
             assert part.border is not None
-            entry, flight = tick.at(plan.shown(part.border))
-            if flight is not None:
-                border.states_in.expect(flight.sample.u, tick.number)
-                border.entries[0].append(entry)
+            age = plan.shown(part.border)
+            entry = tick.at(age)
+            if entry is not None:
+                border.states_in.expect(entry.sample.u, tick.number)
+                border.entries[0].append(tick.number - age)
         if border.costates_in is not None:
             assert part.shown is not None
-            entry, flight = tick.at(plan.backward[part.shown] - 1)
-            if flight is not None:
-                border.costates_in.expect(flight.h[part.shown], tick.number)
-                border.entries[1].append(entry)
-        self._take_states(tick.number)
+            age = plan.backward[part.shown] - 1
+            if tick.at(age) is not None:
+                border.costates_in.expect(tick.h.get(part.shown, age), tick.number)
+                border.entries[1].append(tick.number - age)
 
     def states_leave(self, tick: Tick) -> None:
         """Send the state that the rank behind needs in the next tick."""
         if self.border.states_out is not None:
             assert self.part.shown is not None
-            entry, flight = tick.at(self.schedule.shown(self.part.shown))
-            if flight is not None:
-                state = tick.h[entry, self.part.shown]
+            age = self.schedule.shown(self.part.shown)
+            if tick.at(age) is not None:
+                state = tick.h.get(self.part.shown, age)
                 self.border.states_out.send(state, state, tick.number)
 
     def costates_arrive(self, tick: Tick) -> None:
         """Take the costates of the last tick."""
-        self._take_costates(tick.number)
+        waiting, part = self.border.entries[1], self.part
+        while waiting and waiting[0] + self.schedule.backward[part.shown or ""] - 1 < tick.number:
+            assert self.border.costates_in is not None
+            z, age = self.border.costates_in.take(), tick.number - waiting.popleft()
+            if z is not None and tick.at(age) is not None and part.shown is not None:
+                tick.z.put(part.shown, age, z)
 
     def costates_leave(self, tick: Tick) -> None:
         """Send the costate that the rank before needs in the next tick."""
         if self.border.costates_out is not None:
             name = self.part.border
             assert name is not None
-            entry, flight = tick.at(self.schedule.backward[name] - 1)
-            if flight is not None:
-                z = tick.z.get((entry, name), flight.z.get(name))
-                self.border.costates_out.send(z, flight.sample.u, tick.number)
+            age = self.schedule.backward[name] - 1
+            entry = tick.at(age)
+            if entry is not None:
+                self.border.costates_out.send(tick.z.get(name, age), entry.sample.u, tick.number)
 
     def _done(self, tick: Tick) -> Done | None:
         if self.part.shown is None:
             return super()._done(tick)
         # The output is complete on the last rank in this very tick: every rank yields a report then.
-        _, flight = tick.at(self.part.complete)
-        if flight is None or not flight.reported:
+        entry = tick.at(self.part.complete)
+        if entry is None or not entry.reported:
             return None
-        return Done(flight.given or flight.sample, flight.t, None, None)
+        return Done(entry.given or entry.sample, entry.t, None, None)
 
-    def _take_states(self, now: int) -> None:
+    def take_states(self, carry: Pipeline) -> Pipeline:
+        """What is carried, with the states that have come from the rank before."""
         border, plan, part = self.border, self.schedule, self.part
         waiting = border.entries[0]
-        while waiting and waiting[0] + plan.shown(part.border or "") < now:
+        while waiting and waiting[0] + plan.shown(part.border or "") < carry.number:
             assert border.states_in is not None
-            state, entry = border.states_in.take(), waiting.popleft()
-            if state is not None and entry in self.flights and part.border is not None:
-                self.flights[entry].h[part.border] = state
+            state, age = border.states_in.take(), carry.number - 1 - waiting.popleft()
+            if state is not None and age in self.in_flight(carry) and part.border is not None:
+                carry.h.put(part.border, age, state)
+        return carry
 
-    def _take_costates(self, now: int) -> None:
-        border, plan, part = self.border, self.schedule, self.part
-        waiting = border.entries[1]
-        while waiting and waiting[0] + plan.backward[part.shown or ""] - 1 < now:
-            assert border.costates_in is not None
-            z, entry = border.costates_in.take(), waiting.popleft()
-            if z is not None and entry in self.flights and part.shown is not None:
-                self.flights[entry].z[part.shown] = z
+    def take_costates(self, carry: Pipeline) -> Pipeline:
+        """What is carried, with the costates that have come from the rank behind."""
+        waiting, part = self.border.entries[1], self.part
+        while waiting and waiting[0] + self.schedule.backward[part.shown or ""] - 1 < carry.number:
+            assert self.border.costates_in is not None
+            z, age = self.border.costates_in.take(), carry.number - 1 - waiting.popleft()
+            if z is not None and age in self.in_flight(carry) and part.shown is not None:
+                carry.z.put(part.shown, age, z)
+        return carry
 
-    def settle(self) -> None:
-        """Have all that is under way, so that nothing of this learner is anywhere else."""
-        self._take_states(self.number)
-        self._take_costates(self.number)
+    def settle(self, carry: Pipeline) -> Pipeline:
+        """What is carried once all that is under way has come, so that nothing of this learner is elsewhere."""
+        carry = self.take_costates(self.take_states(carry))
         self.border.settle()
+        return carry
 
-    def reset(self) -> None:
+    def dropped(self, carry: Pipeline) -> Pipeline:
         """Drop all samples in flight, once their messages have come."""
-        self.settle()
-        super().reset()
+        return super().dropped(self.settle(carry))
 
 
 class PartUnaligned(Unaligned):
-    """Unaligned ticks of one part: states travel from tick to tick, messages of costates within a tick."""
+    """Unaligned ticks of one part: states travel from tick to tick, messages of costates within a tick.
+
+    Attributes:
+        number: Ticks made so far.
+        arrived: The state that the rank before showed after the last tick.
+    """
 
     def __init__(self, part: Part, border: Border) -> None:
         super().__init__(part.system)
@@ -168,17 +197,20 @@ class PartUnaligned(Unaligned):
         self.number = 0
         self.arrived: Tensor | None = None
 
-    @property
-    def fresh(self) -> bool:
-        """Whether there are no states."""
-        return not self.h
+    def ticks_made(self, carry: Nodes) -> int:
+        """Ticks made so far."""
+        return self.number
 
-    def begin(self, u: Any) -> None:
+    def fresh(self, carry: Nodes) -> bool:
+        """Whether there are no states."""
+        return not carry.h
+
+    def begin(self, carry: Nodes, u: Any) -> Nodes:
         """As for a whole graph, with what comes from the rank before in the place of u; that begins at zero."""
         inner = self.border.template
-        if inner is not None and not self.h:
+        if inner is not None and not carry.h:
             self.arrived = inner
-        super().begin(u if inner is None else inner)
+        return super().begin(carry, u if inner is None else inner)
 
     def own(self, sample: Sample) -> Sample:
         """What this rank needs of a sample: the target on the last rank only."""
@@ -198,18 +230,18 @@ class PartUnaligned(Unaligned):
         """Send the state that the rank behind needs in the next tick, and ask for that of the rank before."""
         border = self.border
         if border.states_out is not None and not over:
-            state = self.seen(h1)[self.part.shown or ""]
+            state = seen(self.system.cells, h1)[self.part.shown or ""]
             border.states_out.send(state, state, self.number)
         if border.states_in is not None and not over:
             assert border.template is not None
             border.states_in.expect(border.template, self.number)
 
-    def costates_meet(self, incoming: dict[str, Tensor]) -> None:
+    def costates_meet(self, carry: Nodes, incoming: dict[str, Tensor]) -> None:
         """Exchange the messages of this tick: they come from costates that all ranks have had since the last."""
         border, part = self.border, self.part
         if border.costates_in is not None:
             assert part.shown is not None
-            border.costates_in.expect(self.seen(self.h)[part.shown], self.number)
+            border.costates_in.expect(seen(self.system.cells, carry.h)[part.shown], self.number)
         if border.costates_out is not None:
             assert border.template is not None
             border.costates_out.send(incoming.get(part.border or ""), border.template, self.number)
@@ -224,25 +256,17 @@ class PartUnaligned(Unaligned):
         while states is not None and len(states):
             self.arrived = states.take()
 
-    def settle(self) -> None:
-        """Have all that is under way, so that nothing of this learner is anywhere else."""
+    def settle(self, carry: Nodes) -> Nodes:
+        """What is carried once all that is under way has come, so that nothing of this learner is elsewhere."""
         self._take_states()
         self.border.settle()
+        return carry
 
-    def reset(self) -> None:
+    def dropped(self, carry: Nodes) -> Nodes:
         """Start afresh with the next sample, once the messages under way have come."""
-        self.settle()
-        super().reset()
+        self.settle(carry)
         self.arrived = None
-
-    def snapshot(self, *, ticks: int) -> Any:
-        """What `restore` takes."""
-        return super().snapshot(ticks=ticks), self.number, self.arrived
-
-    def restore(self, snapshot: Any) -> None:
-        """Return to an earlier moment."""
-        states, self.number, self.arrived = snapshot
-        super().restore(states)
+        return super().dropped(carry)
 
 
 Engine = PartAligned | PartUnaligned

@@ -154,7 +154,7 @@ class PipelineLearner(SavedRank):
         """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
         reports = []
         with self._together():
-            while self._align and not self._engine.fresh:
+            while self._align and not self._engine.fresh(self._ticker.carry):
                 report = self._ticker.show(None, 1)
                 if report is not None:
                     reports.append(report)
@@ -274,7 +274,7 @@ class PipelineLearner(SavedRank):
         """
         border, wiring, tick = self._border, self._system.wiring, self.ticks
         with self._together(), evaluating(self.module):
-            self._engine.settle()
+            self._settle()
             if self.rank:
                 (header, *_), blob = self._headers.receive()
                 if header.kind != "predict" or border.states_in is None:
@@ -297,7 +297,7 @@ class PipelineLearner(SavedRank):
     def reset(self) -> None:
         """Forget states and costates of nodes, and samples in flight, on every rank alike. ω, θ and t stay."""
         with self._together():
-            self._engine.reset()
+            self._ticker.drop()
 
 
 def check_ticks_per_message(ticks: object, align: bool) -> None:

@@ -21,12 +21,11 @@ from hamlearn.distributed.parts import Part
 from hamlearn.distributed.place import Place
 from hamlearn.distributed.storage import Saving
 from hamlearn.engines.setting import no_sample, require_gradients
-from hamlearn.engines.ticks.soundness import check_input
-from hamlearn.engines.ticks.ticker import Ticker
+from hamlearn.engines.ticks.ticker import Ticker, check_input
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings
-from hamlearn.orders.local.outer import dense
+from hamlearn.orders.local.costates import dense
 from hamlearn.orders.local.wiring import Wiring
 from hamlearn.sample import Sample, State, StepReport
 from hamlearn.state import checkpoint
@@ -140,7 +139,7 @@ class Rank(Settings):
     @property
     def ticks(self) -> int:
         """Ticks made so far."""
-        return self._engine.number
+        return self._engine.ticks_made(self._ticker.carry)
 
     @property
     def position(self) -> int:
@@ -151,10 +150,14 @@ class Rank(Settings):
     def state(self) -> State:
         """Time, h and z by node, and ω by parameter name, of this rank's groups. For all ranks alike."""
         with self._together():
-            self._engine.settle()
-        h, z = self._engine.by_node()
+            self._settle()
         now = self._ticker
+        h, z = self._engine.by_node(now.carry)
         return State(now.t, h or None, z or None, now.lend(), now.updates)
+
+    def _settle(self) -> None:
+        """Have all that is under way, so that nothing of this learner is anywhere else."""
+        self._ticker.carry = self._engine.settle(self._ticker.carry)
 
     def _settle_sent(self) -> None:
         """Wait until the neighbours have all that was sent: this process may end next."""
@@ -195,7 +198,7 @@ class Rank(Settings):
 
         Of samples to come, those of the same form are told with it, up to one with which something is wrong.
         """
-        key, fresh = self._inspected(sample), self._engine.fresh
+        key, fresh = self._inspected(sample), self._engine.fresh(self._ticker.carry)
         assert sample is not None
         if self._key not in (None, key) and not fresh and not self._align:
             raise SampleError(
@@ -243,7 +246,7 @@ class Rank(Settings):
         if not blob:
             self._headers.send(headers)
         if headers[0].kind == "sample":
-            headers[0].check(self.ticks, self._engine.fresh)
+            headers[0].check(self.ticks, self._engine.fresh(self._ticker.carry))
             if blob:
                 self._border.template = template(blob, self._device)
                 self._headers.send(headers, self._form_of(self._border.template))

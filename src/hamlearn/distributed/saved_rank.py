@@ -27,7 +27,7 @@ class SavedRank(Rank):
                 save, or the end of the run, waits for it.
         """
         with self._together():
-            self._engine.settle()
+            self._settle()
             tensors, about = checkpoints.content(self._held())
             self._saving.begin(self._own(folder), self.ticks, tensors, about, keep)
             if wait:
@@ -47,7 +47,7 @@ class SavedRank(Rank):
         """
         with self._together():
             self._saving.finish()
-            self._engine.settle()
+            self._settle()
         problem: HamlearnError | None = None
         change = None
         try:

@@ -6,35 +6,41 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from hamlearn._base.replay import evaluating
+from hamlearn._base.claims import Tensors, number, whole
 from hamlearn.engines.blocks.runner import BlockRunner, warn_eager
 from hamlearn.engines.fused import FusedRunner, fit, unavailable
-from hamlearn.engines.looped import TickRunner
+from hamlearn.engines.owner import Owner
 from hamlearn.engines.setting import check_chunk, no_sample, require_gradients
-from hamlearn.engines.ticks.soundness import check_input
-from hamlearn.engines.ticks.ticker import Ticker
+from hamlearn.engines.ticks.runner import TickRunner
+from hamlearn.engines.ticks.ticker import Ticker, check_input
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.local.checkpoints import LocalSnapshot
-from hamlearn.local.setting import check_loss, check_setting
+from hamlearn.local.setting import Settings, check_loss, check_setting
 from hamlearn.loops import UnsupportedError
 from hamlearn.orders.local.aligned import Aligned
+from hamlearn.orders.local.costates import loaded, saved
 from hamlearn.orders.local.delay_free import DelayFree
 from hamlearn.orders.local.local_system import LocalSystem, Losses, OrderName
 from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.orders.local.unaligned import Unaligned
 from hamlearn.orders.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
+from hamlearn._base.replay import evaluating
+from hamlearn.state.saving import Change
 from hamlearn.streams.reader import Reader
 
 
-class LocalLearner(LocalSnapshot):
+class LocalLearner(Settings, Owner):
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
 
     ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +
-    z_c·∂ĥ_c/∂θ_c; θ⁺ = θ − τβ⊙ω (parallel order with s = −1 and f_h = (−h + ĥ)/τ, eq:euleraa, Algorithm alg:hlz).
+    z_c·∂ĥ_c/∂θ_c; θ⁺ = θ − τβ⊙ω (parallel order with s = −1 and f_h = (−h + ĥ)/τ, Algorithm 1 of the paper).
+    A loss that reads weights itself, as one with a penalty does, adds τφ ∂L/∂θ to ω.
+
+    The weights are those that the module has when the learner is made. A step is taken whole or not at all: an
+    error leaves the learner as it was, and Ctrl-C waits until a tick is done.
 
     Args:
         module: An `nn.Sequential` (one node per child), a `Graph`, `Neurons`, or any module whose forward
@@ -46,15 +52,15 @@ class LocalLearner(LocalSnapshot):
         hold: Ticks that each sample is shown for (passes over all layers, if `delay_free`).
         align: Keep each node's past inputs, so that a costate meets the input of its own sample; a new sample may
             then enter at every tick. For graphs without cycles.
-        delay_free: At step κ only layer κ mod ν moves (eq:ffasd). For graphs without cycles.
+        delay_free: At step κ only layer κ mod ν moves. For graphs without cycles.
         order: `"parallel"`; or `"sequential"`, where the loss is taken on the new state, ω moves with the new z
             and θ with the new ω: one group is then plain BackPropagation.
         stacked: Whether runs of equal layers are kept as one batched tensor, which changes speed alone.
-        on_nonfinite: What to do where a loss, state, costate, weight or buffer would not be finite: `"raise"`, or
+        on_nonfinite: What to do if a loss, state, costate, weight or buffer would not be finite: `"raise"`, or
             `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
-            where aligned, and elsewhere states and costates where these are the cause and not the sample.
-            `"ignore"` saves the check.
-        compute_dtype: Type of states, costates and all that is computed, where weights are stored in fewer bits,
+            if aligned, and else states and costates if these are the cause and not the sample. `"ignore"` saves
+            the check. Costates of single layers of 2^18 weights or more are caught at the next tick.
+        compute_dtype: Type of states, costates and all that is computed, if weights are stored in fewer bits,
             as in bfloat16: a weight is widened where it is used, and rounded once where it moves. `None`: the type
             of the weights.
 
@@ -69,6 +75,8 @@ class LocalLearner(LocalSnapshot):
         >>> learner.delays
         {'0': 6, '1': 4, '2': 2}
     """
+
+    _header_keys = ("t", "updates", "carry")
 
     def __init__(
         self,
@@ -91,12 +99,10 @@ class LocalLearner(LocalSnapshot):
         if cycle:
             raise ConfigError(f"delay_free needs layers in a row, but there is a cycle: {' → '.join(cycle)}")
         super().__init__()
-        self._hold = hold
+        self._hold, self._align, self._delay_free = hold, align, delay_free
         self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
-        self._align, self._delay_free = align, delay_free
-        engine = Aligned if align else DelayFree if delay_free else Unaligned
-        self._engine: Any = engine(self._system)
-        self._ticker = Ticker(self._system, self._engine, on_nonfinite)
+        self._rule = (Aligned if align else DelayFree if delay_free else Unaligned)(self._system)
+        self._ticker = Ticker(self._system, self._rule, on_nonfinite)
         self._told = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -107,7 +113,7 @@ class LocalLearner(LocalSnapshot):
         vars(self).update(state)
         for cell in self._system.cells:
             if isinstance(cell, LayerStack):
-                # A copy of a weight is no view of the copied stack any more.
+                # A copy of a weight is not a view of the copied stack any more.
                 cell.own()
 
     @property
@@ -120,8 +126,8 @@ class LocalLearner(LocalSnapshot):
     def state(self) -> State:
         """Time, h and z by node, and ω by parameter name. Aligned, each node's are those of its own sample."""
         self._settle(hand_over=True)
-        h, z = self._engine.by_node()
         now = self._ticker
+        h, z = self._rule.by_node(now.carry)
         return State(now.t, h or None, z or None, now.lend(), now.updates)
 
     @property
@@ -137,11 +143,11 @@ class LocalLearner(LocalSnapshot):
     @property
     def delays(self) -> dict[str, int]:
         """Aligned: ticks from a node's computing of a sample to its learning from it."""
-        if not self._align:
+        if not isinstance(self._rule, Aligned):
             raise ConfigError(
                 "delays are defined for align=True: otherwise a costate meets whatever input is there"
             )
-        schedule = self._engine.schedule
+        schedule = self._rule.schedule
         cells = [cell for cell in self._system.cells if cell.name in schedule.backward]
         return {n: delay for c in cells for n, delay in zip(c.names, schedule.delays(c.name), strict=True)}
 
@@ -157,14 +163,14 @@ class LocalLearner(LocalSnapshot):
         self._settle(hand_over=True)
         if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
             return self._ticker.pass_over(sample, self._reader)
-        report = self._ticker.show(sample, self._hold * self._engine.ticks, self._reader)
+        report = self._ticker.show(sample, self._hold * self._rule.ticks, self._reader)
         return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
     def flush(self) -> list[StepReport]:
-        """Aligned: let the samples in flight pass through, without a new one; answers with their reports."""
+        """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
         self._settle(hand_over=True)
         reports = []
-        while self._align and self._engine.flights:
+        while isinstance(self._rule, Aligned) and self._rule.in_flight(self._ticker.carry):
             report = self._ticker.show(None, 1)
             if report is not None:
                 reports.append(report)
@@ -182,24 +188,34 @@ class LocalLearner(LocalSnapshot):
         """Take samples from `stream` and yield a report for each, in order.
 
         Aligned, reports come some ticks after their samples; at the end of a finite stream the samples in flight
-        are flushed. Where `max_steps` ends the run first they stay in flight: go on with another run, or
-        `flush()`.
+        are flushed. If `max_steps` ends the run first they stay in flight: go on with another run, or `flush()`.
 
         Args:
             stream: Any iterable of samples, endless or not.
             max_steps: How many samples to take at most.
             engine: `"eager"`, one tick at a time. `"compiled"`: the tick is recorded once, and a block of ticks is
                 one loop; on a GPU, chains of linear layers are ticked by kernels that read and write each weight
-                once. Whatever the learner is asked between two reports, it answers as of the last one. Where a
-                tick cannot be recorded, the run falls back to the eager engine and says why.
+                once. Whatever the learner is asked between two reports, it answers as of the last one. If a tick
+                cannot be recorded, the run falls back to the eager engine and says why.
             chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
         """
         size = max(1, check_chunk(chunk, on_gpu=False) // self._hold)
-        return self._told_of(self._reports(stream, max_steps, engine, size, resume), max_steps)
+        self._system.require_same()
+        return self._reports_of_samples(self._reports(stream, max_steps, engine, size, resume), max_steps)
+
+    def _reports_of_samples(self, reports: Iterator[StepReport], max_steps: int | None) -> Iterator[StepReport]:
+        """Those reports that belong to a sample, and at the end of the stream those of the samples in flight."""
+        taken = 0
+        for report in reports:
+            taken += 1
+            if report.y is not None or report.skipped:
+                yield report
+        if max_steps is None or taken < max_steps:
+            yield from self.flush()
 
     def _runner(self) -> BlockRunner | None:
-        """Fused ticks on a GPU, where they fit; elsewhere a loop of recorded ones; says once why there is none."""
+        """Fused ticks on a GPU, if they fit; else a loop of recorded ones; says once why there is none."""
         if self._blocks is not None:
             return self._blocks
         given = self._ticker, self._hold, self._reader, self.step
@@ -220,16 +236,6 @@ class LocalLearner(LocalSnapshot):
             return False
         return True
 
-    def _told_of(self, reports: Iterator[StepReport], max_steps: int | None) -> Iterator[StepReport]:
-        """Those reports that tell of a sample, and at the end of the stream those of the samples in flight."""
-        taken = 0
-        for report in reports:
-            taken += 1
-            if report.y is not None or report.skipped:
-                yield report
-        if max_steps is None or taken < max_steps:
-            yield from self.flush()
-
     @torch.no_grad()
     def predict(self, u: Any) -> Any:
         """The output for `u`, in evaluation mode. Nothing moves.
@@ -238,8 +244,6 @@ class LocalLearner(LocalSnapshot):
         been held for `hold` ticks from the present state on.
         """
         wiring = self._system.wiring
-        if wiring.fixed is not None:
-            wiring.fixed.check()
         with evaluating(self.module):
             if wiring.cycle() is None:
                 return self._system.read(wiring.forward(u))
@@ -252,7 +256,43 @@ class LocalLearner(LocalSnapshot):
     def reset(self) -> None:
         """Forget states and costates of the nodes, and samples in flight. ω, θ and the time stay."""
         self._settle(hand_over=True)
-        self._engine.reset()
+        self._ticker.drop()
+
+    def _root(self) -> nn.Module:
+        return self._system.wiring.root
+
+    def _setting(self) -> dict[str, Any]:
+        system = self._system
+        return {
+            "hold": self.hold,
+            "align": self.align,
+            "delay_free": self.delay_free,
+            "order": system.order,
+            "cells": [list(cell.names) for cell in system.cells],
+            "sources": {name: list(sources) for name, sources in system.wiring.sources.items()},
+            "outputs": list(system.wiring.outputs),
+            "learnable": system.names,
+        }
+
+    def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        ticker, tensors = self._ticker, dict[str, Tensor]()
+        ticker.take_over()
+        for i, omega in enumerate(ticker.omega):
+            tensors |= saved(omega, str(i))
+        held, about = self._rule.saved(ticker.carry)
+        tensors |= {f"carry/{name}": tensor for name, tensor in held.items()}
+        return tensors, {"t": ticker.t, "updates": ticker.updates, "carry": about}
+
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
+        ticker, system = self._ticker, self._system
+        forms, device = system.forms(), system.theta[0].device
+        moved = {
+            "omega": [loaded(left, str(i), form, device) for i, form in enumerate(forms)],
+            "t": number(header["t"], "t"),
+            "updates": whole(header["updates"], "updates"),
+            "carry": self._rule.loaded(left.under("carry/"), header["carry"]),
+        }
+        return Change([ticker], lambda: vars(ticker).update(moved))
 
 
 def settled(learner: LocalLearner) -> tuple[Ticker, Reader]:

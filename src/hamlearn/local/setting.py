@@ -1,4 +1,4 @@
-"""Settings of a local learner: those that cannot work, and all of them as they were given."""
+"""Settings of a local learner: their checks, and the settings as they were given."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, or
 
 
 class Settings:
-    """What a learner was made with; nothing of it can be set anew, which would have no effect."""
+    """What a learner was made with, read-only."""
 
     _system: LocalSystem
     _ticker: Ticker

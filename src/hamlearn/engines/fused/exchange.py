@@ -1,4 +1,4 @@
-"""States, costates and samples in flight, from the eager engines to the fused ticks and back."""
+"""States, costates and samples in flight, from what a rule carries to the fused ticks and back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn.engines.fused.pace import Entry
+from hamlearn.engines.fused.pace import Taken
 from hamlearn.engines.fused.tick import Held, Ticks
 from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.orders.local.aligned import Aligned
-from hamlearn.orders.local.flights import Flight
-from hamlearn.orders.local.outer import dense
+from hamlearn.orders.local.costates import dense
+from hamlearn.orders.local.flights import Entry, Pipeline, StackState
 from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.orders.local.unaligned import Unaligned
+from hamlearn.orders.local.unaligned import Nodes
 from hamlearn.sample import Sample
 
 
@@ -26,7 +26,7 @@ def take_omega(ticks: Ticks, ticker: Ticker) -> None:
 
 
 def give_omega(ticks: Ticks, ticker: Ticker) -> None:
-    """Copies of ω for the eager engine, in its shapes."""
+    """Copies of ω for the eager ticks, in their shapes."""
     found = list(ticker.omega)
     for held in ticks.held:
         for slot, omega in zip(held.group.slots, held.omega, strict=True):
@@ -34,89 +34,93 @@ def give_omega(ticks: Ticks, ticker: Ticker) -> None:
     ticker.omega = found
 
 
-def take_unaligned(ticks: Ticks, engine: Unaligned) -> bool:
+def take_unaligned(ticks: Ticks, carry: Nodes) -> bool:
     """Copy h and z; answers whether a sequence begins, and nothing is there to be copied."""
-    for held in ticks.held if not engine.h else ():
+    for held in ticks.held if not carry.h else ():
         held.h.zero_()
         held.z.zero_()
-    for held, h, z in zip(ticks.held, engine.h, engine.z, strict=bool(engine.h)):
+    for held, h, z in zip(ticks.held, carry.h, carry.z, strict=bool(carry.h)):
         held.h[0], held.z[0] = h.reshape(held.h.shape[1:]), z.reshape(held.z.shape[1:])
-    return not engine.h
+    return not carry.h
 
 
-def give_unaligned(ticks: Ticks, engine: Unaligned, fresh: bool) -> None:
+def give_unaligned(ticks: Ticks, fresh: bool) -> Nodes:
     """Copies of h and z."""
-    engine.h = [] if fresh else [_shaped(ticks, held, held.h[0]) for held in ticks.held]
-    engine.z = [] if fresh else [_shaped(ticks, held, held.z[0]) for held in ticks.held]
+    if fresh:
+        return Nodes([], [])
+    h = [_shaped(ticks, held, held.h[0]) for held in ticks.held]
+    return Nodes(h, [_shaped(ticks, held, held.z[0]) for held in ticks.held])
 
 
-def fits_unaligned(ticks: Ticks, engine: Unaligned) -> bool:
-    """Whether what the engine holds has the shape of these ticks' batches."""
-    return all(
-        _shaped(ticks, held, held.h[0]).shape == h.shape for held, h in zip(ticks.held, engine.h, strict=False)
-    )
+def fits_unaligned(ticks: Ticks, carry: Nodes) -> bool:
+    """Whether what is carried has the shape of these ticks' batches."""
+    pairs = zip(ticks.held, carry.h, strict=False)
+    return all(_shaped(ticks, held, held.h[0]).shape == h.shape for held, h in pairs)
 
 
-def take_aligned(ticks: Ticks, engine: Aligned) -> dict[int, Entry]:
-    """Copy pipes, and what samples in flight have left at the nodes; answers with those samples."""
-    number, schedule, flights = engine.number, engine.schedule, engine.flights
+def take_aligned(ticks: Ticks, rule: Aligned, carry: Pipeline) -> dict[int, Taken]:
+    """Copy stacks, and what samples in flight have left at the nodes; answers with those samples by their tick."""
+    number, schedule = carry.number, rule.schedule
+    flying = rule.in_flight(carry)
     ticks.clock.fill_(number)
     for held in ticks.held:
         name, line = held.group.cell.name, held.line
         assert line is not None
         for zeroed in (held.h, held.z, line):
             zeroed.zero_()
-        pipe = engine.pipes.get(name) if flights else None
-        if pipe is not None:
-            held.h[0] = pipe.h.reshape(held.h.shape[1:])
-            held.z[0, :-1] = _rows(pipe.z, held)
-            line.copy_(pipe.line.slots.reshape(line.shape))
+        stack = carry.stacks.get(name) if flying else None
+        if stack is not None:
+            held.h[0] = stack.h.reshape(held.h.shape[1:])
+            held.z[0, :-1] = stack.z.reshape(held.z[0, :-1].shape)
+            line.copy_(stack.ring.slots.reshape(line.shape))
         else:
-            shown = flights.get(number - 1 - schedule.shown(name))
+            shown, source = carry.h.get(name, schedule.shown(name)), held.group.cell.sources[0]
             if shown is not None:
-                held.h[0, 0] = _flat(shown.h[name], held)
-            source = held.group.cell.sources[0]
-            for entry, flight in flights.items():
-                age = number - entry - schedule.forward[name]
-                if 1 <= age < line.shape[0] + 1 and source in flight.h:
-                    line[(number - age) % line.shape[0], 0] = flight.h[source].reshape(line.shape[2:])
-        due = flights.get(number - schedule.backward[name])
-        if due is not None and name in due.z:
-            held.z[0, -1] = _flat(due.z[name], held)
-    return {entry: _entry(flight) for entry, flight in flights.items()}
+                held.h[0, 0] = shown.reshape(held.h.shape[2:])
+            for age in range(len(line)):
+                # Its input, `age` ticks ago, is what its source had for the sample that it saw then.
+                x = carry.h.get(source, schedule.forward[name] + age)
+                if x is not None:
+                    line[(number - 1 - age) % len(line), 0] = x.reshape(line.shape[2:])
+        due = carry.z.get(name, schedule.backward[name] - 1)
+        if due is not None:
+            held.z[0, -1] = due.reshape(held.h.shape[2:])
+    entries = ((age, carry.entries[age]) for age in flying)
+    return {number - 1 - age: Taken.of(entry) for age, entry in entries if entry is not None}
 
 
-def give_aligned(ticks: Ticks, engine: Aligned, number: int, entries: dict[int, Entry]) -> None:
-    """Pipes and samples in flight as the eager engine keeps them.
-
-    What a sample has left at a node and nobody will ask for again is not known any more, and given as zeros.
-    """
-    schedule = engine.schedule
-    engine.number, engine.flights, engine.pipes = number, {}, {}
-    for held in ticks.held:
+def give_aligned(ticks: Ticks, rule: Aligned, number: int, taken: dict[int, Taken]) -> Pipeline:
+    """What the rule carries, of these samples in flight by their tick."""
+    entries = [_entry(taken.get(number - 1 - age)) for age in range(rule.schedule.horizon)]
+    carry = rule.empty()._replace(number=number, entries=entries)
+    for age in rule.in_flight(carry):
+        for name, value in rule.system.wiring.values(entries[age].sample.u).items():  # type: ignore[union-attr]
+            carry.h.put(name, age, value)
+    for held in ticks.held if taken else ():
         cell, line = held.group.cell, held.line
         assert line is not None
-        if isinstance(cell, LayerStack) and entries:
-            h = _shaped(ticks, held, held.h[0])
-            engine._lay(cell, h)
-            pipe = engine.pipes[cell.name]
-            pipe.z = _shaped(ticks, held, held.z[0])[:-1].clone()
-            pipe.line.slots = line.clone().view(pipe.line.slots.shape)
-    for place, entry in entries.items():
-        sample = Sample(entry.u.clone(), _cloned(entry.target), entry.tau, entry.boundary)
-        values = engine.system.wiring.values(sample.u)
-        flight = Flight(sample, entry.t, entry.stride, entry.reported, values, given=entry.given())
-        sent = entry.target is not None
-        for held in reversed(ticks.held):
-            name = held.group.cell.name
-            age = number - 1 - place - schedule.shown(name)
-            if age >= 0:
-                flight.h[name] = _shown(ticks, held, age, number)
-            if sent and number - place == schedule.backward[name]:
-                flight.z[name] = held.z[0, -1].clone().view(*ticks.lead, -1)
-            # A stack passes on what it has, be it zeros.
-            sent = sent or isinstance(held.group.cell, LayerStack)
-        engine.flights[place] = flight
+        if isinstance(cell, LayerStack):
+            blank = rule.blank(cell, _shaped(ticks, held, held.h[0]), number)
+            blank.ring.slots.copy_(line.view(blank.ring.slots.shape))
+            z = _shaped(ticks, held, held.z[0])[:-1].clone()
+            carry.stacks[cell.name] = StackState(blank.h, z, blank.ring)
+    for held in ticks.held:
+        _give_lines(ticks, rule, held, carry)
+    return carry
+
+
+def _give_lines(ticks: Ticks, rule: Aligned, held: Held, carry: Pipeline) -> None:
+    """States and costates of one group for the samples that have passed it."""
+    name = held.group.cell.name
+    shown, backward = rule.schedule.shown(name), rule.schedule.backward[name]
+    for age in rule.in_flight(carry):
+        entry = carry.entries[age]
+        assert entry is not None
+        if age >= shown:
+            carry.h.put(name, age, _shown(ticks, held, age - shown, carry.number))
+        gets = name in rule.gets_costates(entry.sample.target is not None)
+        if age == backward - 1 and gets:
+            carry.z.put(name, age, held.z[0, -1].clone().view(*ticks.lead, -1))
 
 
 def _shown(ticks: Ticks, held: Held, age: int, number: int) -> Tensor:
@@ -132,28 +136,17 @@ def _shown(ticks: Ticks, held: Held, age: int, number: int) -> Tensor:
     return found.view(*ticks.lead, -1)
 
 
-def _entry(flight: Flight) -> Entry:
-    sample = flight.sample
-    source: Any = flight.given or sample
-    return Entry(
-        flight.t, flight.stride, flight.reported, sample.u, sample.target, sample.tau, sample.boundary, source
-    )
+def _entry(taken: Taken | None) -> Entry | None:
+    if taken is None:
+        return None
+    target = None if taken.target is None else taken.target.clone()
+    sample = Sample(taken.u.clone(), target, taken.tau, taken.boundary)
+    return Entry(sample, taken.t, taken.stride, taken.reported, taken.given())
 
 
 def _shaped(ticks: Ticks, held: Held, x: Tensor) -> Tensor:
     """A copy in the shape that the eager cell has."""
     layers, _, rows = x.shape
     shape = (*ticks.lead, rows)
-    return x.clone().view((layers, *shape) if isinstance(held.group.cell, LayerStack) else shape)
-
-
-def _rows(z: Tensor, held: Held) -> Tensor:
-    return z.reshape(z.shape[0], held.z.shape[2], held.z.shape[3])
-
-
-def _flat(x: Tensor, held: Held) -> Tensor:
-    return x.reshape(held.h.shape[2:])
-
-
-def _cloned(target: Tensor | None) -> Tensor | None:
-    return None if target is None else target.clone()
+    whole: Any = x.clone()
+    return whole.view((layers, *shape) if isinstance(held.group.cell, LayerStack) else shape)

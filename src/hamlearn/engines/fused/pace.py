@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.engines.ticks.ticker import Ticker
+from hamlearn.orders.local.flights import Entry
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block
@@ -19,7 +20,7 @@ KEPT: Factors = (0.0, 1.0, 0.0)
 
 
 @dataclass(slots=True)
-class Entry:
+class Taken:
     """A sample that has been shown for one tick, as far as it may be needed later.
 
     Attributes:
@@ -44,17 +45,26 @@ class Entry:
     source: Any
     index: int = 0
 
+    @classmethod
+    def of(cls, entry: Entry) -> Taken:
+        """A sample that a rule carries."""
+        sample = entry.sample
+        source: Any = entry.given or sample
+        return cls(
+            entry.t, entry.stride, entry.reported, sample.u, sample.target, sample.tau, sample.boundary, source
+        )
+
     def given(self) -> Sample:
         """What the stream gave."""
         return self.source.sample(self.index) if isinstance(self.source, Block) else self.source
 
 
 @dataclass(slots=True)
-class Told:
+class Shown:
     """The report of a sample: the tick that its output is read in, and what it belongs to."""
 
     tick: int
-    entry: Entry
+    entry: Taken
     rates: Rates
 
 
@@ -75,7 +85,7 @@ class FusedPace:
         count: How many samples can be taken; where that is fewer than the block has, the rest is of no use.
         rows: κ_h, κ_m, κ_z, κ_d, decay, and scale by slot, for each tick.
         targets: Target that is compared with in each tick; `None`: none.
-        told: What is reported of each sample.
+        shown: What is reported of each sample.
         factors: The factors of the tick that comes after the block.
     """
 
@@ -86,7 +96,7 @@ class FusedPace:
         hold: int,
         lag: int | None,
         number: int,
-        flights: dict[int, Entry],
+        flights: dict[int, Taken],
         fresh: bool,
         rows: tuple[list[Tensor], list[Tensor]],
     ) -> None:
@@ -95,7 +105,7 @@ class FusedPace:
         self.factors: Factors = KEPT
         self.rows: list[list[float]] = []
         self.targets: list[Tensor | None] = []
-        self.told: list[Told | None] = []
+        self.shown: list[Shown | None] = []
         self._rates: dict[Any, tuple[Rates, list[float]]] = {}
         self._ticker = ticker
         self._still = ticker.usual.constant and not ticker.system.velocity.scheduled
@@ -114,7 +124,7 @@ class FusedPace:
         index: int,
         hold: int,
         number: int,
-        flights: dict[int, Entry],
+        flights: dict[int, Taken],
         rows: tuple[list[Tensor], list[Tensor]],
     ) -> None:
         lag = self.lag
@@ -124,8 +134,8 @@ class FusedPace:
             rates, scales = self._at(self.t, tau)
             last, place = tick == hold - 1, number + len(self.rows)
             ends = block.ends(index)
-            entry = Entry(self.t, rates.stride, last, rows[0][index], target, tau, ends, block, index)
-            due: Entry | None = entry
+            entry = Taken(self.t, rates.stride, last, rows[0][index], target, tau, ends, block, index)
+            due: Taken | None = entry
             if lag is not None:
                 flights[place] = entry
                 due = flights.get(place - lag)
@@ -134,14 +144,14 @@ class FusedPace:
             self.rows.append([0.0 if self.fresh else 1.0, *factors, decay, *scales])
             self.targets.append(compared)
             if due is not None and (lag is None or due.reported):
-                told = Told(len(self.rows) - 1, due, rates)
+                told = Shown(len(self.rows) - 1, due, rates)
             gain = due.stride * rates.phi if due is not None and compared is not None else 0.0
             dissipated = rates.stride * rates.eta_z
             self.factors = (1.0, -dissipated, gain) if lag is None else (1 - dissipated, 0.0, gain)
             self.fresh = lag is None and last and ends
             self.updates += compared is not None
             self.t += rates.tau
-        self.told.append(told)
+        self.shown.append(told)
 
     def _at(self, t: float, tau: float | None) -> tuple[Rates, list[float]]:
         """Rates, and −τβ of each slot."""

@@ -13,7 +13,7 @@ from hamlearn.engines.blocks.reports import Ahead
 from hamlearn.engines.blocks.runner import BlockRunner
 from hamlearn.engines.fused import exchange
 from hamlearn.engines.fused.fit import Group, check_batch, fit
-from hamlearn.engines.fused.pace import Entry, FusedPace
+from hamlearn.engines.fused.pace import FusedPace, Taken
 from hamlearn.engines.fused.tick import AT_ONCE, Ticks
 from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.orders.local.aligned import Aligned
@@ -38,13 +38,13 @@ class FusedRunner(BlockRunner):
     def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
         self.ticker = ticker
-        self._engine: Any = ticker.engine
+        self._rule: Any = ticker.rule
         self._hold = hold
         self._loss = ticker.system.loss_of[ticker.system.wiring.outputs[0]]
         self._ticks: Ticks | None = None
         self._key: Any = None
         self._holds = False
-        self.flights: dict[int, Entry] = {}
+        self.flights: dict[int, Taken] = {}
         self.number = 0
         self.fresh = False
 
@@ -57,8 +57,8 @@ class FusedRunner(BlockRunner):
         fits = _fits(block, groups, self._loss)
         if not fits or torch.is_autocast_enabled(device.type) or torch.is_inference_mode_enabled():
             return None
-        for _ in range(0 if self.again else min(block.count, ticker.watch.parts)):
-            ticker.watch.check()
+        if not self.again:
+            ticker.system.require_same()
         ticks = self._ready(block, groups)
         if ticks is None:
             return None
@@ -86,7 +86,7 @@ class FusedRunner(BlockRunner):
         if good < block.count:
             return self.shorter(block, good, undo)
         self.number += len(pace.rows)
-        horizon = 0 if lag is None else self._engine.schedule.horizon
+        horizon = 0 if lag is None else self._rule.schedule.horizon
         self.flights = {n: entry for n, entry in flights.items() if n > self.number - horizon}
         self.fresh = pace.fresh
         ticker.t, ticker.updates = pace.t, pace.updates
@@ -98,7 +98,7 @@ class FusedRunner(BlockRunner):
     def row(self, ahead: Ahead, index: int) -> StepReport:
         """The report of a sample; of none while the first samples are under way."""
         pace, ran = cast(FusedPace, ahead.plan), cast(FusedRan, ahead.ran)
-        told = pace.told[index]
+        told = pace.shown[index]
         if told is None:
             return StepReport(self.ticker.t, None, None, None)
         entry, tick = told.entry, told.tick
@@ -113,10 +113,10 @@ class FusedRunner(BlockRunner):
         if not self._holds:
             return
         assert self._ticks is not None
-        if isinstance(self._engine, Aligned):
-            exchange.give_aligned(self._ticks, self._engine, self.number, self.flights)
+        if isinstance(self._rule, Aligned):
+            self.ticker.carry = exchange.give_aligned(self._ticks, self._rule, self.number, self.flights)
         else:
-            exchange.give_unaligned(self._ticks, self._engine, self.fresh)
+            self.ticker.carry = exchange.give_unaligned(self._ticks, self.fresh)
         exchange.give_omega(self._ticks, self.ticker)
         self._holds, self.flights = False, {}
 
@@ -133,9 +133,9 @@ class FusedRunner(BlockRunner):
 
     def _lag(self) -> int | None:
         """Aligned: ticks from a sample's entry to its loss."""
-        if not isinstance(self._engine, Aligned):
+        if not isinstance(self._rule, Aligned):
             return None
-        schedule = self._engine.schedule
+        schedule = self._rule.schedule
         return schedule.shown(self.ticker.system.cells[-1].name) + schedule.lag
 
     def _ready(self, block: Block, groups: list[Group]) -> Ticks | None:
@@ -162,25 +162,26 @@ class FusedRunner(BlockRunner):
 
         rows, wide = groups[-1].weight.shape[1], groups[-1].wide
         delays = None
-        if isinstance(self._engine, Aligned):
-            delays = [self._engine.schedule.delays(group.cell.name) for group in groups]
+        if isinstance(self._rule, Aligned):
+            delays = [self._rule.schedule.delays(group.cell.name) for group in groups]
         usual = (*lead, rows), wide
         self._ticks = None
         return Ticks(groups, lead, given or usual, self._loss, delays, launch, tile_rows)
 
     def _take(self, ticks: Ticks) -> bool:
-        engine = self._engine
-        if isinstance(engine, Aligned):
+        """Copy what the rule carries; answers whether that fits."""
+        rule, carry = self._rule, self.ticker.carry
+        if isinstance(rule, Aligned):
             usual = (*ticks.lead, ticks.u.shape[2])
-            for flight in engine.flights.values():
-                u, target = flight.sample.u, flight.sample.target
+            for entry in (carry.entries[age] for age in rule.in_flight(carry)):
+                u, target = entry.sample.u, entry.sample.target
                 if u.shape != usual or (target is not None and (target.shape, target.dtype) != ticks.of_targets):
                     return False
-            self.flights, self.number = exchange.take_aligned(ticks, engine), engine.number
+            self.flights, self.number = exchange.take_aligned(ticks, rule, carry), carry.number
         else:
-            if not exchange.fits_unaligned(ticks, engine):
+            if not exchange.fits_unaligned(ticks, carry):
                 return False
-            self.fresh = exchange.take_unaligned(ticks, engine)
+            self.fresh = exchange.take_unaligned(ticks, carry)
         exchange.take_omega(ticks, self.ticker)
         self._holds = True
         return True

@@ -1,1 +1,1 @@
-"""Ticks of a local learner: proposed, looked at, taken or refused."""
+"""Local rules as they are run: one tick at a time, or blocks of recorded ticks in one loop."""

@@ -1,79 +1,60 @@
-"""Ticks as they are taken: proposed, looked at, and accepted or undone."""
+"""Ticks as they are taken one by one: proposed, looked at, and accepted or withdrawn."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
-from hamlearn._base.torch_private import foreach_copy_
-from hamlearn.engines.ticks.module_watch import ModuleWatch
-from hamlearn.engines.ticks.soundness import (
-    all_finite,
-    is_finite,
-    is_sound,
-    nonfinite_message,
-    reach,
-    smallest_risk,
-)
-from hamlearn.errors import NonFiniteError
-from hamlearn.orders.local.aligned import Aligned
-from hamlearn.orders.local.delay_free import DelayFree
+from hamlearn._base.finite import Part, all_finite, is_finite, what_is_not
+from hamlearn._base.torch_private import foreach_copy_, foreach_norm
+from hamlearn.errors import ConfigError, NonFiniteError
+from hamlearn._base.interrupts import defer_sigint
+from hamlearn.orders.local.costates import Late, Omega, Outer, costate, dense, made
 from hamlearn.orders.local.local_system import LocalSystem
-from hamlearn.orders.local.move import Move
-from hamlearn.orders.local.outer import Gathered, dense
-from hamlearn.orders.local.proposal import Done, Omega, Proposal, Sizes, costate
+from hamlearn.orders.local.rule import LocalRule, Now, Proposal, copied
 from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.orders.local.unaligned import Unaligned
-from hamlearn.rates import UsualRates
 from hamlearn.sample import Sample, StepReport
+from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
 from hamlearn.streams.reader import Reader
+from hamlearn.rates import UsualRates
 
 
-@dataclass(slots=True)
-class TickChange:
-    """All that a tick would change: the weights by `moves`, states by `commit`, and numbers by value."""
+class Change(NamedTuple):
+    """What a tick would change, looked at and found right."""
 
-    moves: list[Move | Gathered]
-    proposal: Proposal
+    proposal: Proposal[Any]
     omega: list[Omega]
-    t: float
-    updates: int
+    tau: float
+    stride: float
     report: StepReport | None
 
 
-@dataclass(slots=True)
-class Skip:
-    """A tick that is not to be taken, and whether what it found under way is to blame and has to go."""
+class Skip(NamedTuple):
+    """A tick that is not to be taken, and whether what was under way is to blame and has to go."""
 
     report: StepReport
     drop: bool
 
 
 class Ticker:
-    """Time, ω and θ, moved tick by tick with what an engine proposes for the nodes.
+    """Time, ω, θ and what a rule carries, moved tick by tick.
 
     Attributes:
-        engine: What computes the nodes.
+        carry: What the rule carries.
         omega: Costate of the weights, by slot.
         t: Time.
         updates: Weight updates that a loss has entered.
         shown: Samples that have been taken or skipped.
         usual: τ, η, φ and s of a tick.
-        watch: Looks whether the module is the one that the learner was built from.
     """
 
-    def __init__(self, system: LocalSystem, engine: Unaligned | Aligned | DelayFree, on_nonfinite: str) -> None:
-        self.system = system
-        self.engine: Any = engine
-        self.aligned = isinstance(engine, Aligned)
-        self.on_nonfinite = on_nonfinite
+    def __init__(self, system: LocalSystem, rule: LocalRule[Any], on_nonfinite: str) -> None:
+        self.system, self.rule, self.on_nonfinite = system, rule, on_nonfinite
+        self.carry: Any = rule.empty()
         self.omega: list[Omega] = [
             torch.zeros_like(w, dtype=system.wide, requires_grad=False) for w in system.theta
         ]
@@ -82,175 +63,180 @@ class Ticker:
         self.shown = 0
         self.usual = UsualRates(system.hyper)
         modules = system.wiring.modules()
-        self.watch = ModuleWatch(modules, system)
-        stacked = {m for cell in system.cells if isinstance(cell, LayerStack) for m in cell.modules}
+        self._stacks = [cell for cell in system.cells if isinstance(cell, LayerStack)]
+        stacked = {m for cell in self._stacks for m in cell.modules}
         self._buffers = Buffers([m for m in modules if m not in stacked])
         self._devices = devices_of(tensors_of(modules))
-        self._risk = smallest_risk(system.theta)
-        self._reach: tuple[list[Omega], float] | None = None
-        self._sizes = Sizes()
+        self._kind = system.theta[0].device.type
+        # A finite weight that moves by less than this stays finite: the sum is rounded down.
+        limits = [torch.finfo(w.dtype) for w in system.theta]
+        self._risk = min(limit.max * limit.eps / 8 for limit in limits)
         self._lent: dict[int, Tensor] = {}
 
     @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
-        """Some ticks of one sample, all of them or none; the report of the last one that had something to tell.
+        """Some ticks of one sample, all of them or none; the report of the last one that had something to report.
 
-        Until the last tick is accepted, whatever ends this puts everything back. From then on, whatever ends this
-        finishes it: weights move in place, and what has moved cannot be told from what has not.
+        Ctrl-C waits while a tick is being made, and while one is withdrawn.
 
         Args:
             sample: What is shown; `None`: nothing new.
             ticks: How many.
-            reader: Counts the sample, in one stroke with all else, if it comes from a stream.
+            reader: Counts the sample, if it comes from a stream.
         """
-        self.watch.check()
+        self._require_no_autocast()
         self.take_over()
-        before, count = self._snapshot(ticks), self._counting(sample, reader)
-        finish: Callable[[], None] | None = None
-        told: StepReport | None = None
+        before, report, taken = self._snapshot(ticks), None, False
         try:
-            own = None
-            if sample is not None:
-                self.engine.begin(sample.u)
-                own = self.engine.own(sample)
+            own = self._entering(sample)
             for tick in range(ticks):
                 last = tick == ticks - 1
                 change = self._propose(sample, own, before[0], last=last)
                 if isinstance(change, Skip):
-                    finish = partial(self._restore, before, reset=change.drop, count=count)
-                    finish()
+                    self._restore(before)
+                    if change.drop:
+                        self.carry = self.rule.dropped(self.carry)
+                    self.count(sample, reader)
                     return change.report
-                told = change.report or told
-                if last:
-                    finish = partial(self._take, change, count)
-                    finish()
-                else:
+                report = change.report or report
+                with defer_sigint():
                     self._take(change)
+                    if last:
+                        self.count(sample, reader)
+                        taken = True
         except BaseException:
-            # An interrupt may have left the mode in which a node's graph is built.
-            with torch.no_grad():
-                if finish is None:
-                    self._restore(before, reset=False)
-                else:
-                    finish()
+            if not taken:
+                with defer_sigint():
+                    self._restore(before)
             raise
-        return told
+        return report
 
     @torch.no_grad()
     def rehearse(self, sample: Sample, ticks: int, seen: Callable[[], Any]) -> tuple[Any, StepReport | None]:
         """What is seen after some ticks of a sample, and the last report; then everything is as before."""
         before = self._snapshot(max(2, ticks))
-        told: StepReport | None = None
+        report: StepReport | None = None
         try:
-            own = self.engine.own(sample)
+            own = self.rule.own(sample)
             for tick in range(ticks):
                 change = self._propose(sample, own, before[0], last=tick == ticks - 1)
                 if isinstance(change, Skip):
                     return None, None
-                told = change.report or told
+                report = change.report
                 self._take(change)
-            return seen(), told
+            return seen(), report
         finally:
-            with torch.no_grad():
-                self._restore(before, reset=False)
+            self._restore(before)
+
+    def count(self, sample: Sample | None, reader: Reader | None) -> None:
+        """Count a sample, here and in the stream that it comes from."""
+        self.shown += sample is not None
+        place = None if sample is None or reader is None else reader.due(sample)
+        if reader is not None and place is not None:
+            reader.progress = place
+
+    def pass_over(self, sample: Sample, reader: Reader) -> StepReport:
+        """Count a sample that is not shown, since its input is not finite."""
+        self.count(sample, reader)
+        return StepReport(self.t, None, None, sample, skipped=True)
+
+    def drop(self) -> None:
+        """Forget states, costates, and samples in flight."""
+        self.carry = self.rule.dropped(self.carry)
 
     def lend(self) -> dict[str, Tensor]:
-        """ω by parameter name, to be looked at or changed; the next tick leaves these tensors as they are."""
-        self._sizes.lent = True
+        """ω by parameter name, to be looked at or changed."""
         shown = [dense(w) for w in self.omega]
         self._lent = {place: w for place, w in enumerate(shown) if w is not self.omega[place]}
         return self.system.by_name(list(shown))
 
     def take_over(self) -> None:
-        """Have what was written to lent costates, where they are kept as factors and not as they look."""
-        lent = self._lent
-        written = {place: w for place, w in lent.items() if not torch.equal(w, dense(self.omega[place]))}
-        if written:
-            self.omega = [written.get(place, w) for place, w in enumerate(self.omega)]
+        """Take what was written to lent costates that are kept as factors, and not as they look."""
+        for place, w in self._lent.items():
+            if not torch.equal(w, dense(self.omega[place])):
+                self.omega = [*self.omega[:place], w, *self.omega[place + 1 :]]
         self._lent = {}
 
-    def pass_over(self, sample: Sample, reader: Reader) -> StepReport:
-        """Count a sample that is not shown, since its input is not finite."""
-        self._counting(sample, reader)()
-        return StepReport(self.t, None, None, sample, skipped=True)
+    def _require_no_autocast(self) -> None:
+        if not torch.is_autocast_enabled(self._kind):
+            return
+        if self._stacks:
+            raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
 
-    def _counting(self, sample: Sample | None, reader: Reader | None) -> Callable[[], None]:
-        """What counts a sample, once however often it is called."""
-        shown = self.shown + (sample is not None)
-        place = None if sample is None or reader is None else reader.due(sample)
+    def _entering(self, sample: Sample | None) -> Sample | None:
+        if sample is None:
+            return None
+        self.carry = self.rule.begin(self.carry, sample.u)
+        return self.rule.own(sample)
 
-        def count() -> None:
-            self.shown = shown
-            if reader is not None and place is not None:
-                reader.progress = place
-
-        return count
-
-    def _propose(
-        self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool
-    ) -> TickChange | Skip:
+    def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
         """What one tick would change, or that it is to be skipped."""
         system, t = self.system, self.t
+        if torch.is_autocast_enabled(self._kind):
+            # Autocast keeps weights in its own type until its block ends; these have moved since.
+            torch.clear_autocast_cache()
         rates = self.usual.at(t, None if sample is None else sample.tau, first=self.updates == 0)
         system.velocity.check(t)
-        extra = {"given": sample} if self.aligned else {}
-        proposal: Proposal = self.engine.tick(own, t, rates, last=last, **extra)
-        done = proposal.done
-        omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s), self._sizes)
+        proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
+        omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
+        done, report = proposal.done, None
         if self.on_nonfinite != "ignore":
             spoilt = self._buffers.spoilt(buffers)
-            if spoilt or not (is_finite(proposal) and self._weights_stay_finite(omega, t, rates.stride)):
+            if spoilt or not (self._is_sound(proposal, omega) and self._weights_stay_finite(omega, rates.stride)):
                 if self.on_nonfinite == "raise":
-                    raise NonFiniteError(nonfinite_message(proposal, spoilt, omega, t))
-                told = done or Done(sample, t, None, None)  # type: ignore[arg-type]
-                skipped = StepReport(told.t, told.y, told.loss, told.sample, skipped=True)
+                    raise NonFiniteError(_message(proposal, spoilt, omega, t))
+                y, loss, shown = (None, None, sample) if done is None else (done.y, done.loss, done.sample)
+                report = StepReport(t if done is None else done.t, y, loss, shown, skipped=True)
                 # Costates come from samples before this one: kept, they would spoil every sample to come.
-                return Skip(skipped, drop=self.aligned or (is_sound(proposal) and not spoilt))
-        moving = omega if system.order == "sequential" else self.omega
-        report: StepReport | None = None
+                states = proposal.h if proposal.loss is None else [*proposal.h, proposal.loss]
+                return Skip(report, self.rule.aligned or (all_finite(states) and not spoilt))
         if done is not None:
-            # A report's y belongs to whoever reads it; this one is the state of a node.
+            # A report's y belongs to the reader of the report; this one is the state of a node.
             y = None if done.y is None else trees.copied(done.y)
             report = StepReport(done.t, y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
-        moves = system.moves(system.theta, moving, t, rates.stride)
-        gathered = [w for w in omega if isinstance(w, Gathered)]
+        return Change(proposal, omega, rates.tau, rates.stride, report)
+
+    def _take(self, change: Change) -> None:
+        """Make a change."""
+        system, omega = self.system, change.omega
         # θ follows the new ω, or the one that is about to be overwritten.
-        both: list[Move | Gathered]
-        both = [*gathered, *moves] if system.order == "sequential" else [*moves, *gathered]
-        return TickChange(both, proposal, omega, t + rates.tau, self.updates + proposal.entered, report)
+        if system.order == "sequential":
+            omega = made(omega)
+            system.move(system.theta, omega, self.t, change.stride)
+        else:
+            system.move(system.theta, self.omega, self.t, change.stride)
+            omega = made(omega)
+        self.carry, self.omega = change.proposal.carry, omega
+        self.t, self.updates = self.t + change.tau, self.updates + change.proposal.entered
 
-    def _take(self, change: TickChange, count: Callable[[], None] | None = None) -> None:
-        """Make a change, and count its sample; where that was interrupted, asking again makes the rest of it."""
-        for move in change.moves:
-            move.make()
-        change.proposal.commit()
-        omega = change.omega
-        if any(isinstance(w, Gathered) for w in omega):
-            omega = self._sizes.taken(omega)
-            if self._reach is not None and self._reach[0] is change.omega:
-                self._reach = omega, self._reach[1]
-        self.omega, self.t, self.updates = omega, change.t, change.updates
-        if count is not None:
-            count()
+    def _is_sound(self, proposal: Proposal[Any], omega: list[Omega]) -> bool:
+        """Whether loss, h, z and what is to be added to ω are all finite."""
+        values = [*proposal.h, *proposal.z]
+        if proposal.loss is not None:
+            values.append(proposal.loss)
+        return all_finite(values + [x for w in omega if isinstance(w, Outer) for x in (w.delta, w.x)])
 
-    def _weights_stay_finite(self, omega: list[Omega], t: float, stride: float) -> bool:
-        """Whether ω is finite, and θ after a step with it: in parallel order that is the step after this one."""
-        system, sequential = self.system, self.system.order == "sequential"
-        new = reach(omega)
-        if self._reach is None or self._reach[0] is not self.omega:
-            self._reach = self.omega, 0.0 if sequential else reach(self.omega)
-        old, self._reach = self._reach[1], (omega, new)
-        # A sum, and not the larger one: of a number and what is none, `max` may answer either.
-        if stride * system.largest_beta(t) * (old + new) < self._risk:
+    def _weights_stay_finite(self, omega: list[Omega], stride: float) -> bool:
+        """Whether ω is finite, and θ after a step with it: in parallel order that is the step after this one.
+
+        Large costates that move in their own memory are not looked at: they show in the states of later ticks.
+        """
+        system = self.system
+        beside: list[Tensor] = [w for w in omega if isinstance(w, Tensor)]
+        size = sum(norm.item() for norm in foreach_norm(beside)) if beside else 0.0
+        for w in omega:
+            if isinstance(w, Outer) and not isinstance(w, Late):
+                size += torch.linalg.vector_norm(w.delta).item() * torch.linalg.vector_norm(w.x).item()
+        if stride * system.largest_beta(self.t) * size < self._risk:
             return True
-        if not all_finite(omega):
+        known = [w for w in omega if not isinstance(w, Late)]
+        if not all_finite([dense(w) for w in known]):
             return False
+        places = [i for i, w in enumerate(omega) if not isinstance(w, Late)]
         theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
-        after: list[Omega] = [dense(w) if isinstance(w, Gathered) else w for w in omega]
-        for step in (after,) if sequential else (self.omega, after):
-            for move in system.moves(theta, step, t, stride):
-                move.make()
-            if not all_finite(list(theta)):
+        for step in (omega,) if system.order == "sequential" else (self.omega, omega):
+            system.move(theta, [dense(w) for w in step], self.t, stride)
+            if not all_finite([theta[i] for i in places]):
                 return False
         return True
 
@@ -258,19 +244,47 @@ class Ticker:
         theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None
         # Costates of large layers move in place, as weights do.
         omega = self.omega if theta is None else [w.clone() if isinstance(w, Tensor) else w for w in self.omega]
-        numbers = omega, self.t, self.updates
+        carry = self.carry if theta is None else copied(self.carry)
         random = generators(self._devices) if self.system.may_draw() else None
-        return self._buffers.keep(), random, self.engine.snapshot(ticks=ticks), numbers, theta
+        return self._buffers.keep(), random, theta, (omega, self.t, self.updates, self.shown, carry)
 
-    def _restore(self, snapshot: tuple[Any, ...], *, reset: bool, count: Callable[[], None] | None = None) -> None:
-        buffers, random, engine, (self.omega, self.t, self.updates), theta = snapshot
+    def _restore(self, snapshot: tuple[Any, ...]) -> None:
+        buffers, random, theta, (self.omega, self.t, self.updates, self.shown, self.carry) = snapshot
         self._buffers.put_back(buffers)
         if random is not None:
             set_generators(self._devices, random)
-        self.engine.restore(engine)
         if theta is not None:
             foreach_copy_(self.system.theta, theta)
-        if reset:
-            self.engine.reset()
-        if count is not None:
-            count()
+
+
+def check_input(u: Any, policy: str) -> bool:
+    """Whether an input is finite; raises if `policy` says so.
+
+    A sample that is not would spoil nodes for as long as it is in flight, so it is stopped at the entrance.
+    """
+    if is_finite(u):
+        return True
+    if policy == "raise":
+        raise NonFiniteError(
+            "the input u holds infinity or NaN: this sample was not taken. Correct it, or pass on_nonfinite='skip'"
+        )
+    return False
+
+
+def _message(proposal: Proposal[Any], spoilt: bool, omega: list[Omega], t: float) -> str:
+    """Says what is not finite, and what to do."""
+
+    def parts() -> Iterator[Part]:
+        if proposal.loss is not None:
+            yield f"the loss is {proposal.loss.item()}", [proposal.loss]
+        yield "a node's state h is not finite", proposal.h
+        yield "a node's costate z is not finite", proposal.z
+        if not spoilt:
+            yield "the costate omega of the weights is not finite", [dense(w) for w in omega]
+
+    rest = "a buffer, such as a running statistic, is not finite" if spoilt else "the weights would not be finite"
+    what = what_is_not(parts(), rest)
+    return (
+        f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "
+        "pass on_nonfinite='skip'. If a sample before this one is the cause, reset() drops what is under way"
+    )

@@ -10,84 +10,176 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.claims import Tensors, record, whole
+from hamlearn._base.claims import Tensors
 from hamlearn._base.scale import is_one
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.orders.local.flights import Flight, Line, Pipe, Tick, own_copy
+from hamlearn.orders.local.costates import Increment, add_at
+from hamlearn.orders.local.flights import Entry, Lines, Pipeline, Ring, StackState, own_copy
 from hamlearn.orders.local.local_system import LocalSystem
 from hamlearn.orders.local.nodes import Cell
-from hamlearn.orders.local.outer import Outer
-from hamlearn.orders.local.proposal import Done, Proposal, add_at
-from hamlearn.orders.local.saved_flights import check, dump, restore
+from hamlearn.orders.local.rule import Done, Flat, LocalRule, Now, Proposal
+from hamlearn.orders.local.saved_pipeline import loaded_pipeline, saved_pipeline
 from hamlearn.orders.local.schedule import Timetable, schedule
 from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
+from hamlearn._base.replay import generators
 
 
-class Aligned:
-    """A pipeline over an acyclic graph that takes a new sample at every tick.
+class Tick:
+    """One tick on its way: what the samples in flight have left, one tick older, and what this tick adds.
 
-    Samples in flight carry their own states and costates from node to node, which is what delay lines at the
-    nodes and registers on skip edges hold. A costate loses τη_z of itself with every edge that it passes.
+    Attributes:
+        number: Number of the tick.
+        entries: Samples by age; the one that enters now has age 0.
+        h: External inputs and states.
+        z: Costates.
+        draws: States of the random number generators.
+        stacks: What the stacks hold.
+        grads: Increments of ω by slot.
     """
 
-    ticks = 1
+    def __init__(self, carry: Pipeline, entry: Entry | None, rates: Rates, slots: int) -> None:
+        self.number, self.rates = carry.number, rates
+        self.entries: list[Entry | None] = [entry, *carry.entries[:-1]]
+        self.h, self.z, self.draws = carry.h.older(), carry.z.older(), carry.draws.older()
+        self.stacks = dict(carry.stacks)
+        self.grads: list[Increment | None] = [None] * slots
+        self.new_h: list[Tensor] = []
+        self.new_z: dict[tuple[int, str], Tensor] = {}
+
+    def at(self, age: int) -> Entry | None:
+        """The sample that entered `age` ticks ago, if there was one."""
+        return self.entries[age] if age < len(self.entries) else None
+
+    def show(self, age: int, name: str, h: Tensor) -> None:
+        """A state that node `name` has computed for the sample of this age."""
+        self.h.put(name, age, h)
+
+    def send(self, age: int, name: str, message: Tensor) -> None:
+        """A costate for node `name` of the sample of this age."""
+        before = self.z.get(name, age)
+        total = message if before is None else before + message
+        self.z.put(name, age, total)
+        self.new_z[age, name] = total
+
+    def carry(self) -> Pipeline:
+        """What the next tick finds."""
+        stacks = {name: stack._replace(ring=stack.ring.next()) for name, stack in self.stacks.items()}
+        return Pipeline(self.number + 1, self.entries, self.h, self.z, self.draws, stacks)
+
+
+class Aligned(LocalRule[Pipeline]):
+    """A pipeline over an acyclic graph that takes a new sample at every tick.
+
+    The states and costates of samples in flight stand in shift registers at the nodes: delay lines, and registers
+    on skip edges. A costate loses τη_z of itself with every edge that it passes.
+
+    Args:
+        system: The nodes and their weights.
+        plan: When each node meets each sample; `None`: as the graph says.
+    """
+
+    aligned = True
 
     def __init__(self, system: LocalSystem, plan: Timetable | None = None) -> None:
         if system.hyper.s != -1:
             raise ConfigError("s=+1 lets costates grow forward in time: an aligned learner takes s=-1 only")
-        self.system = system
+        super().__init__(system)
         self.schedule: Timetable = plan or schedule(system)
-        self.number = 0
-        self.flights: dict[int, Flight] = {}
-        self.pipes: dict[str, Pipe] = {}
+        self.h_spans, self.z_spans = self.spans()
+        drawing = [cell.name for cell in system.cells if isinstance(cell, Cell) and cell.may_draw()]
+        plan = self.schedule
+        self.draw_spans = {n: (plan.shown(n), max(plan.shown(n), plan.backward.get(n, 0))) for n in drawing}
         self._key: str | None = None
-        self._trial: dict[str, Tensor] = {}
+        self.trial: dict[str, Tensor] = {}
         self._fits: str | None = None
 
+    @property
+    def due(self) -> int:
+        """Ticks from a sample's entry to the last of its losses."""
+        return max(map(self.schedule.shown, self.system.wiring.outputs), default=0) + self.schedule.lag
+
+    def spans(self) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
+        """The ages at which states, and costates, are got first and read last, by node or input."""
+        plan, system = self.schedule, self.system
+        first = dict.fromkeys(system.wiring.inputs, 0) | {c.name: plan.shown(c.name) for c in system.cells}
+        last = first | dict.fromkeys(system.wiring.outputs, self.due)
+        arrives = {name: plan.shown(name) + plan.lag for name in system.wiring.outputs}
+        for cell in system.cells:
+            # A stack keeps past inputs in a ring of its own.
+            learns = plan.backward.get(cell.name, 0) if isinstance(cell, Cell) else 0
+            for source in cell.sources:
+                last[source] = max(last[source], plan.forward[cell.name], learns)
+            for parent in cell.parents if cell.name in plan.backward else ():
+                arrives[parent] = min(arrives.get(parent, plan.horizon), plan.first(cell.name))
+        for cell in system.cells:
+            # A node's present state is shown, whether or not another node will read it.
+            last[cell.name] = max(last[cell.name], first[cell.name] + 1)
+        # Nodes that lead to no output may compute samples that have left already.
+        h = {name: (age, max(age, min(last[name], plan.horizon - 1))) for name, age in first.items()}
+        z = {name: (age, plan.backward[name]) for name, age in arrives.items() if name in plan.backward}
+        return h, z
+
+    def empty(self) -> Pipeline:
+        """A pipeline without samples."""
+        entries: list[Entry | None] = [None] * self.schedule.horizon
+        return Pipeline(0, entries, Lines(self.h_spans), Lines(self.z_spans), Lines(self.draw_spans), {})
+
     def own(self, sample: Sample) -> Sample:
-        """What ticks may keep of a sample, which stays in flight long after its own step: a copy."""
+        """A copy: a sample stays in flight long after its own step."""
         return own_copy(sample)
 
-    def begin(self, u: Any) -> None:
+    def dropped(self, carry: Pipeline) -> Pipeline:
+        """A pipeline without samples, at the same tick."""
+        return self.empty()._replace(number=carry.number)
+
+    def in_flight(self, carry: Pipeline) -> list[int]:
+        """Ages of the samples that have not left, as of the last tick."""
+        return [age for age, entry in enumerate(carry.entries[:-1]) if entry is not None]
+
+    def begin(self, carry: Pipeline, u: Any) -> Pipeline:
         """A trial pass for each new shape of input, so that what does not fit is known before it enters."""
-        key = trees.describe(u)
+        key, flying = trees.describe(u), self.in_flight(carry)
         if key != self._key:
             trial = self.system.wiring.start(u)
-            for name, pipe in self.pipes.items() if self.flights else ():
-                if trial[name].shape != pipe.h.shape[1:]:
+            for name, stack in carry.stacks.items() if flying else ():
+                if trial[name].shape != stack.h.shape[1:]:
                     raise SampleError(
                         f"u={key} leads to {list(trial[name].shape)} in node {name!r}, where samples of "
-                        f"{list(pipe.h.shape[1:])} are in flight: flush() before the batch size changes, or pass "
+                        f"{list(stack.h.shape[1:])} are in flight: flush() before the batch size changes, or pass "
                         "stacked=False"
                     )
-            self._key, self._trial, self._fits = key, trial, None
-        for cell in () if self.flights else self.system.cells:
-            if isinstance(cell, LayerStack):
-                self._lay(cell, cell.start(self._trial))
+            self._key, self.trial, self._fits = key, trial, None
+        if flying:
+            return carry
+        stacks = [cell for cell in self.system.cells if isinstance(cell, LayerStack)]
+        laid = {s.name: self.blank(s, s.start(self.trial), carry.number) for s in stacks}
+        return self.empty()._replace(number=carry.number, stacks=laid)
 
-    def _lay(self, stack: LayerStack, h: Tensor) -> None:
-        # A stack that leads to no output never learns, and needs no past.
-        known = stack.name in self.schedule.backward
-        delays = self.schedule.delays(stack.name) if known else [0] * stack.length
-        self.pipes = self.pipes | {stack.name: Pipe(h, torch.zeros_like(h[1:]), Line(stack, h, delays))}
+    def blank(self, stack: LayerStack, h: Tensor, number: int) -> StackState:
+        """What a stack holds before the first sample."""
+        delays = self.delays(stack)
+        size = max(delays) + 1
+        return StackState(h, torch.zeros_like(h[1:]), Ring(h.new_zeros(size, *h.shape), delays, number % size))
 
-    def reset(self) -> None:
-        """Drop all samples in flight."""
-        self.flights, self.pipes = {}, {}
+    def delays(self, stack: LayerStack) -> list[int]:
+        """Ticks from computing to learning; a stack that leads to no output never learns, and needs no past."""
+        return self.schedule.delays(stack.name) if stack.name in self.schedule.backward else [0] * stack.length
 
-    def tick(self, sample: Sample | None, t: float, rates: Rates, *, last: bool, given: Sample | None) -> Proposal:
+    def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
         """One tick of all nodes, each with a sample of its own; `None` lets those in flight move on.
 
         A boundary means nothing: in a graph without cycles samples do not see each other.
         """
-        flights = dict(self.flights)
+        entry = None
         if sample is not None:
             self.check_target(sample)
-            values = self.system.wiring.values(sample.u)
-            flights[self.number] = Flight(sample, t, rates.stride, last, values, given=given)
-        tick = Tick(self.number, flights, rates, [None] * len(self.system.theta))
+            entry = Entry(sample, now.t, now.rates.stride, now.last, now.given)
+        tick = Tick(carry, entry, now.rates, len(self.system.theta))
+        if sample is not None:
+            for name, value in self.system.wiring.values(sample.u).items():
+                tick.h.put(name, 0, value)
         self.states_arrive(tick)
         for cell in self.system.cells:
             self._forward(tick, cell)
@@ -98,16 +190,12 @@ class Aligned:
             if cell.name in self.schedule.backward:
                 self._backward(tick, cell)
         self.costates_leave(tick)
-        done = self._done(tick)
-        h = [*tick.h.values(), *(pipe.h for pipe in tick.pipes.values())]
-        z = [*tick.z.values(), *(pipe.z for pipe in tick.pipes.values())]
-        for entry, L in tick.losses.items():
-            before = flights[entry].loss
-            tick.losses[entry] = L if before is None else before + L
-        return Proposal(tick.grads, h, z, loss, loss is not None, lambda: self._commit(tick), done)
+        h = tick.new_h + [stack.h for stack in tick.stacks.values()]
+        z = [*tick.new_z.values(), *(stack.z for stack in tick.stacks.values())]
+        return Proposal(tick.carry(), tick.grads, h, z, loss, loss is not None, self._done(tick))
 
     def states_arrive(self, tick: Tick) -> None:
-        """A part of a graph: give samples in flight the states that its neighbours computed in the tick before."""
+        """A part of a graph: take the states that its neighbours computed in the tick before."""
 
     def states_leave(self, tick: Tick) -> None:
         """A part of a graph: hand on the states that this tick has computed."""
@@ -118,158 +206,212 @@ class Aligned:
     def costates_leave(self, tick: Tick) -> None:
         """A part of a graph: as `states_leave`, for costates."""
 
-    def pass_back(self, tick: Tick, entry: int, parent: str, message: Tensor) -> None:
+    def pass_back(self, tick: Tick, age: int, parent: str, message: Tensor) -> None:
         """Hand a costate to the node that is to learn from it; a part of a graph may let it travel longer."""
-        tick.send(entry, parent, message)
+        tick.send(age, parent, message)
 
     def check_target(self, sample: Sample) -> None:
         """Try the loss on a blank output: a target that does not fit must not enter and fail many ticks later."""
         targets = self.system.targets(sample.target)
         key = f"{self._key} {trees.describe(targets)}"
         if targets and key != self._fits:
-            self.system.compare({name: self._trial[name] for name in targets}, targets)
+            self.system.compare({name: self.trial[name] for name in targets}, targets)
             # Real numbers of a shape that fits always fit; classes may be out of range.
             real = all(isinstance(x, Tensor) and x.is_floating_point() for x in targets.values())
             self._fits = key if real else None
 
     def _forward(self, tick: Tick, cell: Cell | LayerStack) -> None:
-        entry, flight = tick.at(self.schedule.forward[cell.name])
+        age = self.schedule.forward[cell.name]
+        entry = tick.at(age)
         if isinstance(cell, Cell):
-            if flight is not None:
-                draws = cell.draws()
-                if draws is not None:
-                    tick.draws[entry, cell.name] = draws
-                tick.h[entry, cell.name] = cell.forward([flight.h[source] for source in cell.sources])
+            if entry is None:
+                return
+            if cell.name in self.draw_spans:
+                tick.draws.put(cell.name, age, generators(cell.devices))
+            h = cell.forward([tick.h.get(source, age) for source in cell.sources])
+            tick.new_h.append(h)
+            tick.show(age, cell.name, h)
             return
-        pipe = self.pipes[cell.name]
-        incoming = torch.zeros_like(pipe.h[0]) if flight is None else flight.h[cell.sources[0]]
-        x = cell.gather(pipe.h, [incoming])
-        pipe.line.write(tick.number, x[0])
+        stack = tick.stacks[cell.name]
+        incoming = torch.zeros_like(stack.h[0]) if entry is None else tick.h.get(cell.sources[0], age)
+        x = cell.gather(stack.h, [incoming])
         h = cell.forward(x)
-        tick.pipes[cell.name] = Pipe(h, pipe.z, pipe.line)
-        entry, flight = tick.at(self.schedule.shown(cell.name))
-        if flight is not None:
-            tick.h[entry, cell.name] = h[-1]
+        tick.stacks[cell.name] = stack._replace(h=h, ring=stack.ring.written(x[0]))
+        shown = self.schedule.shown(cell.name)
+        if tick.at(shown) is not None:
+            tick.show(shown, cell.name, h[-1])
 
     def _losses(self, tick: Tick) -> Tensor | None:
         total = None
         for name in self.system.wiring.outputs:
-            entry, flight = tick.at(self.schedule.shown(name) + self.schedule.lag)
-            if flight is None:
+            age = self.schedule.shown(name) + self.schedule.lag
+            entry = tick.at(age)
+            if entry is None:
                 continue
-            h = tick.h[entry, name] if self.schedule.lag == 0 else flight.h[name]
-            L, dL = self.system.losses({name: h}, flight.sample.target)
-            if L is not None:
-                tick.send(entry, name, (flight.stride * tick.rates.phi) * dL[name])
-                tick.losses[entry] = tick.losses[entry] + L if entry in tick.losses else L
-                total = L if total is None else total + L
+            gain = entry.stride * tick.rates.phi
+            L, dL = self.system.losses({name: tick.h.get(name, age)}, entry.sample.target, gain, tick.grads)
+            if L is None:
+                continue
+            tick.send(age, name, gain * dL[name])
+            tick.entries[age] = replace(entry, loss=L if entry.loss is None else entry.loss + L)
+            total = L if total is None else total + L
         return total
 
     def _backward(self, tick: Tick, cell: Cell | LayerStack) -> None:
-        entry, flight = tick.at(self.schedule.backward[cell.name])
-        z = None if flight is None else tick.z.get((entry, cell.name), flight.z.get(cell.name))
+        age = self.schedule.backward[cell.name]
+        z = tick.z.get(cell.name, age)
         keep = 1 - tick.rates.stride * tick.rates.eta_z
-        increments: Sequence[Tensor | Outer]
+        increments: Sequence[Increment]
         if isinstance(cell, Cell):
-            if flight is None or z is None:
+            if tick.at(age) is None or z is None:
                 return
-            inputs = [flight.h[source] for source in cell.sources]
-            draws = flight.draws.get(cell.name, tick.draws.get((entry, cell.name)))
+            inputs = [tick.h.get(source, age) for source in cell.sources]
+            draws = tick.draws.get(cell.name, age) if cell.name in self.draw_spans else None
             messages, increments = cell.again(inputs, draws, z)
         else:
-            pipe = tick.pipes[cell.name]
-            arrived = torch.zeros_like(pipe.h[0]) if z is None else z
-            trace = cell.trace([pipe.line.read(tick.number)])
-            messages, increments = trace.both(cell.join(self.pipes[cell.name].z, arrived))
+            stack = tick.stacks[cell.name]
+            arrived = torch.zeros_like(stack.h[0]) if z is None else z
+            trace = cell.trace([stack.ring.read()])
+            messages, increments = trace.both(cell.join(stack.z, arrived))
             inside, messages = cell.scatter(messages)
             assert inside is not None
-            tick.pipes[cell.name] = Pipe(pipe.h, inside if is_one(keep) else keep * inside, pipe.line)
-            entry = tick.number - self.schedule.first(cell.name)
+            tick.stacks[cell.name] = stack._replace(z=inside if is_one(keep) else keep * inside)
+            age = self.schedule.first(cell.name)
         add_at(tick.grads, cell.slots, increments)
-        if entry in tick.flights:
+        if tick.at(age) is not None:
             for parent, message in zip(cell.parents, messages, strict=True):
-                self.pass_back(tick, entry, parent, message if is_one(keep) else keep * message)
+                self.pass_back(tick, age, parent, message if is_one(keep) else keep * message)
 
     def _done(self, tick: Tick) -> Done | None:
-        outputs = self.system.wiring.outputs
-        if not outputs:
+        outputs, entry = self.system.wiring.outputs, tick.at(self.due)
+        if not outputs or entry is None or not entry.reported:
             return None
-        entry, flight = tick.at(max(map(self.schedule.shown, outputs)) + self.schedule.lag)
-        if flight is None or not flight.reported:
-            return None
-        h = {name: tick.h.get((entry, name), flight.h.get(name)) for name in outputs}
-        losses = [x for x in (flight.loss, tick.losses.get(entry)) if x is not None]
-        loss = losses[0] + losses[1] if len(losses) == 2 else (losses[0] if losses else None)
-        return Done(flight.given or flight.sample, flight.t, self.system.read(h), loss)  # type: ignore[arg-type]
+        y = self.system.read({name: tick.h.get(name, self.due) for name in outputs})
+        return Done(entry.given or entry.sample, entry.t, y, entry.loss)
 
-    def _commit(self, tick: Tick) -> None:
-        flights = tick.flights
-        flights.pop(tick.number + 1 - self.schedule.horizon, None)
-        for written, place in ((tick.h, "h"), (tick.z, "z"), (tick.draws, "draws")):
-            for (entry, name), value in written.items():
-                if entry in flights:
-                    getattr(flights[entry], place)[name] = value
-        for entry, loss in tick.losses.items():
-            if entry in flights:
-                flights[entry].loss = loss
-        self.flights, self.pipes, self.number = flights, self.pipes | tick.pipes, tick.number + 1
-
-    def snapshot(self, *, ticks: int) -> Any:
-        """What `restore` takes; ticks that are taken write to samples in flight and to lines, hence copies."""
-        flights, pipes = self.flights, self.pipes
-        if ticks > 1:
-            flights = {entry: flight.copy() for entry, flight in flights.items()}
-            pipes = {n: replace(p, line=p.line.copy()) for n, p in pipes.items()}
-        return self.number, flights, pipes, self._key, self._trial, self._fits
-
-    def restore(self, snapshot: Any) -> None:
-        """Return to an earlier moment."""
-        self.number, self.flights, self.pipes, self._key, self._trial, self._fits = snapshot
-
-    def by_node(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def by_node(self, carry: Pipeline) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """States and costates by node, of the samples that the nodes are at; nodes without one are missing."""
         h: dict[str, Tensor] = {}
         z: dict[str, Tensor] = {}
         for cell in self.system.cells:
-            if isinstance(cell, LayerStack) and cell.name in self.pipes:
-                h |= dict(zip(cell.names, self.pipes[cell.name].h, strict=True))
-                z |= dict(zip(cell.names[:-1], self.pipes[cell.name].z, strict=True))
-            shown = self.flights.get(self.number - 1 - self.schedule.shown(cell.name))
-            if shown is not None and cell.name in shown.h:
-                h[cell.name] = shown.h[cell.name]
-            due = self.flights.get(self.number - self.schedule.backward.get(cell.name, 0))
-            if due is not None and cell.name in due.z:
-                z[cell.name] = due.z[cell.name]
+            if isinstance(cell, LayerStack) and cell.name in carry.stacks:
+                h |= dict(zip(cell.names, carry.stacks[cell.name].h, strict=True))
+                z |= dict(zip(cell.names[:-1], carry.stacks[cell.name].z, strict=True))
+            age = self.schedule.shown(cell.name)
+            shown = carry.h.get(cell.name, age) if age < self.schedule.horizon - 1 else None
+            if shown is not None:
+                h[cell.name] = shown
+            due = (
+                carry.z.get(cell.name, self.schedule.backward[cell.name] - 1)
+                if cell.name in self.z_spans
+                else None
+            )
+            if due is not None:
+                z[cell.name] = due
         return h, z
 
-    def saved(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """All that a checkpoint has to hold: tensors, and the rest."""
-        tensors, flights = dump(self.flights, self.system.wiring.inputs)
-        for name, pipe in self.pipes.items():
-            tensors |= {f"pipe/{name}/h": pipe.h, f"pipe/{name}/z": pipe.z, f"pipe/{name}/line": pipe.line.slots}
-        return tensors, {"number": self.number, "flights": flights}
+    def full(self, carry: Pipeline, u: Any) -> bool:
+        """Whether samples like `u` are in flight at every age, each with all that it has to have."""
+        if None in carry.entries[:-1]:
+            return False
+        entering = self.system.wiring.values(u)
+        for name, line in carry.h.held.items():
+            held = [*line[:-1], *([entering[name]] if name in entering else [])]
+            forms = {(x.shape, x.dtype) if isinstance(x, Tensor) else None for x in held}
+            if len(forms) > 1 or None in forms:
+                return False
+        return True
 
-    def load(self, tensors: Tensors, header: Any) -> None:
-        """Take what a checkpoint held, if it can have been saved here; raises `ValueError` where it cannot."""
-        about = record(header, "the pipeline", "number", "flights")
-        self.number, self.pipes = whole(about["number"], "the number of ticks"), {}
-        device = self.system.theta[0].device
+    def flat(self, carry: Pipeline) -> Flat:
+        """The registers, one tensor each, and what the stacks hold."""
+        h, z, memory = carry.h.stacked(self.trial), carry.z.stacked(self.trial), []
+        for stack in carry.stacks.values():
+            h, z, place = [*h, stack.h], [*z, stack.z], stack.ring.place
+            if isinstance(place, int):
+                place = torch.tensor(float(place), dtype=torch.float64, device=stack.h.device)
+            memory += [stack.ring.slots, place]
+        return Flat(h, z, memory)
+
+    def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> Pipeline:
+        """A full pipeline in which only the sample that is due has a target and is reported."""
+        due = self.due
+        entries: list[Entry | None] = [
+            Entry(Sample(None, target if age == due else None), 0.0, stride, age == due)
+            for age in range(1, self.schedule.horizon + 1)
+        ]
+        return self.from_flat(flat, 0, entries)
+
+    def from_flat(self, flat: Flat, number: int, entries: list[Entry | None]) -> Pipeline:
+        """What `flat` took apart, with these samples in flight.
+
+        A place in a ring stays a tensor if `number` is 0, which stands for a tick that is being recorded.
+        """
+        h = Lines.of(self.h_spans, flat.h)
+        z = Lines.of(self.z_spans, flat.z)
+        cells = [cell for cell in self.system.cells if isinstance(cell, LayerStack)]
+        states, costates = flat.h[len(flat.h) - len(cells) :], flat.z[len(flat.z) - len(cells) :]
+        stacks = {}
+        for index, cell in enumerate(cells):
+            slots, place = flat.memory[2 * index : 2 * index + 2]
+            ring = Ring(slots, self.delays(cell), number % len(slots) if number else place)
+            stacks[cell.name] = StackState(states[index], costates[index], ring)
+        return Pipeline(number, entries, h, z, Lines(self.draw_spans), stacks)
+
+    def after_block(self, flat: Flat, number: int, entries: list[Entry | None]) -> Pipeline:
+        """What a block of recorded ticks has led to; samples without a target have no costates."""
+        carry = self.from_flat(flat, number, entries)
+        for name, age, _ in carry.z.items():
+            entry = entries[age] if age < len(entries) else None
+            if entry is None or name not in self.gets_costates(entry.sample.target is not None):
+                carry.z.put(name, age, None)
+        return carry
+
+    def gets_costates(self, target: bool) -> set[str]:
+        """The nodes that get a costate of a sample, with a target or without: a stack passes on what it has."""
+        got = set(self.system.wiring.outputs) if target else set()
+        for cell in reversed(self.system.cells):
+            if cell.name in got or isinstance(cell, LayerStack):
+                got |= set(cell.parents)
+        return got
+
+    def saved(self, carry: Pipeline) -> tuple[dict[str, Tensor], Any]:
+        """All registers by node and age, and the samples in flight."""
+        return saved_pipeline(carry, self.system.wiring.inputs)
+
+    def loaded(self, tensors: Tensors, header: Any) -> Pipeline:
+        """What `saved` returned."""
+        carry = loaded_pipeline(tensors, header, self.empty(), self.system)
         for cell in self.system.cells:
-            if isinstance(cell, LayerStack) and f"pipe/{cell.name}/h" in tensors:
-                h = tensors.keep(f"pipe/{cell.name}/h", device)
+            if isinstance(cell, LayerStack) and f"stack/{cell.name}/h" in tensors:
+                device = self.system.theta[0].device
+                h = tensors.keep(f"stack/{cell.name}/h", device)
                 cell.check(h)
-                self._lay(cell, h)
-                pipe = self.pipes[cell.name]
-                pipe.z = tensors.keep(f"pipe/{cell.name}/z", device, pipe.z)
-                pipe.line.slots = tensors.keep(f"pipe/{cell.name}/line", device, pipe.line.slots)
-        self.flights = restore(tensors, about["flights"], self.system.wiring.values, device)
+                blank = self.blank(cell, h, carry.number)
+                ring = tensors.keep(f"stack/{cell.name}/ring", device, blank.ring.slots)
+                z = tensors.keep(f"stack/{cell.name}/z", device, blank.z)
+                carry.stacks[cell.name] = StackState(h, z, Ring(ring, blank.ring.delays, blank.ring.place))
         tensors.done()
-        for entry, flight in self.flights.items():
-            trial = self.system.wiring.start(flight.sample.u)
-            check(entry, flight, self.number - entry, self.schedule, self.system, trial)
-            for cell in self.system.cells:
-                fits = cell.name in self.pipes and self.pipes[cell.name].h.shape[1:] == trial[cell.name].shape
-                if isinstance(cell, LayerStack) and not fits:
-                    raise ValueError(f"the samples in flight do not fit what is held at node {cell.name!r}")
-            self._key, self._trial = trees.describe(flight.sample.u), trial
-            self.check_target(flight.sample)
+        self._check(carry)
+        return carry
+
+    def _check(self, carry: Pipeline) -> None:
+        """Raise `ValueError` unless samples can be in flight like this."""
+        passed = {cell.name: self.h_spans[cell.name] for cell in self.system.cells}
+        for age in self.in_flight(carry):
+            entry = carry.entries[age]
+            assert entry is not None
+            trial = self.system.wiring.start(entry.sample.u)
+            self._key, self.trial = trees.describe(entry.sample.u), trial
+            self.check_target(entry.sample)
+            for name, (first, last) in passed.items():
+                h, z = carry.h.get(name, age), carry.z.get(name, age) if name in self.z_spans else None
+                form = trial[name].shape, trial[name].dtype
+                fits = all(x is None or (x.shape, x.dtype) == form for x in (h, z))
+                if not fits or (h is None and first <= age < last):
+                    raise ValueError(f"the sample that entered {age} ticks ago does not fit node {name!r}")
+            for name, stack in carry.stacks.items():
+                if stack.h.shape[1:] != trial[name].shape:
+                    raise ValueError(f"the samples in flight do not fit what is held at node {name!r}")
+        stacks = {cell.name for cell in self.system.cells if isinstance(cell, LayerStack)}
+        if self.in_flight(carry) and set(carry.stacks) != stacks:
+            raise ValueError(f"the stacks {sorted(stacks)} hold nothing while samples are in flight")

@@ -1,50 +1,188 @@
-"""Samples in flight through an aligned graph, and what nodes and stacks keep for them."""
+"""Samples in flight through an aligned graph: what they are, and what they have left at the nodes."""
 
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from hamlearn._base.torch_private import tree_map
-from hamlearn.orders.local.outer import Outer
-from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.rates import Rates
 from hamlearn.sample import Sample
 
 
-@dataclass
-class Flight:
-    """A sample on its way, with the states it has given to nodes and the costates it has waiting there.
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A sample in flight.
 
     Attributes:
-        sample: A copy of what the stream gave: a source may use its memory again while the sample is on its way.
+        sample: A copy of what the stream gave: a source may use its memory again while the sample is in flight.
         t: Time at which it was taken.
-        stride: Its time step, or the nominal one on the clock of events; it weighs the loss.
+        stride: Its time step, or the nominal one on the event clock; it weighs the loss.
         reported: Whether its output is to be reported.
-        h: External inputs and outputs of nodes, by name.
-        z: Costates that have arrived at nodes.
-        draws: Random state before each node that draws, for the second evaluation.
+        given: What the stream gave, for the report.
         loss: Sum of the losses taken so far.
-        given: What the stream gave, to be named in the report.
     """
 
     sample: Sample
     t: float
     stride: float
     reported: bool
-    h: dict[str, Any]
-    z: dict[str, Tensor] = field(default_factory=dict)
-    draws: dict[str, list[Tensor]] = field(default_factory=dict)
-    loss: Tensor | None = None
     given: Sample | None = None
+    loss: Tensor | None = None
 
-    def copy(self) -> Flight:
-        """The same, safe from later writes."""
-        return replace(self, h=dict(self.h), z=dict(self.z), draws=dict(self.draws))
+
+class Lines:
+    """Values that samples have left at nodes: for each node a shift register over the ages of the samples.
+
+    An age is the number of ticks since a sample entered. A register begins at the age at which its node gets the
+    value and ends at the last age at which the value is read. `None` stands for a value that is not there.
+
+    Args:
+        spans: The first and the last age of each register.
+        held: The registers.
+
+    Example:
+        >>> lines = Lines({"a": (1, 2)})
+        >>> lines.put("a", 1, torch.ones(1))
+        >>> lines = lines.older()
+        >>> lines.get("a", 1), lines.get("a", 2)
+        (None, tensor([1.]))
+    """
+
+    __slots__ = ("held", "spans")
+
+    def __init__(self, spans: Mapping[str, tuple[int, int]], held: dict[str, list[Any]] | None = None) -> None:
+        self.spans = spans
+        self.held = {n: [None] * (b - a + 1) for n, (a, b) in spans.items()} if held is None else held
+
+    def older(self) -> Lines:
+        """The registers one tick later, for the new values of that tick; these stay as they are."""
+        return Lines(self.spans, {name: [None, *line[:-1]] for name, line in self.held.items()})
+
+    def get(self, name: str, age: int) -> Any:
+        """The value of the sample that is so old, or `None`."""
+        place = age - self.spans[name][0]
+        return self.held[name][place] if 0 <= place < len(self.held[name]) else None
+
+    def put(self, name: str, age: int, value: Any) -> None:
+        """Keep a value, unless it is not read at this age or later."""
+        line = self.held.get(name, [])
+        place = age - self.spans[name][0] if line else 0
+        if 0 <= place < len(line):
+            line[place] = value
+
+    def items(self) -> list[tuple[str, int, Any]]:
+        """All values that are there, with their nodes and ages."""
+        return [
+            (name, self.spans[name][0] + place, value)
+            for name, line in self.held.items()
+            for place, value in enumerate(line)
+            if value is not None
+        ]
+
+    def stacked(self, like: Mapping[str, Tensor]) -> list[Tensor]:
+        """What the next tick can read: one tensor per register, zeros for values that are not there."""
+        lines = ((name, line[:-1]) for name, line in self.held.items() if len(line) > 1)
+        return [torch.stack([torch.zeros_like(like[n]) if x is None else x for x in line]) for n, line in lines]
+
+    @classmethod
+    def of(cls, spans: Mapping[str, tuple[int, int]], stacked: Sequence[Tensor]) -> Lines:
+        """The registers that `stacked` took apart."""
+        rest = iter(stacked)
+        held: dict[str, list[Any]] = {}
+        for name, (first, last) in spans.items():
+            held[name] = [*(next(rest).unbind() if last > first else ()), None]
+        return cls(spans, held)
+
+
+class Ring:
+    """Past inputs of the layers of a stack, each read back after a delay of its own.
+
+    The present slot is written in place: no layer reads what stood there, and a tick that is refused leaves
+    nothing that matters. Inside a recorded step `place` is a tensor, and nothing is written in place.
+
+    Args:
+        slots: Inputs of the last ticks.
+        delays: Ticks after which each layer reads back its own.
+        place: The slot of the present tick.
+
+    Example:
+        >>> ring = Ring(torch.zeros(3, 2, 1), [2, 0], 0)
+        >>> for tick in range(3):
+        ...     ring = ring.written(torch.tensor([[1.0], [2.0]]) + 2 * tick)
+        ...     found, ring = ring.read(), ring.next()
+        >>> found
+        tensor([[1.],
+                [6.]])
+    """
+
+    __slots__ = ("delays", "index", "place", "slots")
+
+    def __init__(
+        self, slots: Tensor, delays: Sequence[int], place: int | Tensor, index: Tensor | None = None
+    ) -> None:
+        self.slots, self.delays, self.place = slots, delays, place
+        if index is None and isinstance(place, int):
+            now, layers = torch.arange(len(slots)).unsqueeze(1), len(delays)
+            index = ((now - torch.tensor(delays)) % len(slots) * layers + torch.arange(layers)).to(slots.device)
+        self.index = index
+
+    def written(self, x: Tensor) -> Ring:
+        """The same, with the inputs of this tick."""
+        if isinstance(self.place, int):
+            self.slots[self.place] = x
+            return self
+        slots = self.slots.index_put((self.place.long().view(1),), x.unsqueeze(0))
+        return Ring(slots, self.delays, self.place)
+
+    def read(self) -> Tensor:
+        """For each layer the input whose costate is due at this tick."""
+        if isinstance(self.place, int):
+            assert self.index is not None
+            return self.slots.flatten(0, 1).index_select(0, self.index[self.place])
+        size, layer = len(self.slots), torch.arange(len(self.delays), device=self.slots.device)
+        # A layer learns two ticks before the one that it reads.
+        place = torch.remainder(self.place.long() + size - self.delays[0] + 2 * layer, size)
+        return self.slots[place, layer]
+
+    def next(self) -> Ring:
+        """The ring of the next tick."""
+        size = len(self.slots)
+        if isinstance(self.place, int):
+            return Ring(self.slots, self.delays, (self.place + 1) % size, self.index)
+        return Ring(self.slots, self.delays, torch.where(self.place + 1 == size, 0.0, self.place + 1))
+
+
+class StackState(NamedTuple):
+    """What a stack carries from tick to tick: outputs, costates of all layers but the last, and past inputs."""
+
+    h: Tensor
+    z: Tensor
+    ring: Ring
+
+
+class Pipeline(NamedTuple):
+    """What an aligned graph carries from tick to tick; a value that no later tick changes, but for the rings.
+
+    Attributes:
+        number: Ticks made so far.
+        entries: The samples in flight by age, as of the last tick.
+        h: External inputs and states.
+        z: Costates that have arrived at their nodes.
+        draws: States of the random number generators before each node that draws, for its second evaluation.
+        stacks: What the stacks hold, by name.
+    """
+
+    number: int
+    entries: list[Entry | None]
+    h: Lines
+    z: Lines
+    draws: Lines
+    stacks: dict[str, StackState]
 
 
 def own_copy(sample: Sample) -> Sample:
@@ -72,70 +210,3 @@ def _own(tree: Any) -> Any:
 
 def _own_leaf(leaf: Any) -> Any:
     return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
-
-
-class Line:
-    """Past inputs of the layers of a stack, each read back after a delay of its own.
-
-    A slot is written in place. That is safe before a tick is accepted, because the slot held what no layer will
-    ask for again, and a tick that is refused writes it anew.
-    """
-
-    def __init__(self, stack: LayerStack, h: Tensor, delays: list[int]) -> None:
-        self.size = max(delays) + 1
-        self.slots = h.new_zeros(self.size, *h.shape)
-        layer = torch.arange(stack.length)
-        ages = torch.tensor(delays)
-        now = torch.arange(self.size).unsqueeze(1)
-        self.index = (((now - ages) % self.size) * stack.length + layer).to(h.device)
-
-    def copy(self) -> Line:
-        """The same, safe from later writes."""
-        twin = copy.copy(self)
-        twin.slots = self.slots.clone()
-        return twin
-
-    def write(self, tick: int, x: Tensor) -> None:
-        """Keep the inputs of this tick."""
-        self.slots[tick % self.size] = x
-
-    def place(self, tick: int) -> Tensor:
-        """Where the inputs of a tick are kept, as a number beside the states."""
-        return torch.tensor(float(tick % self.size), dtype=torch.float64, device=self.slots.device)
-
-    def read(self, tick: int) -> Tensor:
-        """For each layer the input whose costate is due at this tick."""
-        return self.slots.flatten(0, 1).index_select(0, self.index[tick % self.size])
-
-
-@dataclass
-class Pipe:
-    """What a stack carries from tick to tick: outputs, costates of all layers but the last, past inputs."""
-
-    h: Tensor
-    z: Tensor
-    line: Line
-
-
-@dataclass
-class Tick:
-    """What one tick finds and writes; nothing reaches a sample in flight before the tick is accepted."""
-
-    number: int
-    flights: dict[int, Flight]
-    rates: Rates
-    grads: list[Tensor | Outer | None]
-    h: dict[tuple[int, str], Tensor] = field(default_factory=dict)
-    z: dict[tuple[int, str], Tensor] = field(default_factory=dict)
-    draws: dict[tuple[int, str], list[Tensor]] = field(default_factory=dict)
-    losses: dict[int, Tensor] = field(default_factory=dict)
-    pipes: dict[str, Pipe] = field(default_factory=dict)
-
-    def at(self, age: int) -> tuple[int, Flight | None]:
-        """The sample that entered `age` ticks ago, if there was one."""
-        return self.number - age, self.flights.get(self.number - age)
-
-    def send(self, entry: int, name: str, message: Tensor) -> None:
-        """A costate for node `name` of the sample that entered at tick `entry`."""
-        before = self.z.get((entry, name), self.flights[entry].z.get(name))
-        self.z[entry, name] = message if before is None else before + message

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hamlearn._base.replay import Buffers, devices_of, drawing, generators, tensors_of
 from hamlearn.errors import ConfigError
-from hamlearn.orders.local.outer import Outer
+from hamlearn.orders.local.costates import Outer
 from hamlearn.orders.local.residual import Residual
-from hamlearn.orders.local.wide import Factors, Walk, WideLayers
+from hamlearn.orders.local.wide import Factors, WideLayers
 from hamlearn.orders.local.wiring import Merged, Node
+from hamlearn._base.replay import Buffers, devices_of, drawing, tensors_of
 from hamlearn.theory.derivatives import vjp
 
 # Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.
@@ -148,11 +149,13 @@ class Cell:
         wide, theta = self.node.wide, self.theta
         if wide is not None:
             theta = [weight.detach().to(wide).requires_grad_() for weight in theta]
-        layers = self._layers
-        walk = None if layers is None or wide is not None or not layers.usual() else layers.walk()
+        found: dict[int, Factors] = {}
+        walk = None
+        if self._layers is not None and wide is None and not torch.is_autocast_enabled("cpu"):
+            walk = partial(self._layers.evaluate, found=found)
         with torch.enable_grad():
             out = self._evaluate(inputs, None if wide is None else theta, walk)
-        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta, None if walk is None else walk.found)
+        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta, found)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
@@ -172,11 +175,9 @@ class Cell:
         """Whether the node may draw random numbers."""
         return not self._steady or any(self._hooks)
 
-    def draws(self) -> list[Tensor] | None:
-        """State of the random number generators, for `again`; `None` for a node that draws none."""
-        return generators(self.devices) if self.may_draw() else None
-
-    def _evaluate(self, inputs: list[Any], theta: list[Tensor] | None = None, walk: Walk | None = None) -> Tensor:
+    def _evaluate(
+        self, inputs: list[Any], theta: list[Tensor] | None = None, walk: Callable[[Tensor], Tensor] | None = None
+    ) -> Tensor:
         if self.inplace:
             # The inputs are other nodes' states: a module that works in place gets copies.
             return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs), theta=theta, walk=walk)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError, SampleError
+from hamlearn.orders.local.costates import Outer
 from hamlearn.orders.local.layers import branch_of, flat, out_of_place
-from hamlearn.orders.local.outer import Outer
 from hamlearn.orders.local.wiring import Node
 from hamlearn.theory.derivatives import vjp
 
@@ -176,18 +176,13 @@ class LayerStack:
         with torch.enable_grad():
             return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], theta, self.residual)
 
-    def check_layer(self, index: int) -> None:
-        """Raise where the weights of a layer have left the stack, or have got a hook that would not be called."""
-        for weight, address in self._places[index]:
-            if weight.data_ptr() != address:
+    def check_weights(self) -> None:
+        """Raise if the weights of a layer have left the stack."""
+        for name, place in zip(self.names, self._places, strict=True):
+            if any(weight.data_ptr() != address for weight, address in place):
                 raise ConfigError(
-                    f"the weights of {self.names[index]!r} have got new storage since they were stacked "
-                    "(module.to(), weight.data = ...): build the learner afterwards, or pass stacked=False"
-                )
-            if weight._backward_hooks:
-                raise ConfigError(
-                    f"a weight of {self.names[index]!r} has got a hook since it was stacked, which is not called: "
-                    "add it before the learner is built, or pass stacked=False"
+                    f"the weights of {name!r} have got new storage since they were stacked (module.to(), "
+                    "weight.data = ...): build the learner afterwards, or pass stacked=False"
                 )
 
     def _weights(self) -> list[Tensor]:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
+from typing import Any
 
-from torch import fx, nn
+import torch
+from torch import Tensor, fx, nn
 
 from hamlearn.errors import ConfigError
-from hamlearn.orders.local.fixed import REMEDY as _REMEDY
-from hamlearn.orders.local.fixed import Fixed, Trace, hooked, hooks_of, other_mode, traces
+from hamlearn._base.replay import Buffers, devices_of, tensors_of
 
+_REMEDY = "Build an hl.local.Graph, which says itself what its nodes and edges are"
+_CONSTANT = "_tensor_constant"
+"""How `torch.fx` calls tensors that a forward makes or finds elsewhere, and leaves as attributes of the module."""
 _SHAPES = {"size", "dim", "numel", "ndimension"}
 _ABOUT = {"shape", "ndim", "dtype", "device"}
 _NOT_IN_PLACE = {
@@ -23,8 +27,8 @@ Piece = tuple[str, nn.Module, tuple[str, ...]]
 """A node: its name, what it computes, and what it reads."""
 
 
-def traced(module: nn.Module) -> tuple[list[Piece], str, Fixed]:
-    """The nodes of a module in the order of its calls, the name of the output, and whether it is still so.
+def traced(module: nn.Module) -> tuple[list[Piece], str]:
+    """The nodes of a module in the order of its calls, and the name of the output. Its forward is not run again.
 
     Every module that is called is a node. A function of a value that nobody else reads belongs to the node that
     makes that value: a ReLU after a layer, the sum of a layer and a skip. Others are nodes of their own.
@@ -44,9 +48,11 @@ def traced(module: nn.Module) -> tuple[list[Piece], str, Fixed]:
         >>> [(name, sources) for name, _, sources in traced(Residual())[0]]
         [('a', ('u',)), ('b', ('a',))]
     """
-    with traces(module) as trace:
-        graph, found = _trace_of(module, trace)
-        return *_pieces(module, graph), Fixed(module, found)
+    try:
+        return _pieces(module, _graph_of(module))
+    finally:
+        for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
+            delattr(module, name)
 
 
 def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
@@ -66,13 +72,50 @@ def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
     return [_piece(module, group, names) for group in groups], names[result]
 
 
-def _trace_of(module: nn.Module, trace: Callable[[], tuple[fx.Graph, Trace]]) -> tuple[fx.Graph, Trace]:
-    kind = type(module).__name__
+class _Tracer(fx.Tracer):
+    """Refuses to pass over a mode that a forward sets for a part of itself; keeps the modules it goes through."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mode = _mode()
+        self.through: list[nn.Module] = []
+
+    def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
+        """One call."""
+        if _mode() != self.mode:
+            raise ConfigError(
+                "the forward computes a part of itself without gradients, or under autocast (`with …:`), which a "
+                f"graph of calls does not keep. {_REMEDY}"
+            )
+        return super().create_node(*args, **kwargs)
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        """Whether a module is called as a whole."""
+        leaf = super().is_leaf_module(m, module_qualified_name)
+        if not leaf:
+            self.through.append(m)
+        return leaf
+
+
+def _mode() -> tuple[bool, bool]:
+    return torch.is_grad_enabled(), any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
+
+
+def _graph_of(module: nn.Module) -> fx.Graph:
+    """The calls of a forward; raises where they are not the same each time, or in evaluation mode."""
+    kind, modules = type(module).__name__, list(module.modules())
+    buffers, modes = Buffers(modules), [(one, one.training) for one in modules]
+    kept, versions = buffers.keep(), [b._version for b in module.buffers()]
     try:
-        _, again = trace()
-        with other_mode(module):
-            _, other = trace()
-        graph, found = trace()
+        with torch.random.fork_rng(devices_of(tensors_of(modules))):
+            first = _traced_once(module)
+            if [b._version for b in module.buffers()] != versions:
+                raise ConfigError(
+                    f"the forward of {kind} writes to a tensor of the module, which a graph of calls would not do "
+                    f"again. {_REMEDY}"
+                )
+            module.train(not module.training)
+            other = _traced_once(module)
     except ConfigError:
         raise
     except Exception as error:
@@ -81,22 +124,45 @@ def _trace_of(module: nn.Module, trace: Callable[[], tuple[fx.Graph, Trace]]) ->
             "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
             f"{_REMEDY}"
         ) from error
-    for one in found.through:
+    finally:
+        for one, mode in modes:
+            one.training = mode
+        buffers.put_back(kept)
+    if str(first[0]) != str(other[0]) or not all(map(torch.equal, first[1], other[1])):
+        raise ConfigError(
+            f"the forward of {kind} does other things each time it is traced, or in evaluation mode, such as "
+            "drawing random numbers of a fixed shape, or functional dropout: use modules, such as nn.Dropout. "
+            f"{_REMEDY}"
+        )
+    return first[0]
+
+
+def _traced_once(module: nn.Module) -> tuple[fx.Graph, list[Tensor]]:
+    """The calls of a forward, and the tensors that it makes itself; those stay as attributes of the module."""
+    for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
+        delattr(module, name)
+    tracer = _Tracer()
+    graph = tracer.trace(module)
+    for one in [module, *tracer.through]:
         if hooks_of(one):
             raise hooked(one)
     for node in graph.nodes:
-        _mend(node, kind)
-    if not found.same(again):
-        raise ConfigError(
-            f"the forward of {kind} does other things each time it is traced, such as drawing random numbers of a "
-            f"fixed shape, and would go on with those of one time. {_REMEDY}"
-        )
-    if not found.same(other):
-        raise ConfigError(
-            f"the forward of {kind} does other things where self.training is {not module.training}, and would not "
-            f"any more: use modules, such as nn.Dropout. {_REMEDY}"
-        )
-    return graph, found
+        _out_of_place(node, type(module).__name__)
+    return graph, [x for name, x in vars(module).items() if name.startswith(_CONSTANT)]
+
+
+def hooks_of(module: nn.Module) -> int:
+    """How many functions are called before or after a module."""
+    hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
+    return sum(map(len, hooks))
+
+
+def hooked(module: nn.Module) -> ConfigError:
+    """The error for hooks that would not be called."""
+    return ConfigError(
+        f"{type(module).__name__} has hooks, which are not called where its forward is taken apart: put them on "
+        f"the layers that it calls. {_REMEDY}"
+    )
 
 
 def _used(result: fx.Node) -> set[fx.Node]:
@@ -121,7 +187,7 @@ def _is_inline(node: fx.Node) -> bool:
     return node.op == "call_function" and bool(given) and all(_is_inline(one) for one in given)
 
 
-def _mend(node: fx.Node, kind: str) -> None:
+def _out_of_place(node: fx.Node, kind: str) -> None:
     """Leave what a call reads as it was: it is the state of another node."""
     if node.op == "call_function" and node.target in _NOT_IN_PLACE:
         node.target = _NOT_IN_PLACE[node.target]

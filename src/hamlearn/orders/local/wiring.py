@@ -13,13 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hamlearn._base import trees
-from hamlearn._base.replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
-from hamlearn.orders.local.fixed import Fixed, hooked, hooks_of
 from hamlearn.orders.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.orders.local.narrow import widened
 from hamlearn.orders.local.neurons import Neurons
-from hamlearn.orders.local.traced import traced
+from hamlearn.orders.local.traced import hooked, hooks_of, traced
+from hamlearn._base.replay import evaluating
 
 Groups = int | Sequence[int] | None
 
@@ -75,8 +74,7 @@ class Wiring:
     """Nodes in order (topological where there is no cycle), inputs, outputs and first states.
 
     A part of a larger graph reads as inputs what other parts show; along `borders`, which are those of its inputs
-    that are nodes elsewhere, costates leave it. The root then holds more modules than the part's own. Of a root
-    whose forward was traced, `fixed` knows whether it is still the same.
+    that are nodes elsewhere, costates leave it. The root then holds more modules than the part's own.
     """
 
     root: nn.Module
@@ -87,7 +85,6 @@ class Wiring:
     read: Callable[[Tensor], Tensor] | None = None
     borders: tuple[str, ...] = ()
     whole: bool = True
-    fixed: Fixed | None = None
 
     def computing_in(self, wide: torch.dtype) -> Wiring:
         """The same, with nodes that widen their weights."""
@@ -172,8 +169,8 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
         chain = zip(names, module, ["u", *names], strict=False)
         wiring = Wiring(module, tuple(Node(n, m, (s,)) for n, m, s in chain), ("u",), (names[-1],))
     elif isinstance(module, nn.Module) and list(module.parameters()):
-        pieces, output, fixed = traced(module)
-        wiring = Wiring(module, tuple(Node(*piece) for piece in pieces), ("u",), (output,), fixed=fixed)
+        pieces, output = traced(module)
+        wiring = Wiring(module, tuple(Node(*piece) for piece in pieces), ("u",), (output,))
     else:
         raise ConfigError(
             f"a LocalLearner takes an nn.Module with weights, a Graph or Neurons, not {type(module).__name__}"

@@ -1,0 +1,155 @@
+"""ω and its increments, which may be kept as the two factors that they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hamlearn._base.claims import Tensors
+from hamlearn._base.torch_private import foreach_add_, foreach_mul
+
+
+class Outer:
+    """Σ_b δ_b x_bᵀ of a layer, or of each in a stack, kept as δ and x, and never written out to move weights.
+
+    Memory is what limits a tick of large layers, and these factors are smaller than the weights by their width.
+
+    Args:
+        delta: (rows, m), or (layers, rows, n).
+        x: (rows, n), or (layers, rows, n).
+
+    Example:
+        >>> import torch
+        >>> Outer(torch.ones(1, 1, 2), torch.tensor([[[3.0, 4.0]]])).dense()
+        tensor([[[3., 4.],
+                 [3., 4.]]])
+    """
+
+    __slots__ = ("delta", "x")
+
+    def __init__(self, delta: Tensor, x: Tensor) -> None:
+        self.delta = delta
+        self.x = x
+
+    def dense(self) -> Tensor:
+        """The product, written out."""
+        columns = self.delta.transpose(-2, -1)
+        return columns * self.x if self.x.shape[-2] == 1 else columns @ self.x
+
+    def add_to_(self, target: Tensor, alpha: float) -> None:
+        """Add alpha·Σ_b δ_b x_bᵀ to `target`, in one pass over it."""
+        columns = self.delta.transpose(-2, -1)
+        if target.dtype is not self.x.dtype:
+            # The sum is rounded to the type of narrow weights once.
+            target.add_(self.dense(), alpha=alpha)
+        elif self.x.shape[-2] == 1:
+            # For one row this is several times faster than a matrix product.
+            target.addcmul_(columns, self.x, value=alpha)
+        elif self.single:
+            target.addmm_(columns, self.x, alpha=alpha)
+        else:
+            target.baddbmm_(columns, self.x, alpha=alpha)
+
+    @property
+    def single(self) -> bool:
+        """Whether this is one matrix and not a stack."""
+        return self.x.dim() == 2
+
+
+class Late(Outer):
+    """ω⁺ = decay·ω + gain·Σ_b δ_b x_bᵀ of one large layer, made in ω's own memory once a tick is accepted."""
+
+    __slots__ = ("decay", "gain", "omega")
+
+    def __init__(self, omega: Tensor, product: Outer, decay: float, gain: float) -> None:
+        super().__init__(product.delta, product.x)
+        self.omega, self.decay, self.gain = omega, decay, gain
+
+    def dense(self) -> Tensor:
+        """ω⁺, beside ω."""
+        return self.omega.addmm(self.delta.t(), self.x, beta=self.decay, alpha=self.gain)
+
+    def make(self) -> Tensor:
+        """ω ← ω⁺."""
+        return self.omega.addmm_(self.delta.t(), self.x, beta=self.decay, alpha=self.gain)
+
+
+Increment = Tensor | Outer
+Omega = Tensor | Outer
+
+
+def dense(value: Tensor | Outer) -> Tensor:
+    """A tensor, whichever form it was kept in."""
+    return value.dense() if isinstance(value, Outer) else value
+
+
+def made(omega: list[Omega]) -> list[Omega]:
+    """The same costates; those that were late are made."""
+    return [w.make() if isinstance(w, Late) else w for w in omega]
+
+
+def add_at(total: list[Increment | None], slots: Sequence[int], grads: Sequence[Increment]) -> None:
+    """Sum increments by slot; tied weights, which are never stacked, get several."""
+    for slot, grad in zip(slots, grads, strict=True):
+        before = total[slot]
+        total[slot] = grad if before is None else dense(before) + dense(grad)
+
+
+def costate(omega: list[Omega], grads: list[Increment | None], decay: float, gain: float) -> list[Omega]:
+    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing.
+
+    Of one large layer it is made when the tick is accepted, in ω's own memory, and rounded once.
+    """
+    if decay == 0.0 and gain == 1.0:
+        return [torch.zeros_like(dense(w)) if g is None else _plain(g) for w, g in zip(omega, grads, strict=True)]
+    new: list[Omega] = list(omega)
+    beside = []
+    for slot, (w, g) in enumerate(zip(omega, grads, strict=True)):
+        if isinstance(g, Outer) and g.single and isinstance(w, Tensor) and w.dtype is g.x.dtype:
+            new[slot] = Late(w, g, decay, gain)
+        else:
+            beside.append(slot)
+    if not beside:
+        return new
+    moved = foreach_mul([dense(omega[slot]) for slot in beside], decay)
+    plain = [(w, g) for w, slot in zip(moved, beside, strict=True) if isinstance(g := grads[slot], Tensor)]
+    if plain:
+        foreach_add_([w for w, _ in plain], [g for _, g in plain], alpha=gain)
+    for w, slot in zip(moved, beside, strict=True):
+        g = grads[slot]
+        if isinstance(g, Outer):
+            g.add_to_(w, gain)
+        new[slot] = w
+    return new
+
+
+def _plain(grad: Increment) -> Increment:
+    """The gradient of an embedding may be sparse; a costate is not."""
+    return grad.to_dense() if isinstance(grad, Tensor) and grad.is_sparse else grad
+
+
+def saved(value: Omega, name: str) -> dict[str, Tensor]:
+    """What a checkpoint holds of a costate: its value and, if it is kept as factors, these too.
+
+    Weights that move by factors are rounded once, and by their product twice: to go on bit-for-bit, a learner
+    needs the form as well as the value.
+    """
+    found = {f"omega/{name}": dense(value)}
+    if isinstance(value, Outer):
+        found |= {f"factors/{name}/delta": value.delta, f"factors/{name}/x": value.x}
+    return found
+
+
+def loaded(left: Tensors, name: str, like: Tensor, device: torch.device) -> Omega:
+    """The costate that `saved` wrote under a name, in the form that it had; raises `ValueError` if it cannot be."""
+    value = left.keep(f"omega/{name}", device, like)
+    if f"factors/{name}/delta" not in left:
+        return value
+    delta, x = (left.keep(f"factors/{name}/{part}", device) for part in ("delta", "x"))
+    layers = like.shape[:-2]
+    expected = [(*layers, delta.shape[-2] if delta.dim() > 1 else 0, width) for width in like.shape[-2:]]
+    if [tuple(delta.shape), tuple(x.shape)] != expected or {delta.dtype, x.dtype} != {like.dtype}:
+        raise ValueError(f"the factors of the costate {name} do not make a product of {list(like.shape)}")
+    return Outer(delta, x)
