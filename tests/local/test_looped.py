@@ -573,16 +573,6 @@ def test_inputs_that_are_whole_numbers(order):
     assert_alike(eager, looped)
 
 
-def test_who_changes_a_module_while_reports_are_read_is_told_what_to_read_first():
-    looped = LocalLearner(MODULES["own module"]().double(), mse, CALM)
-    module = looped.module
-    run = looped.run(stream(40, odd=False), engine="compiled", chunk=16)
-    next(run)
-    module[1].gain = 0.25
-    with pytest.warns(RuntimeWarning, match=r"gain.*Read learner\.module before"):
-        list(run)
-
-
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 @pytest.mark.parametrize("setting", [{}, {"order": "sequential"}, {"align": True}, {"delay_free": True}])
 def test_what_is_written_to_a_reported_output_changes_nothing(setting, engine):

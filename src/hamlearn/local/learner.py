@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn._base.claims import Tensors, number, whole
+from hamlearn._base.replay import evaluating
 from hamlearn.engines.blocks.runner import BlockRunner, warn_eager
 from hamlearn.engines.fused import FusedRunner, fit, unavailable
 from hamlearn.engines.owner import Owner
@@ -27,7 +28,6 @@ from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.orders.local.unaligned import Unaligned
 from hamlearn.orders.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
-from hamlearn._base.replay import evaluating
 from hamlearn.state.saving import Change
 from hamlearn.streams.reader import Reader
 

@@ -10,17 +10,17 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn._base.finite import Part, all_finite, is_finite, what_is_not
+from hamlearn._base.interrupts import defer_sigint
+from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
 from hamlearn._base.torch_private import foreach_copy_, foreach_norm
 from hamlearn.errors import ConfigError, NonFiniteError
-from hamlearn._base.interrupts import defer_sigint
 from hamlearn.orders.local.costates import Late, Omega, Outer, costate, dense, made
 from hamlearn.orders.local.local_system import LocalSystem
 from hamlearn.orders.local.rule import LocalRule, Now, Proposal, copied
 from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.sample import Sample, StepReport
-from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
-from hamlearn.streams.reader import Reader
 from hamlearn.rates import UsualRates
+from hamlearn.sample import Sample, StepReport
+from hamlearn.streams.reader import Reader
 
 
 class Change(NamedTuple):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn._base.claims import Tensors
+from hamlearn._base.replay import generators
 from hamlearn._base.scale import is_one
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.orders.local.costates import Increment, add_at
@@ -23,7 +24,6 @@ from hamlearn.orders.local.schedule import Timetable, schedule
 from hamlearn.orders.local.stacked import LayerStack
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
-from hamlearn._base.replay import generators
 
 
 class Tick:

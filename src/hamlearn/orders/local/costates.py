@@ -143,7 +143,7 @@ def saved(value: Omega, name: str) -> dict[str, Tensor]:
 
 
 def loaded(left: Tensors, name: str, like: Tensor, device: torch.device) -> Omega:
-    """The costate that `saved` wrote under a name, in the form that it had; raises `ValueError` if it cannot be."""
+    """The costate that `saved` wrote under a name, in its form; raises `ValueError` if it cannot be."""
     value = left.keep(f"omega/{name}", device, like)
     if f"factors/{name}/delta" not in left:
         return value

@@ -93,7 +93,7 @@ class LocalSystem:
                 self.cells.append(self._stack(run, betas, nodes))
         unused = set(self.names).difference(*self.slot_names)
         if unused:
-            raise ConfigError(f"parameters {sorted(unused)} belong to no node: freeze them or give them to a node")
+            raise ConfigError(f"parameters {sorted(unused)} belong to no node: freeze them, or move them to one")
 
     def _set_velocity(self) -> None:
         slots = [f"slot {i}" for i in range(len(self.theta))]
@@ -263,10 +263,8 @@ class LocalSystem:
         leaves = [h[name].detach().requires_grad_() for name in found]
         with torch.enable_grad():
             L = self.compare(dict(zip(found, leaves, strict=True)), targets)
-        if _reads_others(L, leaves):
-            dL = self._differentiate(L, leaves, gain, grads)
-        else:
-            dL = vjp([L], [None], leaves)
+        more = _reads_others(L, leaves)
+        dL = self._differentiate(L, leaves, gain, grads) if more else vjp([L], [None], leaves)
         return L.detach(), dict(zip(found, dL, strict=True))
 
     def _differentiate(

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hamlearn._base.replay import Buffers, devices_of, drawing, tensors_of
 from hamlearn.errors import ConfigError
 from hamlearn.orders.local.costates import Outer
 from hamlearn.orders.local.residual import Residual
 from hamlearn.orders.local.wide import Factors, WideLayers
 from hamlearn.orders.local.wiring import Merged, Node
-from hamlearn._base.replay import Buffers, devices_of, drawing, tensors_of
 from hamlearn.theory.derivatives import vjp
 
 # Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.

@@ -129,7 +129,7 @@ class LocalRule(ABC, Generic[C]):
 
     @abstractmethod
     def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> C:
-        """What `flat` took apart, for a tick that is being recorded; `target` is what the output is compared to."""
+        """What `flat` took apart; for a tick that is being recorded, with the target that is due."""
 
     @abstractmethod
     def saved(self, carry: C) -> tuple[dict[str, Tensor], Any]:

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from hamlearn.errors import ConfigError
 from hamlearn._base.replay import Buffers, devices_of, tensors_of
+from hamlearn.errors import ConfigError
 
 _REMEDY = "Build an hl.local.Graph, which says itself what its nodes and edges are"
 _CONSTANT = "_tensor_constant"

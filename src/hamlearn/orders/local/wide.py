@@ -24,7 +24,7 @@ class Factors(NamedTuple):
 
 
 class WideLayers:
-    """A chain of PyTorch's own layers, called one by one to keep the input and the output of its large linear ones.
+    """A chain of PyTorch's own layers, called one by one to see what goes through its large linear ones.
 
     Args:
         leaves: The layers in order.

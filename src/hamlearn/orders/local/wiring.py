@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from hamlearn._base import trees
+from hamlearn._base.replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.orders.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.orders.local.narrow import widened
 from hamlearn.orders.local.neurons import Neurons
 from hamlearn.orders.local.traced import hooked, hooks_of, traced
-from hamlearn._base.replay import evaluating
 
 Groups = int | Sequence[int] | None
 
