@@ -2,6 +2,7 @@
 
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,12 +15,10 @@ from safetensors.torch import load_file
 import hamlearn
 from hamlearn import cli, record
 from hamlearn.errors import ConfigError
-from hamlearn.experiments import run as module
-from hamlearn.experiments.foreseen import foreseen, lines
-from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import check
-from hamlearn.hyper import Hyper
+from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, reopen, run
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.command import expected_samples, lines
+from hamlearn.experiments.run.config import load
 from tests.cli import command_line, invoke
 
 CONFIG = """
@@ -86,7 +85,7 @@ def test_the_version_is_told():
 def test_overwrite_puts_a_new_run_in_the_place_of_an_old_one(tmp_path, config):
     out = tmp_path / "out"
     run(config, out=out, progress=False)
-    with pytest.raises(ConfigError, match="put a new one in its place by --overwrite"):
+    with pytest.raises(ConfigError, match="replace it with --overwrite"):
         run(config, out=out, progress=False)
     config.write_text(CONFIG.replace("steps = 60", "steps = 30").replace("seed = 3", "seed = 4"))
     run(config, out=out, progress=False, overwrite=True)
@@ -126,11 +125,19 @@ def test_a_run_that_failed_before_its_first_checkpoint_does_not_block_the_next(t
     assert (tmp_path / "out" / RECORD).read_bytes() == (tmp_path / "alone" / RECORD).read_bytes()
 
 
-def test_a_real_interrupt_says_the_very_command_that_goes_on(tmp_path):
+SIGNALS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "code"), SIGNALS)
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_signal_saves_what_was_learned_and_the_command_that_is_named_continues_bit_for_bit(
+    tmp_path, number, code, engine
+):
     folder = tmp_path / "with space"
     folder.mkdir()
     path, out = folder / "config.toml", folder / "out"
-    path.write_text(CONFIG.replace("steps = 60", "steps = 100000000"))
+    text = CONFIG.replace("every = 20", "every = 100000000") + f'[learner]\nengine = "{engine}"\n'
+    path.write_text(text.replace("steps = 60", "steps = 100000000"))
     process = subprocess.Popen(
         command_line("run", path, "--out", out, "--no-progress"),
         stderr=subprocess.PIPE,
@@ -138,43 +145,53 @@ def test_a_real_interrupt_says_the_very_command_that_goes_on(tmp_path):
         # Started in the background, a shell has it ignore what Ctrl-C sends.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
-    while process.poll() is None and not (out / CHECKPOINT).exists():
+    while process.poll() is None and not ((out / RECORD).exists() and (out / RECORD).stat().st_size):
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     _, said = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert f"hamlearn run '{path}' --out '{out}' --resume" in said
     assert "Traceback" not in said
+    steps = len(record.read(out / RECORD)) * 5 + 10
+    path.write_text(text.replace("steps = 60", f"steps = {steps}"))
+    assert run(path, out=out, progress=False, resume=True).steps == steps
+    run(path, out=tmp_path / "whole", progress=False)
+    assert (out / RECORD).read_bytes() == (tmp_path / "whole" / RECORD).read_bytes()
 
 
-def table(path, rows, end="\n", last=True):
-    text = end.join(["a,b", *(f"{k},{k % 3}" for k in range(rows))]) + (end if last else "")
-    path.write_bytes(text.encode())
+def test_a_signal_ends_a_run_that_waits_for_a_live_feed(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "config.toml").write_text(
+            f'[stream]\nkind = "live"\nsource = "tcp://127.0.0.1:{server.getsockname()[1]}"\npolicy = "block"\n'
+            'timeout = 60.0\n[network]\nkind = "linear"\ninputs = 1\noutputs = 1\n[records]\nevery = 1\n'
+        )
+        command = command_line("run", tmp_path / "config.toml", "--out", tmp_path / "out", "--no-progress")
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        link, _ = server.accept()
+        link.sendall(b'{"u": [1.0], "target": [0.5]}\n' * 9)
+        while process.poll() is None and len((tmp_path / "out" / RECORD).read_bytes().splitlines()) < 9:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=30)
+        link.close()
+    assert process.returncode == 143, said
+    assert reopen(tmp_path / "out").learner.position == 9
 
 
-@pytest.mark.parametrize(("end", "last"), [("\n", True), ("\n", False), ("\r\n", True), ("\r", True)])
-def test_the_rows_of_a_csv_file_are_foreseen(tmp_path, end, last):
-    table(tmp_path / "t.csv", 500, end, last)
+@pytest.mark.parametrize("last", [True, False])
+def test_the_rows_of_a_csv_file_are_foreseen(tmp_path, last):
+    text = "".join(f"{k},{k % 3}\n" for k in range(500))
+    (tmp_path / "t.csv").write_text("a,b\n" + (text if last else text[:-1]))
     assert lines(tmp_path / "t.csv") == 501
     assert abs(lines(tmp_path / "t.csv", counted=1000) - 501) < 100
     for extra, expected in (("", 500), ("hold = 3", 1500), ("[run]\nsteps = 70", 70), ("[run]\nsteps = 700", 500)):
-        text = f'[stream]\nkind = "csv"\npath = "t.csv"\nu = "a"\ntarget = "b"\n{extra}'
-        found = check(module_toml(text))
-        stream, _ = build_stream(found, tmp_path)
-        assert foreseen(found, tmp_path, stream) == expected
-        assert len(list(stream)) == (1500 if "hold" in extra else 500)
-
-
-def module_toml(text):
-    import tomllib
-
-    return tomllib.loads(text)
+        (tmp_path / "c.toml").write_text(f'[stream]\nkind = "csv"\npath = "t.csv"\nu = "a"\ntarget = "b"\n{extra}')
+        config = load(tmp_path / "c.toml")
+        assert expected_samples(config, build_stream(config)[0]) == expected
 
 
 def test_the_bar_of_a_csv_file_ends_at_its_end_also_where_rows_are_left_out(tmp_path, config, monkeypatch, capsys):
-    table(tmp_path / "t.csv", 60)
-    with (tmp_path / "t.csv").open("a") as file:
-        file.write("no,number\n")
+    (tmp_path / "t.csv").write_text("a,b\n" + "".join(f"{k},{k % 3}\n" for k in range(60)) + "no,number\n")
     config.write_text(
         '[run]\nthreads = 1\n[stream]\nkind = "csv"\npath = "t.csv"\nu = "a"\ntarget = "b"\nbad = "skip"\n'
         'standardize = true\n[network]\nkind = "linear"\n'
@@ -182,25 +199,6 @@ def test_the_bar_of_a_csv_file_ends_at_its_end_also_where_rows_are_left_out(tmp_
     monkeypatch.setenv("COLUMNS", "120")
     run(config, out=tmp_path / "out")
     assert re.search(r"60/60\b", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("hyper", "made"),
-    [
-        ({"rule": "adam", "lr": 0.01}, Hyper.from_adam(lr=0.01)),
-        ({"rule": "adam"}, Hyper.from_adam()),
-        (
-            {"rule": "adam", "lr": 0.01, "betas": [0.5, 0.9], "eps": 1e-4, "weight_decay": 0.1, "tau": 0.5},
-            Hyper.from_adam(lr=0.01, betas=(0.5, 0.9), eps=1e-4, weight_decay=0.1, tau=0.5),
-        ),
-        ({"rule": "adamw", "lr": 0.01}, Hyper.from_adamw(lr=0.01)),
-        ({"rule": "rmsprop", "lr": 0.01, "alpha": 0.9}, Hyper.from_rmsprop(lr=0.01, alpha=0.9)),
-        ({"rule": "sgd", "lr": 0.01, "weight_decay": 0.1}, Hyper.from_sgd(lr=0.01, weight_decay=0.1)),
-        ({"eta": 0.5, "weight_decay": 0.1}, Hyper(eta=0.5, weight_decay=0.1)),
-    ],
-)
-def test_a_rule_in_toml_is_that_of_the_optimizer(hyper, made):
-    assert Hyper(**check({"stream": {"kind": "signals.henon"}, "hyper": hyper})["hyper"]) == made
 
 
 def test_a_run_by_adam_ends_where_a_learner_of_ones_own_does_and_resumes_to_the_bit(tmp_path):
@@ -218,33 +216,6 @@ def test_a_run_by_adam_ends_where_a_learner_of_ones_own_does_and_resumes_to_the_
     whole, parts = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
     assert {name for name in whole if name.startswith("v/")} >= {"v/output.0.weight"}
     assert all(torch.equal(whole[name], parts[name]) for name in whole if "/" in name)
-
-
-def test_a_learning_rate_in_toml_is_that_of_sgd():
-    text = {
-        "stream": {"kind": "signals.henon"},
-        "hyper": {"lr": 0.1, "momentum": 0.9, "dampening": 0.5, "tau": 0.5},
-    }
-    assert Hyper(**check(text)["hyper"]) == Hyper.from_sgd(lr=0.1, momentum=0.9, dampening=0.5, tau=0.5)
-    for hyper, message in (
-        ({"lr": 0.1, "beta": 0.1}, "hyper.lr and hyper.beta say the same thing twice: lr is tau times beta"),
-        ({"lr": -1}, "hyper.lr = -1 is not allowed"),
-        ({"momentum": 0.9}, "hyper.momentum is given without hyper.lr"),
-        ({"lr": 0.1, "tau": 0}, "hyper.tau = 0 is not allowed"),
-        ({"learning_rate": 0.1}, "hyper.learning_rate is not known"),
-        ({"lr": 0.1, "rule": "lion"}, "hyper.rule = 'lion' is not allowed. Allowed is one of"),
-        ({"rule": "sgd"}, "hyper.rule is given without hyper.lr"),
-        ({"rule": "adam", "beta": 0.1}, "hyper.rule and hyper.beta say the same thing twice"),
-        ({"lr": 0.1, "rule": "adam", "momentum": 0.9}, 'not a word of hyper.rule = "adam". It belongs to "sgd"'),
-        ({"lr": 0.1, "betas": [0.9, 0.99]}, 'not a word of hyper.rule = "sgd". It belongs to "adam", "adamw"'),
-        ({"lr": 0.1, "rule": "adam", "betas": [0.9, 1.0]}, "hyper.betas = .* is not allowed"),
-        ({"lr": 0.1, "rule": "rmsprop", "alpha": 1}, "hyper.alpha = 1 is not allowed"),
-        ({"lr": 0.1, "rule": "adam", "eps": 0}, "hyper.eps = 0 is not allowed"),
-        ({"lr": 0.1, "rule": "adam", "eta": 0.1}, "say the same thing twice"),
-        ({"weight_decay": -1}, "hyper.weight_decay = -1 is not allowed"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            check({"stream": {"kind": "signals.henon"}, "hyper": hyper})
 
 
 @pytest.mark.parametrize(
@@ -319,14 +290,3 @@ def test_the_report_of_a_run_names_versions_and_date(tmp_path, config):
     run(config, out=tmp_path / "out", progress=False)
     page = (tmp_path / "out" / REPORT).read_text()
     assert re.search(rf"\d{{4}}-\d\d-\d\d \d\d:\d\d UTC · hamlearn {hamlearn.__version__}, PyTorch \d", page)
-    assert module.REPORT == REPORT
-
-
-def test_a_target_in_words_without_classes_is_told_with_the_key_that_is_missing(tmp_path):
-    (tmp_path / "table.csv").write_text("x,kind\n1,cat\n2,dog\n")
-    path = tmp_path / "config.toml"
-    path.write_text(
-        '[stream]\nkind = "csv"\npath = "table.csv"\ntarget = "kind"\n[loss]\nkind = "cross_entropy"\n'
-    )
-    with pytest.raises(ConfigError, match=r"line 2: column 'kind' holds 'cat'.*in \[stream\].*classes = 3 finds"):
-        run(path, out=tmp_path / "out", progress=False)

@@ -30,6 +30,10 @@ def commands() -> dict[str, Callable[..., Any]]:
     found = {
         info.name or info.callback.__name__: info.callback for info in app.registered_commands if info.callback
     }
+    for group in app.registered_groups:
+        for info in group.typer_instance.registered_commands if group.typer_instance else ():
+            if info.callback:
+                found[f"{group.name} {info.name or info.callback.__name__}"] = info.callback
     return dict(sorted(found.items()))
 
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hamlearn.experiments.run_derived import Key, arguments
-from hamlearn.experiments.run_keys import accepted
+from hamlearn.experiments.run.keys import Key, arguments
+from hamlearn.experiments.run.tables import tables
 from hamlearn.serve import settings
 
 __all__ = ["arguments", "markdown", "parts"]
@@ -29,10 +29,13 @@ class Part(NamedTuple):
 
 def parts() -> list[Part]:
     """Every key that a file may have."""
-    found = [
-        Part(f"`[{table.name}]`" + (f" with `{table.when}`" if table.when else ""), table.about, _rows(table.keys))
-        for table in accepted()
-    ]
+    found: list[Part] = []
+    for table in tables():
+        heading = f"`[{table.section}]`" + (f" with `{table.when}`" if table.choice else "")
+        if found and found[-1].heading == heading:
+            found[-1].rows.extend(_rows(table.keys))
+        else:
+            found.append(Part(heading, table.about, _rows(table.keys)))
     about = "For `hamlearn serve` alone: where it listens, and the bounds on what a client may ask for."
     return [*found, Part("`[serve]`", about, _rows(settings.SERVE))]
 

@@ -1,6 +1,5 @@
 """What a learner is where nothing is said, in Python and in TOML, and that it learns."""
 
-import dataclasses
 import inspect
 import itertools
 import math
@@ -10,8 +9,8 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn import reference
-from hamlearn.experiments.run_build import build_learner
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_hyper, build_learner
+from hamlearn.experiments.run.config import check
 
 MSE = nn.functional.mse_loss
 
@@ -31,7 +30,7 @@ def test_the_defaults_of_python_are_the_contract():
 
 def test_the_defaults_of_toml_are_those_of_python():
     config = check({"stream": {"kind": "signals.henon"}})
-    assert config["hyper"] == {field.name: field.default for field in dataclasses.fields(hl.Hyper)}
+    assert build_hyper(config) == hl.Hyper()
     network = hl.Network.recurrent(nn.GRUCell(1, 2), nn.Linear(2, 1))
     one, other = build_learner(config, network), hl.Learner(network, MSE)
     for name in ("hyper", "order", "credit", "reset_h", "on_nonfinite"):

@@ -65,18 +65,18 @@ def test_ticks_per_message_is_a_key_beside_it_and_the_weights_do_not_depend_on_t
     assert values(work, 2, tmp_path / "ranks", str(path), str(tmp_path / "two")) == [30, 30]
     assert same(weights(tmp_path / "two"), weights(tmp_path / "one"))
     path.write_text(CONFIG.replace("pipeline = 4", "ticks_per_message = 3"))
-    with pytest.raises(ConfigError, match=r"learner\.ticks_per_message = 3 is given without learner\.pipeline"):
+    with pytest.raises(ConfigError, match=r"learner\.ticks_per_message = 3 is not allowed\. It belongs to learner\.pipeline"):
         run(path, out=tmp_path / "none", progress=False)
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("ticks_per_message = 0", "learner.ticks_per_message = 0 is not allowed: ticks_per_message=0 must be"),
+        ("ticks_per_message = 0", "learner.ticks_per_message = 0 is not allowed. ticks_per_message=0 must be"),
         ("ticks_per_message = 1.5", "learner.ticks_per_message = 1.5 is not allowed. Allowed is a whole number"),
-        ('engine = "compiled"', "learner.engine = 'compiled' is not known to a pipeline"),
-        ("[network]\nkind = 'gru'", "learner.pipeline is for layers in a row"),
-        ("[records]\nmetrics = ['MAE']", "records.metrics are not kept"),
+        ('engine = "compiled"', "learner.engine = .compiled. is not allowed. A pipeline has"),
+        ("[network]\nkind = 'gru'", "learner.pipeline = 2 is not allowed. It splits layers in a row"),
+        ("[records]\nmetrics = ['MAE']", "records.metrics = ..MAE.. is not allowed. A pipeline keeps losses only"),
     ],
 )
 def test_what_a_pipeline_does_not_know_is_refused_by_its_name_in_the_file(

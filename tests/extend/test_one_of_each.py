@@ -16,7 +16,7 @@ import hamlearn as hl
 from hamlearn import checks, reference, streams
 from hamlearn.credit import CREDITS, Credit
 from hamlearn.experiments.run import run
-from hamlearn.experiments.run_streams import MAKERS
+from hamlearn.experiments.run.tables import SOURCES
 from hamlearn.integrators import INTEGRATORS, Integrator
 from hamlearn.loops.call import Call
 from hamlearn.loops.coverage import EXAMPLES, coverage
@@ -257,9 +257,9 @@ def triangle(period: int = 8) -> streams.Stream:
 
 def test_a_new_stream_passes_the_kit_and_can_be_named_in_a_file(monkeypatch, tmp_path):
     streams.check(triangle)
-    monkeypatch.setitem(MAKERS, "triangle", triangle)
+    monkeypatch.setitem(SOURCES, "triangle", triangle)
     assert ran(tmp_path, "[stream]\nkind = 'triangle'\nperiod = 5\nlags = 2") == 20
-    with pytest.raises(hl.errors.ConfigError, match=r"stream.period = 1 is not allowed: period=1 is no cycle"):
+    with pytest.raises(hl.errors.ConfigError, match=r"stream.period = 1 is not allowed. period=1 is no cycle"):
         ran(tmp_path, "[stream]\nkind = 'triangle'\nperiod = 1")
     assert [sample.u.item() for sample in itertools.islice(triangle(4), 5)] == [1.0, 0.5, 0.0, 0.5, 1.0]
 
@@ -274,7 +274,7 @@ def test_contributing_names_every_place_where_something_is_added():
         "INTEGRATORS": "src/hamlearn/integrators.py",
         "POINTWISE": "src/hamlearn/loops/pointwise.py",
         "EXAMPLES": "src/hamlearn/loops/coverage.py",
-        "MAKERS": "src/hamlearn/experiments/run_streams.py",
+        "SOURCES": "src/hamlearn/experiments/run/tables.py",
     }
     for name, path in places:
         assert re.search(rf"^{name}\b.* = ", (Path(__file__).parents[2] / path).read_text(), re.MULTILINE)

@@ -171,10 +171,10 @@ def test_hamlearn_run_ends_with_what_to_do_where_it_does_worse_than_at_its_start
 
 
 def test_a_run_that_ended_worse_without_larger_weights_says_so(tmp_path, monkeypatch):
-    result = Result(tmp_path, 500, {"loss": 2.0}, ended=(2.0, 1.65))
+    result = Result(tmp_path, 500, ended=(2.0, 1.65))
     monkeypatch.setattr("hamlearn.experiments.run.run", lambda *_: result)
     told = invoke("run", "config.toml").stderr
-    assert told.startswith("The run ended worse than it began: the mean loss is 2")
+    assert told.startswith("The run ended worse than it began: a mean loss of 2")
     assert "Lower hyper.beta" in told
 
 

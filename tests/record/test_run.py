@@ -12,8 +12,11 @@ import pytest
 from hamlearn import record
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
-from hamlearn.experiments.run_keys import accepted
 from tests.fuzz.kills import COMPILED, CONFIG, finished, killed_and_resumed
+
+
+# River leaves the file of a data set open that was not read to its end.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
 @pytest.fixture
@@ -107,8 +110,6 @@ def test_a_finished_run_can_be_resumed_and_made_longer(write, tmp_path):
         run(config, out=out, progress=False)
 
 
-# River leaves the file of a data set open that was not read to its end.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_csv_river_and_mlp_runs_learn_classes_and_numbers(write, tmp_path):
     (tmp_path / "data.csv").write_text(
         "t,a,b,kind\n" + "".join(f"{k},{k % 7},{-(k % 3)},{'even' if k % 7 > 3 else 'odd'}\n" for k in range(400))
@@ -203,29 +204,29 @@ HENON = "[stream]\nkind = 'signals.henon'\n"
     [
         (
             "[stream]\nkind = 'signals.hennon'",
-            r"stream.kind = 'signals.hennon' is not known. Allowed are csv, live",
+            r"stream.kind = 'signals.hennon' is not known. Did you mean 'signals.henon'",
         ),
         ("[steam]\nkind = 'csv'", r"section \[steam\] is not known. Did you mean 'stream'\?"),
         ("[hyper]\neta = 1", "stream.kind is missing"),
-        ("stream = 3", "stream = 3 is no section"),
+        ("stream = 3", "stream = 3 is not allowed. Write .stream., and its keys below it"),
         (
             HENON + "ahaed = 3",
-            "key stream.ahaed of signals.henon .* Did you mean 'ahead'",
+            "stream.ahaed is not known. Did you mean 'ahead'",
         ),
-        ("[stream]\nkind = 'csv'\nu = ['a']", r"stream.path is missing, which kind = 'csv' needs"),
+        ("[stream]\nkind = 'csv'\nu = ['a']", r"stream.path is missing. Allowed is a text"),
         ("[stream]\nkind = 'river.WaterFlo'", "Did you mean 'WaterFlow'"),
         (
             "[stream]\nkind = 'river.WaterFlow'\nunit = 'hour'",
             "stream.unit = 'hour' is not allowed. Allowed is a number",
         ),
-        (HENON + "relative = true", "without stream.lags"),
+        (HENON + "relative = true", "stream.relative = True is not allowed. It belongs to lags"),
         (HENON + "lags = 'two'", "stream.lags = 'two' is not allowed"),
         (HENON, "run.steps is missing, and the stream is endless"),
         ("[stream]\nkind = 'live'\nsource = 'tcp://h:1'", "network.inputs is missing"),
-        (HENON + "[hyper]\neat = 1", "key hyper.eat is not known. Did you mean 'eta'"),
+        (HENON + "[hyper]\neat = 1", "hyper.eat is not known. Did you mean 'eta'"),
         (
             HENON + "[hyper]\ntau = 0",
-            "hyper.tau = 0 is not allowed: tau=0 is not a time step: it must be a finite number above 0",
+            "hyper.tau = 0 is not allowed. tau=0 is not a time step: it must be a finite number above 0",
         ),
         (
             HENON + "[hyper]\neta = 'x'",
@@ -238,16 +239,15 @@ HENON = "[stream]\nkind = 'signals.henon'\n"
         (HENON + "[network]\nhidden = 0", "network.hidden = 0 is not allowed"),
         (
             HENON + "[network]\nkind = 'rnn'\nhidden = [3, 4]",
-            "Allowed is one whole number",
+            "kind 'rnn' takes one whole number",
         ),
         (HENON + "[network]\nkind = 'rnn'\nrole = 'state'", "network.role = 'state'"),
         (HENON + "[learner]\ntruncate = 3", 'It belongs to credit = "echo"'),
         (HENON + "[run]\nsteps = true", "run.steps = True is not allowed"),
         (
             HENON + "[run]\nsteps = 3\n[records]\nmetrics = ['MEA']",
-            "metric 'MEA' in records.metrics",
+            "'MEA' in records.metrics is not known. Did you mean",
         ),
-        (HENON + "[records]\nmetric_window = 3", "records.metrics is empty"),
         ("[stream", "is not TOML"),
     ],
 )
@@ -259,12 +259,6 @@ def test_a_mistake_in_the_file_is_named_with_what_is_allowed(write, tmp_path, te
 def test_a_file_that_is_not_there_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
         run(tmp_path / "none.toml")
-
-
-def test_every_default_is_itself_allowed():
-    for table in accepted():
-        for name, key in table.keys.items():
-            assert key.default is None or key.test(key.default), f"{table.name}.{name}, {table.when}"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,7 @@ def test_beyond_loopback_a_proxy_and_a_token_are_required_before_anything_is_bui
         ({"serve": {"prot": 1}}, "Did you mean 'port'"),
         ({"serve": {"queue": 3}}, "serve.batch = 4096 is more than serve.queue = 3"),
         ({"serve": {"run": "nowhere"}}, "nowhere has no config.toml"),
-        ({"run": {"steps": 3}}, "the key run.steps is not known"),
+        ({"run": {"steps": 3}}, "run.steps is not known"),
     ],
 )
 def test_a_mistake_in_the_file_is_named(sections, reason, tmp_path):

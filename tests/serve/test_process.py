@@ -123,6 +123,7 @@ path = "{data}"
 target = "flow"
 categories = {{gate = ["open", "closed"]}}
 standardize = true
+scale_target = false
 [network]
 kind = "mlp"
 hidden = 4

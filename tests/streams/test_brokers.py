@@ -21,8 +21,8 @@ from benchmarks._brokers import Publisher, free_port, mosquitto, program, redis_
 from hamlearn import streams
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.experiments.run import facts
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import check
 from hamlearn.streams.live import backoff
 from hamlearn.streams.live.tls import SharedSocket
 

@@ -6,8 +6,8 @@ import torch
 from hamlearn import streams
 from hamlearn.errors import CheckpointError
 from hamlearn.experiments.run import CHECKPOINT, run
-from hamlearn.experiments.run_build import build_learner, build_network, build_stream
-from hamlearn.experiments.run_config import load
+from hamlearn.experiments.run.build import build_learner, build_network, build_stream
+from hamlearn.experiments.run.config import load
 
 CONFIG = """
 [run]

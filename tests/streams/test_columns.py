@@ -12,8 +12,8 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import check
 from hamlearn.interop.river import from_river
 from hamlearn.interop.river.encoding import Encoder
 from hamlearn.streams.places import shared
@@ -97,7 +97,7 @@ def by_columns(_):
 
 
 def by_toml(table):
-    section = {"kind": "csv", "path": table.name, "time": "when", "unit": "days", **DECLARED}
+    section = {"kind": "csv", "path": table.name, "time": "when", "unit": "days", "standardize": False, **DECLARED}
     return build_stream(check({"stream": section}), table.parent)[0]
 
 

@@ -10,8 +10,8 @@ import torch
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import SampleError, StreamError
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import check
 
 NAMES = ["when", "price", "rain", "shop", "gate", "express", "customer", "level", "note"]
 U = ["price", "rain", "shop", "gate", "express", "customer"]

@@ -9,8 +9,8 @@ import torch
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import check
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import check
 from hamlearn.interop.river import from_river
 from tests.streams.reading import blocks_of
 
@@ -32,7 +32,7 @@ def every(tmp_path, rows, **settings):
     path = write(tmp_path / "log.csv", rows)
     times = [row["t"] for row in rows]
     pairs = [({"t": datetime.fromisoformat(row["t"]), "x": row["x"]}, 0.0) for row in rows]
-    section = {"kind": "csv", "path": "log.csv", "u": "x", "time": "t", **settings}
+    section = {"kind": "csv", "standardize": False, "path": "log.csv", "u": "x", "time": "t", **settings}
     return {
         "csv": streams.csv(path, "x", time="t", **settings),
         "rows": streams.from_rows(rows, "x", time="t", **settings),

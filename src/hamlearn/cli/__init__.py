@@ -11,7 +11,7 @@ import typer
 
 from hamlearn._version import __version__
 from hamlearn.cli.measuring import bench
-from hamlearn.cli.running import report, run, serve, watch
+from hamlearn.cli.running import check, report, run, serve, watch
 from hamlearn.cli.studies import reproduce
 from hamlearn.errors import HamlearnError, install
 
@@ -40,8 +40,11 @@ def _options(
 
 
 # In the order in which `hamlearn --help` lists them.
-for _command in (reproduce, bench, run, serve, report, watch):
+for _command in (run, serve, report, watch, reproduce, bench):
     app.command()(_command)
+_config = typer.Typer(help="Look at configuration files.", no_args_is_help=True)
+_config.command()(check)
+app.add_typer(_config, name="config")
 
 
 _REMEDIES = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,32 +20,49 @@ def run(
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
     progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
+    metrics_port: Annotated[
+        int | None, typer.Option(min=1, max=65_535, help="Port of this machine for Prometheus: GET /metrics.")
+    ] = None,
 ) -> None:
-    """Run a stream, a network and a learner from one file; a run that was stopped resumes to the bit.
+    """Learn from a stream as a TOML file describes it, and write records, predictions and a report.
+
+    A file like this is enough:
+
+        stream = {kind = "csv", path = "orders.csv", target = "price"}
+
+    Paths in the file are relative to its folder, and those of options to the
+    working folder. `hamlearn config check CONFIG` looks for mistakes without
+    running; every key is listed in the documentation, "Configuration files".
+
+    On SIGTERM or Ctrl-C it saves what was learned; --resume continues there,
+    bit-for-bit as if it had not been stopped.
 
     Exits with 2, and a message, for a mistake in the file, data that cannot be
     read, a folder that another run is using, or a disk that is full or not
-    writable; with 130 if it was interrupted.
+    writable; with 130 after Ctrl-C, and with 143 after SIGTERM.
     """
+    command = importlib.import_module("hamlearn.experiments.run").run
     try:
-        result = importlib.import_module("hamlearn.experiments.run").run(config, resume, out, progress, overwrite)
+        result = command(config, resume, out, progress, overwrite, metrics_port)
+        stopped = result.signal
     except KeyboardInterrupt:
+        stopped = signal.SIGINT
+    if stopped:
         again = ["hamlearn", "run", str(config), *([] if out is None else ["--out", str(out)]), "--resume"]
-        typer.secho(f"Interrupted. Go on from the last checkpoint: {shlex.join(again)}", err=True)
-        raise typer.Exit(130) from None
-    typer.echo(f"{result.steps} samples, {result.scores}, in {result.folder}")
-    if result.diverging is not None:
-        told = (
-            f"Diverging since sample {result.diverging}: the loss is worse than at the start or than guessing, "
-            "and the weights grow."
-        )
-    elif result.ended is not None:
-        last, level = result.ended
-        told = f"The run ended worse than it began: the mean loss is {last:.3g}, where {level:.3g} is bad already."
-    else:
-        return
-    remedy = "Lower hyper.beta (or hyper.lr), or set stream.standardize = true."
-    typer.secho(f"{told} {remedy}", fg=typer.colors.YELLOW, err=True)
+        typer.secho(f"Stopped. Continue from the last checkpoint: {shlex.join(again)}", err=True)
+        raise typer.Exit(128 + stopped)
+    typer.echo(result.summary())
+    for warning in result.warnings:
+        typer.secho(warning, fg=typer.colors.YELLOW, err=True)
+
+
+def check(config: Annotated[Path, typer.Argument(help="A TOML file for `hamlearn run`.")]) -> None:
+    """Check a file for `hamlearn run`: every key and value is checked, and everything is built; nothing runs.
+
+    Exits with 2, and a message that names the key, its value and what is
+    allowed, if there is a mistake.
+    """
+    typer.echo(f"{config} is right: {importlib.import_module('hamlearn.experiments.run').describe(config)}")
 
 
 class LogFormat(StrEnum):

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from hamlearn.errors import HamlearnError
-from hamlearn.experiments.run_build import build_learner, build_network
+from hamlearn.experiments.run.build import build_learner, build_network
 from hamlearn.learner import Learner
 from hamlearn.sample import Id, Label, Sample, Trace
 from hamlearn.serve.batch import Batch

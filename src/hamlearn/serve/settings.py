@@ -6,7 +6,7 @@ import ipaddress
 import math
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,11 +14,12 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from hamlearn.errors import ConfigError
-from hamlearn.experiments import run, run_config
-from hamlearn.experiments.run_build import build_stream
-from hamlearn.experiments.run_config import Config, filled, read, require_sections
-from hamlearn.experiments.run_derived import Keys, keys_of, optional, without
-from hamlearn.experiments.run_keys import SECTIONS, with_default
+from hamlearn.experiments import run
+from hamlearn.experiments.run import config as run_config
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import Config, filled, read, require_sections
+from hamlearn.experiments.run.keys import keys_of
+from hamlearn.experiments.run.tables import Table, tables
 from hamlearn.serve.fields import Fields
 from hamlearn.streams import Spec, TensorSpec
 
@@ -75,15 +76,15 @@ class Serve:
 
 
 SERVE = keys_of(Serve)
-_PARTS: dict[str, Keys] = {
-    "run": without(with_default("run", out="out/serve"), "steps"),
-    "network": SECTIONS["network"],
-    "loss": SECTIONS["loss"],
-    "hyper": SECTIONS["hyper"],
-    "learner": without(SECTIONS["learner"], "late", "engine", "chunk"),
-    "records": {"every": optional(SECTIONS["records"]["every"], 1000)},
-    "serve": SERVE,
+_SECTIONS = ("run", "network", "loss", "hyper", "learner", "records", "serve")
+_ABSENT = {
+    "run": {"steps"},
+    "learner": {"late", "engine", "chunk", "pipeline", "ticks_per_message"},
+    "records": {"windows", "metrics", "metric_window", "predictions", "tensorboard", "report"},
 }
+"""Keys of `hamlearn run` that a server does not have."""
+_DEFAULTS: dict[str, dict[str, Any]] = {"run": {"out": "out/serve"}, "records": {"every": 1000}}
+"""Defaults that differ from those of `hamlearn run`."""
 _ELSEWHERE = {
     "stream": "Samples come with requests: leave [stream] out, and give network.inputs and network.outputs.",
     "checkpoint": "serve.checkpoint says in seconds how often to save: leave [checkpoint] out.",
@@ -189,16 +190,27 @@ def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) 
     for section, remedy in _ELSEWHERE.items():
         if section in raw:
             raise ConfigError(f"the section [{section}] is not allowed for hamlearn serve. {remedy}")
-    require_sections(raw, list(_PARTS))
+    require_sections(raw, list(_SECTIONS))
     served, fields, folder = None, None, raw.get("serve", {}).get("run")
     if folder is not None:
         served, fields, raw = _open_run(base / folder, raw)
-    config = filled(raw, _PARTS)
+    config = filled(raw, _SECTIONS, _tables())
+    for section, defaults in _DEFAULTS.items():
+        config[section] |= {name: value for name, value in defaults.items() if name not in raw.get(section, {})}
     _require_safe(config["serve"])
     for name in ("inputs", "outputs"):
         if config["network"][name] is None:
             raise ConfigError(f"network.{name} is missing. Give a whole number of at least 1.")
-    return Settings(config, Path(config["run"]["out"] if out is None else out), base, fields, served)
+    return Settings(config, base / config["run"]["out"] if out is None else out, base, fields, served)
+
+
+def _tables() -> list[Table]:
+    """The keys of `hamlearn run` that a server has, and its own."""
+    known = []
+    for table in tables():
+        absent = _ABSENT.get(table.section, set())
+        known.append(replace(table, keys={name: key for name, key in table.keys.items() if name not in absent}))
+    return [*known, Table("serve", "Where the server listens, and bounds on what a client may ask for.", SERVE)]
 
 
 def _require_safe(serve: Mapping[str, Any]) -> None:
@@ -243,11 +255,12 @@ def _open_run(folder: Path, raw: Mapping[str, Any]) -> tuple[ServedRun, Fields |
             raise ConfigError(f"{folder} has no {name}: give a folder that hamlearn run wrote.")
     ran = run_config.load(folder / CONFIG)
     section = ran["stream"]
-    # The configuration was copied; paths in it are relative to the folder that it was copied from.
-    bases = [Path.cwd(), folder, *folder.resolve().parents]
-    stream, classes = build_stream(
-        ran, next((base for base in bases if (base / section.get("path", "")).exists()), Path.cwd())
-    )
+    stream, classes = build_stream(ran)
+    if classes is None and section.get("standardize") and section.get("scale_target") is not False:
+        raise ConfigError(
+            f"the run in {folder} standardized its target, and a server does not scale targets. Run it with "
+            "stream.scale_target = false to serve it."
+        )
     sizes = {
         "inputs": _size(stream.spec.u),
         "outputs": classes or _size(stream.spec.target),

@@ -11,7 +11,7 @@ from typing import Any
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import RECORD, RESULT, RESUMED, SPEED, facts
-from hamlearn.experiments.run_config import load
+from hamlearn.experiments.run.config import load
 from hamlearn.record.fields import Row
 from hamlearn.record.jsonl import parsed
 from hamlearn.record.page import page_data, table

@@ -13,12 +13,9 @@ import torch.distributed as dist
 from torch import nn
 
 from hamlearn.distributed import PipelineLearner
-from hamlearn.errors import ConfigError
-from hamlearn.experiments.run_build import LOSSES, build_network
-from hamlearn.experiments.run_config import Config
-from hamlearn.experiments.run_derived import said
-from hamlearn.experiments.run_keys import TICKS
-from hamlearn.hyper import Hyper
+from hamlearn.experiments.run.build import LOSSES, build_hyper, build_network
+from hamlearn.experiments.run.config import Config
+from hamlearn.experiments.run.keys import named_as, not_allowed
 from hamlearn.record._whole import write_text
 from hamlearn.streams import Stream
 
@@ -42,20 +39,16 @@ def job() -> Iterator[None]:
 
 
 def check(config: Config) -> None:
-    """Refuse what a pipeline cannot do, by the names that the file uses."""
-    learner = config["learner"]
-    if config["network"]["kind"] not in ("linear", "mlp") or config["network"]["role"] != "output":
-        raise ConfigError(
-            f"learner.pipeline is for layers in a row, but network.kind is {config['network']['kind']!r} with "
-            f'network.role = {config["network"]["role"]!r}. Use kind = "mlp", or leave learner.pipeline out.'
-        )
-    for key, allowed in (("credit", "cleared"), ("engine", "eager"), ("on_nonfinite", "raise")):
-        if learner[key] != allowed:
-            raise ConfigError(
-                f"learner.{key} = {learner[key]!r} is not known to a pipeline. Allowed is {allowed!r}."
-            )
+    """Refuse settings that a pipeline does not have, by their names in the file."""
+    network, learner = config["network"], config["learner"]
+    if network["kind"] not in ("linear", "mlp") or network["role"] != "output":
+        why = 'It splits layers in a row. Use network.kind = "mlp" with role = "output", or leave it out.'
+        raise not_allowed("learner.pipeline", learner["pipeline"], why)
+    for key, allowed in (("credit", "cleared"), ("engine", "auto"), ("on_nonfinite", "raise")):
+        if learner[key] not in (allowed, "eager"):
+            raise not_allowed(f"learner.{key}", learner[key], f'A pipeline has "{allowed}" only.')
     if config["records"]["metrics"]:
-        raise ConfigError("records.metrics are not kept by a pipeline. Leave them out: losses are.")
+        raise not_allowed("records.metrics", config["records"]["metrics"], "A pipeline keeps losses only.")
 
 
 def run(config: Config, stream: Stream, classes: int | None, folder: Path) -> dict[str, Any]:
@@ -68,15 +61,15 @@ def run(config: Config, stream: Stream, classes: int | None, folder: Path) -> di
     # As many nodes as there are layers with weights: an activation belongs to the layer before it.
     layers = list(module) if isinstance(module, nn.Sequential) else [module]
     pairs = [nn.Sequential(*layers[i : i + 2]) for i in range(0, len(layers), 2)]
-    with said("learner", config["learner"]):
+    with named_as("learner", config["learner"]):
         learner = PipelineLearner(
             nn.Sequential(*pairs),
             LOSSES[config["loss"]["kind"]],
-            Hyper(**config["hyper"]),
+            build_hyper(config),
             groups=config["learner"]["pipeline"],
             align=True,
             order=config["learner"]["order"],
-            ticks_per_message=config["learner"][TICKS],
+            ticks_per_message=config["learner"]["ticks_per_message"],
         )
     learner.resume(folder / CHECKPOINTS)
     steps = config["run"]["steps"]

@@ -1,0 +1,33 @@
+"""`hamlearn run`: a stream, a network, a learner, records and checkpoints from one TOML file."""
+
+from hamlearn.experiments.run.command import run
+from hamlearn.experiments.run.folder import (
+    CHECKPOINT,
+    RECORD,
+    REPORT,
+    RESULT,
+    RESUMED,
+    SPEED,
+    Opened,
+    Result,
+    describe,
+    facts,
+    reopen,
+    report,
+)
+
+__all__ = [
+    "CHECKPOINT",
+    "RECORD",
+    "REPORT",
+    "RESULT",
+    "RESUMED",
+    "SPEED",
+    "Opened",
+    "Result",
+    "describe",
+    "facts",
+    "reopen",
+    "report",
+    "run",
+]

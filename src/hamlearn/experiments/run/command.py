@@ -1,0 +1,222 @@
+"""`hamlearn run CONFIG.toml`: from a file to a folder of results."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+
+from hamlearn import record
+from hamlearn.errors import ConfigError
+from hamlearn.evaluate import scored
+from hamlearn.evaluate.carried import Carried
+from hamlearn.experiments.folder import alone_in
+from hamlearn.experiments.run import pipeline
+from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run.config import Config, load
+from hamlearn.experiments.run.folder import (
+    BOARD,
+    CHECKPOINT,
+    RECORD,
+    RESUMED,
+    SPEED,
+    Opened,
+    Result,
+    build,
+    finish,
+    prepare,
+    require_free,
+    torch_as,
+)
+from hamlearn.experiments.run.metrics import Exporter
+from hamlearn.streams import Stream
+
+FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
+"""Of the record: nothing that depends on the clock, so that two runs of one configuration write the same file."""
+PAYS = 10_000
+"""Samples from which on the time to compile a step, one to two seconds, is won back."""
+COUNTED = 64 << 20
+"""Bytes of a table whose lines are counted; the length of a longer one is estimated by its size."""
+
+logger = logging.getLogger("hamlearn")
+
+
+def run(
+    path: str | Path,
+    resume: bool = False,
+    out: str | Path | None = None,
+    progress: bool = True,
+    overwrite: bool = False,
+    metrics_port: int | None = None,
+) -> Result:
+    """Run a configuration to its end, or until SIGINT or SIGTERM, which save what was learned.
+
+    Args:
+        path: The TOML file; paths in it are relative to its folder.
+        resume: Continue from the last checkpoint in the output folder, or from the start if there is none. The
+            result is, bit-for-bit, that of a run that was never stopped.
+        out: The output folder, instead of `run.out`; relative to the working folder.
+        progress: Whether to draw a progress bar.
+        overwrite: Start again in a folder that has a run already, once the stream and the learner are built; the
+            files of the other run are removed then.
+        metrics_port: Port of this machine at which Prometheus finds `/metrics` while the run goes on.
+
+    Raises:
+        ConfigError: For a mistake in the file, a folder that has a run already while neither `resume` nor
+            `overwrite` is set, or a folder in which another process works.
+    """
+    if resume and overwrite:
+        raise ConfigError("resume continues a run, overwrite removes it. Give one of them.")
+    path = Path(path)
+    config = load(path)
+    folder = Path(config["run"]["out"] if out is None else out)
+    with torch_as(config["run"]):
+        if config["learner"]["pipeline"] is not None:
+            return _run_pipeline(config, folder, overwrite)
+        opened = build(config)
+        _require_end(config, opened.stream)
+        with alone_in(folder):
+            if not overwrite:
+                require_free(folder, config, resume)
+            prepare(folder, path, opened, overwrite)
+            result = _learn(opened, folder, progress, metrics_port)
+            return result if result.signal else finish(opened, result)
+
+
+def _run_pipeline(config: Config, folder: Path, overwrite: bool) -> Result:
+    """One rank of a pipeline, under torchrun; alone, the only one."""
+    if overwrite:
+        raise ConfigError(f"a pipeline continues in {folder}: remove the folder, or give another one with --out.")
+    with pipeline.job():
+        torch.manual_seed(config["run"]["seed"])
+        stream, classes = build_stream(config)
+        _require_end(config, stream)
+        folder.mkdir(parents=True, exist_ok=True)
+        result = pipeline.run(config, stream, classes, folder)
+    return Result(folder, result["steps"], scores={} if result["loss"] is None else {"loss": result["loss"]})
+
+
+def _require_end(config: Config, stream: Stream) -> None:
+    if config["run"]["steps"] is None and stream.length == math.inf:
+        raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
+
+
+def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Result:
+    """Learn from the stream, recording and saving on the way."""
+    config, learner, stream = opened.config, opened.learner, opened.stream
+    resumed = (folder / CHECKPOINT).exists()
+    if resumed:
+        learner.load(folder / CHECKPOINT)
+        with (folder / RESUMED).open("a") as file:
+            file.write(json.dumps({"step": learner.position}) + "\n")
+    total, watch = expected_samples(config, stream), record.Divergence()
+    exporter, bar = Exporter(folder / CHECKPOINT, port), record.Progress(total, watch=watch) if progress else None
+    sinks = [watch, exporter, *_sinks(config["records"], folder), *([] if bar is None else [bar])]
+    steps, chunk = config["run"]["steps"], config["learner"]["chunk"]
+    left = None if steps is None else max(steps - learner.position, 0)
+    # A broker that waits for a checkpoint must not wait for ever.
+    every = min(config["checkpoint"]["every"], stream.save_within or config["checkpoint"]["every"])
+    fields = {"diverging": lambda report, learner: watch.since}
+    with ExitStack() as stack:
+        recorder = stack.enter_context(record.Recorder(learner, *sinks, stream=stream, fields=fields))
+        bundle = Carried(stream, {"records": recorder, "scores": opened.scores}, learner.position)
+        stack.callback(bundle.close)
+        stack.enter_context(exporter.serving())
+        stack.enter_context(_warnings_logged())
+        stopped = stack.enter_context(_stoppable(stream))
+        reports = learner.run(bundle, left, _engine(config, stream, total), chunk, resume=resumed)
+        for _ in recorder(scored(reports, opened.scores)):
+            if recorder.step % every == 0:
+                learner.save(folder / CHECKPOINT)
+            if stopped:
+                break
+        learner.save(folder / CHECKPOINT)
+        if bar is not None and not stopped:
+            bar.finish()
+    scores = opened.scores.summary()
+    size, number = opened.scores.window, stopped[0] if stopped else None
+    return Result(folder, recorder.step, watch.since, watch.ended, number, window_size=size, **scores)
+
+
+def _engine(config: Config, stream: Stream, total: int | None) -> Any:
+    """The engine that the file asks for; `"auto"` compiles if samples are at hand, and enough for that to pay."""
+    asked = config["learner"]["engine"]
+    if asked != "auto":
+        return asked
+    return "compiled" if not stream.live and (total is None or total >= PAYS) else "eager"
+
+
+@contextmanager
+def _warnings_logged() -> Iterator[None]:
+    """A warning, as of a step that cannot be compiled, is one line of the log."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: logger.warning("%s", message)
+        yield
+
+
+@contextmanager
+def _stoppable(stream: Stream) -> Iterator[list[int]]:
+    """Collect SIGINT and SIGTERM, for a run to end after the current sample; a second signal ends it at once."""
+    stopped: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        if stopped:
+            raise KeyboardInterrupt
+        stopped.append(number)
+        if stream.live:
+            # A feed may be waiting for a sample that never comes.
+            stream.close()  # type: ignore[attr-defined]
+
+    before = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                before[number] = signal.signal(number, stop)
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def expected_samples(config: Config, stream: Stream) -> int | None:
+    """Samples that the run takes in all; `None` if that cannot be seen before it.
+
+    The rows of a CSV file are counted by their lines: a row that is left out makes it a few too many.
+    """
+    length = stream.length
+    if length is None and config["stream"]["kind"] == "csv":
+        length = max(0, lines(Path(config["stream"]["path"])) - 1) * config["stream"].get("hold", 1)
+    known = [n for n in (config["run"]["steps"], length) if n is not None and n != math.inf]
+    return int(min(known)) if known else None
+
+
+def lines(path: Path, counted: int = COUNTED) -> int:
+    """Lines of a file; beyond `counted` bytes estimated by their mean length."""
+    with path.open("rb") as file:
+        data = file.read(counted)
+    found = data.count(b"\n") + (not data.endswith(b"\n"))
+    return round(found * path.stat().st_size / len(data)) if data else 0
+
+
+def _sinks(settings: Mapping[str, Any], folder: Path) -> list[record.Sink]:
+    n = settings["windows"]
+    policy: record.Policy = record.Every(settings["every"]) if n is None else record.Windows(n)
+    pace = record.Every(n or settings["every"])
+    sinks: list[record.Sink] = [
+        record.JsonLines(folder / RECORD, policy, FIELDS, append=True),
+        record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped", "late", "bad"), append=True),
+    ]
+    if settings["tensorboard"]:
+        sinks.append(record.TensorBoard(folder / BOARD, pace, FIELDS))
+    return sinks
