@@ -9,7 +9,7 @@ from hamlearn.experiments.reproduce import Settings, reproduce
 
 
 def main() -> None:
-    settings = Settings(models=("Linear", "MLP"), scenarios=("Mom-a",), epochs=5, extension=False)
+    settings = Settings(models=("Linear", "MLP"), scenarios=("Mom-a",), epochs=5)
     passed = reproduce(settings, Path("out/corner"))
     print("equal" if passed else "not equal")
 

@@ -14,7 +14,6 @@ from tests.cli import command_line, invoke
 pytestmark = pytest.mark.slow
 
 ARGUMENTS = ["--models", "Linear,MLP", "--scenarios", "GD-a,Mom-a", "--epochs", "6", "--dtype", "float32"]
-ARGUMENTS += ["--no-extension"]
 RUNS = 2 * 2 * 3
 
 
@@ -96,7 +95,7 @@ def test_ctrl_c_ends_promptly_says_how_to_go_on_and_the_same_command_resumes(tmp
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
-    assert "the same command goes on from there" in " ".join(errors.split())
+    assert "the same command continues there" in " ".join(errors.split())
     assert "Traceback" not in errors
     assert all_gone(process.pid)
     _resumes(tmp_path, undisturbed)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from hamlearn.experiments.comparison import Difference, train_hl, train_sgd
-from hamlearn.experiments.models import MODELS, TOKEN_MODELS, ViT, lstm_cell, rnn_cell
+from hamlearn.experiments.models import MODELS, ViT
 from hamlearn.experiments.scenarios import SCENARIOS
 
 INPUTS = {"Iris": (1, 4), "MNIST": (1, 1, 28, 28), "IMDb": (1, 7, 50)}
@@ -47,27 +47,6 @@ def test_state_nets_and_split_nets_follow_sgd_in_float64(name):
     sgd = train_sgd(module, data, 3, SCENARIOS["Mom-a"])
     for how in MODELS[name].implementations[1:]:
         assert Difference.between(train_hl(module, data, 3, SCENARIOS["Mom-a"], how), sgd).max <= 1e-14
-
-
-@pytest.mark.parametrize("name", TOKEN_MODELS)
-def test_tokens_learned_with_an_echo_follow_bptt_in_float64(name):
-    module, data = problem(TOKEN_MODELS[name], torch.float64)
-    sgd = train_sgd(module, data, 3, SCENARIOS["Mom-b"])
-    hl = train_hl(module, data, 3, SCENARIOS["Mom-b"], "echo")
-    assert len(hl.loss) == len(sgd.loss) == 18
-    assert Difference.between(hl, sgd).max <= 1e-14
-
-
-@pytest.mark.parametrize(("name", "cell"), [("RNN", rnn_cell), ("LSTM", lstm_cell)])
-def test_a_cell_token_by_token_is_the_unfolded_layer(name, cell):
-    torch.manual_seed(0)
-    whole, tokens = MODELS[name].make(2).double(), cell(2).double()
-    layer = whole[0].layer
-    for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
-        getattr(tokens.cell, part).data = getattr(layer, f"{part}_l0").data
-    tokens.readout.load_state_dict(whole[1].state_dict())
-    u = torch.randn(1, 9, 50, dtype=torch.float64)
-    assert torch.allclose(whole(u), tokens(u), rtol=0, atol=1e-14)
 
 
 def test_the_vision_transformer_is_as_small_as_the_papers():

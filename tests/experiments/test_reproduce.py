@@ -1,7 +1,6 @@
 """`hamlearn reproduce`: what it runs, what it writes, and what makes it fail."""
 
 import csv
-import gzip
 import math
 import re
 from dataclasses import replace
@@ -16,8 +15,10 @@ from hamlearn.experiments.comparison import Difference
 from hamlearn.experiments.data import load
 from hamlearn.experiments.folder import LOCK
 from hamlearn.experiments.models import MODELS
-from hamlearn.experiments.reproduce import Settings, job, reproduce, results
-from hamlearn.experiments.reproduce.plan import draws, plan
+from hamlearn.experiments.reproduce import Settings, reproduce, results
+from hamlearn.experiments.reproduce import plan as module
+from hamlearn.experiments.reproduce.plan import plan
+from hamlearn.experiments.reproduce.train import Store
 from hamlearn.experiments.scenarios import SCENARIOS
 from tests.cli import invoke, plain
 
@@ -42,30 +43,20 @@ def silent():
 def planned(**kwargs):
     settings = Settings(**kwargs)
     one = load("Iris")
-    return plan(settings, {(name, dtype): one for name in settings.data for dtype in settings.dtypes})
+    return list(plan(settings, {(name, dtype): one for name in settings.data for dtype in settings.dtypes}))
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     """All models and scenarios of the paper, one epoch of the embedded data."""
     out = tmp_path_factory.mktemp("whole")
-    result = invoke("reproduce", "--epochs", "1", "--jobs", "1", "--no-extension", "--out", out)
-    assert result.exit_code == 0, result.output
-    return out, plain(result.output)
-
-
-@pytest.fixture(scope="module")
-def beyond(tmp_path_factory):
-    """The extension, for two models."""
-    out = tmp_path_factory.mktemp("beyond")
-    arguments = ["--models", "Linear,LSTM", "--scenarios", "GD-a", "--epochs", "1", "--jobs", "1"]
-    result = invoke("reproduce", *arguments, "--out", out)
+    result = invoke("reproduce", "--epochs", "1", "--jobs", "1", "--out", out)
     assert result.exit_code == 0, result.output
     return out, plain(result.output)
 
 
 def test_every_model_scenario_and_implementation_is_in_the_table(whole):
-    rows = [row for row in table(whole[0] / "table.csv") if row["part"] == "paper"]
+    rows = table(whole[0] / "table.csv")
     cells = {(row["model"], row["scenario"], row["implementation"]) for row in rows if row["dtype"] == "float32"}
     assert cells == {(m.name, s, how) for m in MODELS.values() for s in SCENARIOS for how in m.implementations}
     second = {(row["model"], row["implementation"]) for row in rows if row["dtype"] == "float64"}
@@ -76,7 +67,7 @@ def test_output_nets_differ_by_exactly_nothing_in_all_24_cells_in_float32(whole)
     rows = [
         row
         for row in table(whole[0] / "table.csv")
-        if (row["part"], row["implementation"], row["dtype"]) == ("paper", "output", "float32")
+        if (row["implementation"], row["dtype"]) == ("output", "float32")
     ]
     assert len(rows) == 24
     assert {(row["bound"], row["max"]) for row in rows} == {("0.0", "0.0")}
@@ -86,18 +77,6 @@ def test_state_nets_stay_within_their_bound_in_float64(whole):
     rows = [row for row in table(whole[0] / "table.csv") if row["dtype"] == "float64"]
     assert {row["bound"] for row in rows} == {"1e-10"}
     assert all(float(row["max"]) <= 1e-10 for row in rows)
-
-
-def test_the_extension_draws_settings_for_every_model_and_reads_tokens_against_bptt(beyond):
-    rows = table(beyond[0] / "table.csv")
-    drawn = {(row["model"], row["implementation"]) for row in rows if row["part"] == "drawn"}
-    assert drawn == {(name, how) for name in ("Linear", "LSTM") for how in MODELS[name].implementations}
-    tokens = {(row["model"], row["implementation"]) for row in rows if row["part"] == "tokens"}
-    assert tokens == {("LSTM", "echo")}
-    assert len({row["lr"] for row in rows if row["part"] != "paper"}) > 8
-    assert all(float(row["max"]) <= 1e-10 for row in rows if row["dtype"] == "float64")
-    planned_for = {(job.part, job.model) for job in planned() if job.part != "paper"}
-    assert planned_for == {*(("drawn", name) for name in MODELS), ("tokens", "RNN"), ("tokens", "LSTM")}
 
 
 def test_the_console_shows_every_table_within_80_columns_and_says_what_was_reduced(whole):
@@ -111,26 +90,15 @@ def test_the_console_shows_every_table_within_80_columns_and_says_what_was_reduc
     assert re.search(r"All \d+ cells passed", text)
 
 
-def test_the_extension_has_a_table_of_its_own(beyond):
-    text = beyond[1][beyond[1].index("Beyond the paper") :]
-    assert text.count("✓") == 2 + 3 + 1
-    assert re.search(r"LSTM +echo, by tokens +SGD, BPTT +4 ", text)
-
-
-def test_raw_curves_hold_every_step_and_their_means_every_epoch(whole):
-    with gzip.open(whole[0] / "steps.csv.gz", "rt") as file:
-        steps = [row for row in csv.DictReader(file) if row["part"] == "paper" and row["dtype"] == "float32"]
-    one = [
-        row for row in steps if (row["model"], row["scenario"], row["implementation"]) == ("MLP", "GD-b", "SGD")
-    ]
-    assert [int(row["step"]) for row in one] == list(range(1, 151))
-    means = [row for row in table(whole[0] / "curves.csv") if row["part"] == "paper" and row["dtype"] == "float32"]
-    assert len(means) == 6 * 4 * 3 + 2 * 4
-    (mean,) = [
-        row for row in means if (row["model"], row["scenario"], row["implementation"]) == ("MLP", "GD-b", "SGD")
-    ]
-    assert float(mean["loss"]) == pytest.approx(sum(float(row["loss"]) for row in one) / 150, abs=1e-12)
-    assert float(mean["accuracy"]) == pytest.approx(sum(int(row["correct"]) for row in one) / 150)
+def test_curves_hold_the_means_of_every_epoch(whole):
+    rows = [row for row in table(whole[0] / "curves.csv") if row["dtype"] == "float32"]
+    assert len(rows) == 6 * 4 * 3 + 2 * 4
+    (job,) = [job for job in planned(epochs=1) if job.cell == ("MLP", "GD-b", "SGD", "float32")]
+    run = Store(whole[0] / "runs").read(job)
+    (row,) = [row for row in rows if (row["model"], row["scenario"], row["implementation"]) == job.cell[:3]]
+    assert len(run.loss) == 150
+    assert float(row["loss"]) == pytest.approx(run.loss.mean().item(), abs=1e-6)
+    assert float(row["accuracy"]) == pytest.approx(run.correct.double().mean().item())
 
 
 def test_both_figures_are_drawn(whole):
@@ -139,17 +107,17 @@ def test_both_figures_are_drawn(whole):
 
 
 def test_two_runs_with_one_seed_give_identical_files_whatever_the_number_of_processes(tmp_path):
-    settings = Settings(models=("Linear", "LSTM"), scenarios=("Mom-a",), epochs=1, extension=False)
+    settings = Settings(models=("Linear", "LSTM"), scenarios=("Mom-a",), epochs=1)
     for name, processes in (("one", 1), ("other", 2)):
         assert reproduce(settings, tmp_path / name, processes, silent())
     one, other = tree(tmp_path / "one"), tree(tmp_path / "other")
-    assert len(one) == 6 + 12 + len([LOCK])
+    assert len(one) == 5 + 12 + len([LOCK])
     assert one == other
 
 
 def test_another_seed_gives_other_curves(tmp_path):
     for seed in (0, 1):
-        settings = Settings(models=("Linear",), epochs=1, seed=seed, extension=False)
+        settings = Settings(models=("Linear",), epochs=1, seed=seed)
         reproduce(settings, tmp_path / str(seed), console=silent())
     assert (tmp_path / "0" / "curves.csv").read_bytes() != (tmp_path / "1" / "curves.csv").read_bytes()
 
@@ -163,7 +131,7 @@ def test_all_models_start_and_see_their_samples_alike_in_both_dtypes():
 
 
 def test_finished_runs_are_not_repeated_and_the_rest_is_told_anew(tmp_path):
-    settings = Settings(models=("Linear",), epochs=1, extension=False)
+    settings = Settings(models=("Linear",), epochs=1)
     assert reproduce(settings, tmp_path, console=silent())
     before = tree(tmp_path)
     stamps = {path: path.stat().st_mtime_ns for path in (tmp_path / "runs").iterdir()}
@@ -180,7 +148,7 @@ def test_finished_runs_are_not_repeated_and_the_rest_is_told_anew(tmp_path):
 
 def test_runs_of_other_settings_lie_beside_each_other(tmp_path):
     for epochs in (1, 2, 1):
-        settings = Settings(models=("Linear",), scenarios=("GD-a",), epochs=epochs, extension=False)
+        settings = Settings(models=("Linear",), scenarios=("GD-a",), epochs=epochs)
         assert reproduce(settings, tmp_path, console=silent())
         assert len(table(tmp_path / "curves.csv")) == 5 * epochs
     assert len(list((tmp_path / "runs").iterdir())) == 10
@@ -189,15 +157,15 @@ def test_runs_of_other_settings_lie_beside_each_other(tmp_path):
 def test_a_run_is_named_by_all_that_determines_it(monkeypatch):
     one = planned(models=("Linear",))[0]
     assert one.name == replace(one, source="elsewhere").name
-    changes = {"seed": 1, "epochs": 7, "dtype": "float64", "fingerprint": "x", "samples": 3, "how": "state"}
+    changes = {"seed": 1, "epochs": 7, "dtype": "float64", "fingerprint": "x", "length": 3, "how": "state"}
     names = {replace(one, **{key: value}).name for key, value in changes.items()}
     names.add(replace(one, scenario=replace(one.scenario, lr=0.5)).name)
-    monkeypatch.setattr(job, "environment", lambda: {"torch": "another"})
+    monkeypatch.setattr(module, "environment", lambda: {"torch": "another"})
     assert len({one.name, *names}) == 8
 
 
 def test_a_damaged_run_is_done_again(tmp_path):
-    settings = Settings(models=("Linear",), scenarios=("GD-a",), epochs=1, extension=False)
+    settings = Settings(models=("Linear",), scenarios=("GD-a",), epochs=1)
     assert reproduce(settings, tmp_path, console=silent())
     before = tree(tmp_path)
     victim = next((tmp_path / "runs").iterdir())
@@ -214,7 +182,7 @@ def test_a_cell_that_misses_its_bound_makes_the_command_fail_and_is_named(tmp_pa
         return right(**{**sgd, "lr": 0.02 if sgd["momentum"] == 0.05 else sgd["lr"]})
 
     monkeypatch.setattr(comparison, "Hyper", type("Wrong", (), {"from_sgd": staticmethod(wrong)}))
-    result = invoke("reproduce", *QUICK, "--dtype", "float32", "--no-extension", "--out", tmp_path)
+    result = invoke("reproduce", *QUICK, "--dtype", "float32", "--out", tmp_path)
     assert result.exit_code == 1
     text = plain(result.output)
     named = re.findall(r"missed: (.+)", text)
@@ -229,7 +197,7 @@ def test_a_cell_that_misses_its_bound_makes_the_command_fail_and_is_named(tmp_pa
 
 def row(**changes):
     one = planned(models=("RNN",))[1]
-    base = results.Row(one, Difference(0, 0, 0), 0.0, [0.7, 0.5], [0.7, 0.5], [0.5, 0.9], [0.5, 0.9], 0.5)
+    base = results.Row(one, Difference(0, 0, 0), [0.7, 0.5], [0.5, 0.9], [0.7, 0.5], [0.5, 0.9], 0.5)
     return replace(base, **changes)
 
 
@@ -248,20 +216,14 @@ def test_no_better_than_chance_where_sgd_is_better_is_a_miss():
     assert row(hl_accuracy=[0.5, 0.5], sgd_accuracy=[0.5, 0.5]).passed
 
 
-def test_drawn_settings_come_from_the_seed_alone():
-    assert draws(3, "MLP") == draws(3, "MLP")
-    assert draws(3, "MLP") != draws(4, "MLP")
-    assert draws(3, "MLP") != draws(3, "RNN")
-
-
 def test_float64_alone_takes_every_implementation_and_whole_reviews():
-    jobs = [job for job in planned(precision="float64", extension=False) if job.how != "SGD"]
+    jobs = [job for job in planned(precision="float64") if job.how != "SGD"]
     assert len(jobs) == 56
     assert {job.length for job in jobs} == {None}
 
 
 def test_with_both_dtypes_float64_cuts_reviews_and_leaves_output_nets_out():
-    jobs = [job for job in planned(extension=False) if job.dtype == "float64"]
+    jobs = [job for job in planned() if job.dtype == "float64"]
     assert {job.length for job in jobs if job.data == "IMDb"} == {64}
     assert {job.length for job in jobs if job.data != "IMDb"} == {None}
     assert "output" not in {job.how for job in jobs}
@@ -270,9 +232,9 @@ def test_with_both_dtypes_float64_cuts_reviews_and_leaves_output_nets_out():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"models": ("Lineal",)}, "no model 'Lineal': choose from Linear, MLP"),
-        ({"scenarios": ("GD-c",)}, "no scenario 'GD-c': choose from GD-a, GD-b"),
-        ({"models": ()}, "no model was named"),
+        ({"models": ("Lineal",)}, "models has 'Lineal': choose from Linear, MLP"),
+        ({"scenarios": ("GD-c",)}, "scenarios has 'GD-c': choose from GD-a, GD-b"),
+        ({"models": ()}, "models is empty"),
         ({"epochs": 0}, "epochs=0 would train nothing"),
     ],
 )

@@ -62,6 +62,7 @@ _EXTRAS = {
     "pooch": "experiments",
     "requests": "experiments",
     "joblib": "experiments",
+    "jinja2": "experiments",
     "psutil": "bench",
     "torchdiffeq": "bench",
     "jax": "bench",

@@ -50,10 +50,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for results; finished runs in it are not repeated.")] = Path(
         "out/reproduce"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of initial weights, orders of samples and drawn settings.")] = 0,
-    extension: Annotated[
-        bool, typer.Option(help="Go beyond the paper: settings drawn at random, sequences token by token.")
-    ] = True,
+    seed: Annotated[int, typer.Option(help="Seed of the first weights and of the order of samples.")] = 0,
 ) -> None:
     """Repeat the paper's experiments: Hamiltonian Learning against SGD.
 
@@ -77,11 +74,10 @@ def reproduce(
             epochs=epochs,
             precision=dtype.value,
             seed=seed,
-            extension=extension,
         )
         passed = study.reproduce(settings, out, jobs or _cores())
     except KeyboardInterrupt:
-        typer.secho(f"Interrupted. What is finished is in {out}: the same command goes on from there.", err=True)
+        typer.secho(f"Stopped. Finished runs are in {out}: the same command continues there.", err=True)
         raise typer.Exit(130) from None
     if not passed:
         raise typer.Exit(1)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hamlearn.credit import Cleared, Echo
-from hamlearn.experiments.models import Implementation, Tokens
+from hamlearn.credit import Cleared
+from hamlearn.experiments.models import Implementation
 from hamlearn.experiments.scenarios import Scenario
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.network import Network
 from hamlearn.sample import Sample
-from hamlearn.streams import from_sequences
 
 CROSS_ENTROPY = nn.functional.cross_entropy
 Data = Sequence[tuple[Tensor, Tensor]]
@@ -85,11 +84,12 @@ def train_hl(
     """The same as a stream, learned in sequential order."""
     module = copy.deepcopy(module)
     hyper = Hyper.from_sgd(**scenario.sgd, tau=scenario.tau)
-    losses, correct = [], []
-    for report in learner(module, hyper, implementation).run(_stream(data, epochs, implementation)):
-        if report.loss is not None:
-            losses.append(report.loss)
-            correct.append(report.y.argmax(-1) == report.sample.target)
+    losses: list[Any] = []
+    correct = []
+    stream = (Sample(u, target) for _ in range(epochs) for u, target in data)
+    for report in learner(module, hyper, implementation).run(stream):
+        losses.append(report.loss)
+        correct.append(report.y.argmax(-1) == report.sample.target)
     return _finish(module, losses, correct)
 
 
@@ -98,34 +98,16 @@ def learner(module: nn.Module, hyper: Hyper, implementation: Implementation) -> 
 
     Args:
         module: Its weights are learned in place. To be split (`"state/output"`) it is a sequence of two: the
-            first is the state net, the second the output net. To be read token by token (`"echo"`) it is a
-            `Tokens`.
+            first is the state net, the second the output net.
         hyper: As `Hyper.from_sgd` gives it.
         implementation: Which role the module plays.
     """
-    if implementation == "echo":
-        assert isinstance(module, Tokens)
-        network = Network.recurrent(module.cell, module.readout)
-        return Learner(network, CROSS_ENTROPY, hyper, order="sequential", credit=Echo())
     if implementation == "state/output":
         assert isinstance(module, nn.Sequential)
         network = Network.feedforward(module[0], role="state", readout=module[1])
     else:
         network = Network.feedforward(module, role=implementation)
     return Learner(network, CROSS_ENTROPY, hyper, order="sequential", credit=Cleared(), reset_h="sample")
-
-
-def _stream(data: Data, epochs: int, implementation: Implementation) -> Any:
-    if implementation != "echo":
-        return _samples(data, epochs)
-    sequences, targets = [u[0] for u, _ in data], [target[0] for _, target in data]
-    return from_sequences(sequences, targets, per="sequence", batch=True, epochs=epochs)
-
-
-def _samples(data: Data, epochs: int) -> Iterator[Sample]:
-    for _ in range(epochs):
-        for u, target in data:
-            yield Sample(u, target)
 
 
 def _finish(module: nn.Module, losses: list[Tensor], correct: list[Tensor]) -> Run:

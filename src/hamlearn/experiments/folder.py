@@ -39,7 +39,7 @@ def alone_in(folder: Path) -> Iterator[None]:
             "by --out."
         ) from error
     try:
-        for left in folder.glob(".*.tmp"):
+        for left in folder.rglob(".*.tmp"):
             left.unlink(missing_ok=True)
         write_text(
             folder / OWNER, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%F %T}"

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-Implementation = Literal["output", "state", "state/output", "echo"]
-"""How Hamiltonian Learning takes a module: as f_y, as f_h, split over both, or token by token with an echo."""
+Implementation = Literal["output", "state", "state/output"]
+"""How Hamiltonian Learning takes a module: as f_y, as f_h, or split over both."""
 EPOCHS = {"Iris": 40, "MNIST": 40, "IMDb": 80}
 """Passes over each data set in the paper."""
 
@@ -85,27 +85,6 @@ class Last(nn.Module):
         return self.layer(u)[0][:, -1]
 
 
-class Tokens(nn.Module):
-    """A recurrent cell that reads a sequence token by token, and a readout of its last state.
-
-    Args:
-        cell: `nn.RNNCell` or `nn.LSTMCell`.
-        readout: Maps the last h to scores.
-    """
-
-    def __init__(self, cell: nn.RNNCellBase, readout: nn.Module) -> None:
-        super().__init__()
-        self.cell = cell
-        self.readout = readout
-
-    def forward(self, u: Tensor) -> Tensor:
-        """Scores of sequences [batch, T, 50]."""
-        h = None
-        for token in u.unbind(1):
-            h = self.cell(token, h)
-        return self.readout(h[0] if isinstance(h, tuple) else h)
-
-
 def linear(classes: int = 3) -> nn.Module:
     """A single layer for Iris."""
     return nn.Linear(4, classes)
@@ -141,16 +120,6 @@ def lstm(classes: int = 2) -> nn.Module:
     return nn.Sequential(Last(nn.LSTM(50, 30, batch_first=True)), nn.Linear(30, classes))
 
 
-def rnn_cell(classes: int = 2) -> nn.Module:
-    """The RNN, one token at a time."""
-    return Tokens(nn.RNNCell(50, 30), nn.Linear(30, classes))
-
-
-def lstm_cell(classes: int = 2) -> nn.Module:
-    """The LSTM, one token at a time."""
-    return Tokens(nn.LSTMCell(50, 30), nn.Linear(30, classes))
-
-
 @dataclass(frozen=True)
 class Model:
     """A model of the experiments: what makes it, what it learns, and how Hamiltonian Learning takes it.
@@ -179,8 +148,3 @@ MODELS = {
     )
 }
 """The paper's six, in its order."""
-TOKEN_MODELS = {
-    "RNN": Model("RNN", "IMDb", rnn_cell, ("echo",)),
-    "LSTM": Model("LSTM", "IMDb", lstm_cell, ("echo",)),
-}
-"""The recurrent ones once more, reading one token at a time."""

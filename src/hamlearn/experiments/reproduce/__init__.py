@@ -1,6 +1,6 @@
-"""The paper's experiments, whole: every model, scenario and implementation against `torch.optim.SGD`."""
+"""The paper's experiments: every model, scenario and implementation against `torch.optim.SGD`."""
 
-from hamlearn.experiments.reproduce._command import reproduce
+from hamlearn.experiments.reproduce.command import reproduce
 from hamlearn.experiments.reproduce.plan import Settings
 
 __all__ = ["Settings", "reproduce"]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from hamlearn.experiments.models import EPOCHS, MODELS
+from hamlearn.experiments.reproduce.plan import Settings
+from hamlearn.experiments.reproduce.report import conditions
 from hamlearn.experiments.reproduce.results import Row
 from hamlearn.experiments.scenarios import SCENARIOS
 
@@ -27,17 +29,26 @@ _LABELS = {
 Curve = Literal["loss", "accuracy"]
 
 
-def draw(path: Path, rows: Sequence[Row], curve: Curve, note: str) -> None:
+def draw_both(out: Path, rows: Sequence[Row], settings: Settings) -> dict[str, Path]:
+    """The figures of loss and accuracy in a folder, by caption.
+
+    Args:
+        out: The folder.
+        rows: Cells in the first dtype of `settings`.
+        settings: What was reproduced.
+    """
+    note = f"{settings.dtypes[0]}; {conditions(settings)}"
+    pictures = {f"Mean {curve} of each epoch": (curve, out / f"{curve}.png") for curve in get_args(Curve)}
+    for curve, path in pictures.values():
+        _draw(path, rows, curve, note)
+    return {caption: path for caption, (_, path) in pictures.items()}
+
+
+def _draw(path: Path, rows: Sequence[Row], curve: Curve, note: str) -> None:
     """One figure in the paper's arrangement: data sets side by side, their two models one below the other.
 
     A line and a colour for each scenario, a marker for each learner; where learners agree, markers of all shapes
-    lie on one line.
-
-    Args:
-        path: The PNG to write.
-        rows: Cells of the paper in one dtype.
-        curve: What to draw.
-        note: Printed below: data, epochs, dtype.
+    lie on one line. The note is printed above: data, epochs, dtype.
     """
     import matplotlib as mpl
     from matplotlib.figure import Figure

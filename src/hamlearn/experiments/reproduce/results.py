@@ -1,17 +1,23 @@
-"""What the runs say: a row for each comparison with SGD, and whether it is within its bound."""
+"""Results: a row for each comparison with SGD, its bound, and all rows as CSV files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from pathlib import Path
+from typing import Any
 
 from hamlearn.experiments.comparison import Difference, Run
-from hamlearn.experiments.reproduce.job import Job
-from hamlearn.experiments.reproduce.store import Store
+from hamlearn.experiments.reproduce.plan import Job
+from hamlearn.experiments.reproduce.train import Store
+from hamlearn.record._whole import write_text
 
 ROUND_OFF = {"float32": 1e-5, "float64": 1e-10}
-"""|Δθ| allowed where equality to the bit is not promised."""
+"""|Δθ| allowed if equality bit-for-bit is not promised."""
+_CELL = ("model", "scenario", "implementation", "dtype")
+_ENDS = ("sgd_loss", "hl_loss", "sgd_accuracy", "hl_accuracy")
 
 
 @dataclass(frozen=True)
@@ -21,40 +27,35 @@ class Row:
     Attributes:
         job: The cell.
         gap: |Δθ| at the end.
-        bound: What the largest |Δθ| may be.
         sgd_loss: Mean loss of each epoch, by SGD; the others likewise.
         chance: Accuracy of guessing.
     """
 
     job: Job
     gap: Difference
-    bound: float
     sgd_loss: list[float]
-    hl_loss: list[float]
     sgd_accuracy: list[float]
+    hl_loss: list[float]
     hl_accuracy: list[float]
     chance: float
 
     @property
-    def cell(self) -> str:
-        """The cell in words."""
-        job = self.job
-        return f"{job.model} {job.scenario.name} {job.how} in {job.dtype}"
+    def bound(self) -> float:
+        """What the largest |Δθ| may be: exactly 0 for output nets in float32, else round-off."""
+        return 0.0 if (self.job.how, self.job.dtype) == ("output", "float32") else ROUND_OFF[self.job.dtype]
 
     @property
     def misses(self) -> list[str]:
-        """What is wrong with this cell, in words; empty where all is as it should be."""
-        found = []
+        """What is wrong with this cell, in words; empty if nothing is."""
+        model, scenario, how, dtype = self.job.cell
+        cell, found = f"{model} {scenario} {how} in {dtype}", []
         # Written so that a gap that is not a number is a miss.
         if not self.gap.max <= self.bound:
-            found.append(
-                f"{self.cell}: |Δθ| is {self.gap.max:.1e}, allowed is {self.bound:.0e}".replace("0e+00", "0")
-            )
-        if self.job.part == "paper":
-            if _fell(self.sgd_loss) and not _fell(self.hl_loss):
-                found.append(f"{self.cell}: the loss does not fall, where SGD's does")
-            if self.sgd_accuracy[-1] > self.chance >= self.hl_accuracy[-1]:
-                found.append(f"{self.cell}: no better than chance, where SGD is")
+            found.append(f"{cell}: |Δθ| is {self.gap.max:.1e}, allowed is {self.bound:.0e}".replace("0e+00", "0"))
+        if _fell(self.sgd_loss) and not _fell(self.hl_loss):
+            found.append(f"{cell}: the loss does not fall, and SGD's does")
+        if self.sgd_accuracy[-1] > self.chance >= self.hl_accuracy[-1]:
+            found.append(f"{cell}: no better than chance, and SGD is")
         return found
 
     @property
@@ -63,39 +64,52 @@ class Row:
         return not self.misses
 
 
-def bound(job: Job) -> float:
-    """What |Δθ| may be: exactly 0 for output nets in float32 with the paper's settings, else round-off.
-
-    With drawn settings τβ, 1 − τη and τφ are not exactly lr, μ and 1 − ρ, so that even output nets differ by
-    round-off.
-    """
-    if job.part == "paper" and job.how == "output" and job.dtype == "float32":
-        return 0.0
-    return ROUND_OFF[job.dtype]
+def _fell(losses: list[float]) -> bool:
+    return losses[-1] < losses[0]
 
 
-def rows(jobs: Iterable[Job], store: Store, classes: dict[str, int]) -> list[Row]:
-    """A row for every job but SGD's own, in the order of `jobs`.
+def rows(jobs: Iterable[Job], store: Store, classes: dict[str, int]) -> Iterator[Row]:
+    """A row for every job but SGD's own, in the order of `jobs`, in which SGD comes first.
 
     Args:
-        jobs: Finished ones, SGD's among them.
+        jobs: Finished ones.
         store: Where their runs are.
         classes: Number of classes of each data set.
     """
-    judge = lru_cache(maxsize=1)(store.read)
-    found = []
+    sgd: Run | None = None
     for job in jobs:
-        if job.how != "SGD":
-            found.append(_row(job, judge(job.beside("SGD")), store.read(job), 1 / classes[job.data]))
-    return found
+        run = store.read(job)
+        if job.how == "SGD":
+            sgd = run
+            continue
+        assert sgd is not None
+        curves = (*sgd.epoch_means(job.epochs), *run.epoch_means(job.epochs))
+        yield Row(job, Difference.between(run, sgd), *curves, 1 / classes[job.data])
 
 
-def _row(job: Job, sgd: Run, hl: Run, chance: float) -> Row:
-    sgd_loss, sgd_accuracy = sgd.epoch_means(job.epochs)
-    hl_loss, hl_accuracy = hl.epoch_means(job.epochs)
-    gap = Difference.between(hl, sgd)
-    return Row(job, gap, bound(job), sgd_loss, hl_loss, sgd_accuracy, hl_accuracy, chance)
+def write_table(path: Path, rows: Iterable[Row]) -> None:
+    """A line for each comparison: setting, |Δθ| and its bound, and how both ended (means of the last epoch)."""
+    lines: list[Sequence[Any]] = [
+        (*_CELL, "lr", "momentum", "dampening", "tau", "epochs", "mean", "min", "max", "bound", *_ENDS, "passed")
+    ]
+    for row in rows:
+        sgd, gap = row.job.scenario, row.gap
+        setting = [sgd.lr, sgd.momentum, sgd.dampening, sgd.tau, row.job.epochs]
+        ends = [getattr(row, name)[-1] for name in _ENDS]
+        lines.append([*row.job.cell, *setting, gap.mean, gap.min, gap.max, row.bound, *ends, row.passed])
+    _write(path, lines)
 
 
-def _fell(losses: list[float]) -> bool:
-    return losses[-1] < losses[0]
+def write_curves(path: Path, jobs: Iterable[Job], store: Store) -> None:
+    """Mean loss and accuracy of each epoch of each run: what the figures show."""
+    lines: list[Sequence[Any]] = [[*_CELL, "epoch", "loss", "accuracy"]]
+    for job in jobs:
+        means = zip(*store.read(job).epoch_means(job.epochs), strict=True)
+        lines += [[*job.cell, epoch, *pair] for epoch, pair in enumerate(means, start=1)]
+    _write(path, lines)
+
+
+def _write(path: Path, lines: Iterable[Sequence[Any]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(lines)
+    write_text(path, text.getvalue())
