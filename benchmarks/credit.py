@@ -7,6 +7,7 @@ figure of its own. `--braintrace PYTHON` also runs the closest rival, in an inte
 
 from __future__ import annotations
 
+import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,6 +24,19 @@ PRICE = "price"
 """No task: what forward credit adds to the time of a step."""
 TASKS = [*_credit_study.TASKS, *_credit_mazes.TASKS, PRICE]
 SEEDS = 3
+
+
+def options(arguments: Sequence[str]) -> dict[str, Any]:
+    """Arguments of `run` from options of the command line."""
+    parser = argparse.ArgumentParser("hamlearn bench credit")
+    parser.add_argument("--task", dest="tasks", action="append", default=[], help="which task, such as recall-40")
+    parser.add_argument(
+        "--rule", dest="rules", action="append", default=[], help="which rule, such as sensitivity"
+    )
+    parser.add_argument("--seeds", type=int, help="how many runs a score is the mean of")
+    parser.add_argument("--rate", dest="rates", type=float, action="append", default=[], help="a rate of Adam")
+    parser.add_argument("--braintrace", type=Path, help="a Python interpreter with braintrace, to compare with")
+    return vars(parser.parse_args(arguments))
 
 
 def run(

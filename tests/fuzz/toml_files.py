@@ -20,7 +20,7 @@ from hamlearn.errors import ConfigError, HamlearnError
 from hamlearn.experiments.run.build import build_learner, build_network, build_stream
 from hamlearn.experiments.run.config import load
 from hamlearn.experiments.run.keys import Key, validate
-from hamlearn.experiments.run.scores import build_scores
+from hamlearn.experiments.run.opened import _scores as build_scores
 from hamlearn.experiments.run.tables import SECTIONS, tables
 from tests.fuzz.spoil import by_bytes, require, run_cases
 

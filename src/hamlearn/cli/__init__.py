@@ -40,8 +40,10 @@ def _options(
 
 
 # In the order in which `hamlearn --help` lists them.
-for _command in (run, serve, report, watch, reproduce, bench):
+for _command in (run, serve, report, watch, reproduce):
     app.command()(_command)
+# Unknown options are those of a benchmark.
+app.command(context_settings={"ignore_unknown_options": True})(bench)
 _config = typer.Typer(help="Look at configuration files.", no_args_is_help=True)
 _config.command()(check)
 app.add_typer(_config, name="config")

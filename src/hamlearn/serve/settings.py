@@ -79,7 +79,7 @@ SERVE = keys_of(Serve)
 _SECTIONS = ("run", "network", "loss", "hyper", "learner", "records", "serve")
 _ABSENT = {
     "run": {"steps"},
-    "learner": {"late", "engine", "chunk", "pipeline", "ticks_per_message"},
+    "learner": {"late", "engine", "chunk"},
     "records": {"windows", "metrics", "metric_window", "predictions", "tensorboard", "report"},
 }
 """Keys of `hamlearn run` that a server does not have."""
@@ -269,7 +269,7 @@ def _open_run(folder: Path, raw: Mapping[str, Any]) -> tuple[ServedRun, Fields |
     merged = {name: {**written.get(name, {}), **raw.get(name, {})} for name in ("network", "loss", "hyper")}
     merged["network"] = {**{name: size for name, size in sizes.items() if size}, **merged["network"]}
     own = {name: written["run"][name] for name in ("title", "seed", "dtype") if name in written.get("run", {})}
-    learner = {k: v for k, v in written.get("learner", {}).items() if k not in ("engine", "chunk", "pipeline")}
+    learner = {k: v for k, v in written.get("learner", {}).items() if k not in ("engine", "chunk")}
     merged |= {"run": {**own, **raw.get("run", {})}, "learner": learner | raw.get("learner", {})}
     target = section.get("target") or []
     fields = None

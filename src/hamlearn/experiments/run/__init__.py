@@ -8,13 +8,12 @@ from hamlearn.experiments.run.folder import (
     RESULT,
     RESUMED,
     SPEED,
-    Opened,
     Result,
-    describe,
     facts,
     reopen,
     report,
 )
+from hamlearn.experiments.run.opened import Opened, describe
 
 __all__ = [
     "CHECKPOINT",

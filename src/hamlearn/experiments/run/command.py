@@ -8,21 +8,17 @@ import math
 import signal
 import threading
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-import torch
 
 from hamlearn import record
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import scored
 from hamlearn.evaluate.carried import Carried
 from hamlearn.experiments.folder import alone_in
-from hamlearn.experiments.run import pipeline
-from hamlearn.experiments.run.build import build_stream
 from hamlearn.experiments.run.config import Config, load
 from hamlearn.experiments.run.folder import (
     BOARD,
@@ -30,15 +26,13 @@ from hamlearn.experiments.run.folder import (
     RECORD,
     RESUMED,
     SPEED,
-    Opened,
     Result,
-    build,
     finish,
     prepare,
     require_free,
-    torch_as,
 )
 from hamlearn.experiments.run.metrics import Exporter
+from hamlearn.experiments.run.opened import Opened, build, torch_as
 from hamlearn.streams import Stream
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
@@ -81,34 +75,17 @@ def run(
     config = load(path)
     folder = Path(config["run"]["out"] if out is None else out)
     with torch_as(config["run"]):
-        if config["learner"]["pipeline"] is not None:
-            return _run_pipeline(config, folder, overwrite)
         opened = build(config)
-        _require_end(config, opened.stream)
+        if config["run"]["steps"] is None and opened.stream.length == math.inf:
+            raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number above 0.")
         with alone_in(folder):
             if not overwrite:
                 require_free(folder, config, resume)
             prepare(folder, path, opened, overwrite)
             result = _learn(opened, folder, progress, metrics_port)
-            return result if result.signal else finish(opened, result)
-
-
-def _run_pipeline(config: Config, folder: Path, overwrite: bool) -> Result:
-    """One rank of a pipeline, under torchrun; alone, the only one."""
-    if overwrite:
-        raise ConfigError(f"a pipeline continues in {folder}: remove the folder, or give another one with --out.")
-    with pipeline.job():
-        torch.manual_seed(config["run"]["seed"])
-        stream, classes = build_stream(config)
-        _require_end(config, stream)
-        folder.mkdir(parents=True, exist_ok=True)
-        result = pipeline.run(config, stream, classes, folder)
-    return Result(folder, result["steps"], scores={} if result["loss"] is None else {"loss": result["loss"]})
-
-
-def _require_end(config: Config, stream: Stream) -> None:
-    if config["run"]["steps"] is None and stream.length == math.inf:
-        raise ConfigError("run.steps is missing, and the stream is endless. Give a whole number of at least 1.")
+            if not result.signal:
+                finish(config, result)
+            return result
 
 
 def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Result:
@@ -121,7 +98,7 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
             file.write(json.dumps({"step": learner.position}) + "\n")
     total, watch = expected_samples(config, stream), record.Divergence()
     exporter, bar = Exporter(folder / CHECKPOINT, port), record.Progress(total, watch=watch) if progress else None
-    sinks = [watch, exporter, *_sinks(config["records"], folder), *([] if bar is None else [bar])]
+    sinks = [watch, exporter, *_sinks(opened, folder), *([] if bar is None else [bar])]
     steps, chunk = config["run"]["steps"], config["learner"]["chunk"]
     left = None if steps is None else max(steps - learner.position, 0)
     # A broker that waits for a checkpoint must not wait for ever.
@@ -189,6 +166,21 @@ def _stoppable(stream: Stream) -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
+class _Classes(Sequence[str]):
+    """Names of the classes of a table, some of which may be found on the way."""
+
+    def __init__(self, stream: Any) -> None:
+        while stream is not None and not hasattr(stream, "classes"):
+            stream = getattr(stream, "inner", None)
+        self._table = stream
+
+    def __len__(self) -> int:
+        return len(getattr(self._table, "classes", None) or ())
+
+    def __getitem__(self, label: Any) -> Any:
+        return self._table.classes[label] if label < len(self) else str(label)
+
+
 def expected_samples(config: Config, stream: Stream) -> int | None:
     """Samples that the run takes in all; `None` if that cannot be seen before it.
 
@@ -209,7 +201,9 @@ def lines(path: Path, counted: int = COUNTED) -> int:
     return round(found * path.stat().st_size / len(data)) if data else 0
 
 
-def _sinks(settings: Mapping[str, Any], folder: Path) -> list[record.Sink]:
+def _sinks(opened: Opened, folder: Path) -> list[record.Sink]:
+    """What goes into the folder while the run goes on."""
+    settings = opened.config["records"]
     n = settings["windows"]
     policy: record.Policy = record.Every(settings["every"]) if n is None else record.Windows(n)
     pace = record.Every(n or settings["every"])
@@ -217,6 +211,9 @@ def _sinks(settings: Mapping[str, Any], folder: Path) -> list[record.Sink]:
         record.JsonLines(folder / RECORD, policy, FIELDS, append=True),
         record.JsonLines(folder / SPEED, pace, ("step", "seconds", "dropped", "late", "bad"), append=True),
     ]
+    if settings["predictions"] != "none":
+        names = None if opened.classes is None else _Classes(opened.stream)
+        sinks.append(record.Predictions(folder / f"predictions.{settings['predictions']}", names, append=True))
     if settings["tensorboard"]:
         sinks.append(record.TensorBoard(folder / BOARD, pace, FIELDS))
     return sinks

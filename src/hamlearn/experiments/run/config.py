@@ -80,12 +80,9 @@ def filled(raw: Mapping[str, Any], names: Iterable[str], known: Sequence[Table] 
     """
     known = known or tables()
     config = {name: _checked(name, raw.get(name, {}), known) for name in names}
-    network, learner = config["network"], config["learner"]
+    network = config["network"]
     if isinstance(network["hidden"], list) and network["kind"] not in ("mlp", "linear"):
         raise not_allowed("network.hidden", network["hidden"], f"kind {network['kind']!r} takes one whole number.")
-    if learner.get("ticks_per_message", 1) != 1 and learner["pipeline"] is None:
-        why = "It belongs to learner.pipeline, which is not given."
-        raise not_allowed("learner.ticks_per_message", learner["ticks_per_message"], why)
     return config
 
 

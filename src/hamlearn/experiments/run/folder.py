@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +13,16 @@ import torch
 from hamlearn import record
 from hamlearn._version import __version__
 from hamlearn.errors import ConfigError
-from hamlearn.evaluate.scores import Scores
-from hamlearn.experiments.run.build import build_learner, build_network, build_stream
+from hamlearn.evaluate.carried import Carried
 from hamlearn.experiments.run.config import ABOUT, Config, load
-from hamlearn.experiments.run.scores import build_scores
-from hamlearn.learner import Learner
+from hamlearn.experiments.run.opened import Opened, build, torch_as
 from hamlearn.record._whole import write_bytes, write_text
-from hamlearn.streams import Stream
 from hamlearn.streams.live.source import public
 
 MAY_CHANGE = ("run.steps", "run.title", "run.out", "run.threads", "checkpoint.every", "records.report")
 """What a resumed run may have otherwise than before: none of it changes what is learned or recorded."""
 
-CONFIG, CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT = (
+CONFIG, CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT, BOARD = (
     "config.toml",
     "checkpoint.safetensors",
     "record.jsonl",
@@ -35,8 +30,9 @@ CONFIG, CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT = (
     "resumed.jsonl",
     "report.html",
     "result.json",
+    "tensorboard",
 )
-BOARD = "tensorboard"
+_OF_ONE_RUN = (CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT, ABOUT, "predictions.csv", "predictions.parquet")
 _ADDRESSES = ("stream.address", "stream.source")
 
 
@@ -55,7 +51,6 @@ class Result:
         window: Metrics over the last `window_size`.
         baselines: Metrics of simple guesses on the same samples: names of guesses to metrics.
         behind: In words, each baseline that the learner is behind.
-        window_size: Samples of `window`.
     """
 
     folder: Path
@@ -102,48 +97,8 @@ class Result:
         return found
 
 
-@dataclass(frozen=True)
-class Opened:
-    """What a configuration describes, built.
-
-    Attributes:
-        config: All sections.
-        stream: At its beginning; for a run that was reopened, at the place of the checkpoint.
-        classes: Number of classes of the target; `None` if it is a number.
-        learner: New; for a run that was reopened, as it was saved.
-        scores: Metrics, likewise.
-    """
-
-    config: Config
-    stream: Stream
-    classes: int | None
-    learner: Learner
-    scores: Scores
-
-
-def build(config: Config) -> Opened:
-    """Build the stream, the network, the learner and the metrics of a configuration; no step is taken."""
-    torch.manual_seed(config["run"]["seed"])
-    stream, classes = build_stream(config)
-    learner = build_learner(config, build_network(config, stream, classes))
-    return Opened(config, stream, classes, learner, build_scores(config))
-
-
-def describe(path: str | Path) -> str:
-    """Check a configuration file and build what it describes, in a few words; nothing runs.
-
-    Raises:
-        ConfigError: For a mistake in the file.
-    """
-    config = load(Path(path))
-    with torch_as(config["run"]), torch.random.fork_rng(devices=[]):
-        opened = build(config)
-    count = sum(weight.numel() for weight in opened.learner.network.parameters())
-    return f"{config['stream']['kind']} ({opened.stream.spec}), {config['network']['kind']} with {count:,} weights"
-
-
 def reopen(folder: str | Path) -> Opened:
-    """The learner and the stream of a run, as its last checkpoint has them; nothing is written.
+    """The learner and the stream of a run as its last checkpoint has them; nothing is written.
 
     Args:
         folder: That `hamlearn run` wrote.
@@ -153,25 +108,28 @@ def reopen(folder: str | Path) -> Opened:
         CheckpointError: The checkpoint cannot be read.
     """
     folder = Path(folder)
-    config = configuration(folder)
     _require_file(folder, CHECKPOINT)
+    config = configuration(folder)
     with torch_as(config["run"]), torch.random.fork_rng(devices=[]):
         opened = build(config)
-    opened.learner.load(folder / CHECKPOINT)
+        opened.learner.load(folder / CHECKPOINT)
+        # A run of no steps puts the stream to its place; live feeds have none.
+        bundle = Carried(
+            opened.stream, {"records": _NoRecords(), "scores": opened.scores}, opened.learner.position
+        )
+        for _ in () if opened.stream.live else opened.learner.run(bundle, 0, resume=True):
+            pass
     return opened
 
 
-@contextmanager
-def torch_as(settings: dict[str, Any]) -> Iterator[None]:
-    """PyTorch with the floating-point type and the threads that the section [run] asks for."""
-    dtype, threads = torch.get_default_dtype(), torch.get_num_threads()
-    try:
-        torch.set_default_dtype(getattr(torch, settings["dtype"]))
-        torch.set_num_threads(settings["threads"] or threads)
-        yield
-    finally:
-        torch.set_default_dtype(dtype)
-        torch.set_num_threads(threads)
+class _NoRecords:
+    """Stands for the records of a run that is only looked at."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: object) -> None:
+        pass
 
 
 def configuration(folder: Path) -> Config:
@@ -210,32 +168,23 @@ def prepare(folder: Path, path: Path, opened: Opened, overwrite: bool) -> None:
     A run that stopped before its first checkpoint begins again from the start.
     """
     if overwrite or not (folder / CHECKPOINT).exists():
-        for name in (CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT, ABOUT):
+        for name in _OF_ONE_RUN:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / BOARD, ignore_errors=True)
     if path.resolve() != (folder / CONFIG).resolve():
         write_bytes(folder / CONFIG, path.read_bytes())
-        write_text(folder / ABOUT, json.dumps(_about(path, opened), indent=1) + "\n")
+        about = {"hamlearn": __version__, "origin": str(path.absolute().parent), "config": opened.config}
+        write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
 
 
-def _about(path: Path, opened: Opened) -> dict[str, object]:
-    """What a program needs that reads the folder, without the file that was given."""
-    return {
-        "hamlearn": __version__,
-        "origin": str(path.absolute().parent),
-        "entries": getattr(opened.stream, "entries", None),
-        "config": opened.config,
-    }
-
-
-def finish(opened: Opened, result: Result) -> Result:
+def finish(config: Config, result: Result) -> None:
     """Write the result and the report of a run that ended."""
     folder = result.folder
     names = ("steps", "scores", "window", "baselines", "behind", "diverging")
-    write_text(folder / RESULT, json.dumps({name: getattr(result, name) for name in names}, indent=1) + "\n")
-    if opened.config["records"]["report"] and (folder / RECORD).stat().st_size:
-        _write_report(opened.config, folder)
-    return result
+    found = {name: value for name, value in asdict(result).items() if name in names}
+    write_text(folder / RESULT, json.dumps(found, indent=1) + "\n")
+    if config["records"]["report"] and (folder / RECORD).stat().st_size:
+        _write_report(config, folder)
 
 
 def report(folder: str | Path) -> Path:
@@ -249,16 +198,8 @@ def report(folder: str | Path) -> Path:
 def _write_report(config: Config, folder: Path) -> None:
     rows = record.read(folder / RESUMED) if (folder / RESUMED).is_file() else []
     resumed = [row["step"] for row in rows if "step" in row]
-    title, about = config["run"]["title"], facts(config)
-    record.html(
-        folder / RECORD,
-        folder / REPORT,
-        title,
-        about,
-        speed=folder / SPEED,
-        resumed=resumed,
-        result=folder / RESULT,
-    )
+    title, about, result = config["run"]["title"], facts(config), folder / RESULT
+    record.html(folder / RECORD, folder / REPORT, title, about, folder / SPEED, resumed, result)
 
 
 def facts(config: Config) -> dict[str, Any]:

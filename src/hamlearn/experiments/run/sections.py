@@ -65,16 +65,14 @@ class Loss:
 
 @dataclass(frozen=True)
 class Engine:
-    """How the learner runs, and over how many processes.
+    """How the learner runs.
 
     Args:
         engine: `"auto"` compiles the step if the stream has its samples at hand and enough of them for the
             compilation to pay.
-        pipeline: Groups of layers, one for each rank under `torchrun`; if left out, one process learns alone.
     """
 
     engine: Literal["auto", "eager", "compiled"] = "auto"
-    pipeline: Annotated[int, Ge(1), Le(1000)] | None = None
 
 
 @dataclass(frozen=True)
@@ -86,6 +84,7 @@ class Records:
         windows: Samples that a row sums up, instead of `every`.
         metrics: Of River, scored before each sample is learned; if left out, `MAE` or `Accuracy`, by the loss.
         metric_window: Samples of a second score, over the newest alone.
+        predictions: Format of the table of all predictions.
         tensorboard: Whether to write for TensorBoard too.
         report: Whether to write an HTML page at the end.
     """
@@ -94,6 +93,7 @@ class Records:
     windows: Count | None = None
     metrics: list[str] | None = None
     metric_window: Count = 200
+    predictions: Literal["csv", "parquet", "none"] = "csv"
     tensorboard: bool = False
     report: bool = True
 

@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from hamlearn import streams
 from hamlearn.credit import CREDITS
-from hamlearn.distributed import PipelineLearner
 from hamlearn.experiments.run import sections
 from hamlearn.experiments.run.keys import Key, Keys, keys_of
 from hamlearn.hyper import Hyper
@@ -111,8 +110,7 @@ def tables() -> list[Table]:
     for name, make in RULES.items():
         found.append(Table("hyper", _about(make), keys_of(make) | beside, "rule", name))
     engine = {name: key for name, key in keys_of(Learner.run).items() if name not in ("max_steps", "resume")}
-    ticks = {"ticks_per_message": keys_of(PipelineLearner)["ticks_per_message"]}
-    learner = keys_of(Learner) | engine | keys_of(sections.Engine) | ticks
+    learner = keys_of(Learner) | engine | keys_of(sections.Engine)
     learner["order"] = replace(learner["order"], hint=Literal[tuple(ORDERS)])
     found.append(Table("learner", _about(Learner), learner))
     for chooser, classes in PARTS.items():

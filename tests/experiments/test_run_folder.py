@@ -1,0 +1,152 @@
+"""What a run leaves in its folder, and what can be made of it later."""
+
+import csv
+import json
+import logging
+import socket
+import threading
+import urllib.request
+
+import pytest
+import torch
+
+from hamlearn import record
+from hamlearn.errors import ConfigError
+from hamlearn.experiments.run import CHECKPOINT, RECORD, SPEED, reopen, report, run
+
+TABLE = """
+[run]
+title = "Prices"
+[stream]
+kind = "csv"
+path = "table.csv"
+target = "price"
+categories = {shop = 2}
+[network]
+hidden = 4
+[hyper]
+beta = 0.05
+[records]
+every = 10
+[checkpoint]
+every = 50
+"""
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A table whose target is far from 0 ± 1, and the file for it."""
+    generator = torch.Generator().manual_seed(0)
+    sizes = (50 + 10 * torch.randn(400, generator=generator)).tolist()
+    rows = [f"{size:.3f},{'ab'[k % 2]},{3 * size + 20 * (k % 2):.3f}\n" for k, size in enumerate(sizes)]
+    (tmp_path / "table.csv").write_text("size,shop,price\n" + "".join(rows))
+    (tmp_path / "config.toml").write_text(TABLE)
+    return tmp_path / "config.toml"
+
+
+def predictions(folder):
+    with (folder / "predictions.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_target_is_scaled_and_scores_and_predictions_are_in_the_unit_of_the_data(config, tmp_path):
+    result = run(config, out=tmp_path / "out", progress=False)
+    assert result.window["MAE"] < min(scores["MAE"] for scores in result.baselines.values())
+    assert result.behind == []
+    rows = predictions(tmp_path / "out")
+    assert len(rows) == 400
+    errors = [abs(float(row["y"]) - float(row["target"])) for row in rows]
+    assert sum(errors) / 400 == pytest.approx(result.scores["MAE"], rel=1e-5)
+    assert sum(errors[-200:]) / 200 == pytest.approx(result.window["MAE"], rel=1e-5)
+    assert f"400 samples · MAE {result.scores['MAE']:.3g} (last 200: " in result.summary()
+    assert result.summary().endswith(f"report: {tmp_path / 'out' / 'report.html'}")
+    kept = json.loads((tmp_path / "out" / "result.json").read_text())
+    assert kept["baselines"] == result.baselines
+
+
+def test_a_learner_behind_a_baseline_is_said_to_be(config, tmp_path):
+    config.write_text(
+        TABLE.replace("beta = 0.05", "beta = 0.0").replace("[network]", "standardize = false\n[network]")
+    )
+    result = run(config, out=tmp_path / "out", progress=False)
+    assert any("mean" in words for words in result.warnings)
+
+
+def test_classes_in_predictions_have_their_names_also_those_found_on_the_way(config, tmp_path):
+    text = TABLE.replace('"price"', '"shop"\nclasses = 2').replace("categories = {shop = 2}\n", "")
+    config.write_text(text + '[loss]\nkind = "cross_entropy"\n')
+    run(config, out=tmp_path / "out", progress=False)
+    assert {row["target"] for row in predictions(tmp_path / "out")} == {"a", "b"}
+
+
+def test_a_run_that_is_reopened_predicts_as_it_would_have_for_the_next_row(config, tmp_path):
+    run(config, out=tmp_path / "out", progress=False)
+    opened = reopen(tmp_path / "out")
+    assert opened.learner.position == 400
+    row = {"size": 60.0, "shop": "b"}
+    y = float(opened.stream.unscale(opened.learner.predict(opened.stream.encode(row))))
+    with (tmp_path / "table.csv").open("a") as file:
+        file.write("60.0,b,200.0\n")
+    run(config, out=tmp_path / "out", resume=True, progress=False)
+    assert float(predictions(tmp_path / "out")[-1]["y"]) == pytest.approx(y, rel=1e-5)
+
+
+def test_records_that_are_missing_or_rotated_do_not_stop_a_learner_that_has_its_checkpoint(
+    config, tmp_path, caplog
+):
+    run(config, out=tmp_path / "whole", progress=False)
+    table = (tmp_path / "table.csv").read_text().splitlines(keepends=True)
+    (tmp_path / "table.csv").write_text("".join(table[:300]))
+    out = tmp_path / "out"
+    run(config, out=out, progress=False)
+    (tmp_path / "table.csv").write_text("".join(table))
+    (out / RECORD).unlink()
+    (out / SPEED).write_text("")
+    (out / "predictions.csv").unlink()
+    with caplog.at_level(logging.WARNING, "hamlearn"):
+        assert run(config, out=out, resume=True, progress=False).steps == 400
+    assert caplog.text
+    assert record.read(out / RECORD)[-1] == record.read(tmp_path / "whole" / RECORD)[-1]
+
+
+def test_a_folder_without_a_run_and_a_broken_configuration_are_named(config, tmp_path):
+    with pytest.raises(ConfigError, match=r"has no checkpoint\.safetensors: give a folder"):
+        reopen(tmp_path)
+    run(config, out=tmp_path / "out", progress=False)
+    (tmp_path / "out" / "config.toml").write_text("[stream")
+    for use in (reopen, report):
+        with pytest.raises(ConfigError, match=r"config\.toml is not TOML"):
+            use(tmp_path / "out")
+
+
+def test_prometheus_finds_samples_scores_and_the_age_of_the_checkpoint_while_the_run_goes_on(tmp_path):
+    pytest.importorskip("prometheus_client")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "config.toml").write_text(
+            f'[stream]\nkind = "live"\nsource = "tcp://127.0.0.1:{server.getsockname()[1]}"\npolicy = "block"\n'
+            'timeout = 60.0\n[network]\nkind = "linear"\ninputs = 1\noutputs = 1\n[checkpoint]\nevery = 2\n'
+        )
+        found = []
+
+        def feed():
+            link, _ = server.accept()
+            link.sendall(b'{"u": [1.0], "target": [0.5]}\n' * 9)
+            while not (tmp_path / "out" / CHECKPOINT).exists():
+                pass
+            found.append(urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20).read().decode())
+            link.close()
+
+        thread = threading.Thread(target=feed)
+        thread.start()
+        run(tmp_path / "config.toml", out=tmp_path / "out", progress=False, metrics_port=port)
+        thread.join()
+    for name in (
+        "hamlearn_samples_total",
+        "hamlearn_loss",
+        'hamlearn_score{metric="MAE"}',
+        "hamlearn_diverging 0.0",
+    ):
+        assert name in found[0]
+    assert "hamlearn_checkpoint_age_seconds" in found[0]
