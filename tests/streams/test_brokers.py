@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tenacity import Retrying
 from websockets.sync.server import serve
 
 import hamlearn as hl
@@ -23,8 +24,8 @@ from hamlearn.errors import ConfigError, StreamError
 from hamlearn.experiments.run import facts
 from hamlearn.experiments.run.build import build_stream
 from hamlearn.experiments.run.config import check
-from hamlearn.streams.live import backoff
-from hamlearn.streams.live.tls import SharedSocket
+from hamlearn.streams.live import redis_feed
+from hamlearn.streams.live import source as broker_source
 
 PATIENCE = 30.0
 NAMES = ("hamlearn", "paho")
@@ -155,7 +156,7 @@ def test_what_was_acknowledged_is_neither_sent_again_nor_kept_in_later_checkpoin
     with post.feed() as feed:
         take(feed, 20)
         feed.saved(feed.state_dict())
-        until(lambda: feed.state_dict()["cursor"]["tokens"] == [])
+        until(lambda: len(feed._passed) == 0)
     post.send(samples(20, 21))
     with post.feed() as feed:
         assert take(feed, 1) == [20.0]
@@ -171,71 +172,77 @@ def test_a_learner_that_saves_acknowledges_through_all_that_is_wrapped_around_th
         list(learner.run(stream, max_steps=11))
         learner.save(tmp_path / "checkpoint")
         source = feed._broker
-        until(lambda: not source.unconfirmed())
         held = [token for token in feed._passed if source.holds(token)]
         assert (len(held), len(feed._passed)) == (1, 1)
 
 
-class Acknowledged:
-    """A client that is connected to nobody, and notes down what it acknowledges."""
-
-    def __init__(self):
-        self.told = []
-
-    def ack(self, mid, qos):
-        self.told.append(mid)
-
-    def unsubscribe(self, topic):
-        return 0, None
-
-    def subscribe(self, topic, options):
-        pass
-
-    def reconnect_delay_set(self, least, most):
-        pass
-
-
-@pytest.mark.parametrize("ended", ["shut down", "refused", "cut off", "out of reach"])
-def test_a_broker_that_was_restarted_may_send_again_without_saying_so(ended):
+def test_a_message_that_the_broker_marks_as_sent_before_is_left_out_if_a_checkpoint_has_it():
     source = streams.mqtt("mqtt://127.0.0.1/topic", client="agent")
-    source._client = client = Acknowledged()
+    told = []
+    source._client = SimpleNamespace(ack=lambda packet, qos: told.append(packet))
 
-    def arrive(mid):
-        source._arrived(client, None, SimpleNamespace(payload=b"{}", mid=mid, qos=1, dup=False))
+    def arrive(mid, dup):
+        source._arrived(source._client, None, SimpleNamespace(payload=b"{}", mid=mid, qos=1, dup=dup))
+        return len(source._inbox)
 
-    arrive(1)
-    arrive(2)
-    tokens = [letter.token for letter in source._inbox]
-    # Told to a connection that is gone: the broker may not have heard of it.
-    source.acknowledge(tokens[:1])
-    reason = SimpleNamespace(value=0x8B if ended == "shut down" else 0x80)
-    source._disconnected(client, None, None, reason, None)
-    if ended in ("refused", "out of reach"):
-        try:
-            raise ConnectionRefusedError if ended == "refused" else TimeoutError
-        except OSError:
-            # As its client calls it.
-            source._unreachable(client, None)
-    source._connected(client, None, SimpleNamespace(session_present=True), SimpleNamespace(is_failure=False), None)
-    arrive(1)
-    arrive(2)
-    # Where the broker stayed, an identifier that comes without a mark is that of a new message.
-    again = ended in ("cut off", "out of reach")
-    assert [letter.token for letter in source._inbox] == [*tokens, *tokens[:again]]
-    assert client.told == [1] if again else [1, 1]
-    # A second one of this name is new in any case.
-    arrive(1)
-    assert [letter.token for letter in source._inbox].count(tokens[0]) == 2
-    arrive(3)
-    source.acknowledge([letter.token for letter in source._inbox])
-    arrive(1)
-    assert [letter.token for letter in source._inbox][-1] == tokens[0]
+    assert [arrive(1, False), arrive(2, False), arrive(1, True), arrive(2, False)] == [1, 2, 2, 2]
+    first, second = (letter.token for letter in source._inbox)
+    source.acknowledge([first, first])
+    assert [arrive(1, True), arrive(1, False)] == [2, 3]
+    assert told == [1, 1]
+    later = streams.mqtt("mqtt://127.0.0.1/topic", client="agent")
+    later.open(json.loads(json.dumps(source.known([second]))))
+    source, later._client = later, source._client
+    assert [arrive(2, True), arrive(2, False)] == [0, 1]
+
+
+def named(first, last):
+    return [{"u": [float(k)], "tau": 0.5, "id": k, "target": [0.0]} for k in range(first, last)]
+
+
+def test_a_message_that_is_sent_twice_with_its_id_is_learned_once_also_after_a_restart(post):
+    post.send([*named(0, 10), *named(0, 10), *named(10, 12)])
+    with post.feed(window=100) as feed:
+        assert take(feed, 11) == [float(k) for k in range(11)]
+        assert feed.repeated == 10
+        state = json.loads(json.dumps(feed.state_dict()))
+        feed.saved(state)
+    # As of a broker that came back from an old snapshot.
+    post.send([*named(3, 13)])
+    with post.feed(state, window=100) as feed:
+        assert take(feed, 2) == [11.0, 12.0]
+        assert feed.repeated - state["cursor"]["repeated"] == 9
+
+
+def test_redis_that_came_back_from_an_old_snapshot_repeats_nothing(servers):
+    import redis
+
+    post = Post("redis", servers["redis"])
+    post.send(samples(0, 20))
+    with post.feed() as feed:
+        take(feed, 15)
+        state = feed.state_dict()
+        feed.saved(state)
+    redis.Redis(port=post.server.port).xgroup_setid(post.topic, "agent", "0")
+    with post.feed(state) as feed:
+        assert take(feed, 5) == [float(k) for k in range(15, 20)]
+    post.close()
+
+
+def test_few_large_entries_of_redis_are_asked_for_at_one_time(servers, monkeypatch):
+    monkeypatch.setattr(redis_feed, "BYTES", 4000)
+    post = Post("redis", servers["redis"])
+    post.send([{"u": [1.0] * 300, "tau": 1.0}] * 30)
+    with post.feed() as feed:
+        assert len(list(itertools.islice(feed, 30))) == 30
+        assert feed._broker._count <= 3
+    post.close()
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "redis"])
 def test_a_broker_that_is_restarted_neither_loses_nor_repeats_anything(kind, tmp_path, monkeypatch):
     need(kind)
-    monkeypatch.setattr(backoff, "MOST", 0.2)
+    monkeypatch.setattr(broker_source, "LONGEST_WAIT", 0.2)
     with (mosquitto if kind == "mqtt" else redis_server)(tmp_path) as server:
         post = Post(kind, server)
         post.send(samples(0, 30))
@@ -410,7 +417,17 @@ def test_messages_that_the_broker_does_not_vouch_for_are_taken_and_bounded(mqtt,
         publish.multiple(payloads, port=mqtt.server.port)
         thread.join()
         assert take(feed, 2) == [1.0, 2.0]
-        assert feed.state_dict()["cursor"]["tokens"] == []
+        assert len(feed._passed) == 0
+
+
+def test_a_message_of_mqtt_that_is_too_large_is_never_received(mqtt, monkeypatch):
+    from hamlearn.streams.live import mqtt_feed as module
+
+    monkeypatch.setattr(module, "LARGEST", 2000)
+    kills.subscribe(mqtt.server.port, mqtt.topic)
+    with mqtt.feed() as feed:
+        mqtt.send([*samples(0, 1), {"u": [0.5] * 1000}, *samples(1, 2)])
+        assert take(feed, 2) == [0.0, 1.0]
 
 
 class Server:
@@ -452,7 +469,7 @@ def server(request):
 
 @pytest.mark.parametrize("server", [((4, 9),)], indirect=True)
 def test_a_websocket_that_breaks_is_connected_again_and_goes_on_where_it_was(server, monkeypatch):
-    monkeypatch.setattr(backoff, "MOST", 0.05)
+    monkeypatch.setattr(broker_source, "LONGEST_WAIT", 0.05)
     with streams.live(streams.websocket(server.address, resume=True), policy="block") as feed:
         assert take(feed, 30) == [float(k) for k in range(30)]
     assert server.heard[:2] == [{"after": None}, {"after": 3}]
@@ -512,7 +529,6 @@ def test_a_websocket_over_tls_is_read_while_it_is_written_to(tmp_path, monkeypat
         monkeypatch.setenv("SSL_CERT_FILE", cert)
         with streams.live(streams.websocket(address, resume=True), policy="block") as feed:
             assert take(feed, 50) == [float(k) for k in range(50)]
-            assert isinstance(feed._source._link.socket, SharedSocket)
             feed.saved(feed.state_dict())
             until(lambda: len(heard) == 2)
         server.shutdown()
@@ -520,40 +536,38 @@ def test_a_websocket_over_tls_is_read_while_it_is_written_to(tmp_path, monkeypat
     assert [json.loads(message) for message in heard] == [{"after": None}, {"saved": 49}]
 
 
-def test_waits_double_are_drawn_apart_and_end_with_patience():
+@pytest.mark.parametrize("lasted", [0.0, 1.0, 6.0])
+def test_a_feed_gives_up_after_its_patience_which_a_connection_that_lasted_begins_afresh(monkeypatch, lasted):
     now = [0.0]
-    waits = backoff.Backoff("somebody", 100.0, clock=lambda: now[0])
-    before = torch.get_rng_state()
-    for k in range(12):
-        longest = min(30.0, 0.1 * 2**k)
-        assert longest / 2 <= waits.failed("gone") <= longest
-    assert len({waits.failed("gone") for _ in range(5)}) == 5
-    assert torch.equal(before, torch.get_rng_state())
-    now[0] = 100.5
-    with pytest.raises(StreamError, match=r"no lasting connection to somebody for 100\.5 seconds \(gone\)"):
-        waits.failed("gone")
+    monkeypatch.setattr(broker_source.time, "monotonic", lambda: now[0])
+    source = streams.redis("redis://127.0.0.1/key", group="a", patience=10.0)
+    settings = source.attempts((OSError,))
+    waits, begun = [], 0.0
 
+    def attempt():
+        nonlocal begun
+        if len(waits) == 5:
+            now[0] += lasted
+            begun = now[0] if lasted >= 5.0 else 0.0
+        raise OSError("gone")
 
-def test_only_a_connection_that_lasts_makes_the_next_wait_a_short_one():
-    now = [0.0]
-    waits = backoff.Backoff("somebody", 100.0, clock=lambda: now[0])
-    for _ in range(8):
-        waits.failed("gone")
-    waits.connected()
-    now[0] = 1.0
-    assert waits.failed("gone") > 10.0
-    waits.connected()
-    now[0] = 90.0
-    assert waits.failed("gone") <= 0.1
-    now[0] = 189.0
-    assert waits.failed("gone") <= 0.2
+    def sleep(seconds):
+        waits.append(seconds)
+        now[0] += seconds
+
+    with pytest.raises(StreamError, match=r"no lasting connection to redis://127.0.0.1/key for .* \(gone\)"):
+        Retrying(**settings, sleep=sleep)(attempt)
+    assert 10.0 < now[0] - begun <= 10.0 + 30.0
+    assert min(waits) >= 0.0
+    assert max(waits) <= 30.0
+    assert max(waits[:2]) <= 0.2
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: streams.mqtt("mqtt://host", client="a"), "names no topic"),
-        (lambda: streams.mqtt("tcp://host/topic", client="a"), "no address of this kind"),
+        (lambda: streams.mqtt("tcp://host/topic", client="a"), "is not an address of this kind"),
         (lambda: streams.mqtt("mqtt://host:many/topic", client="a"), "cannot be read"),
         (lambda: streams.mqtt("mqtt://host/topic", client=""), "client=''"),
         (lambda: streams.mqtt("mqtt://host/topic", client="a", window=0), "window=0"),
@@ -562,7 +576,7 @@ def test_only_a_connection_that_lasts_makes_the_next_wait_a_short_one():
         (lambda: streams.redis("redis://host", group="a"), "names no stream"),
         (lambda: streams.redis("redis://host/key?decode=1", group="a"), "unknown option"),
         (lambda: streams.redis("redis://host/key", group=""), "group=''"),
-        (lambda: streams.websocket("http://host"), "no address of this kind"),
+        (lambda: streams.websocket("http://host"), "is not an address of this kind"),
         (lambda: streams.live("mqtt://host/topic"), "streams.mqtt"),
     ],
 )

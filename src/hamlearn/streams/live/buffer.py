@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hamlearn.errors import StreamError
+from hamlearn.streams.units import logger
 
 Form = Literal["message", "arrays", "item", "bad"]
 
@@ -52,6 +53,9 @@ class Arrival:
 LABELS = 10_000
 """How many labels wait at most where samples are dropped: a learner that falls behind must not fill the memory."""
 
+
+SILENT = 60.0
+"""Seconds without an item after which a waiting learner says so."""
 
 NAP, LINGER = 0.0005, 0.004
 """Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
@@ -138,7 +142,13 @@ class Buffer:
                 self._learning = False
                 self._change.notify_all()
             while not (self._items or self._ended or self.closed):
-                self._sleep()
+                if not self._sleep(SILENT):
+                    logger.warning(
+                        "nothing has come from the feed for %.0f seconds. Look whether its sender still runs, and "
+                        "whether its broker has dropped what it could not keep",
+                        SILENT,
+                    )
+                    self._sleep()
             if self._block:
                 self._linger(min(most, self._n))
             else:
@@ -179,10 +189,11 @@ class Buffer:
             self._labels = 0
             self._change.notify_all()
 
-    def _sleep(self) -> None:
+    def _sleep(self, seconds: float | None = None) -> bool:
+        """Wait for a change; `False` if none came within so many seconds."""
         self._asleep += 1
         try:
-            self._change.wait()
+            return self._change.wait(seconds)
         finally:
             self._asleep -= 1
 

@@ -78,9 +78,7 @@ class Feeder:
                 arrival = self._arrival(item)
                 if arrival is not None and not self._buffer.put(arrival):
                     return
-                if self._buffer.freed and isinstance(source, Source):
-                    # At once, though the learner is busy: a broker that waits would send old news.
-                    source.acknowledge(self._buffer.free())
+                self._let_go(source)
         finally:
             # A generator's own clean-up runs here, in the thread that it lives in.
             close = getattr(iterator, "close", None)
@@ -99,10 +97,16 @@ class Feeder:
                 put = partial(self._buffer.put, arrival, turns=False)
                 if not (await asyncio.to_thread(put) if self._buffer.full else put()):
                     return
+                self._let_go(source)
         finally:
             close = getattr(iterator, "aclose", None)
             if close is not None:
                 await close()
+
+    def _let_go(self, source: Any) -> None:
+        """Acknowledge what was dropped, though the learner is busy: a broker that waits would send old values."""
+        if self._buffer.freed and isinstance(source, Source):
+            source.acknowledge(self._buffer.free())
 
     def _arrival(self, item: Any) -> Arrival | None:
         """What goes into the buffer; `None` for a bad item that is left out, whose time is not forgotten."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import sys
+import random
 import threading
 import time
 from collections import deque
@@ -12,18 +12,28 @@ from typing import Any
 from urllib.parse import unquote
 
 from hamlearn.errors import ConfigError, StreamError, install
-from hamlearn.streams.live.backoff import Backoff
-from hamlearn.streams.live.source import Letter, Source, When, split
+from hamlearn.streams.live.source import (
+    FIRST_WAIT,
+    LONGEST,
+    LONGEST_WAIT,
+    STEADY,
+    Letter,
+    Source,
+    When,
+    split,
+)
 
 FORM = "mqtt://user:password@host:1883/topic, or mqtts:// for TLS"
 FOREVER = 0xFFFFFFFF
 """A session that does not expire, as MQTT writes it."""
+LARGEST = LONGEST + (1 << 16)
+"""Bytes in the largest packet that the broker may send: a message, its topic and its properties."""
 BARRIER = "hamlearn/barrier"
-"""A topic that nobody subscribes to: the answer to leaving it says that all acknowledgements before it arrived."""
+"""A topic without subscribers: the answer to leaving it says that the broker has read what was sent before."""
 UNSURE = 1024
-"""Messages of quality of service 0 that wait at most: the broker does not wait for anybody with those."""
+"""Messages of quality of service 0 that wait at most: the broker does not wait for the agent with those."""
 CALLBACKS = ("on_connect", "on_connect_fail", "on_disconnect", "on_subscribe", "on_unsubscribe", "on_message")
-TAKEN_OVER, SHUT_DOWN = 0x8E, 0x8B
+TAKEN_OVER = 0x8E
 FOR_NOW = (0x80, 0x88, 0x89, 0x97, 0x9C, 0x9D, 0x9F)
 """Refusals that may be over in a moment: busy, unavailable, over a quota or a rate, another server."""
 
@@ -39,13 +49,14 @@ def mqtt(
     """Messages of an MQTT broker (version 5), for `hl.streams.live`; needs `hamlearn[mqtt]`.
 
     A payload is a JSON object, as in a line of `tcp://`. Publish with quality of service 1 (or 2): messages of 0
-    may be lost anywhere. The broker keeps the session, and all that is published while the agent is away.
+    may be lost anywhere. The broker keeps the session, and what is published while the agent is away. A broker
+    delivers at least once: give messages an `id` where one that comes twice must be learned once in any case.
 
     Args:
         address: `mqtt://host/topic`, `mqtts://` for TLS; the topic may have the wildcards `+` and `#`.
         client: Name of the session: one per agent, and the same after a restart.
-        acknowledge: When the broker may forget a message: `"saved"`, once it is in a checkpoint, so that each is
-            learned once whatever happens; or `"learned"`, for learners that are never saved.
+        acknowledge: When the broker may forget a message: `"saved"`, once it is in a checkpoint; or `"learned"`,
+            for learners that are never saved.
         window: Messages that may wait for that. The broker sends no more, so that a learner has to be saved at
             least every `window` messages; `hamlearn run` sees to it. Mosquitto allows 20, unless its
             `max_inflight_messages` says otherwise.
@@ -63,8 +74,8 @@ class MqttSource(Source):
     """What `mqtt` returns.
 
     A message is known by its packet identifier, which stays the same when the broker sends it again, and a digest
-    of what it says. Only what the broker marks as sent before is ever left out, unless the broker may have been
-    restarted meanwhile: it then forgets what it has sent, and marks nothing.
+    of its payload. A checkpoint keeps the last of them, and what the broker marks as sent before is left out if it
+    is among them.
 
     Attributes:
         subscribed: Whether the broker has confirmed the subscription: from then on it keeps what is published.
@@ -75,7 +86,7 @@ class MqttSource(Source):
         self, address: str, client: str, acknowledge: When, window: int, patience: float, timeout: float
     ) -> None:
         self._parts, name = split(address, ("mqtt", "mqtts"), FORM)
-        super().__init__(name, acknowledge, window)
+        super().__init__(name, acknowledge, window, patience)
         query = f"?{self._parts.query}" if self._parts.query else ""
         self._topic = unquote(self._parts.path[1:]) + query
         if not self._topic:
@@ -83,30 +94,36 @@ class MqttSource(Source):
         if not isinstance(client, str) or not client or "\0" in client:
             raise ConfigError(f"client={client!r} is not allowed. Name the session, for example 'agent-7'.")
         self._client_name, self._timeout = client, timeout
-        self._backoff = Backoff(name, patience)
         self._change = threading.Condition()
         self._inbox: deque[Letter] = deque()
+        # Packet identifiers of what was received and not acknowledged, and what was acknowledged last.
         self._open: dict[str, int] = {}
-        self._known: set[str] = set()
-        self._sent: list[str] = []
-        self._barrier: tuple[int, list[str]] | None = None
+        self._done: deque[str] = deque(maxlen=2 * window)
+        # When the connection was made, and since when there has been none that lasted.
+        self._made: float | None = None
+        self._trouble: float | None = None
         self._error: BaseException | None = None
-        self._stopped = self._restarted = False
+        self._stopped = False
         self._client: Any = None
         self._read = 0
+        self._answered: int | None = None
         self.subscribed, self.lost = False, 0
 
-    def open(self, known: Sequence[str]) -> None:
-        """Leave these out, should they come again."""
-        self._known = set(known)
+    def open(self, known: Any) -> None:
+        """Leave these out, should the broker send them again."""
+        self._done.extend(known or ())
+
+    def known(self, tokens: Sequence[str]) -> list[str]:
+        """The messages that were learned last."""
+        with self._change:
+            return [*self._done, *tokens][-2 * self.window :]
 
     def __iter__(self) -> Iterator[Letter]:
         self._connect()
         try:
             while True:
                 with self._change:
-                    while not (self._inbox or self._error or self._stopped):
-                        self._change.wait()
+                    self._change.wait_for(lambda: self._inbox or self._error or self._stopped)
                     if self._stopped:
                         return
                     if not self._inbox:
@@ -115,35 +132,29 @@ class MqttSource(Source):
                     letter = self._inbox.popleft()
                 yield letter
         finally:
-            self._await_confirmation()
+            self._flush()
             self._client.disconnect()
             self._client.loop_stop()
-            # Without callbacks it is part of no cycle, and closes its sockets as soon as nobody holds it.
+            # Without callbacks it is part of no cycle, and closes its sockets as soon as it is let go.
             for name in CALLBACKS:
                 setattr(self._client, name, None)
 
-    def _await_confirmation(self) -> None:
-        """Let the broker hear all acknowledgements: a connection that is cut may lose what was sent last."""
-        end = time.monotonic() + self._timeout
+    def _flush(self) -> None:
+        """Wait until the broker has read all acknowledgements: closing the connection may lose the last ones."""
+        if self._made is None:
+            return
+        _, packet = self._client.unsubscribe(BARRIER)
         with self._change:
-            while (self._sent or self._barrier) and self._client.is_connected() and time.monotonic() < end:
-                self._change.wait(0.05)
+            self._change.wait_for(lambda: self._answered == packet or self._made is None, self._timeout)
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
         """Tell the broker."""
         with self._change:
-            # Whoever names one twice means it once.
-            told = [token for token in dict.fromkeys(tokens) if token in self._open]
-            for token in told:
-                self._client.ack(self._open.pop(token), 1)
-            self._sent += told
-            self._ask()
-
-    def unconfirmed(self) -> list[str]:
-        """Those of the checkpoint that may still come again, and those whose acknowledgement is on its way."""
-        with self._change:
-            waiting = [] if self._barrier is None else self._barrier[1]
-            return [*self._known, *waiting, *self._sent]
+            for token in tokens:
+                packet = self._open.pop(token, None)
+                if packet is not None:
+                    self._client.ack(packet, 1)
+                    self._done.append(token)
 
     def holds(self, token: str) -> bool:
         """Whether it has been received and not been acknowledged."""
@@ -164,10 +175,7 @@ class MqttSource(Source):
         except ImportError as error:
             raise ConfigError(f"a feed of mqtt:// needs paho-mqtt: {install('mqtt')}") from error
         client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=self._client_name,
-            protocol=paho.MQTTv5,
-            manual_ack=True,
+            CallbackAPIVersion.VERSION2, client_id=self._client_name, protocol=paho.MQTTv5, manual_ack=True
         )
         parts = self._parts
         if parts.username:
@@ -175,12 +183,15 @@ class MqttSource(Source):
         if parts.scheme == "mqtts":
             client.tls_set()
         client.connect_timeout = self._timeout
+        # At random, so that a thousand agents whose broker was restarted do not all come back in the same moment.
+        client.reconnect_delay_set(FIRST_WAIT * (1 + random.Random().random()), LONGEST_WAIT)  # type: ignore[arg-type]
         client.on_connect, client.on_disconnect = self._connected, self._disconnected
         client.on_connect_fail = self._unreachable
-        client.on_subscribe, client.on_unsubscribe = self._subscribed, self._confirmed
+        client.on_subscribe, client.on_unsubscribe = self._subscribed, self._unsubscribed
         client.on_message = self._arrived
         session = Properties(PacketTypes.CONNECT)
         session.SessionExpiryInterval, session.ReceiveMaximum = FOREVER, self.window
+        session.MaximumPacketSize = LARGEST
         port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
         client.connect_async(str(parts.hostname), port, 30, clean_start=False, properties=session)
         self._client = client
@@ -190,20 +201,16 @@ class MqttSource(Source):
         if reason.is_failure:
             if reason.value not in FOR_NOW:
                 self._fail(
-                    f"{self.name} refuses the connection: {reason}. Mend the user, the password or the client."
+                    f"{self.name} refuses the connection: {reason}. Correct the user, the password or the client."
                 )
             return
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
         with self._change:
-            self._backoff.connected()
-            waiting = [] if self._barrier is None else self._barrier[1]
-            self._known |= {*waiting, *self._sent}
-            self._barrier, self._sent = None, []
+            self._made = time.monotonic()
             if not flags.session_present:
                 # A new session has packet identifiers of its own: to acknowledge an old one could lose a message.
                 self._open.clear()
-                self._known.clear()
         # What a topic retains is an old value, and no event: it would be learned again at every start.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
         client.subscribe(self._topic, options=options)
@@ -216,6 +223,11 @@ class MqttSource(Source):
         else:
             self.subscribed = True
 
+    def _unsubscribed(self, client: Any, data: Any, mid: int, reasons: Any, properties: Any) -> None:
+        with self._change:
+            self._answered = mid
+            self._change.notify_all()
+
     def _disconnected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.value == TAKEN_OVER:
             self._fail(
@@ -223,23 +235,21 @@ class MqttSource(Source):
                 "over. Give each agent a `client` of its own."
             )
             return
-        self._restarted |= reason.value == SHUT_DOWN
-        self._away(client, f"{reason}; unless the network did it, another client is named {self._client_name!r}")
+        self._away(f"{reason}; unless the network did it, another client is named {self._client_name!r}")
 
     def _unreachable(self, client: Any, reason: Any) -> None:
-        # Where nobody listens, the broker itself was away, and not the network.
-        self._restarted |= isinstance(sys.exception(), ConnectionRefusedError)
-        self._away(client, reason)
+        self._away(reason or "nothing listens there")
 
-    def _away(self, client: Any, reason: Any) -> None:
-        if self._stopped:
-            return
-        try:
-            wait = self._backoff.failed(reason or "nobody listens there")
-        except StreamError as error:
-            self._fail(str(error))
-            return
-        client.reconnect_delay_set(wait, wait)
+    def _away(self, problem: Any) -> None:
+        """There is no connection; paho makes another one, until patience ends."""
+        now, made = time.monotonic(), self._made
+        if self._trouble is None or (made is not None and now - made >= STEADY):
+            self._trouble = now
+        with self._change:
+            self._made = None
+            self._change.notify_all()
+        if now - self._trouble > self.patience and not self._stopped:
+            self._fail(str(self.no_connection(now - self._trouble, problem)))
 
     def _arrived(self, client: Any, data: Any, message: Any) -> None:
         self._read += 1
@@ -249,38 +259,17 @@ class MqttSource(Source):
                 digest = hashlib.blake2b(message.payload, digest_size=8).hexdigest()
                 letter.token = token = f"{message.mid}-{digest}"
                 if token in self._open:
-                    # No identifier is used again before it is acknowledged: this is the same message, though a
-                    # broker that was restarted may not say so.
+                    # An identifier is not used again before it is acknowledged: this is the same message.
                     return
-                if token in self._known and (message.dup or self._restarted):
-                    # It comes again once: the next one of this name is another.
-                    self._known.discard(token)
+                if message.dup and token in self._done:
                     client.ack(message.mid, 1)
                     return
-                if not message.dup:
-                    # What is sent again comes before all that is new.
-                    self._known.clear()
-                    self._restarted = False
                 self._open[token] = message.mid
             elif len(self._inbox) >= UNSURE:
                 self.lost += 1
                 return
             self._inbox.append(letter)
             self._change.notify_all()
-
-    def _ask(self) -> None:
-        """Ask the broker whether it has heard what was sent, unless it is being asked already."""
-        if self._sent and self._barrier is None:
-            _, mid = self._client.unsubscribe(BARRIER)
-            if mid is not None:
-                self._barrier, self._sent = (mid, self._sent), []
-
-    def _confirmed(self, client: Any, data: Any, mid: int, reasons: Any, properties: Any) -> None:
-        with self._change:
-            if self._barrier is not None and self._barrier[0] == mid:
-                self._barrier = None
-                self._ask()
-                self._change.notify_all()
 
     def _fail(self, problem: str) -> None:
         with self._change:

@@ -14,8 +14,15 @@ from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Arrival
 from hamlearn.streams.live.bulk import in_one_block
+from hamlearn.streams.live.recent import Recent
 from hamlearn.streams.live.wire import require_step, tensor_of
+from hamlearn.streams.units import logger
 from hamlearn.streams.values import to_sample
+
+USUAL = 16
+"""Gaps over which the usual one is an average."""
+LEAP, BELIEVED = 10_000, 3
+"""How many usual gaps a time stamp may be ahead, and how many of them in a row are believed all the same."""
 
 
 class Place(NamedTuple):
@@ -28,6 +35,11 @@ class Place(NamedTuple):
         arrived: When that came; `None` before the first.
         owed: Time steps of bad items since.
         seen: Messages of a broker, good and bad, that have been looked at.
+        repeated: Samples that were left out because their id had come before.
+        named: Samples with an id.
+        gap: The usual gap between time stamps; `None` before there is one.
+        leaps: Time stamps in a row that were much too far ahead, and left out.
+        ahead: The last of them.
     """
 
     taken: int = 0
@@ -36,15 +48,56 @@ class Place(NamedTuple):
     arrived: float | None = None
     owed: float = 0.0
     seen: int = 0
+    repeated: int = 0
+    named: int = 0
+    gap: float | None = None
+    leaps: int = 0
+    ahead: float = 0.0
 
-    def after(self, arrival: Arrival, good: bool = True) -> Place:
-        """One sample or label further, or one item that was left out."""
+    def after(self, arrival: Arrival, good: bool | None = True) -> Place:
+        """One sample or label further, or one item that was left out; `None`: it had come before."""
         seen = self.seen + (arrival.token is not None)
+        if good is None:
+            return self._replace(seen=seen, repeated=self.repeated + 1)
         if not good:
-            return self._replace(bad=self.bad + 1, owed=self.owed + (arrival.tau or 0.0) + arrival.owed, seen=seen)
+            leaps, ahead = self.leaps, self.ahead
+            if arrival.stamp is not None and self.leaps_to(arrival):
+                leaps, ahead = leaps + 1, arrival.stamp
+            owed = self.owed + (arrival.tau or 0.0) + arrival.owed
+            return self._replace(bad=self.bad + 1, owed=owed, seen=seen, leaps=leaps, ahead=ahead)
         if arrival.label:
             return self._replace(taken=self.taken + 1, seen=seen)
-        return Place(self.taken + 1, self.bad, arrival.stamp, arrival.arrived, seen=seen)
+        gap = self.gap
+        if arrival.stamp is not None and self.stamp is not None:
+            gap = usual(gap, arrival.stamp - self.stamp)
+        return self._replace(
+            taken=self.taken + 1,
+            stamp=arrival.stamp,
+            arrived=arrival.arrived,
+            owed=0.0,
+            seen=seen,
+            named=self.named + (arrival.id is not None),
+            gap=gap,
+            leaps=0,
+        )
+
+    def leaps_to(self, arrival: Arrival) -> bool:
+        """Whether a time stamp is so far ahead that it is left out: a clock that is wrong, rather than a long gap.
+
+        Believed, it would make all that come after it run backwards. If `BELIEVED` in a row agree, they are right.
+        """
+        if arrival.stamp is None or self.stamp is None or self.gap is None:
+            return False
+        most = LEAP * self.gap
+        if arrival.stamp - self.stamp <= most:
+            return False
+        agrees = self.leaps > 0 and 0 < arrival.stamp - self.ahead <= most
+        return not (agrees and self.leaps >= BELIEVED - 1)
+
+
+def usual(gap: float | None, passed: float) -> float:
+    """The usual gap between time stamps, after one more."""
+    return passed if gap is None else gap + (passed - gap) / USUAL
 
 
 class Read(NamedTuple):
@@ -54,7 +107,7 @@ class Read(NamedTuple):
         before: Where the feed stood before them.
         after: Where it stands after them.
         arrivals: What was looked at, item by item.
-        good: Which of them are samples or labels; `None`: all.
+        good: Which of them are samples or labels, and `None` for one whose id had come before. `None`: all.
         made: The samples and labels: a block, or a list of them.
         error: What was wrong with the last of them; `None` where nothing was, or it was left out.
     """
@@ -62,7 +115,7 @@ class Read(NamedTuple):
     before: Place
     after: Place
     arrivals: Sequence[Arrival] = ()
-    good: Sequence[bool] | None = None
+    good: Sequence[bool | None] | None = None
     made: Block | list[Any] = []  # noqa: RUF012 (never written to)
     error: SampleError | None = None
 
@@ -86,6 +139,7 @@ class Reading:
 
     def __init__(self, unit: float, skip_bad: bool, dtypes: tuple[torch.dtype | None, torch.dtype | None]) -> None:
         self._unit, self._skip_bad = unit, skip_bad
+        self.recent = Recent()
         self._u_dtype, self._target_dtype = dtypes
 
     def read(self, arrivals: Sequence[Arrival], place: Place) -> Read:
@@ -99,6 +153,12 @@ class Reading:
         block = in_one_block(arrivals, self._u_dtype or torch.get_default_dtype(), self._target_dtype)
         if block is None:
             return None
+        gap = before.gap
+        for then, now in itertools.pairwise([before.stamp, *[arrival.stamp for arrival in arrivals]]):
+            if now is not None and then is not None:
+                if gap is not None and now - then > LEAP * gap:
+                    return None
+                gap = usual(gap, now - then)
         try:
             taus = self._taus(arrivals, before)
         except SampleError:
@@ -109,8 +169,10 @@ class Reading:
         if any(ends):
             block.boundary = ends
         seen = before.seen + sum([arrival.token is not None for arrival in arrivals])
-        last = arrivals[-1]
-        after = Place(before.taken + len(arrivals), before.bad, last.stamp, last.arrived, seen=seen)
+        last, taken = arrivals[-1], before.taken + len(arrivals)
+        after = before._replace(
+            taken=taken, stamp=last.stamp, arrived=last.arrived, owed=0.0, seen=seen, gap=gap, leaps=0
+        )
         return Read(before, after, arrivals, None, block)
 
     def _taus(self, arrivals: Sequence[Arrival], before: Place) -> list[float | None]:
@@ -129,16 +191,22 @@ class Reading:
 
     def _one_by_one(self, arrivals: Sequence[Arrival], before: Place) -> Read:
         events: list[Sample | Label] = []
-        good: list[bool] = []
+        good: list[bool | None] = []
         place, error = before, None
         for arrival in arrivals:
-            if arrival.form == "bad":
+            if arrival.form == "bad" or self._is_left_out(arrival, place):
                 good.append(False)
                 place = place.after(arrival, False)
+                continue
+            if arrival.id is not None and not arrival.label and arrival.id in self.recent:
+                good.append(None)
+                place = place.after(arrival, None)
                 continue
             try:
                 events.append(self._label(arrival) if arrival.label else self._sample(arrival, place))
                 good.append(True)
+                if arrival.id is not None and not arrival.label:
+                    self.recent.note(arrival.id)
             except SampleError as wrong:
                 good.append(False)
                 if not self._skip_bad:
@@ -146,6 +214,20 @@ class Reading:
                     break
             place = place.after(arrival, good[-1])
         return Read(before, place, arrivals[: len(good)], good, events, error)
+
+    def _is_left_out(self, arrival: Arrival, place: Place) -> bool:
+        """Whether its time stamp is much too far ahead; says so."""
+        leaps = place.leaps_to(arrival)
+        if leaps:
+            logger.warning(
+                "%s is left out: its time stamp is %.3g ahead of the one before, and gaps of %.3g are usual. "
+                "If it is right, number %d of such stamps in a row is believed",
+                arrival.place,
+                (arrival.stamp or 0.0) - (place.stamp or 0.0),
+                place.gap,
+                BELIEVED,
+            )
+        return leaps
 
     def _label(self, arrival: Arrival) -> Label:
         if arrival.form == "item":

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
+from tenacity import Retrying
+from tenacity.nap import sleep_using_event
+
 from hamlearn.errors import ConfigError, StreamError, install
-from hamlearn.streams.live.backoff import Backoff
 from hamlearn.streams.live.source import Letter, Source, When, split
 
 FORM = "redis://user:password@host:6379/key, or rediss:// for TLS, with ?db=1 for another database"
 FIELD = b"data"
 """The field of an entry that holds the message."""
-AT_ONCE = 256
-"""Entries that are asked for at one time."""
+AT_ONCE, BYTES = 64, 16 << 20
+"""Entries that are asked for at one time, and bytes that they should have: of large ones fewer are asked for."""
 PAUSE = 200
 """Milliseconds that the server waits for an entry before it answers: so long may stopping take."""
 
@@ -38,8 +41,8 @@ def redis(
         address: `redis://host/key`, `rediss://` for TLS.
         group: Name of the consumer group. Each group gets every entry: give each agent a group of its own.
         consumer: Name within the group, the same after a restart.
-        acknowledge: When the group may forget an entry: `"saved"`, once it is in a checkpoint, so that each is
-            learned once whatever happens; or `"learned"`, for learners that are never saved.
+        acknowledge: When the group may forget an entry: `"saved"`, once it is in a checkpoint; or `"learned"`, for
+            learners that are never saved.
         window: Entries that may wait for that. No more are asked for, so that a learner has to be saved at least
             every `window` entries; `hamlearn run` sees to it.
         patience: Seconds without a connection after which the feed fails.
@@ -56,7 +59,14 @@ def redis(
 
 
 class RedisSource(Source):
-    """What `redis` returns. An entry is known by its id, which the server gives once."""
+    """What `redis` returns.
+
+    The ids of entries grow. A checkpoint keeps the last one, and entries up to it are left out, also if the server
+    came back from an old snapshot and sends them again.
+
+    Attributes:
+        lost: Entries that were trimmed away before they were read.
+    """
 
     def __init__(
         self,
@@ -69,7 +79,7 @@ class RedisSource(Source):
         timeout: float,
     ) -> None:
         parts, name = split(address, ("redis", "rediss"), FORM)
-        super().__init__(name, acknowledge, window)
+        super().__init__(name, acknowledge, window, patience)
         self._key = unquote(parts.path[1:])
         if not self._key:
             raise ConfigError(f"{name!r} names no stream. Write it as {FORM}.")
@@ -81,59 +91,59 @@ class RedisSource(Source):
             raise ConfigError(f"{name!r} has an unknown option. Write it as {FORM}.")
         self._url = parts._replace(path="", query=urlencode(options)).geturl()
         self._group, self._consumer, self._timeout = group, consumer, timeout
-        self._backoff = Backoff(name, patience)
-        self._change = threading.Condition()
+        self._change, self._stopped = threading.Condition(), threading.Event()
         self._open: set[str] = set()
-        self._known: set[str] = set()
-        self._told: list[str] = []
-        self._stopped = False
+        self._last = self._done = "0-0"
+        self._count = 1
         self._client: Any = None
-        self._last = "0-0"
         self.lost = 0
 
-    def open(self, known: Sequence[str]) -> None:
-        """Leave these out, should they come again."""
-        self._known = set(known)
+    def open(self, known: Any) -> None:
+        """Leave out the entries up to this one."""
+        self._last = self._done = known or self._done
+
+    def known(self, tokens: Sequence[str]) -> str | None:
+        """The last entry that was learned."""
+        return max((*tokens, self._done), key=_order)
 
     def __iter__(self) -> Iterator[Letter]:
         try:
-            import redis as library
+            from redis import Redis
+            from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
+            from redis.exceptions import ConnectionError as NoConnection
         except ImportError as error:
             raise ConfigError(f"a feed of redis:// needs redis-py: {install('redis')}") from error
-        self._client = library.Redis.from_url(
+        self._client = Redis.from_url(
             self._url,
             socket_connect_timeout=self._timeout,
             socket_timeout=self._timeout + PAUSE / 1000,
+            socket_keepalive=True,
             client_name="hamlearn",
         )
-        try:
-            while not self._stopped:
-                try:
-                    yield from self._entries()
-                except (library.exceptions.ConnectionError, library.exceptions.TimeoutError) as error:
-                    if isinstance(error, library.exceptions.AuthenticationError):
-                        raise self._refused(error) from error
-                    wait = self._backoff.failed(error)
-                    with self._change:
-                        self._change.wait_for(lambda: self._stopped, wait)
-                except library.exceptions.ResponseError as error:
-                    raise self._refused(error) from error
-        finally:
-            self._client.close()
+        attempts = Retrying(**self.attempts((NoConnection, TimeoutError)), sleep=sleep_using_event(self._stopped))
+        with contextlib.closing(self._client):
+            for attempt in attempts:
+                with attempt:
+                    try:
+                        yield from self._entries()
+                    except (AuthenticationError, ResponseError) as error:
+                        raise StreamError(
+                            f"{self.name} cannot be read: {error}. Correct the key, the user or the password."
+                        ) from error
 
     def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Tell the server; what it does not hear now, it is told with the next ones."""
+        """Tell the server. An entry whose acknowledgement is lost comes again with the next connection."""
+        from redis.exceptions import ConnectionError as NoConnection
+        from redis.exceptions import TimeoutError
+
         with self._change:
             told = [token for token in tokens if token in self._open]
-            self._told += told
             self._open.difference_update(told)
+            self._done = max((*told, self._done), key=_order)
             self._change.notify_all()
-        self._tell()
-
-    def unconfirmed(self) -> list[str]:
-        """Those of the checkpoint that may still come again, and those that the server has not been told of."""
-        with self._change:
-            return [*self._known, *self._told]
+        if told:
+            with contextlib.suppress(NoConnection, TimeoutError):
+                self._client.xack(self._key, self._group, *told)
 
     def holds(self, token: str) -> bool:
         """Whether it has been received and not been acknowledged."""
@@ -141,12 +151,12 @@ class RedisSource(Source):
 
     def stop(self) -> None:
         """Let the reader end at its next look."""
+        self._stopped.set()
         with self._change:
-            self._stopped = True
             self._change.notify_all()
 
     def _entries(self) -> Iterator[Letter]:
-        """What was delivered and not acknowledged first, from the last that came in on; then what is new."""
+        """What was delivered and not acknowledged first; then what is new."""
         from redis.exceptions import ResponseError
 
         try:
@@ -154,57 +164,46 @@ class RedisSource(Source):
         except ResponseError as error:
             if "BUSYGROUP" not in str(error):
                 raise
-        self._backoff.connected()
-        self._tell()
-        while not self._stopped and (pending := self._read(self._last)):
+        after = "0-0"
+        while not self._stopped.is_set() and (pending := self._read(after)):
+            after = pending[-1][0].decode()
             yield from self._letters(pending)
-        with self._change:
-            self._known.clear()
-        while not self._stopped:
+        while not self._stopped.is_set():
             yield from self._letters(self._read(">"))
 
     def _read(self, after: str) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
         with self._change:
-            self._change.wait_for(lambda: self._stopped or len(self._open) < self.window)
-            count = min(AT_ONCE, self.window - len(self._open))
-        if self._stopped:
+            self._change.wait_for(lambda: self._stopped.is_set() or len(self._open) < self.window)
+            count = min(self._count, self.window - len(self._open))
+        if self._stopped.is_set():
             return []
         answer = self._client.xreadgroup(
             self._group, self._consumer, {self._key: after}, count=count, block=PAUSE if after == ">" else None
         )
-        if isinstance(answer, dict):
-            return [entry for batches in answer.values() for batch in batches for entry in batch]
-        return [entry for _, batch in answer or () for entry in batch]
+        batches = answer.values() if isinstance(answer, dict) else [[batch] for _, batch in answer or ()]
+        entries = [entry for batch in batches for part in batch for entry in part]
+        largest = max((len(fields.get(FIELD, b"")) for _, fields in entries if fields), default=1)
+        self._count = max(1, min(AT_ONCE, 2 * self._count, BYTES // max(1, largest)))
+        return entries
 
     def _letters(self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]]) -> Iterator[Letter]:
         for name, fields in entries:
             token = name.decode()
-            self._last = token
-            if token in self._known or not fields:
-                # It was learned before, or trimmed away in the meantime: nothing is left of it but its id.
-                self.lost += not fields
-                self._client.xack(self._key, self._group, token)
-                continue
             with self._change:
-                self._open.add(token)
-            yield Letter(fields.get(FIELD, b""), f"entry {token} of {self.name}", token)
+                if token in self._open:
+                    # It came with an earlier connection, and waits for its acknowledgement.
+                    continue
+                new = _order(token) > _order(self._last)
+                if new and fields:
+                    self._open.add(token)
+                    self._last = token
+            if new and fields:
+                yield Letter(fields.get(FIELD, b""), f"entry {token} of {self.name}", token)
+                continue
+            # It was learned before, or trimmed away in the meantime: only its id is left of it.
+            self.lost += new
+            self._client.xack(self._key, self._group, token)
 
-    def _tell(self) -> None:
-        from redis.exceptions import ConnectionError as NoConnection
-        from redis.exceptions import TimeoutError as NoAnswer
 
-        with self._change:
-            told = list(self._told)
-        if not told:
-            return
-        try:
-            self._client.xack(self._key, self._group, *told)
-        except (NoConnection, NoAnswer):
-            # They stay in the list, and in every checkpoint, until the server has answered.
-            return
-        with self._change:
-            heard = set(told)
-            self._told = [token for token in self._told if token not in heard]
-
-    def _refused(self, error: Exception) -> StreamError:
-        return StreamError(f"{self.name} refuses to be read: {error}. Mend the key, the user or the password.")
+def _order(token: str) -> tuple[int, ...]:
+    return tuple(map(int, token.split("-")))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, urlsplit
@@ -15,9 +16,13 @@ from hamlearn.streams.live.wire import parse
 When = Literal["saved", "learned"]
 
 PASSWORD = "HAMLEARN_FEED_PASSWORD"
-"""The variable of the environment that holds the password where an address names a user and none."""
+"""The environment variable that holds the password if an address names a user and no password."""
 LONGEST = 1 << 20
 """Bytes in the longest message that is read, as in the longest line of a socket."""
+STEADY = 5.0
+"""Seconds that a connection has to last before the next attempts to connect count afresh."""
+FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0
+"""Seconds between attempts to connect."""
 
 
 @dataclass(slots=True)
@@ -27,7 +32,7 @@ class Letter:
     Args:
         data: Its bytes: a JSON object.
         place: How the source names it, for messages.
-        token: What it is acknowledged by, the same when it comes again; `None` where it comes only once.
+        token: What it is acknowledged by, the same when it comes again; `None` if it comes only once.
     """
 
     data: bytes
@@ -35,10 +40,10 @@ class Letter:
     token: str | None = None
 
     def message(self) -> dict[str, Any]:
-        """What it says.
+        """The object that it holds.
 
         Raises:
-            StreamError: It is no message, or too long.
+            StreamError: It is not a message, or too long.
         """
         if len(self.data) > LONGEST:
             raise StreamError(
@@ -51,39 +56,40 @@ class Letter:
 class Source(ABC):
     """A feed that is told which of its messages are done with, and sends the others again after a restart.
 
-    A message is done with once the learner that learned it is in a checkpoint (`acknowledge="saved"`). The tokens
-    of all messages that were learned and not yet acknowledged are part of that checkpoint: those of them that come
-    again after a restart are recognised and left out. So each message is learned once, wherever the process was
-    killed.
+    It is an iterable, or an asynchronous iterable, of `Letter`s in the order in which they were sent. It connects
+    when it is iterated over, and connects again when a connection is lost.
+
+    With `acknowledge="saved"` a message is done with once the learner that learned it is in a checkpoint. If the
+    process is killed in between, the broker sends a message again that the checkpoint has. `known` is what the
+    checkpoint says about that, and `open` leaves such messages out.
 
     Args:
         name: The address, without a password, for messages.
         acknowledge: `"saved"`, or `"learned"`: once a message was learned, for learners that are never saved.
         window: Messages that may wait for their acknowledgement.
+        patience: Seconds without a lasting connection after which the feed fails.
     """
 
-    def __init__(self, name: str, acknowledge: When, window: int) -> None:
+    def __init__(self, name: str, acknowledge: When, window: int, patience: float) -> None:
         if acknowledge not in ("saved", "learned"):
             raise ConfigError(f'acknowledge={acknowledge!r} is not known. Give "saved" or "learned".')
         if not isinstance(window, int) or not 1 <= window <= 65_535:
             raise ConfigError(f"window={window!r} is not allowed. Give a whole number of 1 to 65,535.")
-        self.name, self.when, self.window = name, acknowledge, window
+        if not patience > 0:
+            raise ConfigError(f"patience={patience!r} is not allowed. Give a number of seconds above 0.")
+        self.name, self.when, self.window, self.patience = name, acknowledge, window, patience
 
     @abstractmethod
-    def open(self, known: Sequence[str]) -> None:
-        """Say, before the first message is asked for, which ones a checkpoint has already."""
+    def open(self, known: Any) -> None:
+        """Say, before the first message is asked for, what a checkpoint has: what `known` returned, or `None`."""
 
     @abstractmethod
-    def __iter__(self) -> Iterator[Letter]:
-        """The messages, in the order in which they were sent; connects, and connects again where that is lost."""
+    def known(self, tokens: Sequence[str]) -> Any:
+        """What a checkpoint has to keep, as JSON, once these messages were learned and not yet acknowledged."""
 
     @abstractmethod
     def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Tell the broker that these are done with. From any thread; those it was told of before are ignored."""
-
-    @abstractmethod
-    def unconfirmed(self) -> list[str]:
-        """Tokens of messages that are done with, of which nobody knows yet whether the broker has heard it."""
+        """Tell the broker that these are done with, from any thread; acknowledged ones are ignored."""
 
     @abstractmethod
     def holds(self, token: str) -> bool:
@@ -93,50 +99,87 @@ class Source(ABC):
     def stop(self) -> None:
         """Wake the reader and let the connection go, from any thread."""
 
+    def no_connection(self, seconds: float, problem: object) -> StreamError:
+        """The error after `patience` seconds without a lasting connection."""
+        return StreamError(
+            f"no lasting connection to {self.name} for {seconds:.1f} seconds ({problem}). Start the broker, "
+            "correct the address, or raise `patience`; a run that is resumed goes on where it was."
+        )
+
+    def attempts(self, lost: tuple[type[BaseException], ...]) -> dict[str, Any]:
+        """Settings of tenacity: attempts to connect after one of the errors `lost`, until patience ends.
+
+        Waits double, and are drawn at random, so that a thousand agents whose broker was restarted do not all come
+        back in the same moment.
+        """
+        import tenacity
+
+        def gave_up(state: Any) -> None:
+            problem = None if state.outcome is None else state.outcome.exception()
+            raise self.no_connection(state.seconds_since_start or 0.0, problem) from problem
+
+        return {
+            "retry": tenacity.retry_if_exception_type(lost),
+            "wait": tenacity.wait_random_exponential(FIRST_WAIT, LONGEST_WAIT),
+            "stop": _Patience(self.patience),
+            "retry_error_callback": gave_up,
+        }
+
+
+class _Patience:
+    """Stops after so many seconds; a connection that lasted begins the count, and the waits, afresh."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._last = time.monotonic()
+
+    def __call__(self, state: Any) -> bool:
+        """Whether to give up after this attempt."""
+        now, waited = time.monotonic(), state.upcoming_sleep or 0.0
+        lasted, self._last = now - self._last, now + waited
+        if lasted >= STEADY:
+            state.start_time, state.attempt_number = now, 1
+            return False
+        return (state.seconds_since_start or 0.0) > self._seconds
+
 
 class Passed:
-    """The tokens of what a feed has handed out, in order, since the broker was last told.
-
-    Counted from the first message on, so that a feed that was put back by some messages, and hands them out again,
-    says the same as before.
-    """
+    """The tokens of the messages that a feed has handed out, in order, since the broker was last told."""
 
     def __init__(self) -> None:
         self._tokens: list[str] = []
         self._bad: list[bool] = []
+        # Messages before the first token, counted from the beginning of the process.
         self._first = 0
 
-    def note(self, seen: int, tokens: Sequence[str], bad: Sequence[bool]) -> None:
-        """So many had been handed out before these."""
-        new = max(0, self._first + len(self._tokens) - seen)
-        self._tokens += tokens[new:]
-        self._bad += bad[new:]
+    def note(self, tokens: Sequence[str], bad: Sequence[bool]) -> None:
+        """These were handed out next, or left out as bad."""
+        self._tokens += tokens
+        self._bad += bad
 
     def until(self, seen: int) -> list[str]:
-        """Those among the first `seen` of the feed."""
+        """Those among the first `seen` messages."""
         return self._tokens[: max(0, seen - self._first)]
 
     def bad(self) -> list[str]:
-        """Those of messages that were no samples."""
+        """Those of messages that were not samples."""
         return [token for token, bad in zip(self._tokens, self._bad, strict=True) if bad]
 
-    def forget(self, tokens: Iterable[str]) -> None:
-        """Leave out those at the beginning that the broker has been told of."""
-        told, count = set(tokens), 0
-        while count < len(self._tokens) and self._tokens[count] in told:
-            count += 1
+    def forget(self, seen: int) -> None:
+        """Leave out those among the first `seen` messages: the broker has been told of them."""
+        count = max(0, min(seen - self._first, len(self._tokens)))
         del self._tokens[:count], self._bad[:count]
         self._first += count
 
     def __len__(self) -> int:
         return len(self._tokens)
 
-    def __iter__(self) -> Iterator[str]:
+    def __iter__(self) -> Any:
         return iter(self._tokens)
 
 
 def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult, str]:
-    """The parts of an address, with the password of the environment where it has none, and how it may be shown.
+    """The parts of an address, with the password of the environment if it has none, and how it may be shown.
 
     Example:
         >>> split("mqtt://ann:secret@example.org/a/#", ["mqtt"], "mqtt://host/topic")[1]
@@ -150,7 +193,7 @@ def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult,
         raise ConfigError(f"the address cannot be read. Write it as {form}.") from None
     shown = public(address)
     if parts.scheme not in schemes or not host:
-        raise ConfigError(f"{shown!r} is no address of this kind. Write it as {form}.")
+        raise ConfigError(f"{shown!r} is not an address of this kind. Write it as {form}.")
     if parts.username and parts.password is None and PASSWORD in os.environ:
         user, _, place = parts.netloc.rpartition("@")
         parts = parts._replace(netloc=f"{user}:{quote(os.environ[PASSWORD], safe='')}@{place}")

@@ -20,6 +20,7 @@ from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.feeders import Feeder
 from hamlearn.streams.live.reading import Place, Read, Reading
+from hamlearn.streams.live.recent import Recent
 from hamlearn.streams.live.sockets import Lines, connect, is_address
 from hamlearn.streams.live.source import Passed, Source
 from hamlearn.streams.units import to_unit
@@ -136,7 +137,7 @@ class LiveStream(Stream):
         self._before = 0
         self._broker = source if isinstance(source, Source) else None
         self._passed = Passed()
-        self._known: list[str] = []
+        self._known: Any = None
 
     @property
     def live(self) -> bool:
@@ -162,6 +163,11 @@ class LiveStream(Stream):
     def dropped(self) -> int:
         """Items that were discarded because the learner was busy."""
         return self._before + self._buffer.dropped
+
+    @property
+    def repeated(self) -> int:
+        """Samples left out because a sample with their id had come before."""
+        return self._place.repeated
 
     @property
     def bad(self) -> int:
@@ -191,9 +197,9 @@ class LiveStream(Stream):
     def saved(self, state: Mapping[str, Any]) -> None:
         """Tell the broker of all that the checkpoint has."""
         if self._broker is not None and self._broker.when == "saved":
-            tokens = state["cursor"].get("tokens", [])
-            self._broker.acknowledge(tokens)
-            self._passed.forget(tokens)
+            seen = int(state["cursor"].get("seen", 0))
+            self._broker.acknowledge(self._passed.until(seen))
+            self._passed.forget(seen)
 
     def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
         """The place after `taken` samples of the block that was handed out last."""
@@ -209,20 +215,27 @@ class LiveStream(Stream):
     def _cursor_of(self, place: Place) -> dict[str, Any]:
         bad = place.bad + self._buffer.bad
         cursor: dict[str, Any] = {"taken": place.taken, "dropped": self.dropped, "bad": bad, "last": place.stamp}
+        cursor |= {"gap": place.gap, "repeated": place.repeated, "ids": self._reading.recent.until(place.named)}
         if self._broker is not None:
-            known = self._known if self._close is None else self._broker.unconfirmed()
-            cursor |= {"owed": place.owed, "tokens": [*known, *self._passed.until(place.seen)]}
+            known = self._known if self._close is None else self._broker.known(self._passed.until(place.seen))
+            cursor |= {"owed": place.owed, "known": known, "seen": place.seen}
         return cursor
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         taken, dropped, bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
         stamp = None if cursor["last"] is None else float(cursor["last"])
-        owed, known = float(cursor.get("owed", 0.0)), [str(token) for token in cursor.get("tokens", [])]
+        owed, gap = float(cursor.get("owed", 0.0)), cursor["gap"]
+        self._reading.recent = Recent(cursor["ids"])
         # What this feed has discarded or left out itself, perhaps since that place was noted, stays so.
         dropped, bad = max(dropped, self.dropped), max(bad, self.bad)
         self._before = dropped - self._buffer.dropped
         self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp, owed=owed)
-        self._last, self._known = None, known
+        self._place = self._place._replace(
+            gap=None if gap is None else float(gap),
+            repeated=int(cursor["repeated"]),
+            named=self._reading.recent.count,
+        )
+        self._last, self._known = None, cursor.get("known")
 
     def block(self, n: int) -> Block | list[Any] | None:
         """What has arrived, at most `n` items; waits only if nothing has. `None` at the end."""
@@ -272,13 +285,13 @@ class LiveStream(Stream):
     def _note(self, read: Read) -> None:
         good = read.good or [True] * len(read.arrivals)
         marked = [(one.token, not fine) for one, fine in zip(read.arrivals, good, strict=True) if one.token]
-        self._passed.note(read.before.seen, [token for token, _ in marked], [bad for _, bad in marked])
+        self._passed.note([token for token, _ in marked], [bad for _, bad in marked])
 
     def _acknowledge_learned(self) -> None:
         if self._broker is not None and self._broker.when == "learned":
-            tokens = self._passed.until(self._place.seen)
-            self._broker.acknowledge(tokens)
-            self._passed.forget(tokens)
+            seen = self._place.seen
+            self._broker.acknowledge(self._passed.until(seen))
+            self._passed.forget(seen)
 
     def _require_window(self, broker: Source) -> None:
         """Raise instead of waiting for a broker that itself waits for a checkpoint."""
