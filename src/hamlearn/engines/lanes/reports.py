@@ -142,11 +142,14 @@ class LaneReport(PopulationReport):
     @property
     def loss(self) -> Tensor | None:
         """Losses of the members."""
-        losses, batch = self._ahead.ran.loss, self._ahead.block
-        if losses is None or batch.complete:
-            return None if losses is None else self._flat(losses)
+        losses, batch = self._ahead.losses, self._ahead.block
+        if not losses:
+            return None
+        found = losses[self._index].flatten()[: len(batch.blocks)]
+        if batch.complete:
+            return found
         learns = batch.learns[self._index]
-        return _masked(self._flat(losses), learns) if learns.any() else None
+        return _masked(found, learns) if learns.any() else None
 
     def __getitem__(self, member: int) -> StepReport | None:
         batch, ran, plan = self._ahead.block, self._ahead.ran, self._ahead.plan
