@@ -189,6 +189,6 @@ def test_members_that_outlast_the_first_one_are_recorded_once_and_without_a_warn
         for _ in range(3):
             list(population.run(engine="compiled", chunk=4, max_steps=12, resume=True))
             assert population.member(2).network is not population.member(0).network
-    assert len(recorded) == 2  # Of all, and of those that go on.
+    assert len(recorded) == 1
     for number, learner in enumerate(after(make, feeds, 99)):
         assert_member(population.member(number), learner)

@@ -27,6 +27,7 @@ from hamlearn.engines.recorded import LEFT, SKIPPED, Engine, Guard, Ran, Trial, 
 from hamlearn.errors import HamlearnError
 from hamlearn.rates import Rates
 from hamlearn.sample import StepReport
+from hamlearn.state.carry import Carry
 from hamlearn.state.undo import Undo
 from hamlearn.streams.reader import Reader
 
@@ -42,7 +43,6 @@ class LaneRunner(PlannedRunner[Any]):
     Attributes:
         lanes: Where the members are; `None` while they are in the hands of the user.
         compared: Whether the members have been found alike since the user had them.
-        cautious: Whether a sample was skipped in the last block.
     """
 
     reader: LaneReader  # type: ignore[assignment]
@@ -68,7 +68,7 @@ class LaneRunner(PlannedRunner[Any]):
         self.hyper = LaneHyper([parts.hyper for parts in self.parts], velocities, choices.order, driven)
         self.members: list[Stepper] = members
         self.lanes: Lanes | None = None
-        self.compared = self.cautious = False
+        self.compared = False
 
     def reports(self, stream: Any, max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each step; `stream` is a list of the streams."""
@@ -168,38 +168,37 @@ class LaneRunner(PlannedRunner[Any]):
         assert self.lanes is not None
         return self.lanes.undo()
 
-    def take(self, block: Any, plan: LaneRates, undo: Callable[[], None]) -> tuple[Ran, int]:
+    def take(self, block: Any, plan: LaneRates, undo: Any) -> tuple[Ran, int]:
         """All steps of all members by one loop, and how many of them went well for every member."""
         batch, lanes, policy = block, self.lanes, self.choices.on_nonfinite
         assert lanes is not None
-        weights, packed = (lanes.theta, lanes.buffers, lanes.frozen), batch.packed()
+        weights, start, packed = (lanes.theta, lanes.buffers, lanes.frozen), lanes.carry, batch.packed()
         pace, fresh = plan.pace(), batch.begins(lanes.fresh)
         tried = int(batch.active.argmax())
         one, sample = self.members[tried], batch.lane_sample(0, tried)
         trial = Trial(lambda: one.rehearse(sample), one.parts.network, tried)
 
-        def run(watch: Watch, guard: Guard | None) -> Ran:
-            return self.engine.run(*weights, lanes.carry, fresh, pace, packed, watch, trial, guard)
+        def run(watch: Watch, guard: Guard | None) -> tuple[Ran, int]:
+            ran = self.engine.run(*weights, start, fresh, pace, packed, watch, trial, guard)
+            self._keep_resting(batch.active, [*undo.copies, *_leaves(start)], [*undo.tensors, *_leaves(ran.carry)])
+            return ran, self._good(ran, batch)
 
         def watched(guard: Guard | None) -> tuple[Ran, int]:
             watch = plan.watch(policy)
-            ran = run(watch, guard)
-            good = self._good(ran, batch)
+            ran, good = run(watch, guard)
             if watch == "state" and not (good == batch.count and self._sound(ran)):
                 # A costate or weight overflowed at a step that is not known yet.
                 undo()
-                ran = run("all", guard)
-                good = self._good(ran, batch)
+                ran, good = run("all", guard)
             return ran, good
 
-        skips = policy == "skip" and plan.independent
-        if batch.active.all() and not (skips and self.cautious):
-            ran, good = watched(None)
-            if good == batch.count or not skips:
-                return ran, good
+        ran, good = watched(None)
+        if good < batch.count and policy == "skip" and plan.independent:
+            # Each lane skips for itself, which takes several times as long.
             undo()
-        active = torch.from_numpy(np.broadcast_to(batch.active, (batch.count, len(self.learners))).copy())
-        return watched(Guard(self.layout.fold(active, 1), "skip" if skips else "leave"))
+            active = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
+            return watched(Guard(self._folded(active), "skip"))
+        return ran, good
 
     def accept(self, block: Any, plan: LaneRates, ran: Ran) -> None:
         """Where the lanes are after the last step."""
@@ -207,9 +206,7 @@ class LaneRunner(PlannedRunner[Any]):
         assert lanes is not None
         skipped = again = None
         if ran.verdict is not None:
-            found = self._columns(ran.verdict) == SKIPPED
-            self.cautious = bool(found.any())
-            skipped, again = found if self.cautious else None, self._columns(ran.kept[1][None])[0]
+            skipped, again = self._columns(ran.verdict) == SKIPPED, self._columns(ran.kept[1][None])[0]
         learned = plan.finish(skipped)
         lanes.carry, lanes.times, lanes.updates = ran.carry, plan.times[-1].copy(), lanes.updates + learned
         lanes.moved = lanes.moved | batch.active
@@ -256,8 +253,17 @@ class LaneRunner(PlannedRunner[Any]):
         rows = (batch.lane_sample(0, lane) for lane in range(len(members)))
         return Lanes(members, [usual if row is None else row.u for row in rows], self.engine, self.layout)
 
+    @torch.no_grad()
+    def _keep_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+        """Put lanes that rest back to where they were: the loop runs over all lanes."""
+        if active.all():
+            return
+        resting = self.layout.fold(torch.from_numpy(~active)).to(after[0].device)
+        for old, new in zip(before, after, strict=True):
+            torch.where(resting.view(-1, *[1] * (new.dim() - 2), self.layout.width), old, new, out=new)
+
     def _good(self, ran: Ran, batch: LaneBatch) -> int:
-        """How many steps from the first one on went well for every member."""
+        """How many steps from the first one on went well for every member that takes part."""
         losses = None if self.choices.on_nonfinite == "ignore" else ran.loss
         if ran.verdict is not None:
             bad = ran.verdict == LEFT
@@ -265,11 +271,11 @@ class LaneRunner(PlannedRunner[Any]):
             return batch.count
         else:
             bad = torch.zeros((), dtype=torch.bool) if ran.mark is None else ran.mark != 0
+            looked_at = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
             if losses is not None:
-                wrong = ~losses.isfinite()
-                if batch.known is not None:
-                    wrong &= self.layout.fold(torch.from_numpy(batch.known.copy()), 1).to(wrong.device)
-                bad = wrong | bad.to(wrong.device)
+                known = looked_at if batch.known is None else looked_at & batch.known
+                bad = bad.to(losses.device) | (~losses.isfinite() & self._folded(known).to(losses.device))
+            bad = bad & self._folded(looked_at).to(bad.device)
         steps = bad.flatten(1).any(1)
         return int(steps.int().argmax()) if bool(steps.any()) else batch.count
 
@@ -278,9 +284,17 @@ class LaneRunner(PlannedRunner[Any]):
         assert self.lanes is not None
         return all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in self.lanes.theta)])
 
+    def _folded(self, rows: np.ndarray) -> Tensor:
+        """One value by step and lane, as the engine has it."""
+        return self.layout.fold(torch.from_numpy(rows.copy()), 1)
+
     def _columns(self, packed: Tensor) -> np.ndarray:
         """One value by step and lane, as rows of lanes."""
         return packed.flatten(1)[:, : len(self.learners)].cpu().numpy()
+
+
+def _leaves(carry: Carry) -> list[Tensor]:
+    return [*carry.h, *carry.z, *carry.omega, *carry.v, *carry.E]
 
 
 def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
