@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import index
 from typing import Any, Literal
 
@@ -30,12 +30,11 @@ class Population(PopulationSaving):
     """Learners that differ in their hyper-parameters or their first weights, run together.
 
     There is a member for every pair of a hyper-parameter setting and a seed, those of the first setting first.
-    Members do not touch each other; each ends where it would have ended alone. On the CPU the innermost loop of
-    every operation runs over the members; on a GPU each member has a block of threads.
+    Each ends where it would have ended alone. On the CPU the innermost loop of every operation runs over the
+    members; on a GPU each member has a block of threads.
 
-    All members learn from one stream, which `run` is given; or, with `streams`, each from its own: with its own
-    inputs, boundaries, missing targets and time steps. Such members are agents. One whose stream has ended rests
-    while the others go on, and one that goes wrong is set aside.
+    All members learn from one stream, which `run` is given; or, with `streams`, each from its own, as agents do. A
+    member whose stream has ended rests, and one that fails is frozen, while the others go on.
 
     Args:
         learner_factory: Makes a learner from a `Hyper`; called once per member, right after
@@ -77,11 +76,6 @@ class Population(PopulationSaving):
         if not hyper or not seeds:
             raise ConfigError(
                 "a population needs at least one Hyper and one seed: give hyper=[...] and seeds=[...]"
-            )
-        if not callable(learner_factory):
-            raise ConfigError(
-                f"learner_factory is a {type(learner_factory).__name__}: give a function from a Hyper to an "
-                "hl.Learner"
             )
         members = [seeded(learner_factory, setting, seed) for setting in hyper for seed in _whole(seeds)]
         self._adopt(members, streams)
@@ -133,8 +127,7 @@ class Population(PopulationSaving):
     def member(self, number: int) -> Learner:
         """One of the learners, as it is after the last report: to be looked at, changed, saved or loaded.
 
-        With streams of their own, its checkpoint holds its place in its stream, and a single learner can load it
-        and go on.
+        With streams of their own, its checkpoint holds its place in its stream, and a single learner can load it.
         """
         return self.members[number]
 
@@ -213,16 +206,13 @@ class Population(PopulationSaving):
         return runner.reports(streams, max_steps, resume, size)
 
     def _check_source(self, stream: object) -> None:
-        if stream is None and self._streams is None:
+        if (stream is None) != (self._streams is None):
+            return
+        if stream is None:
             raise ConfigError(
-                "there is nothing to learn from: give run(stream), or Population(..., streams=[...]) with one "
-                "stream for each member"
+                "there is nothing to learn from: give run(stream), or Population(..., streams=[...])"
             )
-        if stream is not None and self._streams is not None:
-            raise ConfigError(
-                "each member of this population has a stream of its own: call run() without a stream, or make the "
-                "population without streams="
-            )
+        raise ConfigError("each member has a stream of its own: call run() without one, or leave out streams=")
 
 
 def seeded(learner_factory: Callable[[Hyper], Learner], setting: Hyper, seed: int) -> Learner:
@@ -241,23 +231,20 @@ def _whole(seeds: Any) -> list[int]:
 
 
 def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable[Sample]]:
-    if isinstance(streams, Mapping):
-        raise ConfigError("streams is a mapping, and members have numbers: give list(streams.values())")
     found = list(streams)
     for number, stream in enumerate(found):
         if isinstance(stream, str | Sample) or not isinstance(stream, Iterable):
             raise ConfigError(f"stream {number} is a {type(stream).__name__}: give an iterable of samples")
     if len(found) != members:
         raise ConfigError(
-            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(found)} streams: "
-            "give one stream for each member"
+            f"there are {members} members, one for each pair of a Hyper and a seed, but {len(found)} streams"
         )
     # A list may be read by many at once, since each has an iterator of its own.
     moving = [id(stream) for stream in found if hasattr(stream, "state_dict") or iter(stream) is stream]
     if len(set(moving)) < len(moving):
         raise ConfigError(
-            "one stream is given to two members, which would each take samples from the other: make a stream for "
-            "each, or leave out streams= and give run() the one that all are to see"
+            "one stream is given to two members, which would take samples from each other: make one for each, or "
+            "leave out streams= and call run(stream)"
         )
     return found
 

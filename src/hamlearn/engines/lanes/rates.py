@@ -33,7 +33,8 @@ class LaneHyper:
         driven: Whether weights decay, or β adapts.
         first: φ of the first update, by lane; NaN if it is that of all others.
         rows: Rates of a usual step, by lane; `None` if they depend on time.
-        kept: Tensors that are the same for every block.
+        kept: Number of steps of a block, and the rates of its steps, if they are the usual ones.
+        betas: β of each weight as the engine takes it, if it is the same for every block.
     """
 
     def __init__(self, hypers: Sequence[Hyper], velocities: Sequence[Velocity], order: str, driven: bool) -> None:
@@ -52,11 +53,17 @@ class LaneHyper:
             self.rows = np.empty((len(hypers), 5))
             for hyper, lanes in self.groups:
                 self.rows[lanes] = hyper.at(0.0)[:5]
-        self.kept: dict[str, Any] = {}
+        self.kept: tuple[int, list[Tensor]] = 0, []
+        self.betas: list[Tensor] | None = None
 
-    def betas(self) -> list[list[float | Tensor]]:
-        """β of each weight, for each setting, if it does not depend on time."""
-        return [self.velocities[lanes[0]].values(0.0) for _, lanes in self.groups]
+    def still_betas(self) -> list[list[list[float | Tensor]]]:
+        """β of each weight by lane, for one step that stands for all."""
+        found: list[Any] = [None] * len(self.hypers)
+        for _, lanes in self.groups:
+            values = [self.velocities[lanes[0]].values(0.0)]
+            for lane in lanes:
+                found[lane] = values
+        return found
 
 
 class LaneRates:
@@ -78,8 +85,8 @@ class LaneRates:
     def __init__(self, hyper: LaneHyper, lanes: Lanes, batch: LaneBatch) -> None:
         self.hyper, self.lanes, self.batch = hyper, lanes, batch
         self.count, self.usual = batch.count, False
-        self.betas: list[list[list[float | Tensor]]] = []
         self.rates: np.ndarray
+        self.betas: list[list[list[float | Tensor]]]
         self.pending = (lanes.updates == 0) & ~np.isnan(hyper.first)
         if hyper.rows is None:
             self._along_time()
@@ -116,18 +123,18 @@ class LaneRates:
         """What has to be checked at each step."""
         if on_nonfinite == "ignore":
             return "nothing"
-        betas = [step for lane in self.betas for step in lane] or self.hyper.betas()
+        distinct = {id(lane): lane for lane in self.betas}.values()
+        betas = (step for lane in distinct for step in lane)
         return first_watch(self.rates, betas, [hyper for hyper, _ in self.hyper.groups])
 
     def pace(self) -> Pace:
         """Rates and β as the engine takes them."""
-        layout, batch, kept = self.lanes.layout, self.batch, self.hyper.kept
-        rows = kept.get("rows") if self.usual and kept.get("count") == self.count else None
-        if rows is None:
+        layout, batch, (count, rows) = self.lanes.layout, self.batch, self.hyper.kept
+        if not self.usual or count != self.count:
             table = np.broadcast_to(self.rates, (self.count, *self.rates.shape[1:]))
             rows = [layout.fold(torch.from_numpy(table[..., i].copy()), 1) for i in range(5)]
             if self.usual:
-                kept.update(rows=rows, count=self.count)
+                self.hyper.kept = self.count, rows
         if batch.known is not None:
             known = torch.from_numpy(batch.known.astype(np.float64))
             rows = [*rows[:4], rows[4] * layout.fold(known, 1)]
@@ -135,7 +142,7 @@ class LaneRates:
 
     def _at_any_time(self, usual: np.ndarray) -> None:
         """Nothing depends on time, except for gaps and the first φ."""
-        batch, hyper = self.batch, self.hyper
+        batch, hyper, self.betas = self.batch, self.hyper, self.hyper.still_betas()
         if batch.tau is None and not self.pending.any():
             self.rates, self.usual = usual[None], True
             return
@@ -156,7 +163,7 @@ class LaneRates:
     def _along_time(self) -> None:
         """Something does: rates are asked for step by step and lane by lane, as each member would alone."""
         batch, lanes, hyper = self.batch, self.lanes, self.hyper
-        self.rates = np.ones((batch.count, len(hyper.hypers), 5))
+        self.rates, self.betas = np.ones((batch.count, len(hyper.hypers), 5)), []
         for lane, (setting, velocity) in enumerate(zip(hyper.hypers, hyper.velocities, strict=True)):
             t, updates, betas = float(lanes.times[lane]), int(lanes.updates[lane]), []
             for index in range(self.count if batch.active[lane] else 0):
@@ -172,31 +179,21 @@ class LaneRates:
                 updates += int(batch.learns[index, lane])
                 t += rates.tau
             self.betas.append(betas)
-
-    def _betas(self) -> list[list[list[float | Tensor]]]:
-        """β of each weight, by lane and step; one step stands for all if β does not depend on time."""
-        if self.betas:
-            example = next(betas for betas in self.betas if betas)
-            return [betas or example[:1] for betas in self.betas]
-        found: list[Any] = [None] * len(self.hyper.hypers)
-        for (_, lanes), values in zip(self.hyper.groups, self.hyper.betas(), strict=True):
-            for lane in lanes:
-                found[lane] = [values]
-        return found
+        example = next((betas for betas in self.betas if betas), [])
+        self.betas = [betas or example[:1] for betas in self.betas]
 
     def _packed_betas(self) -> list[Tensor]:
         hyper, layout = self.hyper, self.lanes.layout
-        # A tensor may have been written to since the last block.
-        lasting = not hyper.has_tensors and not hyper.scheduled
-        if lasting and "betas" in hyper.kept:
-            return hyper.kept["betas"]
-        betas, rows = self._betas(), []
+        if hyper.betas is not None:
+            return hyper.betas
+        rows = []
         for index in range(self.count if hyper.scheduled else 1):
-            step = [lane[min(index, len(lane) - 1)] for lane in betas]
+            step = [lane[min(index, len(lane) - 1)] for lane in self.betas]
             rows.append([_packed(column, layout) for column in zip(*step, strict=True)])
         packed = [torch.stack(column) for column in zip(*rows, strict=True)] if hyper.scheduled else rows[0]
-        if lasting:
-            hyper.kept["betas"] = packed
+        if not hyper.has_tensors and not hyper.scheduled:
+            # A tensor may be written to between two blocks.
+            hyper.betas = packed
         return packed
 
     def _drive(self) -> list[Tensor]:

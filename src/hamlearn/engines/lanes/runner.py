@@ -42,7 +42,6 @@ class LaneRunner(PlannedRunner[Any]):
 
     Attributes:
         lanes: Where the members are; `None` while they are in the hands of the user.
-        compared: Whether the members have been found alike since the user had them.
     """
 
     reader: LaneReader  # type: ignore[assignment]
@@ -68,7 +67,6 @@ class LaneRunner(PlannedRunner[Any]):
         self.hyper = LaneHyper([parts.hyper for parts in self.parts], velocities, choices.order, driven)
         self.members: list[Stepper] = members
         self.lanes: Lanes | None = None
-        self.compared = False
 
     def reports(self, stream: Any, max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each step; `stream` is a list of the streams."""
@@ -104,7 +102,6 @@ class LaneRunner(PlannedRunner[Any]):
         """Bring all members to the last report and write their lanes back: the user may change them."""
         self.settle()
         self.spread()
-        self.compared = False
 
     def spread(self) -> None:
         """Write all lanes back to their members; they are packed again before the next block."""
@@ -242,13 +239,11 @@ class LaneRunner(PlannedRunner[Any]):
     def _packed(self, batch: LaneBatch) -> Lanes:
         """All members as lanes; a member that rests begins with the input of another one."""
         self.members = members = self.steppers()
-        if not self.compared:
-            for number, member in enumerate(members):
-                member.parts.check_network()
-                differs = how_members_differ(self.parts[0], member.parts)
-                if differs is not None:
-                    raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
-            self.compared = True
+        for number, member in enumerate(members):
+            member.parts.check_network()
+            differs = how_members_differ(self.parts[0], member.parts)
+            if differs is not None:
+                raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
         usual = batch.example.sample(0).u
         rows = (batch.lane_sample(0, lane) for lane in range(len(members)))
         return Lanes(members, [usual if row is None else row.u for row in rows], self.engine, self.layout)
