@@ -301,8 +301,8 @@ REFUSED = {
     "a transform": (weight_for_a_transform, "shares the memory of a weight"),
     "a buffer of a closure": (buffer_of_a_closure, "reads a buffer of the network that it holds"),
     "a buffer in a list": (buffer_in_a_list, "in a list or a dict too"),
-    "a frozen weight that follows": (frozen_weight_that_follows, "falls back"),
-    "its own sample": (writes_to_its_sample, "falls back"),
+    "a frozen weight that follows": (frozen_weight_that_follows, "a weight that is not learned"),
+    "its own sample": (writes_to_its_sample, "it writes to its sample"),
 }
 
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import inspect
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -198,75 +197,12 @@ _dispatch_mode = _bound(
 
 
 class DispatchMode(_dispatch_mode):  # type: ignore[misc,valid-type]
-    """Is told of every operation that is called within."""
+    """Sees every operation that is called within."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         # Else the first operation that is seen imports the compiler of PyTorch, only to keep it away.
         return False
-
-
-_own_function = _bound(
-    "_own_function",
-    "_C._disabled_torch_function_impl",
-    "results of operations on a tensor without values are made here, and not turned into its class once more",
-    Tensor.__torch_function__,
-)
-
-
-class _Outline(Tensor):
-    """Looks like a tensor on the CPU, and has no values."""
-
-    __torch_function__ = _own_function
-
-    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        # PyTorch asks for it whenever an operation does not take what it is given, though another of its name may.
-        return f"tensor(..., size={tuple(self.shape)}, dtype={self.dtype})"
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        raise RuntimeError("a tensor without values has left the function that is recorded")
-
-
-def outline(shown: Tensor) -> Tensor:
-    """A tensor that looks like `shown`, but on the CPU, and whose values nobody can read.
-
-    Raises:
-        AttributeError: If this release of PyTorch has no such tensors.
-    """
-    made: Tensor = Tensor._make_wrapper_subclass(
-        _Outline,
-        shown.shape,
-        shown.stride(),
-        shown.storage_offset(),
-        dtype=shown.dtype,
-        device=torch.device("cpu"),
-    )
-    torch._C._set_throw_on_mutable_data_ptr(made)
-    return made
-
-
-def is_composite(func: Any) -> bool:
-    """Whether an operation is made of others on the CPU, which are called in its place."""
-    return func._can_decompose() and not torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CPU")
-
-
-def reshaped_(func: Any, args: Any, kwargs: dict[str, Any]) -> None:
-    """Give the outline itself the shape that an operation gives a tensor in place."""
-    with torch._C._DisableTorchDispatch():
-        func(*args, **kwargs)
-
-
-@contextmanager
-def as_if_traced() -> Iterator[None]:
-    """Within, functions that `torch.compile` has made refuse to be called, as in any recording."""
-    flags = torch.fx._symbolic_trace
-    before = flags._is_fx_tracing_flag
-    flags._is_fx_tracing_flag = True
-    try:
-        yield
-    finally:
-        flags._is_fx_tracing_flag = before
 
 
 # What follows is imported when a step is recorded: it takes longer to import than all the rest.
@@ -300,14 +236,18 @@ def decompositions() -> dict[Any, Callable[..., Any]]:
 
 
 def traced(function: Callable[..., Any], inputs: Sequence[Tensor], table: dict[Any, Any] | None = None) -> Any:
-    """The graph of the operations that a function calls, derivatives included."""
+    """The graph of the operations that a function calls, derivatives included, with no writes to its inputs.
+
+    Writes in place become new values while the operations are recorded, as in the tracing of `torch.compile`.
+    """
+    from torch._subclasses.functional_tensor import dispatch_functionalize
     from torch.fx.experimental.proxy_tensor import make_fx
 
     options: dict[str, Any] = {"tracing_mode": "fake", "decomposition_table": table}
     if "_allow_non_fake_inputs" in inspect.signature(make_fx).parameters:
         # A step holds tensors of its own, such as constants of a module, that are not among its inputs.
         options["_allow_non_fake_inputs"] = True
-    return make_fx(function, **options)(*inputs)
+    return make_fx(dispatch_functionalize(function), **options)(*inputs)
 
 
 def compile_errors() -> type[Exception]:

@@ -6,25 +6,23 @@ import copy
 import logging
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import functionalize
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn._base.torch_private import aten as private_aten
-from hamlearn._base.torch_private import decompositions
-from hamlearn._base.torch_private import traced as traced_by_pytorch
+from hamlearn._base.torch_private import decompositions, schema, traced, tree_leaves
 from hamlearn.loops.operations import known
-from hamlearn.loops.outlines import Traced, traced
-from hamlearn.loops.purifying import purified, unpurifiable, writes
 from hamlearn.loops.tracing_lock import tracing_lock
 from hamlearn.loops.values import UnsupportedError
 
 aten = torch.ops.aten
+_HELD = "it writes to a tensor that it holds by itself: register that as a buffer of the network"
 _COPIES = (aten.clone, aten.detach, aten.alias, aten.lift_fresh_copy, private_aten("_to_copy"), aten.contiguous)
 
 
@@ -76,40 +74,71 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
-    # What fails here is told by the caller, or by the sample itself when it is taken eagerly.
+    # What fails here is said by the caller, or by the sample itself when it is taken eagerly.
     muted = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            # Attention in plain operations: its fused kernels have no loops.
-            with sdpa_kernel(SDPBackend.MATH):
-                graph = traced(function, inputs)
-            reason = unpurifiable(graph.graph)
-            if reason is not None:
-                raise UnsupportedError(reason)
-            pure = purified(graph.graph, _apart())
-            if pure is None:
-                graph = _functional(graph, inputs, _apart())
-                pure = graph.graph
-            # Some operations, batch normalization among them, are taken apart into ones that write in place.
-            if any(writes(node) for node in pure.nodes):
-                graph = _functional(Traced(graph.root, pure), inputs)
-                pure = graph.graph
+            with _in_plain_operations():
+                graph = traced(_leaving_inputs(function), inputs, _decompositions())
     except UnsupportedError:
         raise
     except Exception as error:
         reason = str(error).strip().split("\n")[0]
+        if "RegisterFunctionalization" in reason:
+            raise UnsupportedError(_HELD) from error
         raise UnsupportedError(
             f"the step could not be recorded ({type(error).__name__}: {reason[:200]})"
         ) from error
     finally:
         logging.disable(muted)
-    for node in pure.nodes:
-        if torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ()):
-            raise UnsupportedError(f"it draws random numbers ({node.target})")
-    _simplify(pure)
-    return _WrittenLater(graph.root, pure)
+    for node in graph.graph.nodes:
+        _require_pure(node)
+    _simplify(graph.graph)
+    return _WrittenLater(graph, graph.graph)
+
+
+def _require_pure(node: fx.Node) -> None:
+    """Raise `UnsupportedError` for an operation that no loop can repeat."""
+    tags, told = getattr(node.target, "tags", ()), schema(node.target)
+    if torch.Tag.nondeterministic_seeded in tags:
+        raise UnsupportedError(f"it draws random numbers ({node.target})")
+    if torch.Tag.data_dependent_output in tags:
+        raise UnsupportedError(f"it decides by the value of a tensor ({node.target}): use torch.where")
+    if told is not None and told.is_mutable:
+        # Writes to what is made of the inputs have become new values.
+        raise UnsupportedError(_HELD)
+    for value in tree_leaves(node.meta.get("val")):
+        if isinstance(value, Tensor) and not all(isinstance(size, int) for size in value.shape):
+            raise UnsupportedError(f"it makes a tensor whose shape depends on values ({node.target})")
+
+
+def _leaving_inputs(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function, which refuses to write to what it is given: a graph would leave that as it is."""
+
+    def called(*given: Tensor) -> Any:
+        before = [tensor._version for tensor in given]
+        results = function(*given)
+        if [tensor._version for tensor in given] != before:
+            raise UnsupportedError("it writes to its sample, to its state or to a weight that is not learned")
+        return results
+
+    return called
+
+
+@contextmanager
+def _in_plain_operations() -> Iterator[None]:
+    """Within, PyTorch calls operations that have loops, in the place of some that are fused or keep a cache."""
+    cached = torch.is_autocast_cache_enabled()
+    # A weight that autocast has cast before would be a constant of the recording.
+    torch.set_autocast_cache_enabled(False)
+    try:
+        # Attention by products and a softmax; nn.LSTM by its cells, for which oneDNN has one single operation.
+        with sdpa_kernel(SDPBackend.MATH), torch.backends.mkldnn.flags(enabled=False):
+            yield
+    finally:
+        torch.set_autocast_cache_enabled(cached)
 
 
 class _WrittenLater(fx.GraphModule):
@@ -122,12 +151,6 @@ class _WrittenLater(fx.GraphModule):
         """Call the graph; from the first time on, in place of this."""
         super().recompile()
         return self(*given)
-
-
-def _functional(graph: Traced, inputs: list[Tensor], table: dict[Any, Any] | None = None) -> Traced:
-    """The same operations, run once more with nothing changed in place."""
-    whole = traced_by_pytorch(functionalize(fx.GraphModule(graph.root, graph.graph)), inputs, table)
-    return Traced(whole, whole.graph)
 
 
 def _simplify(graph: fx.Graph) -> None:
@@ -181,7 +204,7 @@ def _unless_overflown(out: Tensor, rstd: Tensor) -> Tensor:
     return torch.where(rstd == 0, out.new_full((), torch.nan), out)
 
 
-def _apart() -> dict[Any, Callable[..., Any]]:
+def _decompositions() -> dict[Any, Callable[..., Any]]:
     """How operations that have no loops are taken apart."""
     loops = known()
     found = {op: each for op, each in decompositions().items() if getattr(op, "overloadpacket", op) not in loops}
