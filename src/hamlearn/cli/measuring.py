@@ -63,8 +63,8 @@ def _find_benchmarks() -> None:
     root = Path(__file__).parents[3]
     if not (root / "benchmarks" / "__init__.py").is_file():
         raise ConfigError(
-            "the benchmarks are not part of the installed package: clone the sources of hamlearn, install them with "
-            'pip install -c constraints.txt -e ".[bench,experiments,river]", and run `hamlearn bench` there'
+            "the benchmarks are not part of the installed package: clone the sources of hamlearn, install them "
+            'with pip install -c constraints.txt -e ".[bench,experiments,river]", and run `hamlearn bench` there'
         )
     if str(root) not in sys.path:
         sys.path.insert(0, str(root))

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from hamlearn.errors import DataError, DownloadError
-from hamlearn.experiments.data import OFFICIAL, Remote, cache_folder, datasets, download, load, official
+from hamlearn.experiments.data import cache as module
+from hamlearn.experiments.data import cache_folder, download, load, official
 from hamlearn.experiments.data.cache import ARCHIVE, IMAGES, LABELS, REVIEWS, VECTORS
 from tests.experiments.data import made
 from tests.experiments.data.real import DATA, needs_mnist
@@ -40,23 +41,18 @@ def server(tmp_path):
 
 
 @pytest.fixture
-def files(server, tmp_path):
+def files(server, tmp_path, monkeypatch):
     """Small files of our own in the form of the official ones, on the server; the first address has nothing."""
     u, labels = made.images()
     contents = {IMAGES: u, LABELS: labels, REVIEWS: made.tar(), ARCHIVE: made.zipped()}
     root = f"http://127.0.0.1:{server.server_address[1]}"
-    found = {VECTORS: Remote(f"sha256:{hashlib.sha256(made.vectors()).hexdigest()}")}
     for path, content in contents.items():
         target = tmp_path / "place" / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(content)
-        checksum = f"sha256:{hashlib.sha256(content).hexdigest()}"
-        found[path] = Remote(checksum, (f"{root}/nowhere/{path}", f"{root}/{path}"))
-    return found
-
-
-def checksums(files):
-    return {path: remote.checksum for path, remote in files.items()}
+        monkeypatch.setitem(module.ADDRESSES, path, (f"{root}/nowhere/{path}", f"{root}/{path}"))
+    for path, content in {**contents, VECTORS: made.vectors()}.items():
+        monkeypatch.setitem(module.CHECKSUMS, path, f"sha256:{hashlib.sha256(content).hexdigest()}")
 
 
 def left(cache):
@@ -64,43 +60,43 @@ def left(cache):
 
 
 def test_mnist_is_fetched_once_from_the_first_address_that_has_it(server, files, tmp_path):
-    cache = download("MNIST", tmp_path / "cache", files)
+    cache = download("MNIST", tmp_path / "cache")
     assert left(cache) == [IMAGES, LABELS]
-    assert official.mnist(cache, checksums(files)).labels == [n % 10 for n in range(100)]
+    assert official.mnist(cache).labels == [n % 10 for n in range(100)]
     assert server.asked == [f"/nowhere/{IMAGES}", f"/{IMAGES}", f"/nowhere/{LABELS}", f"/{LABELS}"]
     server.asked.clear()
-    download("MNIST", tmp_path / "cache", files)
+    download("MNIST", tmp_path / "cache")
     assert server.asked == []
 
 
 def test_imdb_keeps_the_one_file_of_the_vectors_that_is_used(server, files, tmp_path):
-    cache = download("IMDb", tmp_path / "cache", files)
+    cache = download("IMDb", tmp_path / "cache")
     assert left(cache) == [VECTORS, REVIEWS]
-    raw = official.imdb(cache, checksums(files))
+    raw = official.imdb(cache)
     assert raw.labels == [0, 1] * 50
     # "good film" and "bad film": words 0, 2 and 1, 2; the number is unknown.
     assert raw.values[1][:, 0].tolist() == [0.5, 2.5]
     assert raw.values[2][:, 0].tolist() == [1.5, 2.5]
     server.asked.clear()
-    download("IMDb", cache, files)
+    download("IMDb", cache)
     assert server.asked == []
 
 
 def test_what_was_damaged_in_the_cache_is_fetched_again(server, files, tmp_path):
-    cache = download("IMDb", tmp_path / "cache", files)
+    cache = download("IMDb", tmp_path / "cache")
     for path in (VECTORS, REVIEWS):
         (cache / path).write_bytes((cache / path).read_bytes()[:-9])
     with pytest.raises(DataError, match=r"aclImdb_v1.tar.gz does not have the checksum sha256:"):
-        official.imdb(cache, checksums(files))
-    download("IMDb", cache, files)
-    assert official.imdb(cache, checksums(files)).labels == [0, 1] * 50
+        official.imdb(cache)
+    download("IMDb", cache)
+    assert official.imdb(cache).labels == [0, 1] * 50
 
 
 def test_a_file_with_a_wrong_checksum_is_an_error_and_leaves_nothing(files, tmp_path):
     (tmp_path / "place" / IMAGES).write_bytes(b"another file")
     with pytest.raises(DownloadError) as caught:
-        download("MNIST", tmp_path / "cache", files)
-    for part in ("404", files[IMAGES].urls[1], files[IMAGES].checksum.partition(":")[2], "'embedded'"):
+        download("MNIST", tmp_path / "cache")
+    for part in ("404", module.ADDRESSES[IMAGES][1], module.CHECKSUMS[IMAGES].partition(":")[2], "'embedded'"):
         assert part in str(caught.value)
     assert left(tmp_path / "cache") == []
 
@@ -108,13 +104,12 @@ def test_a_file_with_a_wrong_checksum_is_an_error_and_leaves_nothing(files, tmp_
 def test_a_cache_that_cannot_be_made_is_named(files, tmp_path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(DataError, match=r"taken cannot be written \(.*HAMLEARN_CACHE"):
-        download("MNIST", tmp_path / "taken", files)
+        download("MNIST", tmp_path / "taken")
 
 
 def test_without_network_the_error_says_where_to_save_the_file(monkeypatch, tmp_path):
     monkeypatch.setenv("HAMLEARN_CACHE", str(tmp_path))
-    nowhere = {path: Remote(remote.checksum, ("http://127.0.0.1:9/x",)) for path, remote in OFFICIAL.items()}
-    monkeypatch.setattr(datasets, "download", lambda name, cache: download(name, cache, nowhere))
+    monkeypatch.setitem(module.ADDRESSES, IMAGES, ("http://127.0.0.1:9/x",))
     with pytest.raises(DownloadError, match=rf"save it as {tmp_path}/{IMAGES}; or take the source 'embedded'"):
         load("MNIST", "official")
 
@@ -128,9 +123,9 @@ def test_the_cache_is_where_the_variable_says_or_the_users_own(monkeypatch, tmp_
 
 
 def test_the_official_addresses_end_as_the_paths_in_the_cache():
-    for path, remote in OFFICIAL.items():
-        assert {url.rsplit("/", 1)[1] for url in remote.urls} <= {Path(path).name}
-        assert all(url.startswith("https://") for url in remote.urls)
+    for path, urls in module.ADDRESSES.items():
+        assert {url.rsplit("/", 1)[1] for url in urls} == {Path(path).name}
+        assert all(url.startswith("https://") for url in urls)
 
 
 @needs_mnist

@@ -9,8 +9,8 @@ from torch import nn
 
 from hamlearn.errors import ConfigError, DataError
 from hamlearn.experiments.data import Name, load
+from hamlearn.experiments.data.cache import CHECKSUMS
 from hamlearn.experiments.data.corpus import reviews, word_vectors
-from hamlearn.experiments.data.official import CHECKSUMS
 from hamlearn.experiments.data.readers import read_csv, tokens
 from tests.experiments.data.real import DATA, needs_imdb, needs_mnist
 

@@ -6,9 +6,13 @@ where they praise: a network has to weigh the words, and cannot go by one of the
 
 from __future__ import annotations
 
+import itertools
 import string
+import tomllib
 from functools import cache
+from importlib import resources
 from random import Random
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,64 +28,36 @@ _CONTRARY = 0.25
 _LEAN = 0.4
 """How far a word of praise or blame is moved along the common direction."""
 
-_WORDS = {
-    "praise": "good great splendid wonderful superb brilliant charming delightful moving funny fresh gripping "
-    "clever warm beautiful memorable touching thrilling graceful witty sincere lovely perfect stunning",
-    "blame": "bad dreadful terrible dull boring weak stupid flat tedious clumsy silly lifeless tiresome "
-    "predictable shallow horrid messy bland pointless crude painful lazy stale hopeless",
-    "loved": "loved enjoyed admired adored liked recommend",
-    "hated": "hated regretted disliked endured loathed avoided",
-    "thing": "film movie story plot script acting cast ending dialogue music pacing direction camera humour",
-    "who": "director lead singer writer hero villain sister detective teacher stranger",
-    "very": "very really truly quite rather so",
-    "place": "castle village harbour desert city school hotel station garden",
-    "day": "monday friday sunday tuesday holiday",
-    "number": "two three four ten twenty ninety",
-}
-# {praise} and {loved} become {blame} and {hated} where the opinion is a bad one.
-_OPINIONS = (
-    "the {thing} is {very} {praise} .",
-    "i {loved} the {thing} and the {thing} .",
-    "what a {praise} {thing} !",
-    "the {who} is {praise} and the {thing} {very} {praise} .",
-    "it has a {praise} {thing} , with a {praise} {who} .",
+_GRAMMAR: dict[str, dict[str, Any]] = tomllib.loads(
+    resources.files(__package__).joinpath("corpus.toml").read_text("utf-8")
 )
-_TELLING = (
-    "the {who} comes to the {place} with a {who} .",
-    "we saw it on a {day} with {number} friends .",
-    "it was made in a {place} in {number} weeks .",
-    "the {who} and the {who} meet at the {place} .",
-    "it runs for {number} minutes .",
-    "then the {who} leaves the {place} , and the {thing} goes on .",
-)
-_CLOSINGS = (
-    "all in all , a {praise} {thing} .",
-    "{very} {praise} from start to end .",
-    "{praise} , and i {loved} it .",
-)
+_WORDS = {slot: words.split() for slot, words in _GRAMMAR["words"].items()}
+_SENTENCES = _GRAMMAR["sentences"]
 
 
 def _sentence(template: str, positive: bool, random: Random) -> list[str]:
     if not positive:
         template = template.replace("{praise}", "{blame}").replace("{loved}", "{hated}")
     filled = "".join(
-        text + (random.choice(_WORDS[slot].split()) if slot else "")
+        text + (random.choice(_WORDS[slot]) if slot else "")
         for text, slot, _, _ in string.Formatter().parse(template)
     )
     return filled.split()
 
 
 def _review(positive: bool, random: Random) -> list[str]:
-    closing = _sentence(random.choice(_CLOSINGS), positive, random)
+    closing = _sentence(random.choice(_SENTENCES["closings"]), positive, random)
     if random.random() < 0.3:
-        closing += _sentence(random.choice(_TELLING), positive, random)
+        closing += _sentence(random.choice(_SENTENCES["telling"]), positive, random)
     wanted = random.randint(_SHORTEST, _LONGEST) - len(closing)
     words: list[str] = []
     while True:
         if random.random() < 0.5:
-            more = _sentence(random.choice(_TELLING), positive, random)
+            more = _sentence(random.choice(_SENTENCES["telling"]), positive, random)
         else:
-            more = _sentence(random.choice(_OPINIONS), positive ^ (random.random() < _CONTRARY), random)
+            more = _sentence(
+                random.choice(_SENTENCES["opinions"]), positive ^ (random.random() < _CONTRARY), random
+            )
         if len(words) + len(more) > wanted and len(words) + len(closing) >= _SHORTEST:
             return words + closing
         words += more
@@ -113,10 +89,10 @@ def word_vectors() -> dict[str, Tensor]:
     """
     random = Random(_SEED)
     direction = torch.tensor([random.choice((-_LEAN, _LEAN)) for _ in range(SIZE)], dtype=torch.float64)
-    lean = {word: 1 for key in ("praise", "loved") for word in _WORDS[key].split()}
-    lean |= {word: -1 for key in ("blame", "hated") for word in _WORDS[key].split()}
-    templates = " ".join((*_OPINIONS, *_TELLING, *_CLOSINGS)).split()
-    known = {word for word in templates if "{" not in word} | set(" ".join(_WORDS.values()).split())
+    lean = {word: 1 for key in ("praise", "loved") for word in _WORDS[key]}
+    lean |= {word: -1 for key in ("blame", "hated") for word in _WORDS[key]}
+    templates = " ".join(itertools.chain(*_SENTENCES.values())).split()
+    known = {word for word in templates if "{" not in word} | set(itertools.chain(*_WORDS.values()))
     return {
         word: torch.tensor([random.uniform(-1, 1) for _ in range(SIZE)], dtype=torch.float64)
         + lean.get(word, 0) * direction

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from itertools import product
-from typing import Any, Literal
+from typing import Literal
 
-from hamlearn._base import machine
 from hamlearn.errors import ConfigError
-from hamlearn.experiments.data import Dataset
 from hamlearn.experiments.models import EPOCHS, MODELS
 from hamlearn.experiments.scenarios import SCENARIOS, Scenario
 
@@ -80,13 +76,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Job:
-    """A model trained in one way, and everything that the outcome depends on.
+    """A model trained in one way.
 
     Attributes:
         how: `"SGD"`, or how Hamiltonian Learning takes the model.
         length: Only so many words of each review; `None` for all.
-        fingerprint: Of the data.
-        source: Where the data come from; the outcome depends on `fingerprint` alone.
+        source: Where the data come from.
     """
 
     model: str
@@ -96,7 +91,6 @@ class Job:
     epochs: int
     seed: int
     length: int | None
-    fingerprint: str
     source: str
 
     @property
@@ -109,44 +103,17 @@ class Job:
         """Its place in the tables."""
         return self.model, self.scenario.name, self.how, self.dtype
 
-    @property
-    def name(self) -> str:
-        """A file name that no other job has, with a digest of all that the outcome depends on."""
-        identity = {**asdict(self), **environment(), "source": ""}
-        digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
-        return "_".join((*self.cell, digest)).replace("/", "+")
 
-
-def environment() -> dict[str, Any]:
-    """What else bits depend on: versions, and the kind of processor."""
-    known = machine.versions()
-    return {"hamlearn": known["hamlearn"], "torch": known["torch"], "machine": machine.kind()}
-
-
-def plan(settings: Settings, data: Mapping[tuple[str, str], Dataset]) -> Iterator[Job]:
-    """Every training run in the order of the tables, SGD before what is compared with it.
-
-    Args:
-        settings: What to reproduce.
-        data: Data sets by name and dtype.
-    """
+def plan(settings: Settings) -> Iterator[Job]:
+    """Every training run in the order of the tables, SGD before what is compared with it."""
     models = [model for model in MODELS.values() if model.name in settings.models]
     scenarios = [SCENARIOS[name] for name in SCENARIOS if name in settings.scenarios]
     for dtype, model, scenario in product(settings.dtypes, models, scenarios):
         second = settings.is_second(dtype)
         length = WORDS if second and model.data == "IMDb" else None
+        epochs = settings.epochs_of(model.data)
         for how in ("SGD", *(how for how in model.implementations if how != "output" or not second)):
-            yield Job(
-                model.name,
-                scenario,
-                how,
-                dtype,
-                settings.epochs_of(model.data),
-                settings.seed,
-                length,
-                data[model.data, dtype].fingerprint,
-                settings.source,
-            )
+            yield Job(model.name, scenario, how, dtype, epochs, settings.seed, length, settings.source)
 
 
 def _require_known(argument: str, names: tuple[str, ...], known: Iterable[str]) -> None:

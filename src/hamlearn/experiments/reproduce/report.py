@@ -9,9 +9,10 @@ from pathlib import Path
 from rich import box
 from rich.table import Table
 
+from hamlearn._base import machine
 from hamlearn.experiments.data import Dataset
 from hamlearn.experiments.models import EPOCHS
-from hamlearn.experiments.reproduce.plan import WORDS, Settings, environment
+from hamlearn.experiments.reproduce.plan import WORDS, Settings
 from hamlearn.experiments.reproduce.results import ROUND_OFF, Row
 from hamlearn.experiments.scenarios import SCENARIOS
 from hamlearn.record.page import framed
@@ -107,6 +108,7 @@ def write_page(
     from jinja2 import Environment, PackageLoader
 
     templates = Environment(loader=PackageLoader(__package__, "."), autoescape=True, trim_blocks=True)
+    known = machine.versions()
     by_dtype = {dtype: [row for row in rows if row.job.dtype == dtype] for dtype in settings.dtypes}
     body = templates.get_template("report.html.j2").render(
         head=HEAD,
@@ -120,7 +122,8 @@ def write_page(
         data=data,
         scenarios=[SCENARIOS[name] for name in SCENARIOS if name in settings.scenarios],
         seed=settings.seed,
-        environment=environment(),
+        versions={name: known[name] for name in ("hamlearn", "torch")},
+        machine=machine.kind(),
     )
     style = templates.get_template("report.css").render(reduced=settings.reduced)
     path.write_text(framed("Hamiltonian Learning against SGD", conditions(settings), body, style), "utf-8")

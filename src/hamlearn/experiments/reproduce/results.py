@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hamlearn.experiments.comparison import Difference, Run
 from hamlearn.experiments.reproduce.plan import Job
-from hamlearn.experiments.reproduce.train import Store
 from hamlearn.record._whole import write_text
 
 ROUND_OFF = {"float32": 1e-5, "float64": 1e-10}
@@ -68,23 +67,18 @@ def _fell(losses: list[float]) -> bool:
     return losses[-1] < losses[0]
 
 
-def rows(jobs: Iterable[Job], store: Store, classes: dict[str, int]) -> Iterator[Row]:
-    """A row for every job but SGD's own, in the order of `jobs`, in which SGD comes first.
+def rows(runs: Mapping[Job, Run], classes: Mapping[str, int]) -> Iterator[Row]:
+    """A row for every job but SGD's own, in the order of the jobs.
 
     Args:
-        jobs: Finished ones.
-        store: Where their runs are.
+        runs: Of all jobs.
         classes: Number of classes of each data set.
     """
-    sgd: Run | None = None
-    for job in jobs:
-        run = store.read(job)
-        if job.how == "SGD":
-            sgd = run
-            continue
-        assert sgd is not None
-        curves = (*sgd.epoch_means(job.epochs), *run.epoch_means(job.epochs))
-        yield Row(job, Difference.between(run, sgd), *curves, 1 / classes[job.data])
+    for job, run in runs.items():
+        if job.how != "SGD":
+            sgd = runs[replace(job, how="SGD")]
+            curves = (*sgd.epoch_means(job.epochs), *run.epoch_means(job.epochs))
+            yield Row(job, Difference.between(run, sgd), *curves, 1 / classes[job.data])
 
 
 def write_table(path: Path, rows: Iterable[Row]) -> None:
@@ -100,11 +94,11 @@ def write_table(path: Path, rows: Iterable[Row]) -> None:
     _write(path, lines)
 
 
-def write_curves(path: Path, jobs: Iterable[Job], store: Store) -> None:
+def write_curves(path: Path, runs: Mapping[Job, Run]) -> None:
     """Mean loss and accuracy of each epoch of each run: what the figures show."""
     lines: list[Sequence[Any]] = [[*_CELL, "epoch", "loss", "accuracy"]]
-    for job in jobs:
-        means = zip(*store.read(job).epoch_means(job.epochs), strict=True)
+    for job, run in runs.items():
+        means = zip(*run.epoch_means(job.epochs), strict=True)
         lines += [[*job.cell, epoch, *pair] for epoch, pair in enumerate(means, start=1)]
     _write(path, lines)
 
