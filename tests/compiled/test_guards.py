@@ -295,3 +295,50 @@ def test_scans_are_audited(monkeypatch):
     setting["gain"] = 2.0
     with pytest.raises(hl.errors.AuditError, match="another carry"):
         [scan() for _ in range(4)]
+
+
+class LastOfSequence(nn.Module):
+    """A whole-sequence LSTM in a module."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm, self.out = nn.LSTM(2, 3), nn.Linear(3, 1)
+
+    def forward(self, u):
+        return self.out(self.lstm(u[None])[0][-1])
+
+
+@pytest.mark.parametrize("learn", ["run", "scan"])
+def test_an_lstm_of_whole_sequences_in_float32_is_compiled(learn):
+    stream, finals = samples(9, dtype=torch.float32), []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        learner = learner_of(LastOfSequence())
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            if learn == "scan" and engine == "compiled":
+                learner.scan(torch.stack([s.u for s in stream]), torch.stack([s.target for s in stream]))
+            else:
+                ran(learner, stream, engine)
+        finals.append(weights(learner))
+    torch.testing.assert_close(*finals, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("learn", ["run", "scan"])
+def test_under_autocast_a_learner_falls_back_and_learns_as_the_eager_one(learn):
+    stream, finals = samples(9, dtype=torch.float32), []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        learner = learner_of(nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            if engine == "eager":
+                ran(learner, stream, engine)
+            elif learn == "scan":
+                u, target = (torch.stack([getattr(s, name) for s in stream]) for name in ("u", "target"))
+                with pytest.warns(RuntimeWarning, match="bfloat16"):
+                    learner.scan(u, target)
+            else:
+                with pytest.warns(RuntimeWarning, match="bfloat16"):
+                    ran(learner, stream, engine)
+        finals.append(weights(learner))
+    assert torch.equal(*finals)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hamlearn.loops import Loop, Program, UnsupportedError, cached, library, shelf, translate
+from hamlearn.loops import Loop, Program, UnsupportedError, build_cache, cached, library, translate
 from hamlearn.loops.recording import pure_graph
 
 SCRIPT = """
@@ -103,7 +103,7 @@ def test_the_folder_follows_the_variables(
     chosen: str, xdg: str, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", "/home")
-    assert shelf._place(chosen, xdg) == Path(place)
+    assert build_cache._place(chosen, xdg) == Path(place)
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o1777])
@@ -124,6 +124,58 @@ def test_a_folder_that_another_user_made_first_is_not_used(folder: Path, monkeyp
     with pytest.warns(RuntimeWarning, match=f"belongs to another user, {owner}"):
         path = library._path("key")
     assert path.parent != folder
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o757])
+def test_a_folder_below_one_that_others_can_write_to_is_not_used(
+    tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open" / "mine").mkdir(parents=True)
+    (tmp_path / "open").chmod(mode)
+    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "open" / "mine"))
+    with pytest.warns(RuntimeWarning, match=rf"open can be written to by other users \(mode {mode:o}\)"):
+        path = build_cache.folder()
+    assert tmp_path not in path.parents
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_folder_below_a_sticky_one_or_one_of_the_users_own_group_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sticky" / "grouped").mkdir(parents=True)
+    (tmp_path / "sticky").chmod(0o1777)
+    (tmp_path / "sticky" / "grouped").chmod(0o775)
+    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "sticky" / "grouped"))
+    monkeypatch.setattr(build_cache, "_is_private_group", lambda group: True)
+    assert build_cache.folder() == tmp_path / "sticky" / "grouped" / "loops"
+    monkeypatch.setattr(build_cache, "_is_private_group", lambda group: False)
+    with pytest.warns(RuntimeWarning, match="grouped can be written to"):
+        build_cache.folder()
+
+
+def test_a_link_into_a_folder_of_others_is_followed_before_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open" / "theirs").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "open" / "theirs")
+    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "link"))
+    with pytest.warns(RuntimeWarning, match="open can be written to"):
+        build_cache.folder()
+
+
+def test_without_a_home_directory_loops_are_compiled_into_a_private_folder(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv(build_cache.VARIABLE, raising=False)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", homeless)
+    with pytest.warns(RuntimeWarning, match="this user has no home directory"):
+        path = build_cache.folder()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
 def swapped(kept: Path, other: Path) -> None:
@@ -172,7 +224,7 @@ def test_a_library_that_was_changed_is_compiled_again_and_never_loaded(
     monkeypatch.setattr(ctypes, "CDLL", lambda path: loaded.append(Path(path).read_bytes()) or load(path))
     torch.testing.assert_close(run(Loop(program)), torch.full((400,), 1.5625).tanh())
     assert loaded == [whole]
-    assert shelf.intact(kept, library._key(program.source))
+    assert build_cache.intact(kept, library._key(program.source))
 
 
 def test_a_compiler_that_refuses_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from hamlearn.loops import blas, shelf
+from hamlearn.loops import blas, build_cache
 from hamlearn.loops.program import Program
 from hamlearn.loops.values import C_TYPES, UnsupportedError
 
@@ -113,7 +113,7 @@ def _load(source: str) -> ctypes.CDLL:
     key = _key(source)
     path = _path(key)
     if path.exists():
-        if shelf.intact(path, key):
+        if build_cache.intact(path, key):
             try:
                 return ctypes.CDLL(str(path))
             except OSError:
@@ -131,10 +131,10 @@ def _compile(source: str, path: Path, key: str) -> None:
             done = _call_compiler(source, library, *_flags(), *_vector_math())
             if done.returncode:
                 raise UnsupportedError(f"{compiler()} failed: {done.stderr.strip()[:500]}")
-            shelf.store(library, path, key)
+            build_cache.store(library, path, key)
     except OSError as error:
         raise UnsupportedError(
-            f"there is no place for compiled loops ({error}): set {shelf.VARIABLE} to a folder with room"
+            f"there is no place for compiled loops ({error}): set {build_cache.VARIABLE} to a folder with room"
         ) from error
 
 
@@ -197,4 +197,4 @@ def _key(source: str) -> str:
 
 
 def _path(key: str) -> Path:
-    return shelf.folder() / f"{key[:32]}.so"
+    return build_cache.folder() / f"{key[:32]}.so"

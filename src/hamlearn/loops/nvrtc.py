@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hamlearn.loops import shelf
+from hamlearn.loops import build_cache
 from hamlearn.loops.prelude import CUDA_HEAD
 from hamlearn.loops.values import UnsupportedError
 
@@ -34,7 +34,7 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
     key = _key(source, capability)
     path = _path(key)
     if path.exists():
-        if shelf.intact(path, key):
+        if build_cache.intact(path, key):
             return path.read_bytes()
         logger.warning("%s is not what was compiled from its source: compiling it again", path)
     else:
@@ -44,10 +44,10 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder, "kernel.cubin")
             made.write_bytes(code)
-            shelf.store(made, path, key)
+            build_cache.store(made, path, key)
     except OSError as error:
         raise UnsupportedError(
-            f"there is no place for compiled loops ({error}): set {shelf.VARIABLE} to a folder with room"
+            f"there is no place for compiled loops ({error}): set {build_cache.VARIABLE} to a folder with room"
         ) from error
     return code
 
@@ -121,4 +121,4 @@ def _key(source: str, capability: tuple[int, int]) -> str:
 
 
 def _path(key: str) -> Path:
-    return shelf.folder() / f"{key[:32]}.cubin"
+    return build_cache.folder() / f"{key[:32]}.cubin"
