@@ -19,7 +19,6 @@ from hamlearn.errors import HamlearnError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams import Stream
 from hamlearn.streams.reader import Reader
-from tests.streams.reading import flat
 
 MOST = 90
 """Samples that a stack gives at most."""
@@ -168,7 +167,6 @@ def check(seed: int) -> int:
     if stream.replayable:
         require(read(iter(stream)), whole, 0, "a second pass")
     require(read(in_blocks(make(), draw)), whole, 0, "in blocks")
-    require((flat(make(), 13), None) if whole[1] is None else whole, whole, 0, "in blocks of 13")
     for place in {0, draw.randint(0, count), draw.randint(0, count), count}:
         first, later = make(), make()
         assert len(read(event for _, event in zip(range(place), first, strict=False))[0]) == place

@@ -10,10 +10,12 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import CheckpointError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams import Stream, signals
+from hamlearn.streams.blocks import Block
 
 LOOK = 600
 """Samples looked at: more than two blocks of a signal."""
@@ -148,6 +150,10 @@ def shifted(self):
             r"u of sample 0 is torch.float32\[1\], but the spec says float32\[2\]",
         ),
         (
+            {"_block": lambda self, n: Block(2, [torch.zeros(2, 1)], None, [], None)},
+            "read in blocks of 1, it gives other",
+        ),
+        (
             {
                 "_samples": lambda self: iter([Sample(torch.zeros(1))]),
                 "spec": property(lambda self: streams.Spec(None, None, math.inf)),
@@ -159,6 +165,50 @@ def shifted(self):
 def test_a_broken_promise_is_found(change, message):
     with pytest.raises(StreamError, match=message):
         streams.check(lambda: broken(change), 50)
+
+
+class Bare:
+    """A source that knows nothing of this library but its samples."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        # Not a generator: a pass begins at once.
+        self.at, start = 0, self.at if self.loaded else 0
+        self.loaded = False
+        return self.rest(start)
+
+    loaded = False
+
+    def rest(self, start):
+        for k in range(start, 30):
+            self.at = k + 1
+            yield Sample(torch.tensor([float(k)]), torch.tensor([1.0]))
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at, self.loaded = state["at"], True
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_a_source_of_ones_own_is_resumed_wherever_it_comes_from(engine, tmp_path):
+    streams.check(Bare)
+
+    def learner():
+        torch.manual_seed(0)
+        return hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), torch.nn.functional.mse_loss)
+
+    one, other = learner(), learner()
+    for count, _ in enumerate(one.run(Bare(), engine=engine, chunk=8), start=1):
+        if count == 13:
+            break
+    one.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    rest = [report.sample.u.item() for report in other.run(Bare(), engine=engine, resume=True)]
+    assert rest == list(range(13, 30))
 
 
 def test_a_pass_that_was_overtaken_raises(make):

@@ -386,7 +386,7 @@ def test_a_feed_that_cannot_be_is_refused(tmp_path):
     ):
         with pytest.raises(ConfigError, match=message):
             streams.live([], **settings)
-    with pytest.raises(ConfigError, match="'localhost:80' is no address"):
+    with pytest.raises(ConfigError, match="source='localhost:80' must be an address"):
         streams.live("localhost:80")
     with pytest.raises(ConfigError, match="names no host and port"):
         next(iter(streams.live("tcp://localhost")))

@@ -1,16 +1,14 @@
 """What makes a stream ready passes whole blocks on, with the bits of single rows."""
 
-import json
 import logging
 import math
-import random
 from dataclasses import replace
 
 import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from hamlearn import Hyper, Label, Learner, Network, Sample, streams
+from hamlearn import Hyper, Learner, Network, Sample, streams
 from hamlearn.errors import SampleError
 from hamlearn.streams.moments import Standard
 from tests.streams.reading import blocks_of
@@ -119,59 +117,6 @@ def test_an_input_that_would_spoil_all_means_is_refused_after_the_good_ones():
         list(streams.standardize([[1.0], [1.0, 2.0]]))
 
 
-def lagged(seed, relative):
-    draw = random.Random(seed)
-    samples = [
-        Sample(
-            torch.tensor([draw.random()]),
-            torch.tensor([draw.gauss(0, 1), 0.1 * k]) if draw.random() < 0.7 else None,
-        )
-        for k in range(60)
-    ]
-    # Somebody has to know how many numbers a target has.
-    samples[seed].target = torch.tensor([0.5, 0.25])
-    return streams.autoregress(samples if seed == 0 else samples[seed:], 3, relative)
-
-
-@pytest.mark.parametrize("relative", [False, True])
-@pytest.mark.parametrize("seed", range(3))
-def test_past_targets_of_blocks_are_those_of_single_rows(seed, relative):
-    whole = list(lagged(seed, relative))
-    past = []
-    for k, (sample, plain) in enumerate(zip(whole, lagged(seed, relative).inner, strict=True)):
-        newest = past[0] if past else [0.0, 0.0]
-        base = newest if relative else [0.0, 0.0]
-        entries = [[a - b for a, b in zip(values, base, strict=True)] for values in past[:3]]
-        entries += [[0.0, 0.0]] * (3 - len(entries))
-        expected = torch.tensor([*plain.u.tolist(), *(x for values in entries for x in values)])
-        assert torch.equal(sample.u, expected), k
-        if plain.target is None or (relative and not past):
-            assert sample.target is None
-        else:
-            assert torch.equal(sample.target, plain.target - torch.tensor(base))
-        if plain.target is not None or past:
-            past.insert(0, list(newest) if plain.target is None else plain.target.tolist())
-    for size in (1, 2, 7, 60):
-        stream = lagged(seed, relative)
-        assert same(flat(blocks_of(stream, size)), whole)
-        single = lagged(seed, relative)
-        list(single)
-        assert stream.state_dict() == single.state_dict()
-
-
-def test_cut_and_clipped_blocks_are_those_of_single_rows():
-    samples = [Sample(torch.tensor([float(k)]), tau=0.5 * (k % 4) or None) for k in range(30)]
-    for make in (
-        lambda: streams.take(streams.clip_tau(samples, 1.0), 17),
-        lambda: streams.clip_tau(streams.take(samples, 17), 1.0),
-    ):
-        stream = make()
-        assert same(flat(blocks_of(stream, 5)), list(make()))
-        single = make()
-        list(single)
-        assert stream.state_dict() == single.state_dict()
-
-
 def test_a_compiled_learner_learns_from_a_standardised_stream_what_the_eager_one_does():
     generator = torch.Generator().manual_seed(1)
     u = 5 + 3 * torch.randn(300, 3, generator=generator, dtype=torch.float64)
@@ -191,37 +136,11 @@ def test_a_compiled_learner_learns_from_a_standardised_stream_what_the_eager_one
     assert (weights("eager") - weights("compiled")).abs().max() < 1e-12
 
 
-def with_gaps(count=60):
-    """Samples with times, some inputs and targets that are not finite, a target that is missing, a label."""
-    draw = random.Random(1)
-    found = []
-    for k in range(count):
-        u = torch.tensor([draw.random(), math.nan if draw.random() < 0.1 else draw.random()])
-        target = torch.tensor([math.inf if draw.random() < 0.1 else draw.random()])
-        found.append(Sample(u, None if k % 7 == 3 else target, 0.25 * (1 + k % 4)))
-    found[20:30] = [Sample(torch.full((2,), math.nan), tau=1.0) for _ in range(10)]
-    found.insert(40, Label("late", torch.zeros(1)))
-    return found
-
-
 CHANGED = {
     "map": lambda given: streams.map(given, lambda sample: replace(sample, u=3 * sample.u, tau=2 * sample.tau)),
     "finite, skipping": lambda given: streams.finite(given, "skip"),
     "finite, holding": lambda given: streams.finite(given, "hold"),
 }
-
-
-@pytest.mark.parametrize("size", [1, 4, 7, 100])
-@pytest.mark.parametrize("kind", CHANGED)
-def test_blocks_that_are_mapped_or_guarded_have_the_bits_of_single_samples(kind, size):
-    make = CHANGED[kind]
-    one_by_one, in_blocks = make(with_gaps()), make(with_gaps())
-    first, second = list(one_by_one), flat(blocks_of(in_blocks, size))
-    labels = [[k for k, event in enumerate(events) if isinstance(event, Label)] for events in (first, second)]
-    assert labels[0] == labels[1]
-    assert len(labels[0]) == 1
-    assert repr(first) == repr(second)
-    assert json.dumps(one_by_one.state_dict()) == json.dumps(in_blocks.state_dict())
 
 
 def test_an_error_of_a_guard_or_a_mapped_function_comes_after_the_samples_before_it():

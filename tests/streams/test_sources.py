@@ -84,10 +84,10 @@ def test_a_dataset_stream_that_cannot_be_is_refused(arguments, message):
         streams.from_dataset([1.0, 2.0], **arguments)
 
 
-def test_what_is_no_dataset_is_refused():
+def test_a_dataset_without_items_raises():
     with pytest.raises(ConfigError, match="no items"):
         streams.from_dataset([])
-    with pytest.raises(ConfigError, match="no dataset"):
+    with pytest.raises(ConfigError, match="dataset must have __getitem__"):
         streams.from_dataset(3)
     with pytest.raises(ConfigError, match="shuffle buffer"):
         streams.from_dataset(itertools_dataset(3), shuffle=True)

@@ -121,7 +121,7 @@ class Stream(ABC):
         """A prediction in the unit of the data, by what is known of the targets now.
 
         Only `standardize(stream, scale_target=True)`, and streams around it, change anything. The prediction for a
-        sample of the stream is brought back by `sample.scale.unscale`, which knows the scale that the sample had.
+        sample of the stream is brought back by `sample.scale.unscale`, by the scale of that sample.
         """
         return y
 
@@ -233,10 +233,10 @@ class Stream(ABC):
         """Say that a checkpoint with this state, which `state_dict` gave, is on disk: a broker may forget it."""
 
     def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
-        """The state after `taken` samples of the block that began at the state `mark`, as far as it can be told.
+        """The state after `taken` samples of the block that began at the state `mark`, as far as it is known.
 
-        A replayable stream answers `mark`: whoever resumes it passes over the samples that were taken. A live feed
-        does not give them again, and answers the place after them.
+        A replayable stream returns `mark`: when it is resumed, the samples that were taken are passed over. A live
+        feed does not give them again, and returns the place after them.
         """
         return mark
 

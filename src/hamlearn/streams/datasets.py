@@ -60,12 +60,10 @@ def from_dataset(
                 "Lower batch_size, or keep the last batch."
             )
     elif not isinstance(dataset, Iterable):
-        raise ConfigError(
-            f"{type(dataset).__name__} is no dataset: it has neither __getitem__ and __len__ nor __iter__."
-        )
+        raise ConfigError(f"dataset must have __getitem__ and __len__, or __iter__, got {type(dataset).__name__}.")
     elif shuffle is True:
         raise ConfigError(
-            "shuffle=True needs to know all items, and an iterable dataset tells them one by one. "
+            "shuffle=True needs to know all items, and an iterable dataset gives them one by one. "
             "Give the size of a shuffle buffer instead, for example shuffle=1000."
         )
     return DatasetStream(dataset, batch_size, shuffle, epochs, seed, drop_last)
@@ -100,7 +98,7 @@ class DatasetStream(Stream):
     def spec(self) -> Spec:
         """As the first batch looks; for an iterable dataset, unknown before the first sample."""
         if self._seen is None and self._map_style:
-            # Random transforms must not notice that somebody has looked.
+            # To look must not draw random numbers that a transform would draw later.
             with torch.random.fork_rng(devices=[]):
                 self._seen = self._sample([self._dataset[0]] * (self._batch_size or 1))
         if self._seen is None:
@@ -139,7 +137,7 @@ class DatasetStream(Stream):
                 raise StreamError(
                     f"the iterable dataset gave nothing in epoch {self._epoch}. An iterator can be gone "
                     "through "
-                    "once only: give a dataset whose __iter__ starts anew, or epochs=1."
+                    "once only: give a dataset whose __iter__ begins again, or epochs=1."
                 )
             self._epoch, self._n = self._epoch + 1, 0
 

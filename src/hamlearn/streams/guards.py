@@ -29,7 +29,7 @@ def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "ra
             time stays true; `"hold"` the last good value of each entry (samples before there is one are
             skipped).
 
-    `skipped` counts what was left out, `filled` the samples that were mended.
+    `skipped` counts what was left out, `filled` the samples that were completed.
 
     Example:
         >>> guarded = finite([[1.0], [float("nan")], [3.0]], policy="hold")
@@ -42,7 +42,7 @@ def finite(stream: Iterable[Any], policy: Literal["raise", "skip", "hold"] = "ra
 
 
 def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
-    """No time step longer than `longest`: after a gap in a feed, the time that nobody saw is not integrated.
+    """Time steps of at most `longest`: the rest of a gap in a feed is not integrated.
 
     Euler's rule forgets by the factor 1 − τη, which overshoots where τη is above 1, and moves the weights in
     proportion to τ: one long gap can undo much.
@@ -56,7 +56,7 @@ def clip_tau(stream: Iterable[Any], longest: float) -> Stream:
         [0.5, 1.0]
     """
     if not longest > 0:
-        raise ConfigError(f"longest={longest} is no time step. Give a positive number.")
+        raise ConfigError(f"longest={longest} must be a positive number.")
     return ClippedTauStream(from_iterable(stream), longest)
 
 
@@ -123,12 +123,12 @@ class FiniteStream(Transform):
         if sample.target is not None and not is_finite(sample.target):
             sample = replace(sample, target=None)
         if not is_finite(sample.u):
-            mended = self._mend(sample)
-            if mended is None:
+            filled = self._fill(sample)
+            if filled is None:
                 self.skipped += 1
                 self._waited += sample.tau or 0.0
                 return None
-            sample = mended
+            sample = filled
         if self._policy == "hold":
             # A copy: the source may use its memory again.
             self._last = trees.copied(sample.u)
@@ -136,22 +136,22 @@ class FiniteStream(Transform):
             sample, self._waited = replace(sample, tau=sample.tau + self._waited), 0.0
         return sample
 
-    def _mend(self, sample: Sample) -> Sample | None:
+    def _fill(self, sample: Sample) -> Sample | None:
         if self._policy == "raise":
             raise SampleError(
                 f"the input of sample {self._n - 1} is not finite: {sample.u}. "
-                'Mend the source, or use finite(stream, policy="skip") or "hold".'
+                'Correct the source, or use finite(stream, policy="skip") or "hold".'
             )
         if self._policy == "skip" or self._last is None:
             if sample.boundary:
                 raise SampleError(
                     f"the input of sample {self._n - 1} is not finite, and it ends a sequence, so that "
                     "leaving it "
-                    "out would join two sequences. Mend the source."
+                    "out would join two sequences. Correct the source."
                 )
             return None
         if not isinstance(sample.u, torch.Tensor):
-            raise SampleError('policy="hold" mends tensors, not pytrees. Use policy="skip".')
+            raise SampleError('policy="hold" fills tensors, not pytrees. Use policy="skip".')
         self.filled += 1
         return replace(sample, u=torch.where(sample.u.isfinite(), sample.u, self._last))
 

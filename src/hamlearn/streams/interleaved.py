@@ -70,7 +70,7 @@ class InterleavedStream(Stream):
 
     @property
     def spec(self) -> Spec:
-        """As the first stream that knows; the length where all say theirs and all are gone through."""
+        """As the first stream whose shapes are known; the length where all are finite and are read to the end."""
         specs = [stream.spec for stream in self._streams]
         u = next((spec.u for spec in specs if spec.u is not None), None)
         target = next((spec.target for spec in specs if spec.target is not None), None)

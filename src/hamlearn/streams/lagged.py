@@ -107,6 +107,11 @@ class AutoregressiveStream(Transform):
                 "autoregress takes inputs and targets that are vectors, without a batch dimension. "
                 "Shape them in a streams.map before."
             )
+        if self._changes_size(block):
+            raise SampleError(
+                f"autoregress has seen targets of {self._known_size()} entries, and now one of "
+                f"{block.target[0].shape[1]}. Give all targets one size."
+            )
         longer = self._extended(block).sample(0)
         return replace(sample, u=longer.u, target=longer.target)
 
@@ -121,9 +126,9 @@ class AutoregressiveStream(Transform):
 
     def whole(self, block: Block) -> Block | None:
         """A block with the past targets as inputs."""
-        # A size that only a later sample of the block tells is not known to the first one either.
+        # Read one by one, a size that a later sample of the block has is not known at the first one.
         sized = block.has_target(0) or self._known_size() is not None
-        odd = not _of_vectors(block) or (self._relative and block.scale is not None)
+        odd = not _of_vectors(block) or self._changes_size(block) or (self._relative and block.scale is not None)
         return self._extended(block) if sized and not odd else None
 
     def _extended(self, block: Block) -> Block:
@@ -173,6 +178,10 @@ class AutoregressiveStream(Transform):
             return self._entries
         spec = self.inner.spec.target
         return spec.shape[0] if isinstance(spec, TensorSpec) and len(spec.shape) == 1 else None
+
+    def _changes_size(self, block: Block) -> bool:
+        """Whether its targets have another size than those before."""
+        return bool(self._past) and bool(block.target) and block.target[0].shape[1] != self._known_size()
 
     def _size(self, target: Tensor | None) -> int:
         size = self._known_size() if target is None else target.shape[1]

@@ -24,7 +24,7 @@ class LoaderStream(IterableStream):
 
     @property
     def spec(self) -> Spec:
-        """As the first batch looked, but for its size; nobody looks ahead, which would draw one."""
+        """As the first batch looked, but for its size; to look ahead would draw one."""
         if self._seen is None:
             return Spec(None, None, self._length)
         spec = Spec.of(self._seen, self._length)
@@ -33,8 +33,8 @@ class LoaderStream(IterableStream):
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         if not _keeps_order(self._loader):
             raise CheckpointError(
-                f"the DataLoader draws a new order in every pass ({_sampler_of(self._loader)}), so that those "
-                "that were learned cannot be told from the others. Use streams.from_dataset(loader.dataset, "
+                f"the DataLoader draws a new order in every pass ({_sampler_of(self._loader)}), so that "
+                "learned samples cannot be passed over. Use streams.from_dataset(loader.dataset, "
                 "batch_size, shuffle=True, seed=0), which resumes; or draw the order yourself, "
                 "streams.from_dataset(torch.utils.data.Subset(dataset, order))."
             )

@@ -165,7 +165,7 @@ class StandardizedStream(Transform):
             return
         mean, spread = self._moments.now()
         step = np.abs(mean) * torch.finfo(dtype).eps
-        # A column that never changes is told of only where whole numbers may be lost.
+        # A column that never changes is reported only where whole numbers may be lost.
         blurred = np.where(spread > 0, step * STEPS > spread, step > 0.5)
         if blurred.any():
             entry = int(blurred.argmax())

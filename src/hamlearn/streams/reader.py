@@ -132,7 +132,7 @@ class Reader:
         self._due: tuple[Any, Progress | None] = None, None
 
     def __getstate__(self) -> dict[str, Any]:
-        # An iterator cannot be copied: a copy knows the place, and takes it up when it is told to resume.
+        # An iterator cannot be copied: a copy has the place, and resumes there.
         return {"progress": self.progress._replace(loaded=self.state_dict())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

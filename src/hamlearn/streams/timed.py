@@ -228,7 +228,7 @@ def _stamps(times: Any) -> Sequence[Stamp]:
         try:
             times = since_1970(times)
         except OverflowError:
-            # Which of them is too far away is told when its turn comes.
+            # The one that is too far away raises an error when its turn comes.
             return list(times)
     plain = isinstance(times, torch.Tensor) or (isinstance(times, np.ndarray) and times.dtype.kind != "M")
     return times.tolist() if plain else list(times)

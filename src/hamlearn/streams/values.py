@@ -40,9 +40,9 @@ class Spec:
     """What a stream yields.
 
     Args:
-        u: A `TensorSpec`, or a pytree of them, for the inputs; `None` where nobody can know before
-            the first sample has come.
-        target: The same for the targets; `None` where there are none, or nobody can know.
+        u: A `TensorSpec`, or a pytree of them, for the inputs; `None` as long as they are not
+            known, before the first sample.
+        target: The same for the targets; `None` where there are none, or they are not known.
         length: Number of samples in one pass, `math.inf` for an endless stream, `None` if unknown.
 
     Example:
@@ -83,7 +83,7 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
     Python take torch's default.
 
     Raises:
-        SampleError: Something among them is no number, or of a type that PyTorch does not have.
+        SampleError: Something among them is not a number, or of a type that PyTorch does not have.
     """
     if value is None or isinstance(value, torch.Tensor):
         return value
@@ -146,7 +146,7 @@ def masked_in(array: Any) -> str | None:
         return None
     return (
         f"{np.ma.count_masked(array)} of the {array.size} entries of the array are masked, and a tensor has no "
-        "mask. Fill them, array.filled(0.0), or give the columns by name and say what a missing cell gets, "
+        "mask. Fill them, array.filled(0.0), or give the columns by name and choose what a missing cell gets, "
         'from_any({"x": array[:, 0], ...}, missing="mean").'
     )
 
@@ -183,10 +183,10 @@ def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
 def number_in(text: str) -> float:
     """The number that a text says; `ValueError` where it says none.
 
-    Python also reads underscores, as in its own programs: nobody else writes numbers so.
+    Python also reads underscores, as in its own programs; data files do not have them.
     """
     if "_" in text:
-        raise ValueError(f"{text!r} is no number")
+        raise ValueError(f"{text!r} is not a number")
     return float(text)
 
 

@@ -24,7 +24,7 @@ def of_item(item: Any, place: str, now: float) -> Arrival:
         now: When it came.
 
     Raises:
-        SampleError: It is no sample, and no label.
+        SampleError: It is neither a sample nor a label.
     """
     # By type first: asking whether something is a Mapping takes as long as the rest.
     if type(item) is dict or (type(item) is not Sample and isinstance(item, Mapping)):
@@ -54,10 +54,10 @@ def of_item(item: Any, place: str, now: float) -> Arrival:
 
 
 def of_message(item: Mapping[str, Any], place: str, now: float) -> Arrival:
-    """A message that nobody else holds.
+    """A message, whose memory is not used again.
 
     Raises:
-        SampleError: It is no message.
+        SampleError: It is not a message.
     """
     require_message(item, place)
     if is_label(item):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -59,9 +58,7 @@ SILENT = 60.0
 
 NAP, LINGER = 0.0005, 0.004
 """Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
-what has come. To wake for every sample would cost more than to learn it. For as long at most a source lets the
-learner work on a block that it has given: two threads that both want the interpreter take it from each other at
-every call that lets go of it, and get less done than when they take turns."""
+what has come. To wake for every sample would cost more than to learn it."""
 
 
 class Buffer:
@@ -69,14 +66,13 @@ class Buffer:
 
     Labels come late as it is. They wait with the samples around them, and are dropped only where there are many.
 
-    `put` and `end` belong to the source's thread, `take` to the learner's, `close` to anybody.
+    `put` and `end` belong to the source's thread, `take` to the learner's, `close` may be called from any thread.
 
     Attributes:
-        handed: What the learner's thread has taken over and not yet made samples of. It is moved here in one
-            stroke, so that an interrupted learner neither loses it nor takes it twice.
+        handed: What the learner's thread has taken over and not yet made samples of.
         dropped: How many were discarded.
         bad: How many the source's thread left out.
-        freed: Tokens of what was discarded, which nobody will learn any more.
+        freed: Tokens of what was discarded, which will not be learned.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -91,23 +87,15 @@ class Buffer:
         self.dropped = self.bad = 0
         self.freed: list[str] = []
         self._labels = self._asleep = self._wanted = 0
-        self._learning = False
 
     @property
     def full(self) -> bool:
         """Whether as many wait as may, so that `put` waits for the learner to take some."""
         return self._block and len(self._items) >= self._n
 
-    def put(self, arrival: Arrival, *, turns: bool = True) -> bool:
-        """Hand an item over; `False` says that nobody listens any more.
-
-        Args:
-            arrival: The item.
-            turns: Whether the source's thread may be held up for a moment, to take turns with the learner.
-        """
+    def put(self, arrival: Arrival) -> bool:
+        """Hand an item over; `False`: the buffer is closed."""
         with self._lock:
-            if self._learning and turns:
-                self._let_learn()
             while self.full and not self.closed:
                 self._sleep()
             if self.closed:
@@ -117,11 +105,9 @@ class Buffer:
                 self._labels += 1
             if not self._block:
                 self._make_room()
-            # Hardly ever does anybody wait, and to ask who does costs as much as all the rest.
-            if self._asleep:
-                self._change.notify_all()
-            elif 0 < self._wanted <= len(self._items):
-                self._wanted, self._learning = 0, True
+            # The learner seldom waits, and to notify it costs as much as all the rest.
+            if self._asleep or 0 < self._wanted <= len(self._items):
+                self._wanted = 0
                 self._change.notify_all()
             return True
 
@@ -138,9 +124,6 @@ class Buffer:
         nothing is moved. Raises what ended the source, once all is read.
         """
         with self._change:
-            if self._learning and len(self._items) < most:
-                self._learning = False
-                self._change.notify_all()
             while not (self._items or self._ended or self.closed):
                 if not self._sleep(SILENT):
                     logger.warning(
@@ -154,18 +137,11 @@ class Buffer:
             else:
                 self._make_room()
             if self._items and not self.closed:
-                if most == 1:
-                    self.handed = [self._items[0]]
-                    self._items.popleft()
-                else:
-                    taken = list(itertools.islice(self._items, most))
-                    rest = deque(itertools.islice(self._items, most, None))
-                    self.handed, self._items = taken, rest
-                    self._learning = self._block and len(taken) == most
+                while self._items and len(self.handed) < most:
+                    self.handed.append(self._items.popleft())
                 if self._labels:
                     self._labels = sum(item.label for item in self._items)
-                if not self._learning:
-                    self._change.notify_all()
+                self._change.notify_all()
             elif self._error is not None and not self.closed:
                 raise self._error
 
@@ -181,7 +157,7 @@ class Buffer:
             return freed
 
     def close(self) -> None:
-        """Let go of everybody who waits; what is still here is forgotten."""
+        """End all waiting; what is still here is forgotten."""
         with self._change:
             self.closed = True
             self._items.clear()
@@ -196,11 +172,6 @@ class Buffer:
             return self._change.wait(seconds)
         finally:
             self._asleep -= 1
-
-    def _let_learn(self) -> None:
-        """Let the learner work on a whole block that it has taken, until it comes for more or takes too long."""
-        self._change.wait_for(lambda: self.closed or not self._learning, LINGER)
-        self._learning = False
 
     def _linger(self, most: int) -> None:
         """Let the source go on while it gives, until there are so many, or for as long as that may take."""

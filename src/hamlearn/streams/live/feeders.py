@@ -94,7 +94,7 @@ class Feeder:
                 if arrival is None:
                     continue
                 # Waiting for the learner must not stop whatever else the source's loop runs.
-                put = partial(self._buffer.put, arrival, turns=False)
+                put = partial(self._buffer.put, arrival)
                 if not (await asyncio.to_thread(put) if self._buffer.full else put()):
                     return
                 self._let_go(source)

@@ -133,7 +133,7 @@ class Reading:
 
     Args:
         unit: Seconds in a unit of time.
-        skip_bad: Whether items that are no samples are counted and left out.
+        skip_bad: Whether bad items are counted and left out.
         dtypes: Of inputs and targets in messages.
     """
 
@@ -248,7 +248,7 @@ class Reading:
             sample = to_sample(u, self._u_dtype)
         except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
             raise SampleError(
-                f"{place} is no sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "
+                f"{place} is not a sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "
                 "or lists of numbers of equal lengths."
             ) from error
         return Sample(sample.u, sample.target, tau, sample.boundary, sample.id)

@@ -57,10 +57,10 @@ def live(
         n: How many items wait at most, with `"latest-n"` (1 where nothing is said) and `"block"` (1,024: the
             source may be that far ahead of the learner).
         unit: What counts as one unit of time: a number of seconds, or a `timedelta`.
-        bad: What an item that is no sample gets (a line that is not JSON, is too long or cut short, a number that
+        bad: What a bad item gets (a line that is not JSON, is too long or cut short, a number that
             is not finite or too large, a time stamp that does not move forward): `"raise"` an error, or
             `"skip"`: it is left out, also where it would have ended a sequence, and counted in `bad`.
-        dtype: Of inputs in JSON, and of fractions in items that are no tensors; `None` is torch's default.
+        dtype: Of inputs in JSON, and of fractions in items that are not tensors; `None` is torch's default.
         target_dtype: Of targets in JSON; `None` keeps whole numbers whole.
         clock: Seconds, for items that do not say their time.
         timeout: Seconds that connecting, and closing a source that hangs, may take.
@@ -103,7 +103,7 @@ def live(
         raise ConfigError(f'bad={bad!r} is not known. Give "raise" or "skip".')
     if isinstance(source, str) and not is_address(source):
         raise ConfigError(
-            f"{source!r} is no address. Write it as tcp://host:port or unix:///path; of brokers, give what "
+            f"source={source!r} must be an address such as tcp://host:port or unix:///path; of brokers, give what "
             "streams.mqtt, streams.redis or streams.websocket return."
         )
     skip_bad = bad == "skip"
@@ -132,7 +132,7 @@ class LiveStream(Stream):
         self._close: Callable[[], Any] | None = None
         self._seen: Sample | None = None
         self._place = Place()
-        # What was handed out last: a place within it can still be told.
+        # What was handed out last: the place after each sample of it can be asked for.
         self._last: Read | None = None
         self._before = 0
         self._broker = source if isinstance(source, Source) else None
@@ -324,6 +324,6 @@ class LiveStream(Stream):
         if self._broker is not None:
             self._broker.open(self._known)
         feeder = Feeder(source, self._buffer, self._clock, self._skip_bad)
-        # The feeder does not know the stream, so that a stream which nobody holds any more closes itself.
+        # The feeder does not know the stream, so that a stream that is not referenced any more is closed.
         self._close = weakref.finalize(self, feeder.stop, self._timeout)
         feeder.start()

@@ -88,15 +88,15 @@ class SignalStream(Stream):
 
 
 def require_step(tau: float) -> None:
-    """Refuse what is no time step."""
+    """Raise if τ is not a time step."""
     if not (tau > 0 and math.isfinite(tau)):
-        raise ConfigError(f"tau={tau} is no time step. Give a positive, finite number.")
+        raise ConfigError(f"tau={tau} must be a positive, finite number.")
 
 
 def washed_out(advance: Advance, state: Any, count: int, config: dict[str, Any]) -> Any:
     """The state after `count` values, which are left out."""
     if count < 0:
-        raise ConfigError(f"washout={count} is no number of values to leave out. Give 0 or more.")
+        raise ConfigError(f"washout={count} must be 0 or more: it is the number of values that are left out.")
     try:
         return advance(state, count)[1]
     except ArithmeticError as error:

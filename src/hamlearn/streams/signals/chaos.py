@@ -160,7 +160,7 @@ def mackey_glass(
 
     def source(past: float) -> float:
         if past < 0 and not float(n).is_integer():
-            raise ArithmeticError(f"{past} to the power of {n} is no real number")
+            raise ArithmeticError(f"{past} to the power of {n} is not a real number")
         return float(beta * past / (1.0 + past**n))
 
     def advance(state: list[float], count: int) -> tuple[Tensor, list[float]]:
@@ -192,4 +192,4 @@ def _column(values: list[float]) -> Tensor:
 def _positive(**counts: int) -> None:
     for name, count in counts.items():
         if count < 1:
-            raise ConfigError(f"{name}={count} is no number of steps. Give 1 or more.")
+            raise ConfigError(f"{name}={count} must be 1 or more.")
