@@ -280,7 +280,7 @@ def test_a_record_for_tensorboard_without_it_is_refused_before_the_run(monkeypat
 
 def test_every_extra_that_is_named_exists():
     text = (Path(__file__).parents[1] / "pyproject.toml").read_text()
-    for library, extra in cli._EXTRAS.items():
+    for library, extra in ((name, extra) for extra, names in cli._EXTRAS.items() for name in names.split()):
         section = re.search(rf"^{extra} = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
         assert section is not None
         assert library.replace("sklearn", "scikit-learn").replace("_", "-") in section[1]

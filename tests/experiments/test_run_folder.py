@@ -13,6 +13,8 @@ import torch
 from hamlearn import record
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, SPEED, reopen, report, run
+from hamlearn.experiments.run.config import load
+from hamlearn.experiments.run.folder import prepare, require_free
 
 TABLE = """
 [run]
@@ -107,6 +109,23 @@ def test_records_that_are_missing_or_rotated_do_not_stop_a_learner_that_has_its_
         assert run(config, out=out, resume=True, progress=False).steps == 400
     assert caplog.text
     assert record.read(out / RECORD)[-1] == record.read(tmp_path / "whole" / RECORD)[-1]
+
+
+def test_a_password_of_a_feed_stays_in_the_file_of_the_user(tmp_path):
+    secret = "redis://ann:s3cret@127.0.0.1:1/flow"
+    (tmp_path / "config.toml").write_text(
+        f'[stream]\nkind = "redis"\naddress = "{secret}"\ngroup = "g"\n[network]\ninputs = 1\noutputs = 1\n'
+    )
+    config = load(tmp_path / "config.toml")
+    out = tmp_path / "out"
+    out.mkdir()
+    prepare(out, tmp_path / "config.toml", config, overwrite=False)
+    assert not [path for path in out.iterdir() if "s3cret" in path.read_text()]
+    assert "redis://ann@127.0.0.1:1/flow" in (out / "config.toml").read_text()
+    assert "s3cret" in (tmp_path / "config.toml").read_text()
+    # The copy does not stand in the way of the run that it is of.
+    (out / CHECKPOINT).touch()
+    require_free(out, config, resume=True)
 
 
 def test_a_folder_without_a_run_and_a_broken_configuration_are_named(config, tmp_path):

@@ -1,5 +1,6 @@
 """`hamlearn run`: one file in, results out; mistakes are named."""
 
+import gc
 import json
 import os
 import random
@@ -159,6 +160,7 @@ def test_csv_river_and_mlp_runs_learn_classes_and_numbers(write, tmp_path):
         """
     )
     assert run(config, out=tmp_path / "river", progress=False).scores["MAE"] < 2
+    gc.collect()
 
 
 def test_a_run_over_a_socket_counts_what_it_took(write, tmp_path):

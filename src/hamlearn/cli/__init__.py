@@ -59,29 +59,17 @@ _REMEDIES = {
 }
 
 _EXTRAS = {
-    "sklearn": "experiments",
-    "matplotlib": "experiments",
-    "pooch": "experiments",
-    "requests": "experiments",
-    "joblib": "experiments",
-    "jinja2": "experiments",
-    "psutil": "bench",
-    "torchdiffeq": "bench",
-    "jax": "bench",
-    "torchmetrics": "metrics",
+    "experiments": "sklearn matplotlib pooch requests joblib jinja2",
+    "bench": "psutil torchdiffeq jax",
+    "metrics": "torchmetrics",
     "river": "river",
     "tensorboard": "tensorboard",
-    "paho": "mqtt",
+    "mqtt": "paho",
     "redis": "redis",
-    "websockets": "websocket",
-    "starlette": "serve",
-    "uvicorn": "serve",
-    "httptools": "serve",
-    "msgspec": "serve",
-    "sse_starlette": "serve",
-    "prometheus_client": "serve",
+    "websocket": "websockets",
+    "serve": "starlette uvicorn httptools msgspec sse_starlette prometheus_client",
 }
-"""What brings a library that hamlearn can do without: the name of an extra."""
+"""Libraries that hamlearn can do without, by the extra that brings them."""
 
 
 def main() -> None:
@@ -91,7 +79,8 @@ def main() -> None:
     except HamlearnError as error:
         _end(str(error), error)
     except ModuleNotFoundError as error:
-        extra = _EXTRAS.get((error.name or "").partition(".")[0])
+        name = (error.name or "").partition(".")[0]
+        extra = next((extra for extra, names in _EXTRAS.items() if name in names.split()), None)
         if extra is None:
             raise
         _end(f"this needs {error.name}, which is not installed: {install(extra)}", error)

@@ -1,58 +1,42 @@
-"""A folder of results: one process at a time writes into it, and files in it are whole or as they were."""
+"""A folder of results, in which one process at a time works."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 from collections.abc import Iterator
-from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
 from hamlearn.errors import ConfigError
-from hamlearn.record._whole import write_text
 
-LOCK, OWNER = ".lock", ".owner"
+LOCK = ".lock"
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[None]:
-    """Within, no other process works in the folder, which is made if need be, and is free of half-written files.
+    """Make the folder if need be, and keep other processes from working in it; half-written files are removed.
 
-    The system itself holds the lock, and lets it go when the process ends, however it ends.
+    The system holds the lock, and releases it when the process ends, however it ends.
 
     Raises:
-        ConfigError: Another process works in the folder; says which.
+        ConfigError: Another process works in the folder.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
-        raise ConfigError(f"{folder} is a file, not a folder. Give another folder by --out or run.out.") from error
+        raise ConfigError(f"{folder} is a file, not a folder. Give another one with --out or run.out.") from error
     lock = FileLock(folder / LOCK)
     try:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise ConfigError(
-            f"{folder} is in use by {_owner(folder)}. Wait until it is done, stop it, or give another folder "
-            "by --out."
+            f"{folder} is in use by another process. Wait until it is done, stop it, or give another folder with "
+            "--out."
         ) from error
     try:
         for left in folder.rglob(".*.tmp"):
             left.unlink(missing_ok=True)
-        write_text(
-            folder / OWNER, f"process {os.getpid()} on {socket.gethostname()}, since {datetime.now():%F %T}"
-        )
         yield
     finally:
-        (folder / OWNER).unlink(missing_ok=True)
         lock.release()
-
-
-def _owner(folder: Path) -> str:
-    try:
-        return (folder / OWNER).read_text("utf-8")
-    except OSError:
-        # It has the lock already, and has not yet come to say who it is.
-        return "another process"

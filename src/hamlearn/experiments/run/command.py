@@ -81,7 +81,7 @@ def run(
         with alone_in(folder):
             if not overwrite:
                 require_free(folder, config, resume)
-            prepare(folder, path, opened, overwrite)
+            prepare(folder, path, config, overwrite)
             result = _learn(opened, folder, progress, metrics_port)
             if not result.signal:
                 finish(config, result)

@@ -33,7 +33,8 @@ CONFIG, CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT, BOARD = (
     "tensorboard",
 )
 _OF_ONE_RUN = (CHECKPOINT, RECORD, SPEED, RESUMED, REPORT, RESULT, ABOUT, "predictions.csv", "predictions.parquet")
-_ADDRESSES = ("stream.address", "stream.source")
+_ADDRESSES = ("address", "source")
+"""Keys of `[stream]` that may hold a password."""
 
 
 @dataclass(frozen=True)
@@ -152,17 +153,17 @@ def require_free(folder: Path, config: Config, resume: bool) -> None:
             f"{folder} has a run already. Continue it with --resume, replace it with --overwrite, or give another "
             "folder with --out or run.out."
         )
-    for section, keys in configuration(folder).items():
-        for name in {**keys, **config[section]}:
-            was, now, key = keys.get(name), config[section].get(name), f"{section}.{name}"
-            if key not in MAY_CHANGE and was != now:
-                raise ConfigError(
-                    f"{folder} was run with {key} = {was!r}, now it is {now!r}. Put it back to continue, or start "
-                    f"a new run in another folder with --out. Free to change are {', '.join(MAY_CHANGE)}."
-                )
+    before, after = facts(configuration(folder), every=True), facts(config, every=True)
+    for key in {**before, **after}:
+        was, now = before.get(key), after.get(key)
+        if key not in MAY_CHANGE and was != now:
+            raise ConfigError(
+                f"{folder} was run with {key} = {was!r}, now it is {now!r}. Put it back to continue, or start a "
+                f"new run in another folder with --out. Free to change are {', '.join(MAY_CHANGE)}."
+            )
 
 
-def prepare(folder: Path, path: Path, opened: Opened, overwrite: bool) -> None:
+def prepare(folder: Path, path: Path, config: Config, overwrite: bool) -> None:
     """Remove the files of a run that is not continued, and describe the one that begins.
 
     A run that stopped before its first checkpoint begins again from the start.
@@ -172,8 +173,12 @@ def prepare(folder: Path, path: Path, opened: Opened, overwrite: bool) -> None:
             (folder / name).unlink(missing_ok=True)
         shutil.rmtree(folder / BOARD, ignore_errors=True)
     if path.resolve() != (folder / CONFIG).resolve():
-        write_bytes(folder / CONFIG, path.read_bytes())
-        about = {"hamlearn": __version__, "origin": str(path.absolute().parent), "config": opened.config}
+        data = path.read_bytes()
+        for address in (config["stream"][name] for name in _ADDRESSES if name in config["stream"]):
+            # Passwords stay in the file of the user.
+            data = data.replace(address.encode(), public(address).encode())
+        write_bytes(folder / CONFIG, data)
+        about = {"hamlearn": __version__, "origin": str(path.absolute().parent)}
         write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
 
 
@@ -202,12 +207,17 @@ def _write_report(config: Config, folder: Path) -> None:
     record.html(folder / RECORD, folder / REPORT, title, about, folder / SPEED, resumed, result)
 
 
-def facts(config: Config) -> dict[str, Any]:
-    """What was run, for a table: every key that has a value, and no password."""
-    found = {
-        f"{section}.{name}": value
-        for section, keys in config.items()
-        for name, value in keys.items()
-        if value is not None and section != "records"
-    }
-    return {name: public(value) if name in _ADDRESSES else value for name, value in found.items()}
+def facts(config: Config, every: bool = False) -> dict[str, Any]:
+    """What was run, for a table: every key that has a value, and no password.
+
+    Args:
+        config: All sections.
+        every: Whether to include the section `[records]`, which says nothing of what is learned.
+    """
+    found = {}
+    for section, keys in config.items():
+        for name, value in keys.items():
+            hidden = section == "stream" and name in _ADDRESSES
+            if value is not None and (every or section != "records"):
+                found[f"{section}.{name}"] = public(value) if hidden else value
+    return found
