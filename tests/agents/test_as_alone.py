@@ -50,24 +50,6 @@ def test_the_eager_engine_is_each_member_alone_to_the_bit() -> None:
     assert_as_alone(population, reports, alone(make, NUMBERS, SEEDS, FEEDS), close=0.0)
 
 
-def test_40_mlps_in_float32_stay_with_their_single_runs() -> None:
-    make, seeds = maker("mlp", torch.float32), range(10)
-    hyper = [hl.Hyper.from_sgd(lr=0.02 * (k + 1), momentum=0.5) for k in range(4)]
-    feeds = [feed(number, 20 + number % 13, classes=True, dtype=torch.float32) for number in range(40)]
-    population = hl.Population(make, hyper, seeds, streams=feeds)
-    with quickly_compiled():
-        reports = list(population.run())
-    assert len(reports) == 32
-    singles = alone(make, hyper, seeds, feeds)
-    for number in range(40):
-        pairs = zip(
-            population.member(number).network.parameters(), singles[number][0].network.parameters(), strict=True
-        )
-        for a, b in pairs:
-            torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
-        assert population.member(number).state.t == singles[number][0].state.t
-
-
 def test_members_that_share_a_stream_give_the_reports_of_one_stream() -> None:
     make = maker(credit=hl.Forward())
     one = hl.Population(make, NUMBERS, SEEDS)

@@ -159,24 +159,9 @@ def test_a_copy_of_a_population_of_agents_goes_on_by_itself() -> None:
         assert len(reports) == len(expected) - 8
 
 
-class OwnCell(torch.nn.Module):
-    """A cell whose `forward` is the user's, so that what it reads is noted down when a step is recorded."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs, self.past = torch.nn.Linear(3, 4), torch.nn.Linear(4, 4)
-
-    def forward(self, u: torch.Tensor, h: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.inputs(u) + self.past(h))
-
-
-def test_members_that_outlast_the_first_one_are_recorded_once_and_without_a_warning() -> None:
-    def make(hyper: hl.Hyper) -> hl.Learner:
-        network = hl.Network.recurrent(OwnCell(), torch.nn.Linear(4, 2), h0=torch.zeros(4))
-        return hl.Learner(network.double(), torch.nn.functional.mse_loss, hyper)
-
+def test_members_that_outlast_the_first_one_are_recorded_once() -> None:
     feeds = [feed(0, 4), feed(1, 4), feed(2, 40), feed(3, 40)]
-    population = hl.Population(make, HYPER, SEEDS, streams=feeds)
+    population = hl.Population(MAKE, HYPER, SEEDS, streams=feeds)
     recorded, made = [], compiled_engine.make_step
 
     def counted(*given: Any) -> Any:
@@ -185,10 +170,10 @@ def test_members_that_outlast_the_first_one_are_recorded_once_and_without_a_warn
 
     with pytest.MonkeyPatch.context() as patch, quickly_compiled():
         patch.setattr(compiled_engine, "make_step", counted)
-        list(population.run(engine="compiled", chunk=2, max_steps=4))
+        list(population.run(chunk=2, max_steps=4))
         for _ in range(3):
-            list(population.run(engine="compiled", chunk=4, max_steps=12, resume=True))
+            list(population.run(chunk=4, max_steps=12, resume=True))
             assert population.member(2).network is not population.member(0).network
     assert len(recorded) == 1
-    for number, learner in enumerate(after(make, feeds, 99)):
+    for number, learner in enumerate(after(MAKE, feeds, 99)):
         assert_member(population.member(number), learner)

@@ -189,50 +189,58 @@ def test_members_that_skip_or_ignore_what_is_not_finite_do_so_each_for_itself(po
     assert any(report.skipped[1] for report in reports) == (policy == "skip")
 
 
-def test_unlike_members_are_refused_with_the_difference() -> None:
-    sizes = iter([3, 4])
+def gained(gain: float) -> nn.Module:
+    module = nn.Linear(4, 3)
+    module.register_forward_hook(lambda module, given, y: gain * y)
+    return module
 
-    def make(hyper: hl.Hyper) -> hl.Learner:
-        return hl.Learner(hl.Network.feedforward(nn.Linear(2, next(sizes))), nn.functional.mse_loss, hyper)
 
-    with pytest.raises(
-        hl.errors.ConfigError, match=r"not alike: the network\.output\.out_features is 3 here and 4 there"
-    ):
-        hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()])
+def weighted(weight: float) -> Any:
+    return lambda y, target: weight * nn.functional.mse_loss(y, target)
+
+
+UNLIKE: dict[str, tuple[Callable[[int], nn.Module], Callable[[int], Any], str]] = {
+    "sizes": (
+        lambda k: nn.Linear(4, 3 + k),
+        lambda k: None,
+        r"network\.output\.1\.out_features is 3 here and 4 there",
+    ),
+    "kinds": (
+        lambda k: (nn.Tanh, nn.Sigmoid)[k](),
+        lambda k: None,
+        r"output\.1 is a Tanh here and a Sigmoid there",
+    ),
+    "settings": (lambda k: nn.LeakyReLU(0.1 + k), lambda k: None, r"negative_slope is 0\.1 here and 1\.1 there"),
+    "hooks": (gained, lambda k: None, r"'gain' in .*_forward_hooks.* is 0 here and 1 there"),
+    "losses": (lambda k: nn.Linear(4, 3), weighted, r"'weight' in the loss is 0 here and 1 there"),
+    "shapes": (lambda k: nn.Linear(4, 3, bias=not k), lambda k: None, r"network\.output\.1\.bias is"),
+}
+
+
+@pytest.mark.parametrize("case", UNLIKE)
+def test_unlike_members_are_refused_with_the_difference(case: str) -> None:
+    module, loss, says = UNLIKE[case]
+
+    def population(*numbers: int) -> hl.Population:
+        given = iter(numbers)
+
+        def make(hyper: hl.Hyper) -> hl.Learner:
+            number = next(given)
+            network = hl.Network.feedforward(nn.Sequential(nn.Linear(4, 4), module(number)))
+            return hl.Learner(network, loss(number) or nn.functional.mse_loss, hyper)
+
+        return hl.Population(make, hyper=[hl.Hyper(), hl.Hyper(beta=0.1)])
+
+    with pytest.raises(hl.errors.ConfigError, match=f"not alike: .*{says}"):
+        population(0, 1)
+    assert len(population(1, 1)) == 2
+
+
+def test_a_population_needs_members_and_an_engine_that_is_known() -> None:
     with pytest.raises(hl.errors.ConfigError, match="at least one Hyper"):
         hl.Population(maker("gru"), hyper=[])
     with pytest.raises(hl.errors.ConfigError, match="engine='jit'"):
         hl.Population(maker("gru"), hyper=[hl.Hyper()]).run([], engine="jit")  # type: ignore[arg-type]
-
-
-def test_members_whose_modules_differ_are_refused() -> None:
-    slopes = iter([0.1, 0.2])
-
-    def make(hyper: hl.Hyper) -> hl.Learner:
-        module = nn.Sequential(nn.Linear(4, 3), nn.LeakyReLU(next(slopes)))
-        return hl.Learner(hl.Network.feedforward(module), nn.functional.mse_loss, hyper)
-
-    with pytest.raises(hl.errors.ConfigError, match=r"negative_slope is 0\.1 here and 0\.2 there"):
-        hl.Population(make, hyper=[hl.Hyper(), hl.Hyper()])
-
-
-@pytest.mark.parametrize("alike", [True, False])
-def test_members_with_hooks_are_alike_where_the_hooks_are(alike: bool) -> None:
-    gains = iter([2.0, 2.0 if alike else 3.0])
-
-    def make(hyper: hl.Hyper) -> hl.Learner:
-        module, gain = nn.Linear(4, 3), next(gains)
-        module.register_forward_hook(lambda module, given, y: gain * y)
-        return hl.Learner(hl.Network.feedforward(module), nn.functional.mse_loss, hyper)
-
-    if not alike:
-        with pytest.raises(
-            hl.errors.ConfigError, match=r"'gain' in .*_forward_hooks.* is 2\.0 here and 3\.0 there"
-        ):
-            hl.Population(make, hyper=[hl.Hyper(), hl.Hyper(beta=0.1)])
-        return
-    population = hl.Population(make, hyper=[hl.Hyper(), hl.Hyper(beta=0.1)])
-    assert len(list(population.run([hl.Sample(torch.ones(1, 4), torch.ones(1, 3))], engine="eager"))) == 1
 
 
 def parametrized(kind: str) -> nn.Module:

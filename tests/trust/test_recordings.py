@@ -1,7 +1,5 @@
 """Compiled steps of modules that are used twice, of indices out of range, of members that differ."""
 
-import itertools
-
 import pytest
 import torch
 from torch import nn
@@ -141,22 +139,6 @@ def test_a_sample_of_another_dtype_is_refused_where_the_eager_engine_refuses_it(
     with pytest.raises(hl.errors.SampleError, match=r"float32\[1, 2\]"):
         ran(learner, stream)
     assert learner.position == first
-
-
-def test_members_of_a_population_with_other_modules_or_losses_are_refused():
-    kinds, losses = itertools.cycle([nn.Tanh, nn.Sigmoid]), itertools.cycle([1.0, 2.0])
-
-    def other_module(hyper):
-        return learner_of(nn.Sequential(nn.Linear(2, 1), next(kinds)()), hyper=hyper)
-
-    def other_loss(hyper):
-        scale = next(losses)
-        return learner_of(nn.Linear(2, 1), lambda y, target: scale * mse(y, target), hyper=hyper)
-
-    with pytest.raises(hl.errors.ConfigError, match=r"output\.1 is a Tanh here and a Sigmoid there"):
-        hl.Population(other_module, hyper=[SGD], seeds=[0, 1])
-    with pytest.raises(hl.errors.ConfigError, match=r"'scale' in the loss is 1\.0 here and 2\.0 there"):
-        hl.Population(other_loss, hyper=[SGD], seeds=[0, 1])
 
 
 def test_a_population_whose_first_sample_is_refused_says_why():

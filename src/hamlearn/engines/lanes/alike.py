@@ -36,12 +36,13 @@ def difference(label: str, one: Any, other: Any, twins: Iterable[tuple[Any, Any]
         >>> difference("net", nn.Linear(2, 1), nn.Linear(2, 1))
     """
     waiting = [(label, one, other)]
-    seen = {(id(a), id(b)) for a, b in twins}
+    # With the things themselves, so that no other gets the number of one that is gone.
+    seen = {(id(a), id(b)): (a, b) for a, b in twins}
     while waiting:
         label, one, other = waiting.pop()
         if one is other or (id(one), id(other)) in seen:
             continue
-        seen.add((id(one), id(other)))
+        seen[id(one), id(other)] = one, other
         if _kind(one) != _kind(other):
             return f"{label} is a {type(one).__name__} here and a {type(other).__name__} there"
         parts, others = _parts(label, one), _parts(label, other)
@@ -73,12 +74,10 @@ def _parts(label: str, thing: Any) -> dict[str, Any] | None:
         parts = {f"{name.strip('_')} of {label}": getattr(thing, name) for name in CALLED[type(thing)]}
         names = thing.__code__.co_freevars if isinstance(thing, types.FunctionType) else ()
         return parts | {f"{n!r} in {label}": thing.__closure__[k].cell_contents for k, n in enumerate(names)}
-    plain = type(thing).__eq__ is object.__eq__ and not isinstance(thing, type)  # type: ignore[comparison-overlap]
-    return (
-        {f"{label}.{name}": part for name, part in vars(thing).items()}
-        if plain and hasattr(thing, "__dict__")
-        else None
-    )
+    compares = isinstance(thing, type) or type(thing).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
+    if compares or not hasattr(thing, "__dict__"):
+        return None
+    return {f"{label}.{name}": part for name, part in vars(thing).items()}
 
 
 def _of_module(label: str, module: nn.Module) -> dict[str, Any]:

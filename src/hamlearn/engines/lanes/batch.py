@@ -131,13 +131,15 @@ class LaneBatch:
 
     @torch.no_grad()
     def _stacked(self, part: str, place: int) -> Tensor:
-        """One leaf of the inputs or targets of all lanes; zeros, a valid index too, for lanes that rest."""
+        """One leaf of the inputs or targets of all lanes; zeros, a valid index too, for what is missing."""
         nothing, rows = torch.zeros_like(getattr(self.example, part)[place]), []
         for block in self.blocks:
             leaves = None if block is None else getattr(block, part)
             row = leaves[place] if leaves else nothing
             if part == "target" and leaves and block is not None and block.known is not None:
-                row = _with_finite_fillers(row, torch.tensor(block.known, device=row.device))
+                # Their loss is scaled by 0, and 0 times a NaN from another sample would be NaN.
+                known = torch.tensor(block.known, device=row.device)
+                row = row.where(known.view(-1, *[1] * (row.dim() - 1)), nothing)
             rows.append(row)
         return self.layout.fold(torch.stack(rows, 1), 1)
 
@@ -159,10 +161,3 @@ def _as_number(tau: Any) -> float:
         return 0.0
     # What is not a plain number above 0 is left to the eager engine, which takes it or raises.
     return float(tau) if type(tau) in (int, float) and 0.0 < tau < float("inf") else -1.0
-
-
-def _with_finite_fillers(target: Tensor, known: Tensor) -> Tensor:
-    """Missing targets replaced by a finite one of the block: their loss is scaled by 0, and 0 times NaN is NaN."""
-    good = known & target.isfinite().flatten(1).all(1) if target.dim() > 1 else known & target.isfinite()
-    example = target[good.int().argmax()] if bool(good.any()) else torch.zeros_like(target[0])
-    return torch.where(known.view(-1, *[1] * (target.dim() - 1)), target, example)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hamlearn._base import trees
 from hamlearn.engines.eager.stepping import Stepper
 from hamlearn.engines.recorded import Engine, UnsupportedError, named
 from hamlearn.state.carry import Carry
@@ -67,7 +68,7 @@ class Lanes:
         updates: Number of updates of each lane that a loss has entered.
         fresh: Whether each lane's next sample begins a sequence.
         moved: Lanes that have taken a step since they were packed.
-        ended: By lane, the last input of a sequence that has ended; `None` if that sample was skipped.
+        u: An input, of which every member can make its first state.
     """
 
     def __init__(self, members: Sequence[Stepper], inputs: Sequence[Any], engine: Engine, layout: Layout) -> None:
@@ -90,14 +91,14 @@ class Lanes:
         self.updates = np.array([state.updates for state in states])
         self.fresh = np.array([state.fresh for state in states])
         self.moved = np.zeros(len(members), dtype=bool)
-        self.ended: dict[int, Any] = {}
+        self.u = trees.copied(inputs[0])
 
     def undo(self) -> Undo:
         """Return what brings all lanes back to where they are now."""
-        kept = self.carry, self.times, self.updates, self.fresh, self.moved, self.ended
+        kept = self.carry, self.times, self.updates, self.fresh, self.moved
 
         def put_back() -> None:
-            self.carry, self.times, self.updates, self.fresh, self.moved, self.ended = kept
+            self.carry, self.times, self.updates, self.fresh, self.moved = kept
 
         return Undo([*self.theta, *self.buffers], put_back)
 
@@ -114,19 +115,13 @@ class Lanes:
             member.state = member.state._replace(carry=carry, t=t, updates=updates, fresh=fresh)
 
     def _carry(self, lane: int, member: Stepper) -> Carry:
-        """What a lane carries, in memory of its own; h0 of its network if its sequence has ended."""
+        """What a lane carries, in memory of its own; with h0 of its network if a sequence begins."""
         packed = self.carry
         parts = (packed.h, packed.z, packed.omega, packed.v, packed.E)
         h, z, omega, v, E = ([self.layout.pick(leaf, lane).clone() for leaf in part] for part in parts)
         carry = Carry(h, z, omega, packed.spec, v=v, E=E)
         if not self.fresh[lane] or not h:
             return carry
-        if lane not in self.ended:
-            # It has skipped the first sample of a sequence, and shows the state of before.
-            before = member.state.carry
-            return Carry(before.h, before.z, omega, before.spec, v=v, E=before.E)
-        if self.ended[lane] is None:
-            return carry.anew([], None, [])
-        begun = member.parts.anew(carry, self.ended[lane])
+        begun = member.parts.anew(carry, self.u)
         begun.h = [leaf.clone() for leaf in begun.h]
         return begun

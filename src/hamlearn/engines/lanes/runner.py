@@ -211,14 +211,6 @@ class LaneRunner(PlannedRunner[Any]):
         if ends is not None:
             begins = begins | ends[-1]
         lanes.fresh = np.where(batch.active, begins, lanes.fresh)
-        if ends is None or not lanes.carry.h:
-            return
-        ended = {}
-        for lane in np.flatnonzero(batch.active & lanes.fresh & ends.any(0)).tolist():
-            last = int(np.flatnonzero(ends[:, lane])[-1])
-            sample = batch.lane_sample(last, lane)
-            ended[lane] = None if sample is None or (skipped is not None and skipped[last, lane]) else sample.u
-        lanes.ended = lanes.ended | ended
 
     def row(self, ahead: Ahead, index: int) -> Any:
         """The report of a step."""
