@@ -19,14 +19,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import psutil
 from rich.console import Console
 from rich.table import Table
 
 from benchmarks import ROOT, _report
-from hamlearn.serve.forms import JSON, MSGPACK, array
+from hamlearn.serve.forms import JSON
 
 CONFIG = """
 [network]
@@ -69,11 +68,9 @@ def bodies() -> dict[str, tuple[bytes, str, int]]:
     u, target = draw.standard_normal((BATCH, 32), np.float32), draw.standard_normal((BATCH, 1), np.float32)
     one = {"u": u[0].round(4).tolist(), "target": target[0].round(4).tolist()}
     many = {"u": u.round(4).tolist(), "target": target.round(4).tolist()}
-    packed = {"u": array(u), "target": array(target)}
     return {
         "single, JSON": (json.dumps(one).encode(), JSON, 1),
         "batch of 64, JSON": (json.dumps(many).encode(), JSON, BATCH),
-        "batch of 64, MessagePack": (msgspec.msgpack.encode(packed), MSGPACK, BATCH),
     }
 
 

@@ -10,11 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
 import uvicorn
 
 from hamlearn.serve import Service, application, check
-from hamlearn.serve.forms import JSON, MSGPACK
 from hamlearn.serve.server import _config, _listener
 
 NET = {"kind": "mlp", "inputs": 2, "outputs": 1, "hidden": 3}
@@ -28,9 +26,7 @@ class Answer(NamedTuple):
 
     @property
     def value(self) -> Any:
-        return (
-            msgspec.msgpack.decode(self.body) if self.headers["content-type"] == MSGPACK else json.loads(self.body)
-        )
+        return json.loads(self.body)
 
 
 class Server:
@@ -74,15 +70,14 @@ class Server:
         self,
         path: str,
         value: Any = None,
-        form: str = "json",
         method: str | None = None,
         body: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> Answer:
         """Send a value, or a body as it is, on a connection of its own."""
         if value is not None:
-            body = json.dumps(value).encode() if form == "json" else msgspec.msgpack.encode(value)
-        sent = {"content-type": JSON if form == "json" else MSGPACK, **(headers or {})}
+            body = json.dumps(value).encode()
+        sent = {"content-type": "application/json", **(headers or {})}
         link = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
         try:
             link.request(method or ("GET" if body is None else "POST"), path, body, sent)

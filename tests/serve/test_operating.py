@@ -97,7 +97,7 @@ def test_a_server_continues_from_its_checkpoint_with_counts_ids_and_waiting_samp
     with Server(tmp_path, serve={"clip": 0.0}) as again:
         after = again.ask("/state").value
         assert after["checkpoint"]["position"] == after["resumed_at"] == 9
-        kept = ("position", "learned", "t", "norms", "labels", "bad", "last_id", "seen", "scores")
+        kept = ("position", "learned", "t", "norms", "labels", "waiting", "bad", "last_id", "seen", "scores")
         assert {name: after[name] for name in kept} == {name: before[name] for name in kept}
         assert same(again.learner(), learner)
         assert again.ask("/predict", {**ONE, "id": 3}).value["seen"] is True
@@ -258,7 +258,6 @@ def test_records_continue_where_the_checkpoint_was_and_can_be_rotated_or_missing
     # Rows after the checkpoint, as a kill leaves them, are removed; a file that is no record stops nothing.
     with (tmp_path / "record.jsonl").open("a") as file:
         file.write('{"step": 50}\n{"ste')
-    (tmp_path / "speed.jsonl").unlink()
     with Server(tmp_path, **settings) as server:
         server.ask("/predict", [ONE] * 10)
     assert [row["step"] for row in record.read(tmp_path / "record.jsonl")] == [40, 50]

@@ -10,7 +10,6 @@ import logging
 from pathlib import Path
 from typing import Any
 
-from starlette.datastructures import Headers
 from starlette.responses import Response
 
 from hamlearn.errors import ConfigError
@@ -104,7 +103,7 @@ class Access:
         if scope["type"] == "lifespan" or scope["path"] in OPEN:
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
+        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         try:
             self._require_origin(headers, scope["method"] if scope["type"] == "http" else "WEBSOCKET")
             scope["may_learn"] = await self._login(headers) if self._tokens else True
@@ -116,8 +115,8 @@ class Access:
             return
         await self._app(scope, receive, send)
 
-    def _require_origin(self, headers: Headers, method: str) -> None:
-        host, origin = headers.get("host", ""), headers.get("origin")
+    def _require_origin(self, headers: dict[bytes, str], method: str) -> None:
+        host, origin = headers.get(b"host", ""), headers.get(b"origin")
         if not self._tokens and not self._proxy and not is_loopback(_name(host)):
             reason = f"the host {host[:100]!r} is not loopback. Ask for 127.0.0.1 or localhost."
             raise Refused(403, reason, headers={"connection": "close"})
@@ -125,14 +124,14 @@ class Access:
             raise Refused(
                 403, f"a page of {origin[:100]!r} may not do this here.", headers={"connection": "close"}
             )
-        if "transfer-encoding" in headers:
+        if b"transfer-encoding" in headers:
             # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
             reason = "a chunked body is not accepted. Send Content-Length; a proxy can buffer requests to know it."
             raise Refused(411, reason, headers={"connection": "close"})
 
-    async def _login(self, headers: Headers) -> bool:
+    async def _login(self, headers: dict[bytes, str]) -> bool:
         """Whether the token that is shown allows learning."""
-        token = _shown(headers.get("authorization", ""))
+        token = _shown(headers.get(b"authorization", ""))
         if self._tokens["learn_tokens"].holds(token):
             return True
         if "predict_tokens" in self._tokens and self._tokens["predict_tokens"].holds(token):
@@ -151,7 +150,7 @@ class Access:
 
 def refuse(refused: Refused) -> Response:
     """A refusal as a response."""
-    return Response(encode(refused.body(), "json"), refused.status, refused.headers, JSON)
+    return Response(encode(refused.body()), refused.status, refused.headers, JSON)
 
 
 def _name(host: str) -> str:

@@ -248,29 +248,26 @@ class Agent:
         journal, newest = self.journal, self.checkpoints.newest
         return {
             "position": journal.samples,
-            "learned": journal.learned,
+            **self.counts,
             "t": self.learner.state.t,
             "norms": self.norms(),
-            "labels": self.learner.labels._asdict(),
-            "late": self.learner.labels.late,
-            "dropped": journal.dropped,
-            "bad": journal.bad,
-            "seen": journal.seen,
-            "clipped": journal.clipped,
             "last_id": journal.last,
             "diverging": journal.scores.diverging,
             "scores": journal.scores.read(),
             "resumed_at": journal.resumed,
             "checkpoint": None if newest is None else newest._asdict(),
-            "order": self.learner.order,
         }
 
     @property
-    def counts(self) -> dict[str, int]:
+    def counts(self) -> dict[str, Any]:
         """What became of samples and labels so far; any thread may read it."""
-        names = ("samples", "learned", "bad", "seen", "clipped", "dropped")
+        names = ("samples", "learned", "bad", "seen", "clipped")
         counts = {name: getattr(self.journal, name) for name in names}
-        return counts | {"late": self._labels.late, "labels": self._labels.learned}
+        return counts | {
+            "labels": self._labels.learned,
+            "late": self._labels.late,
+            "waiting": self._labels.waiting,
+        }
 
     def norms(self) -> dict[str, float | None]:
         """Euclidean norms of h, z, ω and θ; `None` if there is none."""

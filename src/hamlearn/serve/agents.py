@@ -69,10 +69,6 @@ class Agents:
         del self._known[key]
         shutil.rmtree(self._settings.folder / FOLDER / key)
 
-    def count_dropped(self, key: str, count: int) -> None:
-        """Count samples that were refused because too many waited; without such an agent, they are the first's."""
-        self._known.get(key, self._known[""]).journal.dropped += count
-
     def _made(self, key: str) -> Agent:
         return Agent(self._settings, self._settings.folder / FOLDER / key)
 

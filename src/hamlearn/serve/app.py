@@ -18,6 +18,7 @@ from starlette.routing import Route, WebSocketRoute
 from hamlearn.errors import HamlearnError
 from hamlearn.serve.access import Access, refuse
 from hamlearn.serve.events import LivePage
+from hamlearn.serve.forms import Reader
 from hamlearn.serve.metrics import Metrics
 from hamlearn.serve.openapi import document
 from hamlearn.serve.refusals import BUSY, Refused
@@ -65,12 +66,13 @@ def application(service: Service, loaded: Callable[[Exception | None], None] | N
     app = Starlette()
     access = Access(app, settings)
     metrics = Metrics(service, lambda: access.failed)
-    routes = Routes(service, metrics)
+    reader = Reader(settings)
+    routes = Routes(service, metrics, reader)
     page = LivePage(settings.folder, settings.config["run"]["title"], settings.serve["sockets"])
     endpoints = [
         Endpoint("POST", "/predict", routes.predict, ("Sample", "Samples")),
         Endpoint("POST", "/evaluate", routes.evaluate, ("Sample", "Samples")),
-        Endpoint("POST", "/label", routes.label, ("Label", "Labels"), learns=True),
+        Endpoint("POST", "/label", routes.label, ("Label",), learns=True),
         Endpoint("GET", "/state", routes.state),
         Endpoint("GET", "/checkpoints", routes.checkpoints),
         Endpoint("POST", "/checkpoint", routes.checkpoint, learns=True),
@@ -82,7 +84,7 @@ def application(service: Service, loaded: Callable[[Exception | None], None] | N
         Endpoint("GET", "/events", page.events),
         Endpoint("GET", "/", page.page),
     ]
-    about = document(settings, endpoints, routes.reader)
+    about = document(settings, endpoints, reader)
 
     async def described(request: Request) -> Response:
         """This description of the routes."""
@@ -93,7 +95,7 @@ def application(service: Service, loaded: Callable[[Exception | None], None] | N
         app.router.routes.append(Route(endpoint.path, _answering(endpoint, metrics), methods=[endpoint.method]))
     for path in ("/watch.css", "/watch.js"):
         app.router.routes.append(Route(path, page.page))
-    app.router.routes.append(WebSocketRoute("/stream", Sockets(service, routes.reader, metrics).serve))
+    app.router.routes.append(WebSocketRoute("/stream", Sockets(service, metrics, reader).serve))
     app.add_exception_handler(HTTPException, _not_found)
     app.router.lifespan_context = _lifespan(service, loaded)
     return access

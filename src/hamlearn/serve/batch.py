@@ -11,6 +11,7 @@ from hamlearn.sample import Id
 from hamlearn.serve.refusals import Refused
 
 Kind = Literal["samples", "labels", "evaluate"]
+Layout = Literal["one", "rows", "columns"]
 
 
 @dataclass(slots=True, eq=False)
@@ -20,7 +21,6 @@ class Batch:
     Attributes:
         kind: `"evaluate"` is for samples that move nothing.
         layout: `"one"`; `"rows"`: a list of objects; `"columns"`: an object of lists.
-        packed: Whether arrays came as bytes, and are sent back as bytes.
         u: Inputs, one per row; of labels, rows of width 0.
         target: Targets, one per row; zeros for samples without one.
         known: Whether each has a target.
@@ -32,8 +32,7 @@ class Batch:
     """
 
     kind: Kind
-    layout: Literal["one", "rows", "columns"]
-    packed: bool
+    layout: Layout
     u: np.ndarray
     target: np.ndarray
     known: np.ndarray
@@ -49,10 +48,16 @@ class Batch:
         return len(self.ids)
 
     @property
+    def learns(self) -> bool:
+        """Whether anything is to be learned from it."""
+        return self.kind == "labels" or (self.kind == "samples" and bool(self.known.any()))
+
+    @property
     def shape(self) -> tuple[Any, ...]:
         """What decides how long it takes, and whether a step has to be compiled for it."""
         usual = bool(self.known.all()), bool(np.isnan(self.tau).all()), bool(self.boundary.any())
-        return (self.agent, self.kind, self.count.bit_length(), self.ids.count(None), *usual)
+        with_ids = self.count - self.ids.count(None)
+        return (self.agent, self.kind, self.count.bit_length(), with_ids.bit_length(), *usual)
 
     def response(self) -> Any:
         """The response in the layout of the request.
@@ -63,12 +68,8 @@ class Batch:
         rows = self.answers
         if all("error" in row for row in rows):
             raise Refused(422, rows[0]["error"])
-        if self.layout != "columns":
-            return rows[0] if self.layout == "one" else rows
-        columns: dict[str, Any] = {
-            name: [row.get(name) for row in rows] for name in dict.fromkeys(name for row in rows for name in row)
-        }
-        if self.packed and "error" not in columns:
-            columns["y"] = np.array(columns["y"], self.u.dtype)
-            columns["loss"] = np.array([np.nan if loss is None else loss for loss in columns["loss"]])
-        return columns
+        if self.layout == "columns":
+            return {
+                name: [row.get(name) for row in rows] for name in dict.fromkeys(k for row in rows for k in row)
+            }
+        return rows[0] if self.layout == "one" else rows

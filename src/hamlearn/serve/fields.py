@@ -56,8 +56,18 @@ class Fields:
         """Shapes of inputs and targets."""
         return self._stream.spec
 
+    def samples(self, rows: list[Any]) -> list[dict[str, Any]]:
+        """The same samples with vectors as their inputs."""
+        found = []
+        for index, row in enumerate(rows):
+            try:
+                found.append(self.sample(row))
+            except SampleError as error:
+                raise SampleError(f"row {index}: {error}") from error
+        return found
+
     def sample(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The same sample with a vector as its input.
+        """One of them.
 
         Raises:
             SampleError: Naming the column that is unknown, missing or cannot be read.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ from hamlearn.sample import Id
 from hamlearn.serve.bounds import ScaleBound
 from hamlearn.serve.scores import RunningScores
 
-RECORD, SPEED, RESUMED = "record.jsonl", "speed.jsonl", "resumed.jsonl"
+RECORD = "record.jsonl"
 
 log = logging.getLogger("hamlearn.serve")
 
@@ -24,11 +23,11 @@ class Ids:
 
     Args:
         most: How many are remembered; the oldest are forgotten.
+        known: Those that are remembered already.
 
     Example:
-        >>> ids = Ids(2)
-        >>> for id in ("a", 1, "b"):
-        ...     ids.add(id)
+        >>> ids = Ids(2, ["a", 1])
+        >>> ids.add("b")
         >>> "a" in ids, 1 in ids, "1" in ids, list(ids)
         (False, True, False, [1, 'b'])
     """
@@ -36,9 +35,7 @@ class Ids:
     def __init__(self, most: int, known: Iterable[Id] = ()) -> None:
         self._most = most
         # An ordinary dict takes long to find its oldest key once many have been removed.
-        self._known: OrderedDict[Id, None] = OrderedDict()
-        for id in known:
-            self.add(id)
+        self._known = OrderedDict.fromkeys(known)
 
     def add(self, id: Id) -> None:
         """Remember an id."""
@@ -51,9 +48,6 @@ class Ids:
 
     def __iter__(self) -> Iterator[Id]:
         return iter(self._known)
-
-    def __len__(self) -> int:
-        return len(self._known)
 
 
 class Journal:
@@ -75,7 +69,6 @@ class Journal:
         bad: How many the learner refused, for example because their loss was not finite.
         seen: How many came again, and were not learned again.
         clipped: How many were clipped.
-        dropped: How many were refused because too many waited.
         last: The id of the last sample that had one.
         resumed: How many samples had been taken when this process took over.
     """
@@ -83,14 +76,13 @@ class Journal:
     def __init__(
         self, folder: Path, ids: int, every: int, widths: tuple[int, int], clip: float, classes: int | None
     ) -> None:
-        self._folder, self._most, self._every = folder, ids, every
+        self._record, self._most, self._every = folder / RECORD, ids, every
         self.ids, self.label_ids = Ids(ids), Ids(ids)
-        self.samples = self.learned = self.bad = self.seen = self.clipped = self.dropped = self.resumed = 0
+        self.samples = self.learned = self.bad = self.seen = self.clipped = self.resumed = 0
         self.last: Id | None = None
         self.u, self.target = ScaleBound(widths[0], clip), ScaleBound(widths[1], clip)
         self.scores = RunningScores(classes)
         self._losses: list[float] = []
-        self._began, self._from = time.monotonic(), 0
         self._failing = False
 
     def take(self, losses: list[float | None], ids: list[Id | None] | None) -> None:
@@ -113,19 +105,14 @@ class Journal:
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         self._losses = []
         row = {"step": self.samples, "t": t, "loss": loss, "hamiltonian": hamiltonian, **norms}
-        speed = {"step": self.samples, "seconds": time.monotonic() - self._began, "bad": self.bad}
-        self._append(RECORD, row | {"diverging": self.scores.diverging})
-        self._append(SPEED, speed | {"dropped": self.dropped, "late": 0})
-
-    def _append(self, name: str, row: Mapping[str, Any]) -> None:
         try:
             # Opened for each row, so that the file can be rotated at any moment.
-            with (self._folder / name).open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            with self._record.open("a") as file:
+                file.write(json.dumps(row | {"diverging": self.scores.diverging}) + "\n")
             self._failing = False
         except OSError as error:
             if not self._failing:
-                log.warning("a row of %s cannot be written (%s); learning continues", self._folder / name, error)
+                log.warning("a row of %s cannot be written (%s); learning continues", self._record, error)
             self._failing = True
 
     def state_dict(self) -> dict[str, Any]:
@@ -150,18 +137,12 @@ class Journal:
         self.u.load_state_dict(state["u"])
         self.target.load_state_dict(state["target"])
         self.scores.load_state_dict(state["scores"])
-        for name in (RECORD, SPEED):
-            self._forget_rows(self._folder / name)
-        if self.samples:
-            self._append(RESUMED, {"step": self.samples})
-
-    def _forget_rows(self, path: Path) -> None:
         try:
-            rows = path.read_text().splitlines(keepends=True)
+            rows = self._record.read_text().splitlines(keepends=True)
             kept = [row for row in rows if row.endswith("\n") and json.loads(row)["step"] <= self.samples]
             if len(kept) < len(rows):
-                path.write_text("".join(kept))
+                self._record.write_text("".join(kept))
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError) as error:
-            log.warning("%s is left as it is, since it cannot be read (%s)", path, error)
+            log.warning("%s is left as it is, since it cannot be read (%s)", self._record, error)

@@ -21,7 +21,6 @@ _COUNTS = {
     "bad": "Samples that the learner refused, for example because a loss was not finite.",
     "seen": "Samples and labels that came again and were not learned again.",
     "clipped": "Samples with numbers far beyond the scale of those before, which were clipped.",
-    "dropped": "Samples refused because too many waited.",
     "late": "Labels whose sample was not kept.",
     "labels": "Labels learned from.",
 }
@@ -84,7 +83,7 @@ class Metrics:
             yield family
         yield self._baselines(agents)
         yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=service.waiting)
-        yield CounterMetricFamily("hamlearn_rounds", "Blocks of requests taken.", value=service.rounds)
+        yield CounterMetricFamily("hamlearn_dropped", "Samples refused for lack of room.", value=service.dropped)
         failures, logins = service.failures, self._failed_logins()
         yield CounterMetricFamily("hamlearn_checkpoint_failures", "Checkpoints not written.", value=failures)
         yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)

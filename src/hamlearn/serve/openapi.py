@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 
 from hamlearn._version import __version__
-from hamlearn.serve.forms import JSON, MSGPACK, Reader
+from hamlearn.serve.forms import JSON, Reader
 from hamlearn.serve.settings import Settings
 
 
-class Refusal(msgspec.Struct, omit_defaults=True):
+class Refusal(msgspec.Struct):
     """The response to a request that is not served."""
 
     error: str
@@ -23,37 +23,32 @@ class Refusal(msgspec.Struct, omit_defaults=True):
 
 def document(settings: Settings, endpoints: Sequence[Any], reader: Reader) -> dict[str, Any]:
     """The document, with the sizes of this network and the bounds of this server."""
-    names = ("Sample", "Samples", "Label", "Labels")
-    found, schemas = msgspec.json.schema_components(
-        [*reader.models, Refusal], ref_template="#/components/schemas/{name}"
-    )
-    refs = dict(zip(names, found, strict=False))
+    models = [*reader.models, Refusal]
+    refs, schemas = msgspec.json.schema_components(models, ref_template="#/components/schemas/{name}")
+    named = {model.__name__: ref for model, ref in zip(models, refs, strict=True)}
     if reader.fields is not None:
         cell = {"type": ["string", "number", "boolean", "null"]}
-        about = f"A row of named fields: the input columns, and {', '.join(reader.fields.targets) or 'no target'}."
+        about = f"Named fields: the input columns, and the target columns {reader.fields.targets}."
         schemas["Row"] = {"type": "object", "additionalProperties": cell, "description": about}
-        refs["Row"] = {"$ref": "#/components/schemas/Row"}
+    refusal = {"description": "Why not.", "content": {JSON: {"schema": named["Refusal"]}}}
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
-        operation = {
+        operation: dict[str, Any] = {
             "summary": (inspect.getdoc(endpoint.function) or "").partition("\n")[0],
             "parameters": [{"name": "agent", "in": "query", "schema": {"type": "string"}}],
-            "responses": {
-                "200": {"description": "As asked."},
-                "default": {"description": "The reason why not.", "content": {JSON: {"schema": found[-1]}}},
-            },
+            "responses": {"200": {"description": "As asked."}, "default": refusal},
         }
         if endpoint.body:
-            one = [refs[name] for name in (endpoint.body[0], *(["Row"] if "Row" in refs else []))]
-            several = {"type": "array", "minItems": 1, "maxItems": settings.serve["batch"]}
-            schema = {"anyOf": [*one, *({**several, "items": ref} for ref in one), refs[endpoint.body[1]]]}
-            operation["requestBody"] = {"required": True, "content": {JSON: {"schema": schema}, MSGPACK: {}}}
+            one = [named[name] for name in endpoint.body]
+            if reader.fields is not None and "Sample" in endpoint.body:
+                one.append({"$ref": "#/components/schemas/Row"})
+            several = {"type": "array", "items": {"anyOf": one}, "maxItems": settings.serve["batch"]}
+            operation["requestBody"] = {"content": {JSON: {"schema": {"anyOf": [*one, several]}}}}
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation
-    secured = settings.serve["learn_tokens"] is not None
     return {
         "openapi": "3.1.0",
         "info": {"title": settings.config["run"]["title"], "version": __version__},
         "paths": paths,
         "components": {"schemas": schemas, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
-        "security": [{"token": []}] if secured else [],
+        "security": [{"token": []}] if settings.serve["learn_tokens"] is not None else [],
     }

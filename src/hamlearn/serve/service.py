@@ -23,6 +23,7 @@ ROUND = 1024
 """Samples of a round; what waits beyond them is left to the next one: a bound on how long a round takes."""
 MOMENT = 0.01
 """Seconds that a round may take in the event loop. Longer ones, and unknown ones, run in a thread of their own."""
+
 GATHER = 0.002
 """Seconds that a round waits while more and more requests arrive that can be part of it."""
 
@@ -73,7 +74,7 @@ class Service:
         self.settings = settings
         self.ready = False
         self.failed: Exception | None = None
-        self.waiting = self.rounds = self.failures = 0
+        self.waiting = self.dropped = self.failures = 0
         self._agents: Agents | None = None
         self._queue: deque[Job] = deque()
         self._wake, self._closing = asyncio.Event(), False
@@ -152,7 +153,7 @@ class Service:
             raise Refused(503, "the server is stopping. Send it again to the next one.", retry=BUSY)
         if self.waiting + job.count > most:
             if isinstance(work, Batch):
-                self.agents.count_dropped(work.agent, job.count)
+                self.dropped += job.count
             reason = f"{self.waiting} samples wait, and serve.queue = {most} may. Send this again later."
             raise Refused(429, reason, retry=BUSY)
         self._queue.append(job)
@@ -165,12 +166,8 @@ class Service:
         try:
             return await asyncio.wait_for(job.future, timeout)
         except TimeoutError:
-            what = "it is being learned right now"
-            if job in self._queue:
-                self._queue.remove(job)
-                self.waiting -= job.count
-                what = "nothing of it was learned"
-            reason = f"there was no answer within {timeout:g} seconds (serve.timeout); {what}."
+            # If it still waits, it is passed over when its turn comes.
+            reason = f"there was no answer within {timeout:g} seconds (serve.timeout)."
             raise Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY) from None
 
     def _require_rate(self, batch: Batch) -> None:
@@ -201,7 +198,6 @@ class Service:
                 answers = self._take(jobs)
             else:
                 answers = await loop.run_in_executor(self._learners, self._take, jobs)
-            self.rounds += 1
             for job, answer in zip(jobs, answers, strict=True):
                 job.finish(*answer)
 
@@ -216,9 +212,11 @@ class Service:
         jobs: list[Job] = []
         count = 0
         while self._queue and (not jobs or count + self._queue[0].count <= ROUND):
-            jobs.append(self._queue.popleft())
-            count += jobs[-1].count
-        self.waiting -= count
+            job = self._queue.popleft()
+            self.waiting -= job.count
+            if not job.future.done():
+                jobs.append(job)
+                count += job.count
         return jobs
 
     def _is_short(self, jobs: list[Job]) -> bool:
