@@ -65,7 +65,7 @@ class Agent:
         )
         self.checkpoints = Checkpoints(folder, serve["keep"], serve["keep_apart"])
         self.learner = _built(settings)
-        self._tau = settings.config["hyper"]["tau"]
+        self._tau: Any = self.learner.hyper.tau
         self._hamiltonian = 0.0
         self._changes = self._kept = 0
         """How often it has changed, and how many of these changes the last checkpoint holds."""
@@ -164,7 +164,7 @@ class Agent:
             kept = [loss for loss in found if loss is not None]
             self.journal.scores.add(self.journal.samples, y[known], rows.target[known], kept)
         for (batch, index), number, answer, loss, t in zip(
-            places, range(first, first + count), y.tolist(), found, trace.t.tolist(), strict=True
+            places, range(first, first + count), self._unscaled(y), found, trace.t.tolist(), strict=True
         ):
             taken = {"y": answer, "loss": loss, "t": t, "sample": number, "learned": loss is not None}
             batch.answers[index] = taken | batch.answers[index]
@@ -187,6 +187,14 @@ class Agent:
         self.journal.take(losses, ids)
         self._changes += len(losses)
 
+    def _unscaled(self, y: Any) -> list[Any]:
+        """Predictions in the unit of the data."""
+        if self._settings.scale is not None:
+            mean, spread = self._settings.scale
+            y = np.asarray(y, np.float64) * spread + mean
+        found: list[Any] = y.tolist()
+        return found
+
     def _refuse(self, batch: Batch, index: int, error: Exception) -> None:
         self.journal.bad += 1
         self.journal.scores.refused(self.journal.samples)
@@ -202,7 +210,7 @@ class Agent:
             self._refuse(batch, index, error)
             return
         self._note_taken([None], [batch.ids[index]])
-        answer = {"y": report.y.tolist(), "loss": None, "t": report.t, "sample": self.journal.samples}
+        answer = {"y": self._unscaled(report.y), "loss": None, "t": report.t, "sample": self.journal.samples}
         batch.answers[index] = answer | {"learned": False} | ({"clipped": True} if clipped else {})
         self.journal.clipped += len(clipped)
 
@@ -234,14 +242,14 @@ class Agent:
         self.journal.seen += 1
         self._changes += 1
         y = self.learner.predict(torch.tensor(batch.u[index]), _tau(batch, index))
-        answer = {"y": y.tolist(), "loss": None, "t": self.learner.state.t, "sample": None}
+        answer = {"y": self._unscaled(y), "loss": None, "t": self.learner.state.t, "sample": None}
         batch.answers[index] = answer | {"learned": False, "seen": True}
 
     def _evaluate(self, batch: Batch, index: int) -> None:
         """Predict a sample from the present state and weights, and compute its loss; nothing moves."""
         y = self.learner.predict(torch.tensor(batch.u[index]), _tau(batch, index))
         loss = float(self.learner.loss(y, torch.as_tensor(batch.target[index]))) if batch.known[index] else None
-        batch.answers[index] = {"y": y.tolist(), "loss": loss}
+        batch.answers[index] = {"y": self._unscaled(y), "loss": loss}
 
     def state(self) -> dict[str, Any]:
         """Where the learner stands, as JSON."""
@@ -354,21 +362,18 @@ class _Sized:
 
 def _built(settings: Settings) -> Learner:
     """A learner as the configuration says, with the weights of the seed, or of the run that is served."""
-    before = torch.get_default_dtype()
+    run, before = settings.run, torch.get_default_dtype()
     with torch.random.fork_rng():
         torch.manual_seed(settings.config["run"]["seed"])
         try:
             torch.set_default_dtype(settings.dtype)
-            sized: Any = _Sized(settings.spec)
+            sized: Any = _Sized(settings.spec) if run is None else run.stream
             network = build_network(settings.config, sized, settings.classes)
             learner = build_learner(settings.config, network, late=settings.serve["late"])
         finally:
             torch.set_default_dtype(before)
-    if settings.run is not None:
-        learner.load(settings.run.checkpoint)
-        # The stream encodes rows by the means and categories that the run has found.
-        place = learner.state_dict()["about"]["reader"]["stream"]
-        settings.run.stream.load_state_dict(place["stream"])
+    if run is not None:
+        learner.load_state_dict(run.learner.state_dict())
     return learner
 
 

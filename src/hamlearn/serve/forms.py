@@ -68,6 +68,7 @@ class Reader:
     def __init__(self, settings: Settings) -> None:
         self.fields, self.models, self._most = settings.fields, models(settings), settings.serve["batch"]
         self._dtype = np.dtype(settings.config["run"]["dtype"])
+        self._scale = settings.scale
         self._nothing: Any = [0.0] * settings.outputs if settings.classes is None else 0
         self._example = json.dumps({"u": [0.5] * min(settings.inputs, 3), "id": "a-1"})
 
@@ -137,14 +138,21 @@ class Reader:
             kind,
             layout,
             self._table(columns["u"], "u") if "u" in columns else np.zeros((count, 0)),
-            np.array(filled, np.int64) if whole else self._table(filled, "target"),
+            np.array(filled, np.int64) if whole else self._table(self._scaled(filled), "target"),
             known,
             np.array([math.nan if tau is None else tau for tau in columns.get("tau", nothing)]),
             np.array([bool(end) for end in columns.get("boundary", nothing)]),
             columns.get("id", nothing),
         )
 
-    def _table(self, rows: list[list[float]], name: str) -> np.ndarray:
+    def _scaled(self, targets: Any) -> Any:
+        """Targets as the learner sees them: those that never varied are 0, as in `streams.standardize`."""
+        if self._scale is None:
+            return targets
+        mean, spread = self._scale
+        return np.where(spread > 0, (np.array(targets) - mean) / np.where(spread > 0, spread, 1.0), 0.0)
+
+    def _table(self, rows: Any, name: str) -> np.ndarray:
         with np.errstate(over="ignore"):
             table = np.array(rows, self._dtype)
         finite = np.isfinite(table)

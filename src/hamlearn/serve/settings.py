@@ -8,22 +8,18 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
 
 from hamlearn.errors import ConfigError
-from hamlearn.experiments import run
-from hamlearn.experiments.run import config as run_config
-from hamlearn.experiments.run.build import build_stream
+from hamlearn.experiments.run import reopen
 from hamlearn.experiments.run.config import Config, filled, read, require_sections
 from hamlearn.experiments.run.keys import keys_of
 from hamlearn.experiments.run.tables import Table, tables
 from hamlearn.serve.fields import Fields
 from hamlearn.streams import Spec, TensorSpec
-
-CONFIG = "config.toml"
 
 
 @dataclass(frozen=True)
@@ -91,14 +87,6 @@ _ELSEWHERE = {
 }
 
 
-class ServedRun(NamedTuple):
-    """A finished run that is served: its checkpoint, its stream, and how many classes the stream has."""
-
-    checkpoint: Path
-    stream: Any
-    classes: int | None
-
-
 @dataclass(frozen=True)
 class Settings:
     """What a server is built from.
@@ -108,7 +96,8 @@ class Settings:
         folder: Where checkpoints and records go.
         base: The folder that paths in the configuration are relative to.
         fields: The encoder of named fields; `None` if only vectors are taken.
-        run: The run that is served, if it is one.
+        run: The run that is served, as `hamlearn.experiments.run.reopen` returns it; `None` for a new learner.
+        scale: Mean and spread of targets: the learner sees targets less the mean, over the spread. `None`: as they are.
 
     Example:
         >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
@@ -120,7 +109,8 @@ class Settings:
     folder: Path
     base: Path = Path()
     fields: Fields | None = field(default=None, compare=False)
-    run: ServedRun | None = field(default=None, compare=False)
+    run: Any = field(default=None, compare=False)
+    scale: tuple[Any, Any] | None = field(default=None, compare=False)
 
     @property
     def serve(self) -> dict[str, Any]:
@@ -191,26 +181,47 @@ def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) 
         if section in raw:
             raise ConfigError(f"the section [{section}] is not allowed for hamlearn serve. {remedy}")
     require_sections(raw, list(_SECTIONS))
-    served, fields, folder = None, None, raw.get("serve", {}).get("run")
-    if folder is not None:
-        served, fields, raw = _open_run(base / folder, raw)
-    config = filled(raw, _SECTIONS, _tables())
+    known = [replace(table, keys=_without(table.keys, _ABSENT.get(table.section))) for table in tables()]
+    known.append(Table("serve", "Where the server listens, and bounds on what a client may ask for.", SERVE))
+    config = filled(raw, _SECTIONS, known)
     for section, defaults in _DEFAULTS.items():
-        config[section] |= {name: value for name, value in defaults.items() if name not in raw.get(section, {})}
+        config[section] |= _without(defaults, raw.get(section))
     _require_safe(config["serve"])
+    folder = base / config["run"]["out"] if out is None else out
+    if config["serve"]["run"] is not None:
+        return _of_run(base / config["serve"]["run"], raw, Settings(config, folder, base))
     for name in ("inputs", "outputs"):
         if config["network"][name] is None:
             raise ConfigError(f"network.{name} is missing. Give a whole number of at least 1.")
-    return Settings(config, base / config["run"]["out"] if out is None else out, base, fields, served)
+    return Settings(config, folder, base)
 
 
-def _tables() -> list[Table]:
-    """The keys of `hamlearn run` that a server has, and its own."""
-    known = []
-    for table in tables():
-        absent = _ABSENT.get(table.section, set())
-        known.append(replace(table, keys={name: key for name, key in table.keys.items() if name not in absent}))
-    return [*known, Table("serve", "Where the server listens, and bounds on what a client may ask for.", SERVE)]
+def _without(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name not in (names or ())}
+
+
+def _of_run(folder: Path, raw: Mapping[str, Any], settings: Settings) -> Settings:
+    """Settings whose learner, and encoder of rows, are those of a finished run."""
+    own = [section for section in ("network", "loss", "hyper", "learner") if section in raw]
+    if own:
+        raise ConfigError(f"[{own[0]}] is not allowed beside serve.run: it is that of the run. Leave it out.")
+    run = reopen(folder)
+    # The stream encodes rows with the means and categories that the run has found.
+    run.stream.load_state_dict(run.learner.state_dict()["about"]["reader"]["stream"]["stream"])
+    config = {**settings.config, **{name: run.config[name] for name in ("network", "loss", "hyper", "learner")}}
+    config["run"] = {**settings.config["run"], **_without(run.config["run"], {"out", *raw.get("run", ())})}
+    sizes = {"inputs": _size(run.stream.spec.u), "outputs": run.classes or _size(run.stream.spec.target)}
+    config["network"] = {**config["network"], **{name: size for name, size in sizes.items() if size}}
+    section, target, fields = run.config["stream"], run.config["stream"].get("target") or [], None
+    # With lags, past targets are inputs, which no single row has; other streams may not be made of a table.
+    if not section.get("lags"):
+        with suppress(ConfigError):
+            fields = Fields(run.stream, [target] if isinstance(target, str) else target, section.get("time"))
+    mean, end = (
+        run.stream.unscale(torch.full((config["network"]["outputs"],), value).double()) for value in (0.0, 1.0)
+    )
+    scale = None if run.classes is not None else (mean.numpy(), (end - mean).numpy())
+    return replace(settings, config=config, fields=fields, run=run, scale=scale)
 
 
 def _require_safe(serve: Mapping[str, Any]) -> None:
@@ -246,39 +257,6 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         # A name may mean any address.
         return False
-
-
-def _open_run(folder: Path, raw: Mapping[str, Any]) -> tuple[ServedRun, Fields | None, dict[str, Any]]:
-    """A finished run, its encoder of rows, and the server's configuration over that of the run."""
-    for name in (CONFIG, run.CHECKPOINT):
-        if not (folder / name).is_file():
-            raise ConfigError(f"{folder} has no {name}: give a folder that hamlearn run wrote.")
-    ran = run_config.load(folder / CONFIG)
-    section = ran["stream"]
-    stream, classes = build_stream(ran)
-    if classes is None and section.get("standardize") and section.get("scale_target") is not False:
-        raise ConfigError(
-            f"the run in {folder} standardized its target, and a server does not scale targets. Run it with "
-            "stream.scale_target = false to serve it."
-        )
-    sizes = {
-        "inputs": _size(stream.spec.u),
-        "outputs": classes or _size(stream.spec.target),
-    }
-    written = read(folder / CONFIG)
-    merged = {name: {**written.get(name, {}), **raw.get(name, {})} for name in ("network", "loss", "hyper")}
-    merged["network"] = {**{name: size for name, size in sizes.items() if size}, **merged["network"]}
-    own = {name: written["run"][name] for name in ("title", "seed", "dtype") if name in written.get("run", {})}
-    learner = {k: v for k, v in written.get("learner", {}).items() if k not in ("engine", "chunk")}
-    merged |= {"run": {**own, **raw.get("run", {})}, "learner": learner | raw.get("learner", {})}
-    target = section.get("target") or []
-    fields = None
-    # With lags, past targets are inputs, which no single row has; other streams may not be made of a table.
-    if not section.get("lags"):
-        with suppress(ConfigError):
-            names = [target] if isinstance(target, str) else list(target)
-            fields = Fields(stream, names, section.get("time"))
-    return ServedRun(folder / run.CHECKPOINT, stream, classes), fields, {**raw, **merged}
 
 
 def _size(spec: Any) -> int | None:
