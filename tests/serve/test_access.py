@@ -122,7 +122,7 @@ def test_beyond_loopback_a_proxy_and_a_token_are_required_before_anything_is_bui
         ({"network": {"outputs": 1}}, "network.inputs is missing"),
         ({"serve": {"prot": 1}}, "Did you mean 'port'"),
         ({"serve": {"queue": 3}}, "serve.batch = 4096 is more than serve.queue = 3"),
-        ({"serve": {"run": "nowhere"}}, "nowhere has no config.toml"),
+        ({"serve": {"run": "nowhere"}}, r"\[network\] is not allowed beside serve.run"),
         ({"run": {"steps": 3}}, "run.steps is not known"),
     ],
 )

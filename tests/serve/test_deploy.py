@@ -12,7 +12,7 @@ import typer.main
 import yaml
 
 from hamlearn.cli import app
-from hamlearn.experiments.run_config import load as load_run
+from hamlearn.experiments.run.config import load as load_run
 from hamlearn.serve import load
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"

@@ -235,7 +235,7 @@ def test_a_websocket_that_finds_no_room_is_slowed_down_and_not_refused(tmp_path)
 
 
 def test_clients_that_read_events_are_bounded_and_leave_nothing_behind(server):
-    request = b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n"
+    request = b"GET /events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
     loop = server.service._tasks[0].get_loop()
     before = len(asyncio.all_tasks(loop))
     links = [server.dial() for _ in range(4)]

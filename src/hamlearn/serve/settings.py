@@ -97,7 +97,7 @@ class Settings:
         base: The folder that paths in the configuration are relative to.
         fields: The encoder of named fields; `None` if only vectors are taken.
         run: The run that is served, as `hamlearn.experiments.run.reopen` returns it; `None` for a new learner.
-        scale: Mean and spread of targets, which the learner sees less the mean and over the spread; `None`: as sent.
+        scale: Mean and spread of targets, which the learner sees less the mean, over the spread; or `None`.
 
     Example:
         >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
