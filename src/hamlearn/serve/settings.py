@@ -206,8 +206,6 @@ def _of_run(folder: Path, raw: Mapping[str, Any], settings: Settings) -> Setting
     if own:
         raise ConfigError(f"[{own[0]}] is not allowed beside serve.run: it is that of the run. Leave it out.")
     run = reopen(folder)
-    # The stream encodes rows with the means and categories that the run has found.
-    run.stream.load_state_dict(run.learner.state_dict()["about"]["reader"]["stream"]["stream"])
     config = {**settings.config, **{name: run.config[name] for name in ("network", "loss", "hyper", "learner")}}
     config["run"] = {**settings.config["run"], **_without(run.config["run"], {"out", *raw.get("run", ())})}
     sizes = {"inputs": _size(run.stream.spec.u), "outputs": run.classes or _size(run.stream.spec.target)}
