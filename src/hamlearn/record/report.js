@@ -91,6 +91,7 @@ function draw(figure, chart) {
   }
   point(figure, svg, chart, x);
   if (old) old.replaceWith(svg); else figure.append(svg);
+  figure.querySelector(".tip").style.visibility = "hidden";
   figure.querySelector(".scale").hidden = !y.log;
 }
 
