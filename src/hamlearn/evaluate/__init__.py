@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from hamlearn.engines.setting import check_stream
 from hamlearn.errors import ConfigError, SampleError
@@ -15,27 +15,11 @@ from hamlearn.learner import Learner
 from hamlearn.learner.learner import keep_answer
 from hamlearn.sample import Label, Sample
 
-__all__ = ["Evaluation", "Learns", "Scores", "evaluate", "scored"]
-
-
-class Learns(Protocol):
-    """What can be evaluated: anything that predicts, and takes a step on a sample.
-
-    Example:
-        >>> import hamlearn as hl
-        >>> hasattr(hl.Learner, "predict") and hasattr(hl.local.LocalLearner, "step")
-        True
-    """
-
-    def predict(self, u: Any) -> Any:
-        """The output for `u`; nothing moves."""
-
-    def step(self, sample: Sample) -> Any:
-        """Learn from one sample."""
+__all__ = ["Evaluation", "Scores", "evaluate", "scored"]
 
 
 def evaluate(
-    learner: Learns,
+    learner: Any,
     stream: Iterable[Sample],
     *metrics: Any,
     window: int | None = None,
@@ -143,7 +127,7 @@ def _step_by_step(
         yield Evaluation(carried.taken - 1, sample, seen, target, report, scores.reading())
 
 
-def _plain(learner: Learns, stream: Iterable[Sample], scores: Scores) -> Iterator[Evaluation]:
+def _plain(learner: Any, stream: Iterable[Sample], scores: Scores) -> Iterator[Evaluation]:
     """Evaluate anything that predicts and steps."""
     predict = _predictor(learner)
     for k, sample in enumerate(stream):

@@ -26,10 +26,6 @@ Item = list[tuple[Any, Any]]
 class Meter(ABC):
     """A metric that is updated, read, and saved as plain values.
 
-    Args:
-        name: Its name in scores.
-        metric: The metric of a library, without counts.
-
     Attributes:
         kind: What it takes.
         bigger_is_better: Whether a larger value is better; `None`: not known.
@@ -53,15 +49,7 @@ class Meter(ABC):
         return type(self)(self.name, copy.deepcopy(self._blank))
 
     def add(self, items: list[Item], pairs: Counter[Any] | None = None) -> None:
-        """Count samples.
-
-        Args:
-            items: The samples.
-            pairs: How often each pair of classes is among them, if they are classes.
-
-        Raises:
-            ConfigError: The metric does not take them.
-        """
+        """Count samples; `pairs` says how often each pair of classes is among them, if they are classes."""
         try:
             self._add(items, pairs)
         # Libraries raise errors of many types for values that a metric does not take.

@@ -182,11 +182,7 @@ class Scores:
 
 
 class Reading:
-    """Scores at one moment, each computed when it is looked at.
-
-    Args:
-        scores: Where they are counted.
-    """
+    """Scores at one moment, each computed when it is looked at."""
 
     __slots__ = ("_found", "_marks", "_scores")
 

@@ -51,12 +51,7 @@ class Ring:
 
 
 class Line:
-    """The metrics of one predictor: the learner, or a baseline.
-
-    Args:
-        meters: The metrics, which take the same.
-        window: How many samples are also scored by themselves; `None`: no window.
-    """
+    """The metrics of one predictor, the learner or a baseline, over everything and over `window` samples."""
 
     def __init__(self, meters: list[Meter], window: int | None) -> None:
         self.meters, self._counted = meters, 0
@@ -105,16 +100,7 @@ class Line:
 
 
 class Feed:
-    """Metrics that take the same, of the learner and of the baselines.
-
-    Args:
-        kind: What they take.
-        meters: The metrics.
-        window: As of a line.
-
-    Attributes:
-        lines: The learner under the name "", and each baseline.
-    """
+    """Metrics that take the same: `lines` has those of the learner under the name "", and of each baseline."""
 
     def __init__(self, kind: Kind, meters: list[Meter], window: int | None) -> None:
         self.kind = kind

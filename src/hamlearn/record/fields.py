@@ -43,14 +43,7 @@ class Context:
 
 
 class Moment:
-    """One step of a learner, as the policies and sinks see it.
-
-    Args:
-        step: Number of the step, from 1.
-        report: What the step yielded.
-        evaluation: The evaluation that it came with, if any.
-        context: The recording.
-    """
+    """One step of a learner, as the policies and sinks see it: `moment["loss"]` measures a field once."""
 
     __slots__ = ("_measured", "context", "evaluation", "report", "step")
 

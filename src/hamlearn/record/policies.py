@@ -11,14 +11,12 @@ from hamlearn.record.fields import Moment, Row
 
 
 class Policy(ABC):
-    """Decides which steps are kept; measures nothing of the others.
+    """Decides which steps are kept; measures nothing of the others. One that remembers something has a state.
 
     Example:
         >>> class Primes(Policy):
         ...     def offer(self, moment, fields):
         ...         return moment.row(fields) if moment.step in (2, 3, 5, 7) else None
-        >>> Primes().state_dict()
-        {}
     """
 
     @abstractmethod
@@ -30,7 +28,7 @@ class Policy(ABC):
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`; a policy without memory has nothing to do."""
+        """Continue from `state`."""
         return
 
 

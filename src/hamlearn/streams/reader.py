@@ -359,5 +359,5 @@ def _source(stream: Any) -> Any:
 
 def _bare(place: Any) -> Any:
     """The state of the stream alone, where `hamlearn run` or `evaluate` saved metrics and records with it."""
-    carried = isinstance(place, Mapping) and {"stream", "taken", "moment"} <= place.keys()
+    carried = isinstance(place, Mapping) and place.keys() == {"stream", "taken", "parts"}
     return place["stream"] if carried else place
