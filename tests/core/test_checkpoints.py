@@ -283,5 +283,5 @@ def test_foreign_files_are_refused_and_never_unpickled(tmp_path):
     save_file(
         {"x": torch.zeros(1)}, tmp_path / "old", metadata={"hamlearn": '{"format": "hamlearn-checkpoint-0"}'}
     )
-    refusal(build(), tmp_path / "old", "'hamlearn-checkpoint-0'.*reads 'hamlearn-checkpoint-3'")
+    refusal(build(), tmp_path / "old", "'hamlearn-checkpoint-0'.*reads 'hamlearn-checkpoint-4'")
     refusal(build(), tmp_path / "absent", "is not a file")

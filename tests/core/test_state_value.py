@@ -10,8 +10,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.errors import CheckpointError
-from tests.fuzz.checkpoint_files import Watch
-from tests.fuzz.checkpoint_mutations import parse
+from tests.checkpoints import Watch, parse
 from tests.fuzz.checkpoint_subjects import MAKERS, _samples, trained
 
 mse = nn.functional.mse_loss
@@ -110,18 +109,18 @@ def spoilt(state, name):
 
 
 WRONG = {
-    "no mapping": "is no state: give what learner.state_dict",
-    "another key": "is no state",
-    "a tensor is missing": "is missing. Nothing was loaded. Take it from a learner of the same kind",
-    "a tensor too many": "do not belong",
-    "no tensor": "of the state is a list: tensors belong there",
-    "another shape": "belongs",
-    "a time that is none": "no finite number",
+    "no mapping": "is not a state: give what learner.state_dict",
+    "another key": "is not a state",
+    "a tensor is missing": "is there on one side only. Nothing was loaded",
+    "a tensor too many": "'more' is there on one side only",
+    "no tensor": "of the state is a list, not a tensor",
+    "another shape": "are not those that its header lists",
+    "a time that is none": "t is 'soon'|no finite number",
     "another format": "the state has format 'hamlearn-checkpoint-0'",
     "another setting": "build the learner with the same settings",
     "another Hyper": "new_hyper=True",
     "a place that is none": "no whole number",
-    "random numbers that are none": "no state of a random number generator",
+    "random numbers that are none": "are not those that its header lists",
 }
 
 

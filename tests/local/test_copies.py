@@ -10,9 +10,8 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.local import LocalLearner
+from tests.checkpoints import Watch, assemble, parse
 from tests.comparing import same
-from tests.fuzz.checkpoint_files import Watch
-from tests.fuzz.checkpoint_mutations import assemble, parse
 from tests.problems import random_samples
 
 SETTINGS = [

@@ -66,7 +66,7 @@ class SavedPopulation:
             if self._place.rank == 0:
                 about = {"format": FORMAT, "members": self._identity, "position": self._position}
                 text = json.dumps(about | {"streams": self._several}).encode()
-                files.replace(partial / "population.json", lambda file: _put(file, text))
+                files.replace(partial / "population.json", text)
         except OSError as error:
             problem = CheckpointError(f"cannot save {path}: {error}. Allow writing there, or save elsewhere")
         except CheckpointError as error:
@@ -110,10 +110,6 @@ class SavedPopulation:
         with self._together():
             restoring.take_up(loadings)
             self._position = position
-
-
-def _put(file: Any, data: bytes) -> None:
-    file.write(data)
 
 
 def _about(path: Path, members: list[Any], several: bool) -> dict[str, Any]:

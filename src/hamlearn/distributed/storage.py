@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as LateError
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -95,10 +95,7 @@ class Saving:
             ) from error
         text = json.dumps({"format": FORMAT, **about}).encode()
 
-        def put(file: BinaryIO) -> None:
-            file.write(text)
-
-        files.replace(partial / f"rank-{self._rank}.json", put)
+        files.replace(partial / f"rank-{self._rank}.json", text)
         if self._pool is None:
             self._pool = ThreadPoolExecutor(1, thread_name_prefix="hamlearn-checkpoint")
         self._written = self._pool.submit(_write, dict(tensors), partial, self._group)

@@ -85,18 +85,20 @@ class Learner(Snapshot):
         self._stepper = Stepper(parts, self._reader, check_late(late))
 
     def __getstate__(self) -> dict[str, Any]:
-        state, parts = self.state_dict(), self._stepper.parts
+        # Its own tensors, no copies: a new process is sent their memory, which must outlive this call.
+        (tensors, header), parts = self._tell("cannot copy the learner"), self._stepper.parts
+        own = {name: tensor.detach() for name, tensor in tensors.items() if not name.startswith("rng/")}
         made = {"network": parts.network, "loss": parts.system.loss, "hyper": parts.hyper, "late": self.late}
-        own = {name: value for name, value in vars(self).items() if name not in _MADE}
+        added = {name: value for name, value in vars(self).items() if name not in _MADE}
         # A copy has been told what its model has warned of already.
-        copied = {"made": made | parts.choices._asdict(), "own": own, "state": state}
+        copied = {"made": made | parts.choices._asdict(), "added": added, "state": (own, header)}
         return copied | {"overshoot": parts.usual.overshoot}
 
     def __setstate__(self, copied: dict[str, Any]) -> None:
         Learner.__init__(self, **copied["made"])
-        vars(self).update(copied["own"])
+        vars(self).update(copied["added"])
         self._stepper.parts.usual.overshoot = copied["overshoot"]
-        self._copied(copied["state"])
+        self._become(*copied["state"])
 
     @property
     def loss(self) -> Loss:

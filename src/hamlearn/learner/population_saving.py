@@ -81,5 +81,5 @@ class PopulationSaving(Savable):
             where = f"member {number} of {source}"
             loadings.append(loading(member, where, own | random, whole, new_hyper=new_hyper))
         reader = self._reader
-        loadings.append(Loading([], [reader], False, lambda: reader.load_state_dict(place), random))
+        loadings.append(Loading([], [reader], lambda: reader.load_state_dict(place), random))
         return loadings

@@ -4,26 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from hamlearn._base import trees
-from hamlearn._base.claims import Tensors, flag, number, shown, whole
+from hamlearn._base.claims import Tensors, shown
 from hamlearn.engines.eager.stepping import Stepper
 from hamlearn.engines.owner import Owner
 from hamlearn.state import checkpoint
 from hamlearn.state.carry import Carry
-from hamlearn.state.described import alike, build_structure, describe_structure, namedtuples
-from hamlearn.state.labels import Waiting, pack, unpack
+from hamlearn.state.described import build_structure, describe_structure
+from hamlearn.state.labels import pack, unpack
 from hamlearn.state.learner_state import LearnerState
 from hamlearn.state.restoring import random_state, take_up
 from hamlearn.state.saving import Change, loading
+
+
+class LearnerHeader(checkpoint.Schema):
+    """What a checkpoint of a learner says of it, besides its model, setting and place in the stream."""
+
+    t: float = Field(ge=0, allow_inf_nan=False)
+    updates: int = Field(ge=0)
+    fresh: bool
+    state_tree: Any
+    memory: Any
+    waiting: Any
 
 
 class Snapshot(Owner):
     """A learner's state as a value; `Learner` is what users see of it."""
 
     _stepper: Stepper
-    _header_keys = ("t", "updates", "fresh", "state_tree", "memory", "waiting")
+    _header_keys = tuple(LearnerHeader.model_fields)
 
     def _root(self) -> nn.Module:
         return self._stepper.parts.network
@@ -48,11 +61,9 @@ class Snapshot(Owner):
         tensors |= {f"z/{index}": leaf for index, leaf in enumerate(carry.z)}
         tensors |= {f"v/{name}": v for name, v in zip(names, carry.v, strict=False)}
         tensors |= {f"E/{index}": leaf for index, leaf in enumerate(carry.E)}
-        # By what any learner of this network knows, before it has met a state.
-        known = list(namedtuples(parts.network.first_names()))
-        state_tree = describe_structure(carry.spec, len(carry.h), known)
+        state_tree = describe_structure(carry.spec, len(carry.h))
         memory, described = parts.order.state()
-        waiting, labels = pack(now.waiting, known)
+        waiting, labels = pack(now.waiting)
         tensors |= {f"memory/{name}": tensor for name, tensor in memory.items()}
         tensors |= {f"waiting/{name}": tensor for name, tensor in waiting.items()}
         return tensors, {
@@ -66,61 +77,60 @@ class Snapshot(Owner):
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
         """Stored tokens are run again at the new weights, in which their graphs end, when the change is made."""
-        stepper, blocks, fresh = self._stepper, self._blocks, flag(header["fresh"], "fresh")
-        order, carry = stepper.parts.order, self._told_carry(left, header["state_tree"], fresh=fresh)
-        told = LearnerState(
-            carry,
-            number(header["t"], "t"),
-            whole(header["updates"], "updates"),
-            fresh,
-            self._told_waiting(left.under("waiting/"), header["waiting"]),
-        )
+        stepper, blocks = self._stepper, self._blocks
+        about = LearnerHeader(**{key: header[key] for key in self._header_keys})
+        order, most = stepper.parts.order, stepper.state.waiting.most
+        carry = self._loaded_carry(left, about)
+        device = stepper.parts.system.theta[0].device
+        waiting = unpack(left.under("waiting/"), about.waiting, most, device)
+        loaded = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
         memory = left.under("memory/")
 
         def put() -> None:
-            stepper.state = told
+            stepper.state = loaded
             if blocks is not None:
                 blocks.forget()
-            order.load_state(memory, header["memory"], carry)
+            order.load_state(memory, about.memory, carry)
 
-        owners = [stepper, order, *([] if blocks is None else [blocks])]
-        return Change(owners, put, graphs=order.stored() > 0)
+        return Change([stepper, order, *([] if blocks is None else [blocks])], put)
 
-    def _told_carry(self, left: Tensors, described: Any, *, fresh: bool) -> Carry:
+    def _loaded_carry(self, left: Tensors, about: LearnerHeader) -> Carry:
         parts = self._stepper.parts
         theta, names = parts.system.theta, parts.system.names
         omega = [left.keep(f"omega/{n}", w.device, w) for n, w in zip(names, theta, strict=True)]
         device = theta[0].device
         h = [left.keep(name, device) for name in left.counted("h/")]
         z = [left.keep(f"z/{index}", device, leaf) for index, leaf in enumerate(h)]
-        if not all(leaf.is_floating_point() or leaf.is_complex() for leaf in h):
-            raise ValueError("the state h holds whole numbers")
-        if bool(h) > parts.stateful or (parts.stateful and not fresh and not h):
+        if bool(h) > parts.stateful or (parts.stateful and not about.fresh and not h):
             raise ValueError(f"it holds {len(h)} tensors of the state h in the middle of a sequence")
-        known = self._known_states()
-        spec = build_structure(described, len(h), [kind for state in known for kind in namedtuples(state)])
-        if h and known and not any(alike(trees.unflatten(h, spec), state) for state in known):
-            raise ValueError(f"its state has the structure {shown(described)}, not that of this network's")
-        adaptive = parts.system.velocity.adaptive is not None
-        v = [left.keep(f"v/{n}", w.device, w) for n, w in zip(names, theta, strict=True) if adaptive]
+        spec = build_structure(about.state_tree, len(h))
+        present, known = self._stepper.state.carry, parts.network.first_names()
+        if h and (known is not None or present.h):
+            # One tensor has no structure, and its name is a string.
+            expected = present.spec if present.h or isinstance(known, str) else trees.flatten(known)[1]
+            if str(spec) != str(expected):
+                raise ValueError(
+                    f"its state has the structure {shown(about.state_tree)}, not that of this network's"
+                )
+        v = self._loaded_v(left)
         firsts = parts.order.first(h, spec) if h else []
         E = [left.keep(f"E/{index}", device, leaf) for index, leaf in enumerate(firsts)]
         return Carry(h, z, omega, spec, v=v, E=E)
 
-    def _told_waiting(self, tensors: Tensors, described: Any) -> Waiting:
-        known = [kind for state in self._known_states() for kind in namedtuples(state)]
-        most, device = self._stepper.state.waiting.most, self._stepper.parts.system.theta[0].device
-        return unpack(tensors, described, most, known, device)
+    def _loaded_v(self, left: Tensors) -> list[Tensor]:
+        """What an adaptive β follows; it starts at 0 if the learner that was saved had a β that does not adapt."""
+        parts = self._stepper.parts
+        saved = left.under("v/")
+        if parts.system.velocity.adaptive is None:
+            return []
+        pairs = list(zip(parts.system.names, parts.system.theta, strict=True))
+        if not saved.names():
+            return [torch.zeros_like(weight, requires_grad=False) for _, weight in pairs]
+        return [saved.keep(name, weight.device, weight) for name, weight in pairs]
 
-    def _known_states(self) -> list[Any]:
-        """States of the network, as far as the learner has met them: the present one, and h0."""
-        carry, first = self._stepper.state.carry, self._stepper.parts.network.first_names()
-        present = [trees.unflatten(carry.h, carry.spec)] if carry.h else []
-        return [*present, *([] if first is None else [first])]
-
-    def _copied(self, state: dict[str, Any]) -> None:
-        """Become what a copy was told; random numbers are those of the program, and go on."""
+    def _become(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
+        """Become the learner that a copy is made of; the random numbers of the program go on."""
         with checkpoint.reading(checkpoint.STATE):
-            tensors, header = checkpoint.parts(state)
-            change = loading(self, checkpoint.STATE, tensors, header, new_hyper=True)
-            take_up([change._replace(random=random_state())])
+            complete = header | {"format": checkpoint.FORMAT}
+            change = loading(self, checkpoint.STATE, tensors | random_state(), complete, new_hyper=True)
+            take_up([change])

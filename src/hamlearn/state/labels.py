@@ -124,8 +124,8 @@ def require_id(id: Any, what: str) -> None:
         )
 
 
-def pack(waiting: Waiting, known: list[type]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything as tensors and JSON; `known` are the named tuples that a state may be made of."""
+def pack(waiting: Waiting) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Everything as tensors and JSON."""
     tensors: dict[str, Tensor] = {}
     about = []
     for index, (id, waited) in enumerate(waiting.samples.items()):
@@ -139,7 +139,7 @@ def pack(waiting: Waiting, known: list[type]) -> tuple[dict[str, Tensor], dict[s
             shown.append(tensor)
             return len(shown) - 1
 
-        state_tree, y = describe_structure(spec, len(h), known), describe(waited.y, keep)
+        state_tree, y = describe_structure(spec, len(h)), describe(waited.y, keep)
         tensors |= {f"{index}/y/{i}": leaf for i, leaf in enumerate(shown)}
         about.append(
             {
@@ -154,7 +154,7 @@ def pack(waiting: Waiting, known: list[type]) -> tuple[dict[str, Tensor], dict[s
     return tensors, {"samples": about, "learned": waiting.learned, "late": waiting.late, "never": waiting.never}
 
 
-def unpack(tensors: Tensors, described: Any, most: int, known: list[type], device: torch.device) -> Waiting:
+def unpack(tensors: Tensors, described: Any, most: int, device: torch.device) -> Waiting:
     """What `pack` wrote down; raises `ValueError` where it cannot have written this."""
     about = record(described, "the samples that wait for labels", "samples", "learned", "late", "never")
     samples: dict[Id, Waited] = {}
@@ -166,7 +166,7 @@ def unpack(tensors: Tensors, described: Any, most: int, known: list[type], devic
             raise ValueError(f"{what} has no id of its own, or a target")
         h = [tensors.keep(name, device) for name in tensors.counted(f"{index}/h/")]
         y = build(one["y"], lambda i, index=index: tensors.keep(f"{index}/y/{i}", device))  # type: ignore[misc]
-        spec = build_structure(one["state_tree"], len(h), known)
+        spec = build_structure(one["state_tree"], len(h))
         begins, t = flag(one["begins"], f"begins of {what}"), number(one["t"], f"t of {what}")
         state = trees.unflatten(h, spec) if h else None
         samples[one["id"]] = Waited(replace(sample, id=one["id"]), state, begins, y, t)

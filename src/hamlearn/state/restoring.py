@@ -1,80 +1,56 @@
-"""Taking up a state: all of it, or, whatever ends it early, nothing; random number generators included."""
+"""Taking up a state: all of it, or nothing if something about it fails; random number generators included."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hamlearn._base.claims import Tensors, generator_state
+from hamlearn._base.interrupts import defer_sigint
 
 
 class Loading(NamedTuple):
-    """All that a state changes in a learner, looked at and ready to be taken up.
+    """All that a state changes in a learner, checked and ready to be taken up.
 
     Attributes:
         values: Weights and buffers, and what they are to become.
         owners: Objects whose attributes are replaced.
-        graphs: Whether somebody holds graphs that lead to the weights.
         put: Replaces the attributes.
         random: State of the random number generators.
     """
 
     values: Sequence[tuple[Tensor, Tensor]]
     owners: Sequence[object]
-    graphs: bool
     put: Callable[[], None]
     random: Mapping[str, Tensor]
 
 
+@torch.no_grad()
 def take_up(loadings: Sequence[Loading]) -> None:
-    """Change all of the learners, or, where one of them fails or an interrupt strikes, none."""
-    begun: list[_Restoring] = []
-    try:
-        for loading in loadings:
-            change = _Restoring([tensor for tensor, _ in loading.values], loading.owners, graphs=loading.graphs)
-            begun.append(change)
-            for tensor, value in loading.values:
-                change.set(tensor, value)
-            loading.put()
-            restore_random_state(loading.random)
-    except BaseException:
-        for change in reversed(begun):
-            change.put_back()
-        raise
-
-
-class _Restoring:
-    """Puts everything back, to the bit.
-
-    Args:
-        tensors: What is written to in place.
-        owners: Objects whose attributes are replaced.
-        graphs: Whether somebody holds graphs that lead to the tensors, which must stay valid if all is put back.
-    """
-
-    def __init__(self, tensors: Iterable[Tensor], owners: Iterable[object], *, graphs: bool) -> None:
-        self._tensors = [(tensor, tensor.detach().clone()) for tensor in tensors]
-        self._owners = [(owner, dict(vars(owner))) for owner in owners]
-        self._random = random_state()
-        self._graphs = graphs
-
-    @torch.no_grad()
-    def set(self, tensor: Tensor, value: Tensor) -> None:
-        """Write to a tensor."""
-        # Through `.data` no graph notices; where there are none to spare, those of others shall.
-        (tensor.data if self._graphs else tensor).copy_(value)
-
-    def put_back(self) -> None:
-        """Tensors, attributes and random numbers as they were."""
-        for tensor, value in self._tensors:
-            tensor.data.copy_(value)
-        for owner, attributes in self._owners:
-            vars(owner).clear()
-            vars(owner).update(attributes)
-        restore_random_state(self._random)
+    """Change all of the learners, or none of them if one fails: tokens that wait for an echo are run again."""
+    tensors = [(tensor.data, tensor.detach().clone()) for one in loadings for tensor, _ in one.values]
+    owners = [(owner, dict(vars(owner))) for one in loadings for owner in one.owners]
+    random = random_state()
+    with defer_sigint():
+        try:
+            for one in loadings:
+                for tensor, new in one.values:
+                    # Through .data: graphs of stored tokens stay valid if all is put back.
+                    tensor.data.copy_(new)
+                with torch.enable_grad():
+                    one.put()
+                restore_random_state(one.random)
+        except BaseException:
+            for tensor, old in tensors:
+                tensor.copy_(old)
+            for owner, attributes in owners:
+                vars(owner).clear()
+                vars(owner).update(attributes)
+            restore_random_state(random)
+            raise
 
 
 def random_state() -> dict[str, Tensor]:
@@ -86,7 +62,7 @@ def random_state() -> dict[str, Tensor]:
 
 
 def checked_random_state(tensors: Tensors) -> dict[str, Tensor]:
-    """The states that `random_state` told, taken out of a file."""
+    """The states that `random_state` returned, taken out of a file."""
     states = {"rng/cpu": generator_state(tensors.take("rng/cpu"), "the tensor 'rng/cpu'", "cpu")}
     for index, name in enumerate(tensors.counted("rng/cuda/")):
         there = torch.cuda.is_available() and index < torch.cuda.device_count()

@@ -24,12 +24,10 @@ class Change(NamedTuple):
     Attributes:
         owners: Objects whose attributes are replaced.
         put: Replaces them.
-        graphs: Whether somebody holds graphs that lead to the weights.
     """
 
     owners: Sequence[object]
     put: Callable[[], None]
-    graphs: bool = False
 
 
 class Savable(ABC):
@@ -40,9 +38,9 @@ class Savable(ABC):
 
         `"tensors"` holds copies by name: `theta/…`, `buffer/…`, `omega/…`, states and costates, what waits for an
         echo or for a label, and `rng/…`, PyTorch's random numbers. `"about"` holds the rest as JSON: the time, the
-        number of updates, the place in the stream, and what tells this model and setting from others; `"layout"`
-        lists the tensors, so that none is lost on the way. A population has all of this for each member,
-        the tensors under `member/0/…`, `member/1/…` and so on, and `rng/…` once.
+        number of updates, the place in the stream, what tells this model and setting from others, and a list of
+        the tensors. A population has all of this for each member, the tensors under `member/0/…`, `member/1/…`
+        and so on, and `rng/…` once.
 
         Raises:
             CheckpointError: If something that waits is of a kind that cannot be written down.
@@ -73,9 +71,7 @@ class Savable(ABC):
         """
         with checkpoint.reading(checkpoint.STATE):
             tensors, header = checkpoint.parts(state)
-            loadings = self._loadings(checkpoint.STATE, tensors, header, new_hyper=new_hyper)
-            checkpoint.require_whole(state)
-            restoring.take_up(loadings)
+            restoring.take_up(self._loadings(checkpoint.STATE, tensors, header, new_hyper=new_hyper))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.
@@ -237,4 +233,4 @@ def loading(
         reader.load_state_dict(place)
         change.put()
 
-    return Loading(values, [*change.owners, reader], change.graphs, put, random)
+    return Loading(values, [*change.owners, reader], put, random)

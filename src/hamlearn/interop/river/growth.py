@@ -48,7 +48,7 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
         larger = larger | _insensitive(new, u)
     kept["tensors"] = {name: _placed(tensor, larger.get(name)) for name, tensor in kept["tensors"].items()}
     kept["about"]["model"] = begin["about"]["model"]
-    kept["layout"] = checkpoint.layout(kept["tensors"])
+    kept["about"]["layout"] = checkpoint.layout(kept["tensors"])
     with torch.random.fork_rng(devices=[]):
         new.load_state_dict(kept)
     return new
