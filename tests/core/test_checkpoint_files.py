@@ -225,8 +225,11 @@ def test_a_full_disk_leaves_the_old_file_and_no_litter(tmp_path, monkeypatch):
     path, learner = tmp_path / "checkpoint", summing()
     learner.save(path)
 
+    def full(path, mode="r", *args, **kwargs):
+        return opened(Path("/dev/full") if "w" in mode else path, mode, *args, **kwargs)
+
     opened = Path.open
-    monkeypatch.setattr(Path, "open", lambda path, *args, **kwargs: opened(Path("/dev/full"), "wb"))
+    monkeypatch.setattr(Path, "open", full)
     fails(path, learner, "No space left on device.*Make room on that disk, or save to another one")
 
 
@@ -245,9 +248,12 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path, monkeypatch):
     path, learner = tmp_path / "checkpoint", summing()
     learner.save(path)
 
-    def closed(path, *args, **kwargs):
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+    def closed(path, mode="r", *args, **kwargs):
+        if "w" in mode:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, mode, *args, **kwargs)
 
+    opened = Path.open
     monkeypatch.setattr(Path, "open", closed)
     fails(path, learner, f"Read-only file system.*Allow writing to {tmp_path}, or save elsewhere")
 

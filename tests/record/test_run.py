@@ -15,7 +15,6 @@ from hamlearn.errors import ConfigError, StreamError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from tests.fuzz.kills import COMPILED, CONFIG, finished, killed_and_resumed
 
-
 # River leaves the file of a data set open that was not read to its end.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 

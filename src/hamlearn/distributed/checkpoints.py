@@ -240,7 +240,7 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any, car
         # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
         drawn = restoring.random_state() if generators is None else generators
         owners = (ticker, engine, reader)
-        restoring.take_up([restoring.Loading(values, owners, graphs=False, put=put, random=drawn)])
+        restoring.take_up([restoring.Loading(values, owners, put=put, random=drawn)])
 
     return take
 

@@ -139,11 +139,12 @@ def _parsed(path: object, data: bytes) -> tuple[dict[str, Tensor], dict[str, Any
 
 def _require_format(path: object, text: str) -> None:
     """Raise if another version wrote the file, whose digest may be another one too."""
+    header = None
     with contextlib.suppress(ValueError, RecursionError):
         header = json.loads(text)
-        found = header.get("format") if isinstance(header, dict) else None
-        if isinstance(found, str) and found.startswith("hamlearn") and found != FORMAT:
-            raise CheckpointError(f"{path} has format {found!r}; this version reads {FORMAT!r}")
+    found = header.get("format") if isinstance(header, dict) else None
+    if isinstance(found, str) and found.startswith("hamlearn") and found != FORMAT:
+        raise CheckpointError(f"{path} has format {found!r}; this version reads {FORMAT!r}")
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
