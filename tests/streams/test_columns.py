@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import random
 from datetime import datetime
 
 import numpy as np
@@ -247,41 +246,6 @@ def test_a_category_that_was_held_from_a_row_that_is_left_out_gets_a_place_of_it
         assert stream.entries == ["x", "gate=a", "gate=b", "gate=?2"]
 
 
-def messy(folder, draw, n):
-    """A table with gaps, categories, times, quotes, and now and then a row that is bad."""
-    path = folder / "messy.csv"
-    lines = ["t,x,kind,y"]
-    for k in range(n):
-        cells = [
-            f"{k + 0.25 * (k % 3)}" if draw.random() < 0.98 else "soon",
-            draw.choice(["", "1.5", "-2", "NA", "3e2", "7", "true", "x" if draw.random() < 0.1 else "4"]),
-            draw.choice(["a", "b", '"c"', "", "d" if draw.random() < 0.2 else "a"]),
-            draw.choice(["yes", "no", ""]),
-        ]
-        lines.append(",".join(cells) if draw.random() < 0.97 else "1,2")
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
-@pytest.mark.parametrize("missing", ["indicate", "hold", "skip", 0.0])
-@pytest.mark.parametrize("seed", range(3))
-def test_blocks_of_a_table_are_its_rows_to_the_bit(tmp_path, missing, seed):
-    path = messy(tmp_path, random.Random(seed), 300)
-    settings = {"categories": {"kind": 3}, "missing": missing, "bad": "skip", "classes": 2}
-
-    def make():
-        return streams.csv(path, ["x", "kind"], "y", time="t", unit=1.0, **settings)
-
-    whole = list(make())
-    for size in (1, 7, 64):
-        stream = make()
-        samples = [block.sample(k) for block in blocks_of(stream, size) for k in range(block.count)]
-        assert len(samples) == len(whole)
-        for a, b in zip(samples, whole, strict=True):
-            assert torch.equal(a.u, b.u)
-            assert (a.target, a.tau) == (b.target, b.tau)
-
-
 def test_a_bad_row_ends_a_block_before_it_and_is_met_again_after_a_resume():
     table = [{"a": 1}, {"a": 2}, {"a": "x"}, {"a": 4}]
     stream = streams.from_rows(table)
@@ -352,19 +316,6 @@ def test_a_whole_number_is_one_name_wherever_it_comes_from(tmp_path, kind, size)
         assert stream.classes == ["3", *map(str, OTHERS)]
         if kind != "classes":
             assert {tuple(stream.encode({"c": cell}).tolist()) for cell in THREE} == {made[0]}
-
-
-def test_whole_numbers_that_are_declared_are_found_in_every_form(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("c,y\n1.0,2.0\n,\n-0.0,1\n")
-    for names in ([1, 2, 0], ["1", "2.0", "0"], np.array([1.0, 2.0, 0.0]), torch.tensor([1, 2, 0])):
-        given = {"target": "y", "classes": names, "categories": {"c": names}, "missing": "mean"}
-        for stream in (
-            streams.csv(path, **given),
-            streams.from_rows({"c": [1, None, -0.0], "y": [2, None, 1]}, **given),
-        ):
-            assert [None if s.target is None else int(s.target) for s in stream] == [1, None, 0]
-            assert [s.u.tolist() for s in stream] == [[1.0, 0.0, 0.0], [0.0] * 3, [0.0, 0.0, 1.0]]
 
 
 @pytest.mark.parametrize("word", ["none", "NA", "null", "?", "n/a"])

@@ -71,17 +71,6 @@ def typed(row):
     return made | {"express": truth.get(made["express"]), "when": int(made["when"])}
 
 
-def sources(path, rows, **declared):
-    """The same table in all the ways in which it can come."""
-    return [
-        streams.csv(path, **declared),
-        streams.from_rows(rows, **declared),
-        streams.from_rows([typed(row) for row in rows], **declared),
-        streams.from_rows({name: [row[name] for row in rows] for name in rows[0]}, **declared),
-        streams.from_rows(iter(rows), **declared),
-    ]
-
-
 AROUND = {
     "nothing": lambda table: table,
     "standardize": streams.standardize,
@@ -121,12 +110,6 @@ def test_encode_has_the_bits_of_the_input_that_the_stream_makes_next_and_changes
 def test_encode_is_exact_where_running_sums_are_centred_anew(write, dtype):
     rows = lines(300)
     follow(streams.standardize(streams.csv(write(rows), **DECLARED, missing="indicate", dtype=dtype)), rows)
-
-
-def test_encode_is_the_same_wherever_the_table_comes_from(write):
-    rows = [{name: row[name] for name in NAMES if name != "note"} for row in lines(60)]
-    for table in sources(write(rows), rows, **DECLARED, missing="mean"):
-        follow(streams.standardize(table), rows)
 
 
 def test_encode_takes_cells_as_texts_and_as_python_has_them(write):

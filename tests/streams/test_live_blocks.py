@@ -17,7 +17,7 @@ from hamlearn.errors import StreamError
 from hamlearn.evaluate import evaluate
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.arrivals import of_message
-from hamlearn.streams.live.reading import Place, Reading
+from hamlearn.streams.live.reading import FeedPlace, Reading
 from tests.streams.reading import blocks_of
 
 PATIENCE = 20.0
@@ -273,7 +273,7 @@ def test_messages_that_are_read_at_once_are_to_the_bit_those_read_one_by_one(dty
     draw, at_once = random.Random(0), 0
     for _ in range(400):
         arrivals, reading = messages(draw), Reading(2.0, True, dtypes)
-        place = Place(5, 1, draw.choice([None, -3.0]), -1.0, draw.choice([0.0, 0.5]))
+        place = FeedPlace(5, 1, draw.choice([None, -3.0]), -1.0, draw.choice([0.0, 0.5]))
         found, expected = reading.read(arrivals, place), reading._one_by_one(arrivals, place)
         at_once += found.good is None
         assert found.after == expected.after

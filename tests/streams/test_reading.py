@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Arrival
-from hamlearn.streams.live.reading import Place, Reading
+from hamlearn.streams.live.reading import FeedPlace, Reading
 
 TIMES = st.floats(0.0, 1e6, allow_nan=False)
 
@@ -29,7 +29,7 @@ def events(read):
     data=st.data(),
     times=st.lists(TIMES, min_size=2, max_size=6),
     unit=st.sampled_from([1.0, 1e-3, 0.7, 3600.0]),
-    before=st.sampled_from([Place(), Place(3, 1, 0.5, 0.25, 0.5), Place(3, 0, None, 0.25)]),
+    before=st.sampled_from([FeedPlace(), FeedPlace(3, 1, 0.5, 0.25, 0.5), FeedPlace(3, 0, None, 0.25)]),
 )
 def test_many_at_once_are_as_many_apart_as_one_by_one(data, times, unit, before):
     says = data.draw(st.sampled_from(["nothing", "stamp", "tau", "mixed"]))
@@ -52,6 +52,6 @@ def test_many_at_once_are_as_many_apart_as_one_by_one(data, times, unit, before)
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_clock_that_says_no_time_is_told_with_the_item_that_it_says_it_of(bad):
     reading = Reading(1.0, False, (torch.float32, None))
-    read = reading.read(arrivals([1.0, bad, 2.0], [None] * 3, [None] * 3), Place(arrived=0.5))
+    read = reading.read(arrivals([1.0, bad, 2.0], [None] * 3, [None] * 3), FeedPlace(arrived=0.5))
     assert "item 1" in str(read.error)
     assert read.after.taken == 1

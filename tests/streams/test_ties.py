@@ -144,11 +144,3 @@ def test_a_file_that_is_separated_otherwise_is_read_with_its_delimiter(tmp_path,
         streams.csv(path, target="sold")
     read = streams.csv(path, u=["price", "shop"], target="sold", delimiter=delimiter)
     assert [sample.u.tolist() for sample in read] == [[1.5, 0.0], [2.5, 1.0]]
-
-
-def test_a_quoted_header_that_is_separated_otherwise_names_delimiter(tmp_path):
-    path = tmp_path / "quoted.csv"
-    path.write_text('"price";"shop"\n"1";"2"\n')
-    with pytest.raises(ConfigError, match=r"line 1 cannot be read: .* say by delimiter=... what separates"):
-        streams.csv(path)
-    assert [sample.u.tolist() for sample in streams.csv(path, delimiter=";")] == [[1.0, 2.0]]

@@ -18,10 +18,10 @@ from hamlearn.streams.arrays import Picked, as_tensor, is_array, is_pair
 from hamlearn.streams.base import Stream
 from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.encoder import column_names
+from hamlearn.streams.frames import library_of, source_of
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
 from hamlearn.streams.prepare import CLIP, StandardizedStream
-from hamlearn.streams.row_source import library_of, source_of
 from hamlearn.streams.tables import csv, from_rows
 from hamlearn.streams.values import NUMBERS, shown
 

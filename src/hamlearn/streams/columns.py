@@ -17,7 +17,7 @@ import numpy as np
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.fields import Mask, number, numbers, too_large
 from hamlearn.streams.moments import Array
-from hamlearn.streams.places import Names, Places, name_in, shared, to_places
+from hamlearn.streams.places import NamePlaces, Names, name_in, shared, to_places
 from hamlearn.streams.values import shown
 
 Policy = Literal["raise", "skip", "hold", "mean", "indicate"]
@@ -171,7 +171,7 @@ class Number(Column):
 class Category(Column):
     """A category: 1 at its place and 0 elsewhere; zeros if it is missing."""
 
-    def __init__(self, name: str, missing: str | float, places: Places) -> None:
+    def __init__(self, name: str, missing: str | float, places: NamePlaces) -> None:
         super().__init__(name, missing)
         self.places = places
         self.measured = [False] * places.count
@@ -238,7 +238,7 @@ class Hashed(Category):
     """A category that shares its place with others, chosen by a checksum of its name."""
 
     def __init__(self, name: str, missing: str | float, count: int) -> None:
-        super().__init__(name, missing, Places(count))
+        super().__init__(name, missing, NamePlaces(count))
 
     @property
     def entries(self) -> list[str]:  # type: ignore[override]

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hamlearn.errors import ConfigError, install
-from hamlearn.streams.row_source import Batch, TableSource
+from hamlearn.streams.row_source import RowBatch, TableSource
 
 LONGEST = 1 << 26
 """Characters of a line at most: a file without line ends must not fill the memory."""
@@ -92,7 +92,7 @@ class CsvFile(TableSource):
         self._open().seek(position)
         self._records = csv.reader(self._lines(), delimiter=self._delimiter, strict=True)
 
-    def read(self, names: Sequence[Any], n: int) -> Batch:
+    def read(self, names: Sequence[Any], n: int) -> RowBatch:
         """The next rows; an empty line is passed over."""
         begin = self.mark()
         broken: dict[int, str] = {}
@@ -102,7 +102,7 @@ class CsvFile(TableSource):
             rows, numbers = self._one_by_one(n, begin, broken)
         columns = list(zip(*rows, strict=True))
         cells = [columns[self._header.index(name)] for name in names] if rows else []
-        return Batch(cells, len(rows), lambda k: f"{self.name}, line {numbers[k]}", broken)
+        return RowBatch(cells, len(rows), lambda k: f"{self.name}, line {numbers[k]}", broken)
 
     def _regular(self, n: int) -> list[list[str]] | None:
         """The next rows, if each is a line of its own and none is broken; else `None`."""

@@ -19,14 +19,14 @@ from hamlearn.streams.clock import Clock, seconds_of
 from hamlearn.streams.columns import Categories, Cells, Missing, declare
 from hamlearn.streams.fields import Mask, is_missing
 from hamlearn.streams.moments import Array
-from hamlearn.streams.row_source import Batch
+from hamlearn.streams.row_source import RowBatch
 from hamlearn.streams.targets import Targets
 from hamlearn.streams.units import Unit, unit_or_auto
 from hamlearn.streams.values import shown
 
 
 @dataclass(frozen=True)
-class Settings:
+class TableSettings:
     """What the columns of a table are; `hamlearn.streams.csv` describes each."""
 
     u: str | Sequence[str] | None = None
@@ -84,7 +84,7 @@ class _Reading:
     taus: Array | None = None
 
 
-class Encoder:
+class RowEncoder:
     """Rows of a table as samples, with what is known of the rows before: means, names, classes, the last time.
 
     Args:
@@ -92,7 +92,7 @@ class Encoder:
         u: The input columns.
     """
 
-    def __init__(self, settings: Settings, u: Sequence[Any]) -> None:
+    def __init__(self, settings: TableSettings, u: Sequence[Any]) -> None:
         if settings.bad not in ("raise", "skip"):
             raise ConfigError(f'bad={settings.bad!r} is not known. Give "raise" or "skip".')
         self._bad, self._time, self._id, self._format = (
@@ -118,7 +118,7 @@ class Encoder:
         """Whether rows may be left out."""
         return self._bad == "skip" or any(column.missing in ("skip", "hold") for column in self.columns)
 
-    def encode(self, batch: Batch) -> Encoded:
+    def encode(self, batch: RowBatch) -> Encoded:
         """Samples and labels of the rows, which are counted in, up to the first bad row that is not left out."""
         reading = self._read(batch)
         self._decide(reading)
@@ -136,7 +136,7 @@ class Encoder:
             made.error = self._explain(batch, stop)
         return made
 
-    def _read(self, batch: Batch) -> _Reading:
+    def _read(self, batch: RowBatch) -> _Reading:
         """The cells, and rows that are bad whatever came before them; rows that are left out are not."""
         width, ends = len(self.columns), len(self.columns) + len(self.targets.names)
         inputs = [column.read(cells) for column, cells in zip(self.columns, batch.cells, strict=False)]
@@ -195,7 +195,7 @@ class Encoder:
             # From here on this column is full, and stays so.
             alone = alone | (rows & (np.arange(len(rows)) >= first))
 
-    def _enter(self, reading: _Reading, batch: Batch) -> Encoded:
+    def _enter(self, reading: _Reading, batch: RowBatch) -> Encoded:
         """Samples and labels, which are counted in."""
         rows, events = np.flatnonzero(reading.taken), np.flatnonzero(reading.taken | reading.labels)
         parts = [column.enter(cells, rows) for column, cells in zip(self.columns, reading.inputs, strict=True)]
@@ -221,7 +221,7 @@ class Encoder:
                 made.append(Sample(u[at], None, None if taus is None else taus[at], id=id))
         return Encoded(made, events.tolist())
 
-    def _explain(self, batch: Batch, row: int) -> SampleError:
+    def _explain(self, batch: RowBatch, row: int) -> SampleError:
         """The error of a row that is bad, after those before it were counted in."""
         where, cells = batch.where(row), [column[row] for column in batch.cells]
         width, ends = len(self.columns), len(self.columns) + len(self.targets.names)

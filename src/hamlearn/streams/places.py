@@ -54,14 +54,14 @@ def shared(value: Hashable, count: int) -> int:
     return zlib.crc32(repr(value).encode()) % count
 
 
-class Places:
-    """Places of values: those listed, or as many as there is room for, in order of appearance.
+class NamePlaces:
+    """NamePlaces of values: those listed, or as many as there is room for, in order of appearance.
 
     Args:
         room: The values in order; or how many may be found.
 
     Example:
-        >>> places = Places(2)
+        >>> places = NamePlaces(2)
         >>> places.find("north"), places.find("south"), places.find("north"), places.find("west")
         (0, 1, 0, None)
     """
@@ -149,7 +149,7 @@ class Names:
             place_of[code] = -1 if place is None else place
         return place_of[codes]
 
-    def without_room(self, places: Places, codes: Codes) -> Mask:
+    def without_room(self, places: NamePlaces, codes: Codes) -> Mask:
         """Which cells have a name that would get no place if these codes were counted in."""
         full = places.without_room(self.names[code] for code in self.in_order(codes))
         return np.isin(self.codes, [code for code, name in enumerate(self.names) if name in full])
@@ -163,7 +163,7 @@ def name_in(cell: Any, listed: Container[Any] = ()) -> str | None:
     return None if name not in listed and is_missing(cell) else name
 
 
-def to_places(room: Any, argument: str) -> Places:
+def to_places(room: Any, argument: str) -> NamePlaces:
     """The places that a user asked for: a list of names, or a whole number.
 
     Raises:
@@ -172,11 +172,11 @@ def to_places(room: Any, argument: str) -> Places:
     if isinstance(room, int) and not isinstance(room, bool):
         if room < 1:
             raise ConfigError(f"{argument}={room} leaves room for none. Give 1 or more, or a list of names.")
-        return Places(room)
+        return NamePlaces(room)
     names = None if isinstance(room, str) or not isinstance(room, Iterable) else [name_of(name) for name in room]
     if not names or len(set(names)) < len(names):
         raise ConfigError(
             f"{argument}={shown(room)} must name one or more, each once; or say by a whole number how many may "
             "be found on the way."
         )
-    return Places(names)
+    return NamePlaces(names)

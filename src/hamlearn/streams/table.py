@@ -13,9 +13,10 @@ from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.encoder import Encoded, Encoder, Settings, column_names
+from hamlearn.streams.encoder import Encoded, RowEncoder, TableSettings, column_names
 from hamlearn.streams.fields import is_missing, listed, require_columns
-from hamlearn.streams.row_source import Batch, TableSource, source_of
+from hamlearn.streams.frames import source_of
+from hamlearn.streams.row_source import RowBatch, TableSource
 from hamlearn.streams.units import FIRST
 from hamlearn.streams.values import Spec, TensorSpec
 
@@ -36,7 +37,7 @@ class TableStream(Stream):
     skipped = 0
     _needs_inputs = True
 
-    def __init__(self, source: TableSource, settings: Settings) -> None:
+    def __init__(self, source: TableSource, settings: TableSettings) -> None:
         self._source = source
         u = column_names(settings.u)
         if settings.u is None:
@@ -48,13 +49,13 @@ class TableStream(Stream):
         if not u and self._needs_inputs:
             raise ConfigError("u=[] names no input column. Name one or more.")
         self._u, self._time = u, settings.time
-        self._encoder = Encoder(settings, u)
+        self._encoder = RowEncoder(settings, u)
         self._names = source.header(look=False) or self._encoder.used
         require_columns(self._names, self._encoder.used, source.name)
         self._fresh = {**self._encoder.state(), "skipped": 0}
         # Where the batch in hand began, what was known there, and how many of its rows and samples were passed.
         self._mark, self._before, self._again, self._at = source.start, self._fresh, 0, 0
-        self._batch: Batch | None = None
+        self._batch: RowBatch | None = None
         self._ready: Encoded | None = None
         self._ahead = 1
 

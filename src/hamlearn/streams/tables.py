@@ -13,8 +13,9 @@ import torch
 from hamlearn.errors import ConfigError
 from hamlearn.streams.columns import Categories, Missing
 from hamlearn.streams.csv_file import CsvFile
-from hamlearn.streams.encoder import Settings
-from hamlearn.streams.row_source import Rows, is_columnar, of_columnar_file, source_of
+from hamlearn.streams.encoder import TableSettings
+from hamlearn.streams.frames import is_columnar, of_columnar_file, source_of
+from hamlearn.streams.row_source import Rows
 from hamlearn.streams.table import TableStream
 from hamlearn.streams.units import Unit
 
@@ -96,7 +97,7 @@ def csv(
         found = False
     if not found:
         raise ConfigError(f"there is no file {os.fspath(path)!r}. Give the path of a table.")
-    settings = Settings(
+    settings = TableSettings(
         u, target, time, classes, missing, bad, time_format, unit, dtype, categories, hashed, id, ties
     )
     if is_columnar(path):
@@ -161,7 +162,7 @@ def from_rows(
         >>> stream.classes
         ['yes', 'no']
     """
-    settings = Settings(
+    settings = TableSettings(
         u, target, time, classes, missing, bad, time_format, unit, dtype, categories, hashed, id, ties
     )
     return TableStream(source_of(rows), settings)

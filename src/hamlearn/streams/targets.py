@@ -12,8 +12,8 @@ from torch import Tensor
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.columns import Cells
 from hamlearn.streams.fields import Mask, number, numbers, too_large
-from hamlearn.streams.places import Names, Places, name_in, name_of, to_places
-from hamlearn.streams.row_source import Batch
+from hamlearn.streams.places import NamePlaces, Names, name_in, name_of, to_places
+from hamlearn.streams.row_source import RowBatch
 from hamlearn.streams.units import logger
 from hamlearn.streams.values import TensorSpec, shown
 
@@ -35,7 +35,7 @@ class Targets:
         if classes is not None and len(self.names) != 1:
             raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(self.names)}.")
         self._warned = False
-        self.places: Places | None = None if classes is None else to_places(classes, "classes")
+        self.places: NamePlaces | None = None if classes is None else to_places(classes, "classes")
 
     @property
     def classes(self) -> list[str] | None:
@@ -73,7 +73,7 @@ class Targets:
         places = cells.names.places(values, self.places.find)
         return torch.from_numpy(np.where(known, places, 0)), known
 
-    def warn(self, batch: Batch, column: int, rows: Iterable[int]) -> None:
+    def warn(self, batch: RowBatch, column: int, rows: Iterable[int]) -> None:
         """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
         if self._warned or self.places is None or self.places.fixed:
             return

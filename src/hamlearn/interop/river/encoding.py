@@ -12,7 +12,7 @@ from torch import Tensor
 from hamlearn.errors import SampleError
 from hamlearn.streams.fields import is_missing
 from hamlearn.streams.moments import Standard
-from hamlearn.streams.places import Places, name_of, shared
+from hamlearn.streams.places import NamePlaces, name_of, shared
 from hamlearn.streams.units import logger
 
 __all__ = ["Encoder", "Standard", "require_class", "require_features", "require_number"]
@@ -60,7 +60,7 @@ class Encoder:
     mean, which is 0. When all places are taken, further features share them.
 
     Args:
-        capacity: Places.
+        capacity: NamePlaces.
 
     Example:
         >>> encoder = Encoder(4)
@@ -74,12 +74,12 @@ class Encoder:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._places = Places(capacity)
+        self._places = NamePlaces(capacity)
         self._scales: dict[Hashable, Standard] = {}
 
     @property
     def used(self) -> int:
-        """Places that are taken."""
+        """NamePlaces that are taken."""
         return len(self._places)
 
     def learn(self, x: Mapping[Any, Any]) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from hamlearn.errors import ConfigError
 from hamlearn.streams.columns import Categories, Missing
-from hamlearn.streams.encoder import Settings
+from hamlearn.streams.encoder import TableSettings
 from hamlearn.streams.fields import is_missing
 from hamlearn.streams.row_source import Row, RowSource
 from hamlearn.streams.table import TableStream
@@ -83,7 +83,7 @@ def from_river(
         target += "_"
     source = _Pairs(pairs, list(first), target, classes)
     source.length = length
-    settings = Settings(
+    settings = TableSettings(
         u=[name for name in first if name not in times],
         target=target,
         time=times[0] if times else None,
@@ -104,7 +104,7 @@ class RiverStream(TableStream):
 
     _needs_inputs = False
 
-    def __init__(self, source: _Pairs, settings: Settings, classes: list[Any] | None) -> None:
+    def __init__(self, source: _Pairs, settings: TableSettings, classes: list[Any] | None) -> None:
         super().__init__(source, settings)
         self._classes = classes
 

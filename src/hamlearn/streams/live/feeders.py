@@ -11,7 +11,7 @@ from typing import Any
 from hamlearn.errors import SampleError, StreamError
 from hamlearn.streams.live.arrivals import of_item, of_message
 from hamlearn.streams.live.buffer import Arrival, Buffer
-from hamlearn.streams.live.sockets import Line, Lines
+from hamlearn.streams.live.sockets import SocketLine, SocketLines
 from hamlearn.streams.live.source import Letter, Source
 from hamlearn.streams.live.wire import tau_of
 
@@ -42,7 +42,7 @@ class Feeder:
     def stop(self, timeout: float) -> bool:
         """Stop reading and wait for the thread; `False` says that the source hangs and was left alone."""
         self._buffer.close()
-        if isinstance(self._source, Lines | Source):
+        if isinstance(self._source, SocketLines | Source):
             self._source.stop()
         loop, task = self._loop, self._task
         if loop is not None and task is not None and not loop.is_closed():
@@ -113,7 +113,7 @@ class Feeder:
         self._read += 1
         token = item.token if type(item) is Letter else None
         try:
-            if type(item) in (Line, Letter):
+            if type(item) in (SocketLine, Letter):
                 place, item = item.place, item.message()
                 arrival = of_message(item, place, self._clock())
                 arrival.token = token

@@ -25,7 +25,7 @@ LEAP, BELIEVED = 10_000, 3
 """How many usual gaps a time stamp may be ahead, and how many of them in a row are believed all the same."""
 
 
-class Place(NamedTuple):
+class FeedPlace(NamedTuple):
     """How far a feed has been read; a value, so that it changes all at once.
 
     Attributes:
@@ -54,7 +54,7 @@ class Place(NamedTuple):
     leaps: int = 0
     ahead: float = 0.0
 
-    def after(self, arrival: Arrival, good: bool | None = True) -> Place:
+    def after(self, arrival: Arrival, good: bool | None = True) -> FeedPlace:
         """One sample or label further, or one item that was left out; `None`: it had come before."""
         seen = self.seen + (arrival.token is not None)
         if good is None:
@@ -112,14 +112,14 @@ class Read(NamedTuple):
         error: What was wrong with the last of them; `None` where nothing was, or it was left out.
     """
 
-    before: Place
-    after: Place
+    before: FeedPlace
+    after: FeedPlace
     arrivals: Sequence[Arrival] = ()
     good: Sequence[bool | None] | None = None
     made: Block | list[Any] = []  # noqa: RUF012 (never written to)
     error: SampleError | None = None
 
-    def until(self, taken: int) -> Place:
+    def until(self, taken: int) -> FeedPlace:
         """The place in it after which so many had been taken."""
         place, count = self.before, 0
         while place.taken < taken and count < len(self.arrivals):
@@ -142,11 +142,11 @@ class Reading:
         self.recent = Recent()
         self._u_dtype, self._target_dtype = dtypes
 
-    def read(self, arrivals: Sequence[Arrival], place: Place) -> Read:
+    def read(self, arrivals: Sequence[Arrival], place: FeedPlace) -> Read:
         """What has arrived, up to the first item that is bad where such are not left out."""
         return self._at_once(arrivals, place) or self._one_by_one(arrivals, place)
 
-    def _at_once(self, arrivals: Sequence[Arrival], before: Place) -> Read | None:
+    def _at_once(self, arrivals: Sequence[Arrival], before: FeedPlace) -> Read | None:
         """Samples of one form and shape, none of them bad; `None` where there is anything else."""
         if len(arrivals) == 1:
             return None
@@ -175,7 +175,7 @@ class Reading:
         )
         return Read(before, after, arrivals, None, block)
 
-    def _taus(self, arrivals: Sequence[Arrival], before: Place) -> list[float | None]:
+    def _taus(self, arrivals: Sequence[Arrival], before: FeedPlace) -> list[float | None]:
         """The time since the sample before, of each of them."""
         taus = [self._tau(arrivals[0], before.stamp, before.arrived, before.owed)]
         untimed = [arrival.stamp is None and arrival.tau is None for arrival in arrivals]
@@ -189,7 +189,7 @@ class Reading:
             taus.append(self._tau(now, then.stamp, then.arrived, 0.0))
         return taus
 
-    def _one_by_one(self, arrivals: Sequence[Arrival], before: Place) -> Read:
+    def _one_by_one(self, arrivals: Sequence[Arrival], before: FeedPlace) -> Read:
         events: list[Sample | Label] = []
         good: list[bool | None] = []
         place, error = before, None
@@ -215,7 +215,7 @@ class Reading:
             place = place.after(arrival, good[-1])
         return Read(before, place, arrivals[: len(good)], good, events, error)
 
-    def _is_left_out(self, arrival: Arrival, place: Place) -> bool:
+    def _is_left_out(self, arrival: Arrival, place: FeedPlace) -> bool:
         """Whether its time stamp is much too far ahead; says so."""
         leaps = place.leaps_to(arrival)
         if leaps:
@@ -234,7 +234,7 @@ class Reading:
             return arrival.u
         return Label(arrival.id, tensor_of(arrival.target, self._target_dtype, "target", arrival.place))
 
-    def _sample(self, arrival: Arrival, before: Place) -> Sample:
+    def _sample(self, arrival: Arrival, before: FeedPlace) -> Sample:
         tau = self._tau(arrival, before.stamp, before.arrived, before.owed)
         u, target, place = arrival.u, arrival.target, arrival.place
         if arrival.form == "arrays":

@@ -75,7 +75,7 @@ _FORMS = "Write it as tcp://host:port or unix:///path."
 
 
 @dataclass(slots=True)
-class Line:
+class SocketLine:
     """A line as it came, at most `MAX_LINE` bytes of it; `ended` says whether its line feed came too."""
 
     data: bytes
@@ -111,19 +111,19 @@ class Line:
             ) from error
 
 
-class Lines:
+class SocketLines:
     """The lines that a socket sends, but for empty ones."""
 
     def __init__(self, link: socket.socket, name: str) -> None:
         self._link, self._name = link, name
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[SocketLine]:
         number = 0
         with self._link, self._link.makefile("rb", buffering=PIECE) as file:
             while data := file.readline(MAX_LINE + 1):
                 number += 1
                 if not data.isspace():
-                    yield Line(data, data.endswith(b"\n"), number, self._name)
+                    yield SocketLine(data, data.endswith(b"\n"), number, self._name)
                 # Only now, since whoever does not skip bad lines must not wait for the end of this one.
                 while len(data) > MAX_LINE and not data.endswith(b"\n"):
                     data = file.readline(MAX_LINE + 1)

@@ -143,7 +143,7 @@ class _Patience:
         return (state.seconds_since_start or 0.0) > self._seconds
 
 
-class Passed:
+class Unacknowledged:
     """The tokens of the messages that a feed has handed out, in order, since the broker was last told."""
 
     def __init__(self) -> None:

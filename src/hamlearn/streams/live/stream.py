@@ -19,10 +19,10 @@ from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.feeders import Feeder
-from hamlearn.streams.live.reading import Place, Read, Reading
+from hamlearn.streams.live.reading import FeedPlace, Read, Reading
 from hamlearn.streams.live.recent import Recent
-from hamlearn.streams.live.sockets import Lines, connect, is_address
-from hamlearn.streams.live.source import Passed, Source
+from hamlearn.streams.live.sockets import SocketLines, connect, is_address
+from hamlearn.streams.live.source import Source, Unacknowledged
 from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec
 
@@ -131,12 +131,12 @@ class LiveStream(Stream):
         self._skip_bad, self._clock, self._timeout = skip_bad, clock, timeout
         self._close: Callable[[], Any] | None = None
         self._seen: Sample | None = None
-        self._place = Place()
+        self._place = FeedPlace()
         # What was handed out last: the place after each sample of it can be asked for.
         self._last: Read | None = None
         self._before = 0
         self._broker = source if isinstance(source, Source) else None
-        self._passed = Passed()
+        self._passed = Unacknowledged()
         self._known: Any = None
 
     @property
@@ -212,7 +212,7 @@ class LiveStream(Stream):
     def _cursor(self) -> dict[str, Any]:
         return self._cursor_of(self._place)
 
-    def _cursor_of(self, place: Place) -> dict[str, Any]:
+    def _cursor_of(self, place: FeedPlace) -> dict[str, Any]:
         bad = place.bad + self._buffer.bad
         cursor: dict[str, Any] = {"taken": place.taken, "dropped": self.dropped, "bad": bad, "last": place.stamp}
         cursor |= {"gap": place.gap, "repeated": place.repeated, "ids": self._reading.recent.until(place.named)}
@@ -312,9 +312,9 @@ class LiveStream(Stream):
         if callable(source) and not isinstance(source, Iterable | AsyncIterable):
             source = source()
         if is_address(source):
-            source = Lines(connect(source, self._timeout), source)
+            source = SocketLines(connect(source, self._timeout), source)
         elif isinstance(source, socket.socket):
-            source = Lines(source, "the socket")
+            source = SocketLines(source, "the socket")
         elif not isinstance(source, Iterable | AsyncIterable):
             raise StreamError(
                 f"the source is a {type(source).__name__}, which can be neither iterated over nor "
