@@ -255,3 +255,19 @@ def test_streams_are_interleaved_by_sequence_where_labels_stand_between_samples(
     events = hl.streams.interleave(sequences("a"), sequences("b"), by="sequence")
     whole = ["a", "a", "end of a", "b", "b", "end of b"]
     assert [event.id for event in events] == whole * 2
+
+
+def test_a_sample_that_waits_for_its_label_keeps_its_scale_in_a_checkpoint(tmp_path):
+    rows = [hl.Sample(torch.ones(1), torch.tensor([float(k)])) for k in range(5)]
+    events = [*rows, hl.Sample(torch.ones(1), id="late"), hl.Label("late", torch.tensor([7.0]))]
+    answers = []
+    for saves in (False, True):
+        torch.manual_seed(0)
+        learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), torch.nn.functional.mse_loss)
+        list(learner.run(hl.streams.standardize(events, scale_target=True), max_steps=6))
+        if saves:
+            learner.save(tmp_path / "half")
+            learner.load(tmp_path / "half")
+        (report,) = learner.run(hl.streams.standardize(events, scale_target=True), resume=True)
+        answers.append(float(report.sample.scale.unscale(report.y)))
+    assert answers[0] == answers[1]

@@ -14,7 +14,7 @@ from hamlearn._base.claims import Tensors, entries, flag, generator_state, numbe
 from hamlearn._base.replay import devices_of, drawing, generators, same_generators
 from hamlearn._base.slots import Slots
 from hamlearn.rates import Rates
-from hamlearn.sample import Sample
+from hamlearn.sample import Sample, Scale
 from hamlearn.state.described import build, describe
 
 
@@ -84,27 +84,30 @@ def pack_sample(sample: Sample, prefix: str) -> tuple[dict[str, Tensor], dict[st
     """A sample as tensors, their names beginning with `prefix`, and JSON."""
     tensors: dict[str, Tensor] = {}
     about: dict[str, Any] = {"tau": sample.tau, "boundary": sample.boundary}
-    for part in ("u", "target"):
+    # What a late prediction is put back into the unit of the data by is part of its sample.
+    parts = {"u": sample.u, "target": sample.target, "scale": sample.scale and tuple(sample.scale)}
+    for part, value in parts.items():
         kept: list[Tensor] = []
 
         def keep(tensor: Tensor, kept: list[Tensor] = kept) -> int:
             kept.append(tensor)
             return len(kept) - 1
 
-        about[part] = describe(getattr(sample, part), keep)
+        about[part] = describe(value, keep)
         tensors |= {f"{prefix}{part}/{i}": tensor for i, tensor in enumerate(kept)}
     return tensors, about
 
 
 def unpack_sample(tensors: Tensors, described: Any, prefix: str, device: torch.device) -> Sample:
     """The sample that `pack_sample` wrote down."""
-    about = record(described, "a sample", "tau", "boundary", "u", "target")
-    u, target = (
+    about = record(described, "a sample", "tau", "boundary", "u", "target", "scale")
+    u, target, scale = (
         build(about[part], lambda i, part=part: tensors.keep(f"{prefix}{part}/{i}", device))  # type: ignore[misc]
-        for part in ("u", "target")
+        for part in ("u", "target", "scale")
     )
     tau = None if about["tau"] is None else number(about["tau"], "tau of a sample", positive=True)
-    return Sample(u, target, tau, flag(about["boundary"], "boundary of a sample"))
+    scale = None if scale is None else Scale(*scale)
+    return Sample(u, target, tau, flag(about["boundary"], "boundary of a sample"), scale=scale)
 
 
 def _rates(value: Any, what: str) -> Rates:
