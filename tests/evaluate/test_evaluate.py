@@ -206,6 +206,11 @@ def test_several_metrics_are_given_one_by_one_as_a_sum_or_as_a_collection():
     assert set(last.scores) == {"MeanSquaredError", "MeanAbsoluteError", "MAE"}
 
 
+def test_without_metrics_the_usual_one_of_the_loss_is_scored():
+    *_, last = evaluate(learner(), signal(20))
+    assert set(last.scores) == {"MAE"}
+
+
 class Own:
     def predict(self, u):
         return u

@@ -41,7 +41,8 @@ def evaluate(
         stream: Samples; those without target are learned but not scored. For targets that come later, use
             `hl.streams.delayed`, or labels of the stream's own.
         *metrics: Metrics of torchmetrics or of River: one or more, a list, a mapping from names, or a collection
-            such as `metrics.MAE() + metrics.MSE()`. River's are much faster for one sample at a time.
+            such as `metrics.MAE() + metrics.MSE()`. None: River's MAE or Accuracy, whichever fits the loss.
+            River's are much faster for one sample at a time.
         window: Also score the last so many samples, counted from these samples and nothing else.
         prepare: Turns (y, target) into the (prediction, truth) that the metrics are given.
         engine: `"eager"`, or `"compiled"` for a `Learner`. Compiled, the prediction that is scored is the output
@@ -77,7 +78,7 @@ def evaluate(
     check_stream(stream)
     if engine not in ("eager", "compiled"):
         raise ConfigError(f'engine={engine!r} is not known. Give "eager" or "compiled".')
-    given = metrics[0] if len(metrics) == 1 else metrics
+    given = metrics[0] if len(metrics) == 1 else metrics or None
     scores = Scores(given, window, prepare, getattr(learner, "loss", None))
     if not isinstance(learner, Learner):
         if resume or engine == "compiled":

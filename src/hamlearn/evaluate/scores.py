@@ -62,6 +62,7 @@ class Scores:
         for one in meters:
             one.kind = "given" if prepare is not None and isinstance(one, TorchMeter) else one.kind
         self._feeds = _feeds(meters, window)
+        self._classes = any(feed.kind in ("labels", "probabilities", "bits") for feed in self._feeds)
         self._waiting: list[tuple[Any, Any]] = []
 
     def update(self, y: Any, target: Any) -> None:
@@ -73,7 +74,8 @@ class Scores:
         elif isinstance(target, Tensor):
             # A source may use its memory again before this is counted.
             target = target.clone()
-            self._view.decide(target)
+            if self._classes:
+                self._view.decide(target)
         self._waiting.append((y, target))
         if len(self._waiting) >= TOGETHER:
             self.count()

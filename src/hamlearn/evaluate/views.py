@@ -206,7 +206,7 @@ class View:
         codes = self.codes or (0, 1)
         if self._entry is None and codes == (0, 1):
             raise ConfigError(
-                "the loss is not one of PyTorch's, and does not tell above which value a single output means "
+                "the learner has no loss that is known, which would tell above which value a single output means "
                 "class 1. Pass prepare=lambda y, target: (int(y > 0), int(target)) for logits, y > 0.5 for "
                 "probabilities."
             )
