@@ -111,8 +111,9 @@ def test_a_body_of_a_gigabyte_is_not_read(server):
         assert sent < 10**7
 
 
-def test_chunked_bodies_are_refused_so_that_trailers_cannot_fill_the_memory(server):
-    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
+@pytest.mark.parametrize("route", [b"POST /predict", b"GET /livez", b"GET /nowhere"])
+def test_chunked_bodies_are_refused_so_that_trailers_cannot_fill_the_memory(route, server):
+    head = route + b" HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
     before = memory()
     with server.dial() as link:
         link.sendall(head)

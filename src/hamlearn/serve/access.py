@@ -100,13 +100,20 @@ class Access:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Let a request pass, or answer it."""
-        if scope["type"] == "lifespan" or scope["path"] in OPEN:
+        if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         try:
-            self._require_origin(headers, scope["method"] if scope["type"] == "http" else "WEBSOCKET")
-            scope["may_learn"] = await self._login(headers) if self._tokens else True
+            if b"transfer-encoding" in headers:
+                # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
+                reason = (
+                    "a chunked body is not accepted. Send Content-Length; a proxy can buffer requests to know it."
+                )
+                raise Refused(411, reason, headers={"connection": "close"})
+            if scope["path"] not in OPEN:
+                self._require_origin(headers, scope["method"] if scope["type"] == "http" else "WEBSOCKET")
+                scope["may_learn"] = await self._login(headers) if self._tokens else True
         except Refused as refused:
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008, "reason": refused.reason[:100]})
@@ -124,10 +131,6 @@ class Access:
             raise Refused(
                 403, f"a page of {origin[:100]!r} may not do this here.", headers={"connection": "close"}
             )
-        if b"transfer-encoding" in headers:
-            # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
-            reason = "a chunked body is not accepted. Send Content-Length; a proxy can buffer requests to know it."
-            raise Refused(411, reason, headers={"connection": "close"})
 
     async def _login(self, headers: dict[bytes, str]) -> bool:
         """Whether the token that is shown allows learning."""

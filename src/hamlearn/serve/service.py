@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,6 +39,7 @@ class Job:
     def __init__(self, work: Batch | Callable[[Agents], Any]) -> None:
         self.work = work
         self.count = work.count if isinstance(work, Batch) else 1
+        self.shape = work.shape if isinstance(work, Batch) else None
         self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def finish(self, answer: Any, problem: Exception | None) -> None:
@@ -119,15 +121,15 @@ class Service:
         self._learners.shutdown()
         self._disk.shutdown()
 
-    def take(self, batch: Batch) -> Awaitable[None]:
-        """Queue the samples or labels of a request; once awaited, the batch says what became of each."""
+    async def take(self, batch: Batch) -> None:
+        """Take the samples or labels of a request; what became of each is noted in the batch."""
         if batch.kind == "samples":
             self.agents.require(batch.agent, make=True)
             self._require_rate(batch)
         else:
             # Their agent may be about to be made by samples that wait before them.
             require_key(batch.agent)
-        return self._in_time(self._submit(batch))
+        await self._in_time(self._submit(batch))
 
     async def do(self, function: Callable[[Agents], Any]) -> Any:
         """Call a function with the learners, after everything that arrived before, and return its result."""
@@ -221,12 +223,7 @@ class Service:
 
     def _is_short(self, jobs: list[Job]) -> bool:
         """Whether all are requests of shapes that were met, and would take a moment together."""
-        seconds = 0.0
-        for job in jobs:
-            if not isinstance(job.work, Batch):
-                return False
-            seconds += self._took.get(job.work.shape, MOMENT)
-        return seconds < MOMENT
+        return sum(math.inf if job.shape is None else self._took.get(job.shape, MOMENT) for job in jobs) < MOMENT
 
     def _take(self, jobs: list[Job]) -> list[tuple[Any, Exception | None]]:
         """Take a round: all batches of an agent as one block, functions in their place."""
@@ -258,8 +255,8 @@ class Service:
                     log.exception("a round of %d requests failed", len(batches))
                 problem = error
             share = (time.perf_counter() - began) / len(batches)
-            for job, batch in batches.items():
-                self._took[batch.shape] = share
+            for job in batches:
+                self._took[job.shape or ()] = share
                 answers[job] = None, problem
 
     async def _save_now_and_then(self) -> None:
