@@ -16,7 +16,7 @@ import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.live import sockets
+from hamlearn.streams.live import wire
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for a thread gives up."""
@@ -295,7 +295,7 @@ def serve(text, **settings):
 def test_a_socket_that_closes_in_mid_line_raises_after_the_whole_lines():
     samples = iter(serve(b'{"u": [1]}\n{"u": [2]}\n{"u": [3'))
     assert [s.u.item() for s in itertools.islice(samples, 2)] == [1.0, 2.0]
-    with pytest.raises(StreamError, match=r"closed in the middle of line 3, after '{\"u\": \[3'. The 2 lines"):
+    with pytest.raises(StreamError, match=r"line 3 of the socket, in the middle of which the connection closed, is no sample"):
         next(samples)
 
 
@@ -338,7 +338,7 @@ def test_time_stays_true_where_a_bad_item_with_its_own_tau_is_skipped():
 
 
 def test_a_line_without_end_does_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(sockets, "MAX_LINE", 100)
+    monkeypatch.setattr(wire, "LONGEST", 100)
     with pytest.raises(StreamError, match="line 1 of the socket is longer than 100 bytes"):
         list(serve(b"1" * 1000))
 

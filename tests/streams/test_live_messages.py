@@ -13,7 +13,7 @@ import torch
 from hamlearn import streams
 from hamlearn.errors import ConfigError, HamlearnError, SampleError, StreamError
 from hamlearn.sample import Sample
-from hamlearn.streams.live import sockets
+from hamlearn.streams.live import wire
 
 GOOD = b'{"u": [1.0], "t": 1.0}\n'
 LATER = b'{"u": [2.0], "t": 9.0}\n'
@@ -59,7 +59,7 @@ BAD_LINES = {
     "no object": b"[1]",
     "two objects": b'{"u": [1]} {"u": [2]}',
     "a byte of nothing": b'\x00{"u": [1]}',
-    "longer than a line may be": b'{"u": [' + b"1," * sockets.MAX_LINE + b"1]}",
+    "longer than a line may be": b'{"u": [' + b"1," * wire.LONGEST + b"1]}",
 }
 
 
@@ -204,7 +204,7 @@ def test_an_address_that_cannot_be_is_named(address):
 
 
 def test_an_endless_line_does_not_hold_up_whoever_raises(monkeypatch):
-    monkeypatch.setattr(sockets, "MAX_LINE", 1000)
+    monkeypatch.setattr(wire, "LONGEST", 1000)
     ours, theirs = socket.socketpair()
     theirs.sendall(b"1" * 5000)
     with theirs, pytest.raises(StreamError, match="longer than 1000 bytes"):

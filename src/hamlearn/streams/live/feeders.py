@@ -11,9 +11,9 @@ from typing import Any
 from hamlearn.errors import SampleError, StreamError
 from hamlearn.streams.live.arrivals import of_item, of_message
 from hamlearn.streams.live.buffer import Arrival, Buffer
-from hamlearn.streams.live.sockets import SocketLine, SocketLines
-from hamlearn.streams.live.source import Letter, Source
-from hamlearn.streams.live.wire import tau_of
+from hamlearn.streams.live.sockets import SocketLines
+from hamlearn.streams.live.source import Source
+from hamlearn.streams.live.wire import Letter, tau_of
 
 
 class Feeder:
@@ -113,7 +113,7 @@ class Feeder:
         self._read += 1
         token = item.token if type(item) is Letter else None
         try:
-            if type(item) in (SocketLine, Letter):
+            if type(item) is Letter:
                 place, item = item.place, item.message()
                 arrival = of_message(item, place, self._clock())
                 arrival.token = token

@@ -14,14 +14,13 @@ from urllib.parse import unquote
 from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.source import (
     FIRST_WAIT,
-    LONGEST,
     LONGEST_WAIT,
     STEADY,
-    Letter,
     Source,
     When,
     split,
 )
+from hamlearn.streams.live.wire import LONGEST, Letter
 
 FORM = "mqtt://user:password@host:1883/topic, or mqtts:// for TLS"
 FOREVER = 0xFFFFFFFF

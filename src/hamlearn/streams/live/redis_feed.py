@@ -12,7 +12,8 @@ from tenacity import Retrying
 from tenacity.nap import sleep_using_event
 
 from hamlearn.errors import ConfigError, StreamError, install
-from hamlearn.streams.live.source import Letter, Source, When, split
+from hamlearn.streams.live.source import Source, When, split
+from hamlearn.streams.live.wire import Letter
 
 FORM = "redis://user:password@host:6379/key, or rediss:// for TLS, with ?db=1 for another database"
 FIELD = b"data"

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any
 from urllib.parse import urlsplit
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.streams.live.wire import parse
+from hamlearn.streams.live import wire
+from hamlearn.streams.live.wire import Letter
 
-MAX_LINE = 1 << 20
-"""Bytes in the longest line that is read: a feed without line ends must not fill the memory."""
 PIECE = 1 << 16
 """Bytes that are read at one time, where so many are there."""
 
@@ -74,59 +71,25 @@ def _unix(path: str, timeout: float) -> socket.socket:
 _FORMS = "Write it as tcp://host:port or unix:///path."
 
 
-@dataclass(slots=True)
-class SocketLine:
-    """A line as it came, at most `MAX_LINE` bytes of it; `ended` says whether its line feed came too."""
-
-    data: bytes
-    ended: bool
-    number: int
-    source: str
-
-    @property
-    def place(self) -> str:
-        """Where it came, for messages."""
-        return f"line {self.number} of {self.source}"
-
-    def message(self) -> dict[str, Any]:
-        """What it says.
-
-        Raises:
-            StreamError: It is no message, too long, or cut short.
-        """
-        if len(self.data) > MAX_LINE:
-            raise StreamError(
-                f"{self.place} is longer than {MAX_LINE} bytes. End each JSON object with a line feed, or leave "
-                'such lines out with bad="skip".'
-            )
-        try:
-            return parse(self.data, self.place)
-        except StreamError as error:
-            if self.ended:
-                raise
-            raise StreamError(
-                f"the connection to {self.source} closed in the middle of line {self.number}, after "
-                f"{self.data[:80].decode('utf-8', 'replace')!r}. "
-                f"The {self.number - 1} lines before it were read; start the sender again."
-            ) from error
-
-
 class SocketLines:
     """The lines that a socket sends, but for empty ones."""
 
     def __init__(self, link: socket.socket, name: str) -> None:
         self._link, self._name = link, name
 
-    def __iter__(self) -> Iterator[SocketLine]:
-        number = 0
+    def __iter__(self) -> Iterator[Letter]:
+        number, most = 0, wire.LONGEST + 1
         with self._link, self._link.makefile("rb", buffering=PIECE) as file:
-            while data := file.readline(MAX_LINE + 1):
+            while data := file.readline(most):
                 number += 1
+                place = f"line {number} of {self._name}"
+                if len(data) < most and not data.endswith(b"\n"):
+                    place += ", in the middle of which the connection closed,"
                 if not data.isspace():
-                    yield SocketLine(data, data.endswith(b"\n"), number, self._name)
-                # Only now, since whoever does not skip bad lines must not wait for the end of this one.
-                while len(data) > MAX_LINE and not data.endswith(b"\n"):
-                    data = file.readline(MAX_LINE + 1)
+                    yield Letter(data, place)
+                # Only now, since a learner that does not skip bad lines must not wait for the end of this one.
+                while len(data) == most and not data.endswith(b"\n"):
+                    data = file.readline(most)
 
     def stop(self) -> None:
         """Wake the reader, from any thread."""

@@ -6,51 +6,19 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, urlsplit
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.streams.live.wire import parse
 
 When = Literal["saved", "learned"]
 
 PASSWORD = "HAMLEARN_FEED_PASSWORD"
 """The environment variable that holds the password if an address names a user and no password."""
-LONGEST = 1 << 20
-"""Bytes in the longest message that is read, as in the longest line of a socket."""
 STEADY = 5.0
 """Seconds that a connection has to last before the next attempts to connect count afresh."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0
 """Seconds between attempts to connect."""
-
-
-@dataclass(slots=True)
-class Letter:
-    """A message as it came.
-
-    Args:
-        data: Its bytes: a JSON object.
-        place: How the source names it, for messages.
-        token: What it is acknowledged by, the same when it comes again; `None` if it comes only once.
-    """
-
-    data: bytes
-    place: str
-    token: str | None = None
-
-    def message(self) -> dict[str, Any]:
-        """The object that it holds.
-
-        Raises:
-            StreamError: It is not a message, or too long.
-        """
-        if len(self.data) > LONGEST:
-            raise StreamError(
-                f"{self.place} is longer than {LONGEST} bytes. Send one sample per message, or leave such "
-                'messages out with bad="skip".'
-            )
-        return parse(self.data, self.place)
 
 
 class Source(ABC):

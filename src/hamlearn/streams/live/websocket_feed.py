@@ -11,8 +11,8 @@ from typing import Any
 from tenacity import AsyncRetrying
 
 from hamlearn.errors import ConfigError, StreamError, install
-from hamlearn.streams.live.source import LONGEST, Letter, Source, split
-from hamlearn.streams.live.wire import parse
+from hamlearn.streams.live.source import Source, split
+from hamlearn.streams.live.wire import LONGEST, Letter, parse
 
 FORM = "ws://host:port/path, or wss:// for TLS"
 

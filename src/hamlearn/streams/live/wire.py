@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,9 +14,39 @@ from torch import Tensor
 from hamlearn.errors import SampleError, StreamError
 from hamlearn.streams.values import require_whole, shown
 
+LONGEST = 1 << 20
+"""Bytes in the longest message that is read: a feed without line ends must not fill the memory."""
 KEYS = ("u", "target", "t", "tau", "boundary", "id")
 _KNOWN = frozenset(KEYS)
 _LABEL = frozenset(("id", "target"))
+
+
+@dataclass(slots=True)
+class Letter:
+    """A message, or a line, as it came.
+
+    Args:
+        data: Its bytes: a JSON object.
+        place: How the source names it, for messages.
+        token: What it is acknowledged by, the same when it comes again; `None` if it comes only once.
+    """
+
+    data: bytes
+    place: str
+    token: str | None = None
+
+    def message(self) -> dict[str, Any]:
+        """The object that it holds.
+
+        Raises:
+            StreamError: It is not a message, or too long.
+        """
+        if len(self.data) > LONGEST:
+            raise StreamError(
+                f"{self.place} is longer than {LONGEST} bytes. Send one sample per message, end lines with a line "
+                'feed, or leave such messages out with bad="skip".'
+            )
+        return parse(self.data, self.place)
 
 
 def parse(data: bytes, place: str) -> dict[str, Any]:
