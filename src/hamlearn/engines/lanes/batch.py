@@ -40,9 +40,16 @@ class LaneBatch:
     @property
     def u(self) -> list[Tensor] | None:
         """`None` if samples of the lanes cannot be stacked."""
-        example = self.example
-        fits = not self.own or all(block is None or _fits(block, example) for block in self.blocks)
-        return example.u if fits else None
+        example, u_form, target_form = self.example, _form(self.example.u), _form(self.example.target)
+        for block in self.blocks if self.own else ():
+            if block is None:
+                continue
+            if block.u_spec != example.u_spec or _form(block.u) != u_form:
+                return None
+            # A block may be without any target.
+            if block.target and (block.target_spec != example.target_spec or _form(block.target) != target_form):
+                return None
+        return example.u
 
     def packed(self) -> Block:
         """The samples as the engine takes them; arbitrary values for a target that is missing."""
@@ -144,16 +151,8 @@ class LaneBatch:
         return self.layout.fold(torch.stack(rows, 1), 1)
 
 
-def _fits(block: Block, example: Block) -> bool:
-    """Whether samples of both can be stacked; targets may be missing on either side."""
-    if block.u is None or block.u_spec != example.u_spec:
-        return False
-    pairs = [*zip(block.u, example.u or [], strict=True)]
-    if block.target and example.target:
-        if block.target_spec != example.target_spec:
-            return False
-        pairs += zip(block.target, example.target, strict=True)
-    return all(a.shape[1:] == b.shape[1:] and a.dtype == b.dtype and a.device == b.device for a, b in pairs)
+def _form(leaves: list[Tensor] | None) -> Any:
+    return leaves and [(leaf.shape[1:], leaf.dtype, leaf.device) for leaf in leaves]
 
 
 def _as_number(tau: Any) -> float:

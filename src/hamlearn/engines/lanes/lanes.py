@@ -42,7 +42,8 @@ class Layout:
         missing = self.groups * self.width - self.members
         if missing:
             last = rows.narrow(dim, self.members - 1, 1)
-            rows = torch.cat([rows, *[last] * missing], dim)
+            shape = (*rows.shape[:dim], missing, *rows.shape[dim + 1 :])
+            rows = torch.cat([rows, last.expand(shape)], dim)
         return rows.unflatten(dim, (self.groups, self.width)).movedim(dim + 1, -1).contiguous()
 
     def pick(self, packed: Tensor, member: int) -> Tensor:

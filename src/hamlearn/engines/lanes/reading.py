@@ -117,7 +117,7 @@ class LaneReader:
             self.freeze(number, error)
 
     def _blocks(self, size: int) -> dict[int, Block]:
-        found = {}
+        found: dict[int, Block] = {}
         for number, reader in enumerate(self.readers):
             if number in self.aside or number in self.ended:
                 continue
@@ -127,8 +127,8 @@ class LaneReader:
                     self.ended.add(number)
                     reader.end(0)
                 else:
+                    size = size if found else min(size, self._affordable(block))
                     found[number] = block
-                    size = min(size, self._affordable(block))
         return found
 
     def _affordable(self, block: Block) -> int:
