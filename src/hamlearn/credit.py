@@ -25,7 +25,12 @@ class Credit:
         (True, True, False)
     """
 
-    carries: ClassVar[bool]
+    carries: ClassVar[bool] = True
+
+    @property
+    def clears(self) -> bool:
+        """Whether z is 0 at the start of every step."""
+        return not self.carries and type(self).enter is Credit.enter
 
     def enter(self, z: Tensor) -> Tensor:
         """One part of z as a step begins with it, from what the previous step left."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, NoReturn
 
 from hamlearn.engines.blocks.runner import BlockRunner
-from hamlearn.engines.setting import check_steps, check_stream
+from hamlearn.engines.setting import check_steps, check_stream, chosen_engine
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
 from hamlearn.state.saving import SavableLearner
@@ -69,13 +69,12 @@ class Owner(SavableLearner):
         self, stream: Iterable[Sample], max_steps: int | None, engine: str, chunk: int, resume: bool
     ) -> Iterator[Any]:
         """A report for each sample of the stream, by the engine of this name."""
-        if engine not in ("eager", "compiled"):
-            raise ConfigError(f"engine={engine!r} is not known: use 'eager' or 'compiled'")
         check_stream(stream)
         check_steps(max_steps)
         self._settle()
-        runner = self._runner() if engine == "compiled" else None
+        runner = self._runner() if chosen_engine(engine, stream, max_steps) == "compiled" else None
         if runner is not None:
+            runner.quiet = engine == "auto"
             return runner.reports(stream, max_steps, resume, chunk)
         return self._reader.reports(self.step, stream, max_steps, resume, self._waits)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
@@ -56,8 +57,27 @@ def check_stream(stream: object) -> None:
     """Raise unless samples may be in it."""
     if not hasattr(stream, "__iter__") and not hasattr(stream, "__getitem__"):
         raise ConfigError(
-            f"{stream!r} is no stream. Give an iterable of samples, for example hl.streams.from_any(data)"
+            f"stream must be an iterable of hl.Sample, got {type(stream).__name__}: give hl.streams.from_any(data)"
         )
+
+
+PAYS = 512
+"""Samples from which on a compiled run is over sooner than an eager one, the recording of the step included."""
+
+
+def chosen_engine(engine: str, stream: Any, max_steps: int | None) -> Literal["eager", "compiled"]:
+    """The engine of this name; `"auto"` compiles if samples are at hand without waiting, and enough of them.
+
+    They are in lists and in the streams of this library, but for live feeds.
+    """
+    if engine == "eager" or engine == "compiled":
+        return engine  # type: ignore[return-value]
+    if engine != "auto":
+        raise ConfigError(f"engine={engine!r} must be 'eager', 'compiled' or 'auto'")
+    at_hand = isinstance(stream, list | tuple) or (hasattr(stream, "block") and not getattr(stream, "live", False))
+    length = len(stream) if isinstance(stream, list | tuple) else getattr(stream, "length", None)
+    count = min((n for n in (length, max_steps) if n is not None), default=math.inf)
+    return "compiled" if at_hand and count >= PAYS else "eager"
 
 
 def check_steps(max_steps: Any) -> None:

@@ -190,7 +190,7 @@ class Learner(Snapshot):
         self,
         stream: Iterable[Sample],
         max_steps: int | None = None,
-        engine: Literal["eager", "compiled"] = "eager",
+        engine: Literal["eager", "compiled", "auto"] = "eager",
         chunk: int | None = None,
         *,
         resume: bool = False,
@@ -202,8 +202,9 @@ class Learner(Snapshot):
             max_steps: How many samples to take at most.
             engine: `"eager"`, one sample at a time. `"compiled"`: the step is compiled once, and blocks of
                 samples are taken in one call; whatever the learner is asked between two reports, it answers as
-                of the last one. Where a network cannot be compiled, the run falls back to the eager engine
-                and says why.
+                of the last one. If a network cannot be compiled, the run falls back to the eager engine
+                with a warning. `"auto"`: compiled if the stream has its samples at hand and enough of them for
+                that to pay, else eager; a step that cannot be compiled goes on eagerly with one line in the log.
             chunk: How many samples the compiled engine takes at a time, at most; `None`: 256, and 1024 on a GPU.
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from hamlearn._base.claims import Tensors, number, whole
 from hamlearn._base.replay import evaluating
-from hamlearn.engines.blocks.runner import BlockRunner, warn_eager
+from hamlearn.engines.blocks.runner import BlockRunner, say_eager
 from hamlearn.engines.fused import FusedRunner, fit, unavailable
 from hamlearn.engines.owner import Owner
 from hamlearn.engines.setting import check_chunk, no_sample, require_gradients
@@ -180,7 +180,7 @@ class LocalLearner(Settings, Owner):
         self,
         stream: Iterable[Sample],
         max_steps: int | None = None,
-        engine: Literal["eager", "compiled"] = "eager",
+        engine: Literal["eager", "compiled", "auto"] = "eager",
         chunk: int | None = None,
         *,
         resume: bool = False,
@@ -224,7 +224,7 @@ class LocalLearner(Settings, Owner):
         except UnsupportedError as error:
             if not self._told:
                 self._told = True
-                warn_eager(error, frames=3)
+                say_eager(error, frames=3)
         return self._blocks
 
     def _fuses(self) -> bool:

@@ -32,7 +32,7 @@ class Sequential(Order):
         self.credit = credit
         # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺ (eq:hesdbla): one differentiation
         # of the loss through both nets gives every term.
-        self.one_pass = not credit.carries and system.hyper.s == -1
+        self.one_pass = credit.clears and system.hyper.s == -1
         self.stateless = system.network.state is None
         self.needs_h = not (self.one_pass and system.network.memoryless)
 

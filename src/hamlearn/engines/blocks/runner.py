@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -20,6 +21,7 @@ from hamlearn.state.undo import Undo
 from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.reader import Reader
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 P = TypeVar("P", bound=Plan)
 FEWER = 256
@@ -40,13 +42,14 @@ class BlockRunner(ABC):
     Attributes:
         ahead: The block whose reports are being handed out.
         again: Whether a block is being taken once more.
+        quiet: Whether a step that cannot be compiled is said in the log, not by a warning.
     """
 
     def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
         self.reader = reader
         self.step = step
         self.ahead: Ahead | None = None
-        self.again = False
+        self.again = self.quiet = False
 
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each sample of the stream."""
@@ -78,7 +81,7 @@ class BlockRunner(ABC):
                     report = reader.counted(self.step, block.sample(0))
                     done, alone = done + 1, False
                     if reason is not None:
-                        warn_eager(reason)
+                        say_eager(reason, quiet=self.quiet)
                         compiles = False
                     yield report
                     continue
@@ -123,7 +126,7 @@ class BlockRunner(ABC):
                         ahead = self.run(block.part(start, min(start + size, block.count)))
                     except UnsupportedError as error:
                         compiles = False
-                        warn_eager(error)
+                        say_eager(error)
                 if ahead is not None:
                     self.ahead = None
                     back = back or ahead.undo
@@ -287,8 +290,17 @@ def usual_modes() -> Iterator[None]:
         yield
 
 
-def warn_eager(reason: object, frames: int = 1) -> None:
-    """Warn that steps are made one by one, and why; the warning points `frames` above the caller."""
+def say_eager(reason: object, frames: int = 1, *, quiet: bool = False) -> None:
+    """Say that steps are made one by one, and why.
+
+    Args:
+        reason: Why the step cannot be compiled.
+        frames: How many frames above the caller the warning points to.
+        quiet: Whether the user has left the choice of the engine to the library.
+    """
+    if quiet:
+        logger.info("engine='auto' uses the eager engine: %s", reason)
+        return
     text = f"engine='compiled' falls back to the eager engine: {reason}"
     warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
 

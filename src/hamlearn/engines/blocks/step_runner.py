@@ -41,7 +41,7 @@ class StepRunner(PlannedRunner["StepPlan"]):
         super().__init__(stepper.reader, step)
         self.stepper, self.parts = stepper, stepper.parts
         choices = self.parts.choices
-        self.engine = Engine(self.parts.order, choices.reset_h == "sample", choices.credit.carries)
+        self.engine = Engine(self.parts.order, choices.reset_h == "sample", not choices.credit.clears)
         self._kept: dict[Any, Any] = {}
 
     def plan(self, block: Block) -> StepPlan:

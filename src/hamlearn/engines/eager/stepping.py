@@ -287,7 +287,7 @@ class Stepper:
 
     def _require_label_later(self, sample: Sample) -> None:
         credit = self.parts.choices.credit
-        if credit.carries or isinstance(credit, Echo | Sensitivity):
+        if not credit.clears or isinstance(credit, Echo | Sensitivity):
             raise SampleError(
                 f"the sample with id={sample.id!r} has no target, and with credit={credit!r} "
                 "a label that comes later cannot be learned: use hl.Cleared(), or leave out the id"
@@ -312,7 +312,7 @@ class Stepper:
             return carry
         if not parts.order.needs_h:
             return Carry([], [], carry.omega, None, v=carry.v)
-        if now.fresh or not parts.choices.credit.carries:
+        if now.fresh or parts.choices.credit.clears:
             return parts.anew(carry, now.sample.u)
         h, spec = first_state(parts.network.initial_state(now.sample.u), carry.spec), carry.spec
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:

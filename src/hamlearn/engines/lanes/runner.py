@@ -60,7 +60,7 @@ class LaneRunner(PlannedRunner[Any]):
         reader = LaneReader(readers, len(members), self.layout, self.own)
         super().__init__(reader, self.each)  # type: ignore[arg-type]
         self.choices = choices = first.choices
-        reset, carries = choices.reset_h == "sample", choices.credit.carries
+        reset, carries = choices.reset_h == "sample", not choices.credit.clears
         self.engine = Engine(first.order, reset, carries, self.layout.width, self.own)
         velocities = [parts.system.velocity for parts in self.parts]
         driven = any(parts.system.drive is not None for parts in self.parts)
