@@ -99,11 +99,13 @@ class Ticker:
                     self.count(sample, reader)
                     return change.report
                 report = change.report or report
+                if not last:
+                    self._take(change)
+                    continue
                 with defer_sigint():
                     self._take(change)
-                    if last:
-                        self.count(sample, reader)
-                        taken = True
+                    self.count(sample, reader)
+                    taken = True
         except BaseException:
             if not taken:
                 with defer_sigint():
@@ -223,7 +225,7 @@ class Ticker:
         """
         system = self.system
         beside: list[Tensor] = [w for w in omega if isinstance(w, Tensor)]
-        size = sum(norm.item() for norm in foreach_norm(beside)) if beside else 0.0
+        size = torch.stack(foreach_norm(beside)).sum().item() if beside else 0.0
         for w in omega:
             if isinstance(w, Outer) and not isinstance(w, Late):
                 size += torch.linalg.vector_norm(w.delta).item() * torch.linalg.vector_norm(w.x).item()

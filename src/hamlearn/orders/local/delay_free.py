@@ -86,7 +86,7 @@ class DelayFree(LocalRule[Pass]):
             for c, z in zip(cells, carry.z, strict=True)
         ]
         if carry.layer < self.ticks - 1:
-            after = Pass(h1, z1, self._waiting(h1, {}), layer=carry.layer + 1)
+            after = Pass(h1, z1, carry.waiting, layer=carry.layer + 1)
             return Proposal(after, grads, h1, z1, None, carry.entering, None)
         shown = seen(cells, h1)
         L, dL = system.losses(shown, sample.target, gain, grads)

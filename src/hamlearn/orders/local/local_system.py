@@ -185,25 +185,22 @@ class LocalSystem:
 
     def move(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> None:
         """θ ← θ − τβ⊙ω in place, in as few calls as the kinds of β allow."""
-        groups: dict[float, tuple[list[Tensor], list[Tensor]]] = {}
-        betas = [self._beta_at(t)] * len(theta) if self._one_beta else self.velocity.values(t)
-        for w, o, beta in zip(theta, omega, betas, strict=True):
-            if isinstance(beta, Tensor):
-                if beta.dim():
-                    add_([w], [dense(o) * beta.to(w.device)], -tau)
-                else:
-                    scale: Scale = -(tau * beta)
-                    add_([w], [dense(o)], scale)
-            elif isinstance(o, Outer):
-                if beta:
-                    o.add_to_(w, -(tau * beta))
-            else:
+        if self._one_beta:
+            _descend(theta, omega, -(tau * self._beta_at(t)))
+            return
+        groups: dict[float, tuple[list[Tensor], list[Omega]]] = {}
+        for w, o, beta in zip(theta, omega, self.velocity.values(t), strict=True):
+            if not isinstance(beta, Tensor):
                 weights, costates = groups.setdefault(beta, ([], []))
                 weights.append(w)
                 costates.append(o)
+            elif beta.dim():
+                add_([w], [dense(o) * beta.to(w.device)], -tau)
+            else:
+                add_([w], [dense(o)], -(tau * beta))
         for beta, (weights, costates) in groups.items():
             if beta:
-                add_(weights, costates, -(tau * beta))
+                _descend(weights, costates, -(tau * beta))
 
     def largest_beta(self, t: float) -> float:
         """The largest of all β at time t."""
@@ -319,6 +316,17 @@ def check_tensors(named: list[tuple[str, Tensor]]) -> None:
             raise ConfigError(
                 f"{name} was made in inference mode, where nothing is learned: make it outside of it"
             )
+
+
+def _descend(theta: list[Tensor], omega: list[Omega], scale: float) -> None:
+    """θ ← θ + scale·ω in place; costates that are kept as factors are not written out."""
+    plain = [(w, o) for w, o in zip(theta, omega, strict=True) if isinstance(o, Tensor)]
+    if plain:
+        weights, costates = zip(*plain, strict=True)
+        add_(list(weights), list(costates), scale)
+    for w, o in zip(theta, omega, strict=True) if len(plain) < len(theta) else ():
+        if isinstance(o, Outer):
+            o.add_to_(w, scale)
 
 
 def _reads_others(L: Tensor, leaves: list[Tensor]) -> bool:
