@@ -1,4 +1,4 @@
-"""A run that gets worse instead of better is told while it runs; no other is."""
+"""A run that gets worse instead of better raises an alarm while it runs; no other does."""
 
 import json
 import math
@@ -104,7 +104,7 @@ def test_a_learner_of_classes_that_is_worse_than_guessing_diverges():
 
 
 def classes(count, scale):
-    """Points of three classes; `scale` stretches and shifts the second input, as nobody standardised it."""
+    """Points of three classes; `scale` stretches and shifts the second input, which is not standardised."""
     generator = torch.Generator().manual_seed(0)
     directions = torch.randn(4, 3, generator=generator)
     for _ in range(count):
@@ -125,49 +125,13 @@ def alarms(beta, scale, engine, loss):
     return seen
 
 
-def test_a_classifier_whose_rate_is_too_high_is_told_and_one_that_learns_is_not():
-    loss = nn.functional.cross_entropy
-    for beta, scale in ((1.0, 1.0), (5.0, 1.0), (50.0, 1.0), (0.5, 100.0)):
-        assert alarms(beta, scale, "eager", loss) != {None}, (beta, scale)
-    for beta, scale in ((0.01, 1.0), (0.05, 1.0), (0.2, 1.0), (0.01, 100.0)):
-        assert alarms(beta, scale, "eager", loss) == {None}, (beta, scale)
-
-
+@pytest.mark.parametrize("loss", [nn.functional.cross_entropy, nn.CrossEntropyLoss()], ids=["function", "module"])
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-def test_the_alarm_knows_the_module_of_the_loss_and_the_weights_before_the_first_block(engine):
-    assert alarms(50.0, 1.0, engine, nn.CrossEntropyLoss()) != {None}
-    assert alarms(0.05, 1.0, engine, nn.CrossEntropyLoss()) == {None}
-
-
-CLASSES = """
-[run]
-threads = 1
-[stream]
-kind = "csv"
-path = "classes.csv"
-target = "class"
-classes = 3
-[network]
-kind = "mlp"
-hidden = 16
-[loss]
-kind = "cross_entropy"
-[hyper]
-beta = {beta}
-"""
-
-
-@pytest.mark.parametrize(("beta", "told"), [(5.0, "Diverging since sample 150"), (0.05, "")])
-def test_hamlearn_run_ends_with_what_to_do_where_it_does_worse_than_at_its_start(tmp_path, beta, told):
-    rows = [(*sample.u[0].tolist(), f"c{sample.target.item()}") for sample in classes(400, 1.0)]
-    lines = ["a,b,c,d,class", *(",".join(map(str, row)) for row in rows)]
-    (tmp_path / "classes.csv").write_text("\n".join(lines) + "\n")
-    path, out = tmp_path / "config.toml", tmp_path / "out"
-    path.write_text(CLASSES.format(beta=beta))
-    ran = invoke("run", path, "--out", out, "--no-progress")
-    assert ran.exit_code == 0
-    assert (json.loads((out / RESULT).read_text())["diverging"] is not None) == bool(told)
-    assert (told in ran.stderr and "Lower hyper.beta" in ran.stderr) if told else ran.stderr == ""
+def test_a_classifier_whose_rate_is_too_high_raises_the_alarm_and_one_that_learns_does_not(engine, loss):
+    for beta, scale in ((5.0, 1.0), (50.0, 1.0), (0.5, 100.0)):
+        assert alarms(beta, scale, engine, loss) != {None}, (beta, scale)
+    for beta, scale in ((0.05, 1.0), (0.2, 1.0), (0.01, 100.0)):
+        assert alarms(beta, scale, engine, loss) == {None}, (beta, scale)
 
 
 def test_a_run_that_ended_worse_without_larger_weights_says_so(tmp_path, monkeypatch):
@@ -236,22 +200,10 @@ def test_a_run_that_diverges_says_so_in_its_record_its_result_and_its_report(tmp
     assert f'"diverging": {result.diverging}' in (tmp_path / "out" / REPORT).read_text()
 
 
-def test_a_run_that_learns_says_nothing(tmp_path):
-    path = tmp_path / "config.toml"
-    path.write_text(DIVERGES.format(steps=600, beta=0.0002, engine="compiled"))
-    assert run(path, out=tmp_path / "out", progress=False).diverging is None
-    assert json.loads((tmp_path / "out" / RESULT).read_text())["diverging"] is None
-
-
 @pytest.mark.parametrize("signal", [signals.henon, signals.mackey_glass, signals.sinusoids, signals.squares])
-@pytest.mark.parametrize("role", ["rnn", "mlp"])
-def test_the_defaults_on_the_projects_signals_raise_no_alarm(signal, role):
+def test_the_defaults_on_the_projects_signals_raise_no_alarm(signal):
     torch.manual_seed(0)
-    network = (
-        hl.Network.recurrent(nn.RNNCell(1, 16), nn.Linear(16, 1))
-        if role == "rnn"
-        else hl.Network.feedforward(nn.Sequential(nn.Linear(1, 16), nn.Tanh(), nn.Linear(16, 1)))
-    )
+    network = hl.Network.recurrent(nn.RNNCell(1, 16), nn.Linear(16, 1))
     learner, watch, seen = hl.Learner(network, nn.functional.mse_loss), record.Divergence(), set()
     with record.Recorder(learner, watch) as recorder:
         for _ in recorder(learner.run(streams.take(signal(), 1500), engine="compiled")):

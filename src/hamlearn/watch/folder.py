@@ -130,8 +130,8 @@ class RunFolder:
             status = "finished" if result.get("steps", -1) >= rows[-1]["step"] else "learning"
             written = datetime.fromtimestamp((self._folder / RECORD).stat().st_mtime, UTC)
             at = f"{written:%Y-%m-%d %H:%M:%S} UTC"
-        told = result if status == "finished" else {}
-        return page_data(rows, self._speed.rows, lives, told, status=status, at=at)
+        shown = result if status == "finished" else {}
+        return page_data(rows, self._speed.rows, lives, shown, status=status, at=at)
 
 
 def _object(path: Path) -> dict[str, Any] | None:
