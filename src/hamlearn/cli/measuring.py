@@ -25,7 +25,9 @@ def bench(
         typer.Argument(help="Which benchmarks, and after them options of the last one; without names, all."),
     ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the dated reports.")] = Path("benchmarks/results"),
-    quick: Annotated[bool, typer.Option(help="Small sizes: checks that it works, not how fast.")] = False,
+    quick: Annotated[
+        bool, typer.Option(metavar="", help="Small sizes: checks that it works, not how fast.")
+    ] = False,
     device: Annotated[str | None, typer.Option(help="cpu or cuda, for stream, agents, local and memory.")] = None,
 ) -> None:
     """Measure speed and memory, print tables, and write dated JSON reports.

@@ -14,12 +14,14 @@ import typer
 
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file: stream, network, learner, records, checkpoints.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Continue from the last checkpoint.")] = False,
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Continue from the last checkpoint.")
+    ] = False,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the run that the folder contains.")
+        bool, typer.Option("--overwrite", metavar="", help="Replace the run that the folder contains.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Output folder, instead of run.out.")] = None,
-    progress: Annotated[bool, typer.Option(help="Draw a progress bar.")] = True,
+    progress: Annotated[bool, typer.Option(metavar="", help="Draw a progress bar.")] = True,
     metrics_port: Annotated[
         int | None, typer.Option(min=1, max=65_535, help="Port of this machine for Prometheus: GET /metrics.")
     ] = None,
@@ -82,7 +84,8 @@ def serve(
         Path | None, typer.Option(help="Folder for checkpoints; of a run, RUN/serve is the default.")
     ] = None,
     behind_proxy: Annotated[
-        bool, typer.Option("--behind-proxy", help="A proxy in front provides TLS and bounds connections.")
+        bool,
+        typer.Option("--behind-proxy", metavar="", help="A proxy in front provides TLS and bounds connections."),
     ] = False,
     log: Annotated[LogFormat | None, typer.Option(help="Format of log lines, instead of serve.log.")] = None,
 ) -> None:

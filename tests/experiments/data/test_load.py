@@ -25,6 +25,15 @@ each_source = pytest.mark.parametrize("source", SOURCES)
 each_name = pytest.mark.parametrize("name", NAMES)
 
 
+def fingerprint(data):
+    """sha256 over kind, shape and bytes of every input and target, in order."""
+    digest = sha256()
+    for tensor in (*data.inputs, *data.targets):
+        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
 @each_source
 @each_name
 def test_every_class_has_its_share_of_samples_of_batch_1(name, source):
@@ -52,8 +61,8 @@ def test_samples_and_order_are_the_same_for_every_dtype_and_call(name, source):
     single, double = load(name, source), load(name, source, dtype=torch.float64)
     assert single.targets == double.targets
     assert all(torch.equal(a, b.float()) for a, b in zip(single.inputs, double.inputs, strict=True))
-    assert single.fingerprint == load(name, source).fingerprint
-    assert single.fingerprint != double.fingerprint
+    assert fingerprint(single) == fingerprint(load(name, source))
+    assert fingerprint(single) != fingerprint(double)
 
 
 @each_source
@@ -69,7 +78,7 @@ def test_a_seed_changes_the_order_and_nothing_else(name, source):
     first, other = contents(0), contents(1)
     assert first != other
     assert sorted(first) == sorted(other)
-    assert load(name, source, seed=0).fingerprint != load(name, source, seed=1).fingerprint
+    assert fingerprint(load(name, source, seed=0)) != fingerprint(load(name, source, seed=1))
 
 
 @pytest.mark.parametrize(
@@ -83,7 +92,7 @@ def test_a_seed_changes_the_order_and_nothing_else(name, source):
     ],
 )
 def test_the_data_are_those_of_every_earlier_run(name, source, start):
-    assert load(name, source).fingerprint.startswith(start)
+    assert fingerprint(load(name, source)).startswith(start)
 
 
 @each_name
@@ -93,7 +102,7 @@ def test_loading_leaves_no_trace_in_the_state_of_torch(name):
         torch.manual_seed(3)
         expected = torch.rand(3)
         torch.manual_seed(3)
-        assert load(name).fingerprint.startswith({"Iris": "77c1", "MNIST": "abf6", "IMDb": "9377"}[name])
+        assert fingerprint(load(name)).startswith({"Iris": "77c1", "MNIST": "abf6", "IMDb": "9377"}[name])
         assert torch.equal(torch.rand(3), expected)
     finally:
         torch.set_default_dtype(torch.float32)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -33,7 +31,6 @@ class Dataset:
         inputs: u of each sample: Iris [1, 4]; MNIST [1, 1, 28, 28]; IMDb [1, T, 50] with T words.
         targets: The class of each sample, int64, [1].
         classes: Number of classes.
-        fingerprint: sha256 of all inputs and targets, so that a resumed run detects other data.
 
     Example:
         >>> from hamlearn.experiments.data import load
@@ -47,7 +44,6 @@ class Dataset:
     inputs: list[Tensor]
     targets: list[Tensor]
     classes: int
-    fingerprint: str
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -99,13 +95,4 @@ def _dataset(name: str, raw: Raw, dtype: torch.dtype, seed: int) -> Dataset:
     order = torch.randperm(len(raw.labels), generator=torch.Generator().manual_seed(seed)).tolist()
     inputs = [raw.values[i].to(dtype)[None] for i in order]
     targets = [torch.tensor([raw.labels[i]]) for i in order]
-    return Dataset(name, raw.description, inputs, targets, raw.classes, _fingerprint(inputs, targets))
-
-
-def _fingerprint(inputs: Sequence[Tensor], targets: Sequence[Tensor]) -> str:
-    digest = hashlib.sha256()
-    for tensor in (*inputs, *targets):
-        # Shapes too: reviews of 2 and 3 words hold the same bytes as reviews of 3 and 2.
-        digest.update(f"{tensor.dtype}{list(tensor.shape)}".encode())
-        digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest()
+    return Dataset(name, raw.description, inputs, targets, raw.classes)
