@@ -6,12 +6,9 @@ import re
 import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import torch
-from safetensors.torch import load_file
 
 from hamlearn.cli import main
 from hamlearn.errors import ConfigError
@@ -88,36 +85,6 @@ metrics = ["MAE"]
 [checkpoint]
 every = 50
 """
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_and_resumed_ends_as_one_that_was_not(tmp_path):
-    (tmp_path / "config.toml").write_text(RUN)
-    command = ["run", tmp_path / "config.toml", "--no-progress", "--out"]
-    whole = invoke(*command, tmp_path / "whole")
-    assert whole.exit_code == 0, whole.output
-    assert whole.output.startswith("2000 samples")
-    killed, again = 0, [*command, tmp_path / "killed", "--resume"]
-    checkpoint = tmp_path / "killed" / "checkpoint.safetensors"
-    for more in (0.1, 0.2):
-        process = subprocess.Popen(command_line(*again), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        written = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        while process.poll() is None and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == written):
-            time.sleep(0.01)
-        time.sleep(more)
-        killed += process.poll() is None
-        process.kill()
-        process.communicate()
-    assert killed == 2
-    last = invoke(*again)
-    assert last.exit_code == 0, last.output
-    assert (tmp_path / "whole" / "record.jsonl").read_bytes() == (
-        tmp_path / "killed" / "record.jsonl"
-    ).read_bytes()
-    one, other = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "killed"))
-    assert one.keys() == other.keys()
-    assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-    assert invoke("report", tmp_path / "killed").exit_code == 0
 
 
 def test_a_benchmark_whose_library_is_missing_says_what_to_install(tmp_path, monkeypatch):
@@ -230,13 +197,3 @@ def test_output_that_cannot_be_written_is_one_message_and_exit_code_two(tmp_path
     assert "No space left" in done.stderr
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
-
-
-def test_ctrl_c_ends_a_run_with_130_and_says_how_to_go_on(tmp_path, config, command, monkeypatch):
-    def stop(self, report):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("hamlearn.record.Recorder.take", stop)
-    code, message = command("run", config, "--out", tmp_path / "out", "--no-progress")
-    assert code == 130
-    assert f"hamlearn run {config} --out {tmp_path / 'out'} --resume" in message

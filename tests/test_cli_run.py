@@ -201,23 +201,6 @@ def test_the_bar_of_a_csv_file_ends_at_its_end_also_where_rows_are_left_out(tmp_
     assert re.search(r"60/60\b", capsys.readouterr().err)
 
 
-def test_a_run_by_adam_ends_where_a_learner_of_ones_own_does_and_resumes_to_the_bit(tmp_path):
-    config = tmp_path / "run.toml"
-    text = (
-        '[run]\nthreads = 1\nsteps = {}\n[stream]\nkind = "signals.henon"\n[network]\nhidden = 4\n'
-        '[hyper]\nrule = "adam"\nlr = 0.01\n[checkpoint]\nevery = 20\n'
-    )
-    config.write_text(text.format(40))
-    run(config, out=tmp_path / "whole", progress=False)
-    config.write_text(text.format(20))
-    run(config, out=tmp_path / "parts", progress=False)
-    config.write_text(text.format(40))
-    run(config, out=tmp_path / "parts", resume=True, progress=False)
-    whole, parts = (load_file(tmp_path / name / "checkpoint.safetensors") for name in ("whole", "parts"))
-    assert {name for name in whole if name.startswith("v/")} >= {"v/output.0.weight"}
-    assert all(torch.equal(whole[name], parts[name]) for name in whole if "/" in name)
-
-
 @pytest.mark.parametrize(
     ("library", "extra", "lines"),
     [
@@ -270,12 +253,6 @@ def test_a_finished_run_goes_on_when_its_file_has_grown(tmp_path):
     assert (first.steps, again.steps, whole.steps) == (40, 60, 60)
     kept = [load_file(folder / CHECKPOINT) for folder in (again.folder, whole.folder)]
     assert all(torch.equal(kept[0][name], kept[1][name]) for name in kept[1] if name.startswith("theta/"))
-
-
-def test_a_record_for_tensorboard_without_it_is_refused_before_the_run(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(ConfigError, match=r'pip install -c constraints\.txt "\.\[tensorboard\]"'):
-        record.TensorBoard("board")
 
 
 def test_every_extra_that_is_named_exists():

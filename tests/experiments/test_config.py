@@ -191,7 +191,7 @@ BAD = [
     ('kind = "csv"\npath = "data.csv"\nu = ["a"]', "stream.target is missing: .*network.outputs"),
     (HENON + "[run]\nthreads = 100000", "run.threads = 100000 .* at least 1 and at most 256"),
     (HENON + "[network]\ninputs = 3", "network.inputs = 3 is not allowed. The stream has 1"),
-    (HENON + "[network]\nhiden = 3", "network.hiden is not known. Did you mean 'hidden'"),
+    (HENON + "[network]\nhiddn = 3", "network.hiddn is not known. Did you mean 'hidden'"),
     (HENON + "[hyper]\ns = true", "hyper.s = True is not allowed"),
     (HENON + "[hyper]\neta = -1.0", "hyper.eta = -1.0 is not allowed. eta=-1.0"),
     (HENON + "[hyper]\nlr = 0.1\nbeta = 0.1", "hyper.beta = 0.1 is not allowed. It belongs to no rule"),
@@ -207,7 +207,7 @@ BAD = [
     (CSV + 'classes = ["1", "2"]', "The targets are classes. Allowed is"),
     (CSV + 'classes = ["1", "2"]\nlags = 2', "stream.lags = 2 is not allowed. Targets become inputs if"),
     (HENON + '[records]\nmetrics = ["MEA"]', "'MEA' in records.metrics is not known. Did you mean"),
-    (HENON + "[recrods]\nevery = 3", r"section \[recrods\] is not known. Did you mean 'records'"),
+    (HENON + "[recordz]\nevery = 3", r"section \[recordz\] is not known. Did you mean 'records'"),
 ]
 
 
