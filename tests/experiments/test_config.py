@@ -40,7 +40,6 @@ OWNERS = [
     sections.Run,
     sections.Net,
     sections.Loss,
-    sections.Engine,
     sections.Records,
     sections.Checkpoint,
     Serve,

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import signal
 import threading
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -41,8 +39,6 @@ PAYS = 10_000
 """Samples from which on the time to compile a step, one to two seconds, is won back."""
 COUNTED = 64 << 20
 """Bytes of a table whose lines are counted; the length of a longer one is estimated by its size."""
-
-logger = logging.getLogger("hamlearn")
 
 
 def run(
@@ -109,9 +105,8 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
         bundle = Carried(stream, {"records": recorder, "scores": opened.scores}, learner.position)
         stack.callback(bundle.close)
         stack.enter_context(exporter.serving())
-        stack.enter_context(_warnings_logged())
         stopped = stack.enter_context(_stoppable(stream))
-        reports = learner.run(bundle, left, _engine(config, stream, total), chunk, resume=resumed)
+        reports = learner.run(bundle, left, _engine(config, total), chunk, resume=resumed)
         for _ in recorder(scored(reports, opened.scores)):
             if recorder.step % every == 0:
                 learner.save(folder / CHECKPOINT)
@@ -125,20 +120,10 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
     return Result(folder, recorder.step, watch.since, watch.ended, number, window_size=size, **scores)
 
 
-def _engine(config: Config, stream: Stream, total: int | None) -> Any:
-    """The engine that the file asks for; `"auto"` compiles if samples are at hand, and enough for that to pay."""
+def _engine(config: Config, total: int | None) -> Any:
+    """The engine that the file asks for; of a table, the learner does not know how short it is."""
     asked = config["learner"]["engine"]
-    if asked != "auto":
-        return asked
-    return "compiled" if not stream.live and (total is None or total >= PAYS) else "eager"
-
-
-@contextmanager
-def _warnings_logged() -> Iterator[None]:
-    """A warning, as of a step that cannot be compiled, is one line of the log."""
-    with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_: logger.warning("%s", message)
-        yield
+    return "eager" if asked == "auto" and total is not None and total < PAYS else asked
 
 
 @contextmanager

@@ -64,18 +64,6 @@ class Loss:
 
 
 @dataclass(frozen=True)
-class Engine:
-    """How the learner runs.
-
-    Args:
-        engine: `"auto"` compiles the step if the stream has its samples at hand and enough of them for the
-            compilation to pay.
-    """
-
-    engine: Literal["auto", "eager", "compiled"] = "auto"
-
-
-@dataclass(frozen=True)
 class Records:
     """What is kept of the run.
 

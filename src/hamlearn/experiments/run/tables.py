@@ -110,7 +110,8 @@ def tables() -> list[Table]:
     for name, make in RULES.items():
         found.append(Table("hyper", _about(make), keys_of(make) | beside, "rule", name))
     engine = {name: key for name, key in keys_of(Learner.run).items() if name not in ("max_steps", "resume")}
-    learner = keys_of(Learner) | engine | keys_of(sections.Engine)
+    engine["engine"] = replace(engine["engine"], default="auto")
+    learner = keys_of(Learner) | engine
     learner["order"] = replace(learner["order"], hint=Literal[tuple(ORDERS)])
     found.append(Table("learner", _about(Learner), learner))
     for chooser, classes in PARTS.items():
