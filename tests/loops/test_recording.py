@@ -137,7 +137,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("function", REFUSED, ids=str)
+@pytest.mark.parametrize("function", REFUSED, ids=[f"{number}" for number in range(len(REFUSED))])
 def test_what_a_graph_cannot_hold_is_refused_and_nothing_is_changed(function):
     inputs = given(0)
     with pytest.raises(UnsupportedError, match=REFUSED[function]):
