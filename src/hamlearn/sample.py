@@ -79,6 +79,7 @@ class Label:
     Args:
         id: The `id` of the sample.
         target: What the output should have been.
+        scale: How the target was scaled; `None` where it was not.
 
     Example:
         >>> Label("order 66", target=1).id
@@ -87,6 +88,7 @@ class Label:
 
     id: Id
     target: Tree
+    scale: Scale | None = None
 
 
 @dataclass(slots=True)

@@ -98,3 +98,27 @@ def test_differences_of_targets_are_taken_before_they_are_scaled():
     assert inside[5].scale.target.item() == 9.0
     with pytest.raises(SampleError, match="Standardise around it"):
         list(streams.autoregress(streams.standardize(rows, scale_target=True), 2, relative=True))
+
+
+@pytest.mark.parametrize("order", ["scaled, then delayed", "delayed, then scaled"])
+def test_late_labels_are_scored_in_the_unit_of_the_data_also_where_a_run_was_resumed(order, tmp_path):
+    metrics = pytest.importorskip("river.metrics")
+    u, y = prices(40)
+
+    def stream():
+        if order == "scaled, then delayed":
+            return streams.delayed(streams.standardize(streams.from_any((u, y)), scale_target=True), by=3)
+        return streams.standardize(streams.delayed(streams.from_any((u, y)), by=3), scale_target=True)
+
+    def learner():
+        torch.manual_seed(0)
+        return hl.Learner(hl.Network.feedforward(nn.Linear(3, 1)), mse_loss, hl.Hyper.from_sgd(lr=0.02))
+
+    whole = [step.scores for step in hl.evaluate(learner(), stream(), metrics.MAE(), resume=True)]
+    one, other = learner(), learner()
+    for count, _ in enumerate(hl.evaluate(one, stream(), metrics.MAE(), resume=True), start=1):
+        if count == 41:
+            break
+    one.save(tmp_path / "saved")
+    other.load(tmp_path / "saved")
+    assert [step.scores for step in hl.evaluate(other, stream(), metrics.MAE(), resume=True)] == whole[41:]

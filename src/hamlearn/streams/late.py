@@ -99,7 +99,7 @@ class DelayedStream(Wrapper):
                 self._n += 1
                 if sample.target is not None:
                     number = self._n - 1
-                    label = Label(number, trees.copied(sample.target))
+                    label = Label(number, trees.copied(sample.target), sample.scale)
                     place = number, self._events, len(self._due), before
                     self._due.append(_Due(label, self._n + self._by, *place))
                     sample = replace(sample, target=None, id=number)

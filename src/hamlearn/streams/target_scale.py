@@ -112,12 +112,12 @@ class TargetScale:
         """A label, scaled as its sample was."""
         target = label.target[None]
         before = self._waiting.pop(label.id, None)
-        scaled, _ = self.apply(target, None)
+        scaled, scale = self.apply(target, None)
         if before is not None:
             mean, spread = (np.array([values]) for values in before)
             rows = target.detach().cpu().reshape(1, -1).double().numpy()
-            scaled = self._scaled(rows, mean, spread, target)
-        return Label(label.id, scaled[0])
+            scaled, scale = self._scaled(rows, mean, spread, target), self._scale(mean, spread, target)
+        return Label(label.id, scaled[0], scale.row(0))
 
     def _require_shape(self, shape: list[int]) -> None:
         if self._shape is None:

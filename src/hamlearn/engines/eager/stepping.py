@@ -209,7 +209,7 @@ class Stepper:
         if waited is None:
             self.state = state._replace(waiting=replace(state.waiting, late=state.waiting.late + 1))
             return StepReport(state.t, None, None, None)
-        sample = replace(waited.sample, target=label.target)
+        sample = replace(waited.sample, target=label.target, scale=label.scale or waited.sample.scale)
         before, mode = Before(self.parts.buffers, self.parts.devices), torch.is_grad_enabled()
         try:
             change = self._proposed_by_label(label, waited, sample, before)
