@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 import hamlearn as hl
-from hamlearn.loops.verified import require_alike
+from hamlearn.loops.comparison import require_alike
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from hamlearn.loops import CudaLoop, divided, translate_to_cuda
+from hamlearn.loops import CudaLoop, multi_block, translate_to_cuda
 from hamlearn.loops.capture import capture
 from hamlearn.loops.recording import pure_graph
 from tests.cuda.device import by_gpu, on_gpu
@@ -28,7 +28,7 @@ def test_random_steps_are_those_of_pytorch(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(512, 524))
 def test_random_steps_of_several_blocks_are_those_of_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided, "MATRIX", 4)
+    monkeypatch.setattr(multi_block, "MATRIX", 4)
     assert_single(random_problem(seed), by_gpu(64, blocks=2 + seed % 6))
 
 
@@ -46,7 +46,7 @@ def test_carries_that_cross_are_read_before_they_are_written(name: str) -> None:
 
 @pytest.mark.parametrize("blocks", [1, 2, 5])
 def test_long_folds_are_shared_out_over_warps_and_blocks(blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(divided, "MATRIX", 100)
+    monkeypatch.setattr(multi_block, "MATRIX", 100)
     draw = torch.Generator().manual_seed(blocks)
     W = torch.randint(-3, 4, (7, 301), generator=draw).double()
     samples = torch.randint(-2, 3, (STEPS, 301), generator=draw).double()

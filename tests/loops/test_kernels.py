@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, fx, nn
 
 import hamlearn as hl
-from hamlearn.loops import Kernel, Kind, UnsupportedError, backends, choose, divided, translate_to_cuda
-from hamlearn.loops.choice import threads_for
+from hamlearn.loops import Kernel, Kind, UnsupportedError, backends, choose, multi_block, translate_to_cuda
+from hamlearn.loops.kernel_choice import threads_for
 from hamlearn.loops.recording import pure_graph
 from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, both
 from tests.compiled.test_population import HYPERS, alone, maker, stream
@@ -41,7 +41,7 @@ def test_random_steps_go_on_where_nothing_fits_into_shared_memory(seed: int) -> 
 @pytest.mark.parametrize("seed", range(700, 704))
 def test_random_steps_of_several_blocks_are_those_of_pytorch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every matrix of four elements and more is cut into rows, some blocks have none."""
-    monkeypatch.setattr(divided, "MATRIX", 4)
+    monkeypatch.setattr(multi_block, "MATRIX", 4)
     assert_single(random_problem(seed), by_threads(32, seed % 4, blocks=2 + seed % 4))
 
 
@@ -72,7 +72,7 @@ def wide_step(W: Tensor, n: Tensor, u: Tensor) -> list[Tensor]:
 def test_long_folds_are_shared_out_over_warps_and_blocks(
     threads: int, blocks: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(divided, "MATRIX", 100)
+    monkeypatch.setattr(multi_block, "MATRIX", 100)
     draw = torch.Generator().manual_seed(threads)
     W = torch.randint(-3, 4, (7, 301), generator=draw).double()
     samples = torch.randint(-2, 3, (STEPS, 301), generator=draw).double()

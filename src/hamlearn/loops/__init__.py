@@ -5,10 +5,10 @@ few loops over memory that stays in the first-level cache, in one C function tha
 or in one CUDA kernel that does, with the same loops shared out over the threads of a block.
 """
 
-from hamlearn.loops.choice import choose as choose
 from hamlearn.loops.coverage import coverage
 from hamlearn.loops.kernel import Kernel as Kernel
 from hamlearn.loops.kernel import translate_to_cuda as translate_to_cuda
+from hamlearn.loops.kernel_choice import choose as choose
 from hamlearn.loops.launch import CudaLoop as CudaLoop
 from hamlearn.loops.launch import shared_limit as shared_limit
 from hamlearn.loops.library import Loop as Loop

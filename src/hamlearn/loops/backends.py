@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor, fx
 
-from hamlearn.loops.choice import choose
 from hamlearn.loops.cuda import OnCuda
+from hamlearn.loops.kernel_choice import choose
 from hamlearn.loops.launch import CudaLoop, shared_limit
 from hamlearn.loops.library import Loop, cached
 from hamlearn.loops.program import Kind, translate

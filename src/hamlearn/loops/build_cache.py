@@ -110,7 +110,7 @@ def store(made: Path, library: Path, key: str) -> None:
     """Move a library that was just made to its place, with a digest that binds it to its key.
 
     Both come by renaming, the digest last. Where two processes store at once, one of each stays; should they not
-    belong together, the library is made anew.
+    belong together, the library is compiled again.
     """
     note = made.with_suffix(".sha256")
     note.write_text(_digest(made.read_bytes(), key))

@@ -19,7 +19,7 @@ class Call:
     Attributes:
         op: The operation, whatever the overload.
         given: Every argument of the operation by name, with values in place of tensors.
-        shape: Sizes of the result; of the first one where there are several.
+        shape: Sizes of the result; of the first one if there are several.
         dtype: Its type.
         shapes: Sizes of all results.
         plain: Whether PyTorch keeps the first argument in row-major order, without gaps.
@@ -35,10 +35,10 @@ class Call:
     @classmethod
     def of(cls, node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> Call:
         """What a node of the graph calls, given the values of its arguments."""
-        op, told = getattr(node.target, "overloadpacket", None), schema(node.target)
-        if op is None or told is None:
+        op, described = getattr(node.target, "overloadpacket", None), schema(node.target)
+        if op is None or described is None:
             raise UnsupportedError(f"{node.target} has no loops")
-        names = told.arguments
+        names = described.arguments
         given = {name.name: name.default_value for name in names}
         given |= dict(zip((name.name for name in names), args, strict=False)) | kwargs
         results = node.meta["val"]

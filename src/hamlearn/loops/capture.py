@@ -1,4 +1,4 @@
-"""Recording a CUDA graph while the rest of the process lives on."""
+"""Recording a CUDA graph while other threads of the process continue."""
 
 from __future__ import annotations
 

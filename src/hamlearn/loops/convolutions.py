@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from hamlearn.loops.call import Call, require
-from hamlearn.loops.folds import folded
 from hamlearn.loops.indices import Affine, Index, counter
 from hamlearn.loops.pointwise import elementwise
+from hamlearn.loops.reductions import folded
 from hamlearn.loops.values import Value, choice, computed, constant, literal
 from hamlearn.loops.windows import Window, convolved, correlated, deconvolved
 from hamlearn.loops.writer import SUM, Writer

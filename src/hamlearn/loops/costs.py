@@ -1,4 +1,4 @@
-"""Where a step is better left to the eager engine, though there are loops for it.
+"""Steps that are faster in the eager engine, though there are loops for them.
 
 Loops save what PyTorch spends on each operation, which is much for small tensors and nothing for large ones. They
 are as fast in products of matrices, the wide ones of which they leave to a BLAS, but not in large convolutions: as

@@ -1,4 +1,4 @@
-"""What has loops: every operation with an example, the types that it takes, and the back ends it runs on."""
+"""Every operation that has loops, with an example, the types that it takes and the back ends it runs on."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from hamlearn._base.torch_private import aten as private_aten
 from hamlearn.loops.convolutions import CONVOLUTIONS
-from hamlearn.loops.folds import FOLDS
-from hamlearn.loops.picks import PICKS
+from hamlearn.loops.gather_scatter import GATHER_SCATTER
 from hamlearn.loops.pointwise import ARITHMETIC, BITS, COMPARISONS, FLOATS, LOGIC, POINTWISE
+from hamlearn.loops.reductions import REDUCTIONS
 from hamlearn.loops.shapes import SHAPES
 from hamlearn.loops.values import C_TYPES
 
@@ -22,8 +22,8 @@ Example = Callable[[Tensor, Tensor, Tensor], Any]
 GROUPS = {
     "elementwise": POINTWISE,
     "shapes and constants": SHAPES,
-    "sums, extremes, products of matrices": FOLDS,
-    "by index": PICKS,
+    "sums, extremes, products of matrices": REDUCTIONS,
+    "by index": GATHER_SCATTER,
     "convolutions": CONVOLUTIONS,
 }
 _WHOLE = (torch.int64, torch.int32)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, fx
 
-from hamlearn.loops.divided import EXCHANGED, divide, divisible
 from hamlearn.loops.kernel_text import MEETING, Given, Text
 from hamlearn.loops.levels import levels, split_folds
+from hamlearn.loops.memory_planner import Held, aligned, place
+from hamlearn.loops.multi_block import EXCHANGED, divide, divisible
 from hamlearn.loops.nests import Nest
-from hamlearn.loops.places import Held, aligned, place
 from hamlearn.loops.program import PREFIX, Kind, Translation
 from hamlearn.loops.threads import sizes_of
 from hamlearn.loops.values import UnsupportedError

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from hamlearn.loops.levels import WARP, Job
-from hamlearn.loops.places import Placement, aligned
+from hamlearn.loops.memory_planner import Placement, aligned
 from hamlearn.loops.prelude import CUDA_PRELUDE
 from hamlearn.loops.threads import function, used
 from hamlearn.loops.values import C_TYPES

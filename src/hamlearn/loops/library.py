@@ -1,4 +1,4 @@
-"""Compiling C source once per machine: shared libraries, kept in a folder of the user's own."""
+"""Compiling C source once per machine: shared libraries, kept in the build cache."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def _compile(source: str, path: Path, key: str) -> None:
             build_cache.store(library, path, key)
     except OSError as error:
         raise UnsupportedError(
-            f"there is no place for compiled loops ({error}): set {build_cache.VARIABLE} to a folder with room"
+            f"compiled loops cannot be stored ({error}): set {build_cache.VARIABLE} to a folder with free space"
         ) from error
 
 

@@ -47,7 +47,7 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
             build_cache.store(made, path, key)
     except OSError as error:
         raise UnsupportedError(
-            f"there is no place for compiled loops ({error}): set {build_cache.VARIABLE} to a folder with room"
+            f"compiled loops cannot be stored ({error}): set {build_cache.VARIABLE} to a folder with free space"
         ) from error
     return code
 

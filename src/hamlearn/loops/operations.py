@@ -9,14 +9,14 @@ from torch import fx
 
 from hamlearn.loops.call import Call
 from hamlearn.loops.convolutions import CONVOLUTIONS
-from hamlearn.loops.folds import FOLDS
-from hamlearn.loops.picks import PICKS
+from hamlearn.loops.gather_scatter import GATHER_SCATTER
 from hamlearn.loops.pointwise import POINTWISE
+from hamlearn.loops.reductions import REDUCTIONS
 from hamlearn.loops.shapes import SHAPES
 from hamlearn.loops.values import UnsupportedError
 from hamlearn.loops.writer import Writer
 
-OPERATIONS = ChainMap[Any, Any](POINTWISE, SHAPES, FOLDS, PICKS, CONVOLUTIONS)
+OPERATIONS = ChainMap[Any, Any](POINTWISE, SHAPES, REDUCTIONS, GATHER_SCATTER, CONVOLUTIONS)
 """What is added to one of the tables is known from then on."""
 
 

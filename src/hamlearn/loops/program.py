@@ -54,7 +54,7 @@ def translate(graph: fx.GraphModule, kinds: Sequence[Kind], laned: Sequence[bool
             results of the step.
         kinds: What each input of the graph is: carried from step to step, read for each step, or constant.
         laned: Which inputs each member of a population has for itself. The members of a group lie along a last
-            axis that the graph does not see; groups lie along a first one, behind that of the steps where there
+            axis that the graph does not see; groups lie along a first one, behind that of the steps if there
             is one.
         lanes: Number of members in a group.
 
@@ -129,7 +129,7 @@ class Translation:
         return apply(self.writer, node, list(take(node.args)), dict(take(node.kwargs)))
 
     def _replaced(self, node: fx.Node, position: int) -> str | None:
-        """The carry that a write by index makes anew, where the old one serves for nothing else."""
+        """The carry that a write by index replaces, if its old value is used for nothing else."""
         base = node.args[0] if node.args else None
         written = getattr(node.target, "overloadpacket", None) is torch.ops.aten.index_put
         if not (written and self.writer.on_cpu and node in self.carried and isinstance(base, fx.Node)):

@@ -74,7 +74,7 @@ def _on_cpu(tensor: Tensor) -> Tensor:
 
 
 def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphModule:
-    # What fails here is said by the caller, or by the sample itself when it is taken eagerly.
+    # The caller reports errors, or the sample does when it is taken eagerly: PyTorch need not log them.
     muted = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -101,12 +101,12 @@ def _recorded(function: Callable[..., Any], inputs: list[Tensor]) -> fx.GraphMod
 
 def _require_pure(node: fx.Node) -> None:
     """Raise `UnsupportedError` for an operation that no loop can repeat."""
-    tags, told = getattr(node.target, "tags", ()), schema(node.target)
+    tags, described = getattr(node.target, "tags", ()), schema(node.target)
     if torch.Tag.nondeterministic_seeded in tags:
         raise UnsupportedError(f"it draws random numbers ({node.target})")
     if torch.Tag.data_dependent_output in tags:
         raise UnsupportedError(f"it decides by the value of a tensor ({node.target}): use torch.where")
-    if told is not None and told.is_mutable:
+    if described is not None and described.is_mutable:
         # Writes to what is made of the inputs have become new values.
         raise UnsupportedError(_HELD)
     for value in tree_leaves(node.meta.get("val")):
@@ -142,7 +142,7 @@ def _in_plain_operations() -> Iterator[None]:
 
 
 class _WrittenLater(fx.GraphModule):
-    """Writes Python for its graph, and compiles it, when it is called: a loop is made of the graph alone."""
+    """A graph whose Python is written when it is called first: a loop is made of the graph alone."""
 
     def recompile(self) -> Any:
         """Leave it for later; PyTorch calls this whenever the graph is another."""

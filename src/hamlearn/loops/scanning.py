@@ -13,14 +13,14 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn.errors import ConfigError
 from hamlearn.loops.backends import make_loop
-from hamlearn.loops.faults import counted
+from hamlearn.loops.comparison import audit, outputs, require_alike
 from hamlearn.loops.guards import Guards
+from hamlearn.loops.index_checks import counted
 from hamlearn.loops.program import Kind
 from hamlearn.loops.recording import held_by, pure_graph
 from hamlearn.loops.step_cache import CompiledStep, StepCache
 from hamlearn.loops.tracing_lock import tracing_lock
 from hamlearn.loops.values import C_TYPES, UnsupportedError
-from hamlearn.loops.verified import audit, outputs, require_alike
 
 Carry = TypeVar("Carry")
 Step = Callable[[Any, Any], tuple[Any, Any]]

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from hamlearn.loops import blas
 from hamlearn.loops.call import Call
-from hamlearn.loops.folds import product
 from hamlearn.loops.indices import Affine, Index
+from hamlearn.loops.reductions import product
 from hamlearn.loops.shapes import view
 from hamlearn.loops.values import Value, constant
 from hamlearn.loops.writer import Writer

@@ -49,7 +49,7 @@ class Writer:
             BLAS, where that is faster.
 
     Attributes:
-        replaces: Memory that the present operation may change in place, since nobody will ask for what it held.
+        replaces: Memory that the present operation may change in place, since its old value is not read again.
     """
 
     def __init__(self, lanes: int = 1, on_cpu: bool = True) -> None:

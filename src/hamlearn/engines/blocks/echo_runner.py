@@ -17,7 +17,7 @@ from hamlearn._base.scale import scaled
 from hamlearn._base.torch_private import foreach_copy_
 from hamlearn.engines.blocks.runner import PlannedRunner, undo_of
 from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.recorded import EchoEngine, Passed, Ran, Stretch, Trial, UnsupportedError
+from hamlearn.engines.recorded import BlockResult, EchoEngine, Passed, ReferenceStep, Stretch, UnsupportedError
 from hamlearn.orders.echo import Echoed
 from hamlearn.rates import Rates
 from hamlearn.sample import Sample
@@ -75,11 +75,11 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
     def _become(self, **changed: Any) -> None:
         self.stepper.state = self.stepper.state._replace(**changed)
 
-    def accept(self, block: Block, plan: EchoPlan, ran: Ran) -> None:
+    def accept(self, block: Block, plan: EchoPlan, ran: BlockResult) -> None:
         """Time and number of updates; all else has moved with the tokens."""
         self._become(t=plan.times[-1], updates=plan.updates)
 
-    def take(self, block: Block, plan: EchoPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+    def take(self, block: Block, plan: EchoPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """All tokens forward, and back again where an echo falls due."""
         stepper, system, passed, start = self.stepper, self.parts.system, [], 0
         for stop in plan.ends:
@@ -123,7 +123,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         fresh[0] = state.fresh
         rows = plan.rows(start, start + part.count, part)
 
-        trial = Trial(lambda: self.stepper.rehearse(part.sample(0)), self.parts.network)
+        trial = ReferenceStep(lambda: self.stepper.rehearse(part.sample(0)), self.parts.network)
         done = self.engine.forward(met.h, met.spec, rows, fresh, part, trial)
         self._become(carry=state.carry.anew(done.h, met.spec, []), fresh=False)
         self.since += part.count
@@ -185,7 +185,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         block = blocks[0]
         if self.order.joined:
             met = [leaf.detach() for leaf in tokens[0].h]
-            taken = Trial(lambda: None, self.parts.network)
+            taken = ReferenceStep(lambda: None, self.parts.network)
             before = [buffer.clone() for buffer in present]
             self.waiting = [self.engine.forward(met, spec, rows, fresh, block, taken).stretch]
             # The tokens have changed the buffers when they came, and do so only once.
@@ -298,10 +298,10 @@ def _first_bad(done: Passed, part: Block, checked: bool) -> int | None:
     return int(bad.int().argmax()) if bool(bad.any()) else None
 
 
-def _rows(passed: list[Passed], carry: Carry) -> Ran:
+def _rows(passed: list[Passed], carry: Carry) -> BlockResult:
     y = [torch.cat(leaves) for leaves in zip(*(done.y for done in passed), strict=True)]
     losses: list[Any] = []
     for done in passed:
         none = torch.full((done.stretch.count,), torch.nan, device=done.y[0].device)
         losses.append(none if done.loss is None else done.loss)
-    return Ran(carry, y, passed[0].y_spec, torch.cat(losses), None, None, passed[-1].guards)
+    return BlockResult(carry, y, passed[0].y_spec, torch.cat(losses), None, None, passed[-1].guards)

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engines.recorded import Ran
+from hamlearn.engines.recorded import BlockResult
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.reader import Progress
@@ -50,7 +50,9 @@ class Ahead:
         stops: Whether the sample after the block has to be taken by itself.
     """
 
-    def __init__(self, block: Block, plan: Plan, ran: Ran, undo: Callable[[], None], before: Progress) -> None:
+    def __init__(
+        self, block: Block, plan: Plan, ran: BlockResult, undo: Callable[[], None], before: Progress
+    ) -> None:
         self.block, self.plan, self.ran, self.undo, self.before = block, plan, ran, undo, before
         self.count = block.count
         self.delivered = 0

@@ -14,7 +14,7 @@ import torch
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engines.blocks.reports import Ahead, BlockReport, Plan
 from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.recorded import Ran, UnsupportedError
+from hamlearn.engines.recorded import BlockResult, UnsupportedError
 from hamlearn.errors import AuditError, HamlearnError
 from hamlearn.sample import Sample
 from hamlearn.state.undo import Undo
@@ -147,7 +147,7 @@ class BlockRunner(ABC):
             raise
 
     def settle(self) -> None:
-        """Bring the learner to the last report that was handed out, since somebody asks for it."""
+        """DeviceCache the learner to the last report that was handed out, since somebody asks for it."""
         if self.ahead is not None:
             self.ahead.asked = True
             self._back()
@@ -270,11 +270,11 @@ class PlannedRunner(BlockRunner, Generic[P]):
         """What brings everything back to where it is."""
 
     @abstractmethod
-    def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[Ran, int]:
+    def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """Make the steps, and say how many of them went well from the first one on."""
 
     @abstractmethod
-    def accept(self, block: Block, plan: P, ran: Ran) -> None:
+    def accept(self, block: Block, plan: P, ran: BlockResult) -> None:
         """Note down where these steps have led."""
 
 

@@ -17,7 +17,7 @@ from hamlearn.engines.blocks.driven import drive_rows
 from hamlearn.engines.blocks.runner import PlannedRunner, undo_of
 from hamlearn.engines.eager.parts import LearnerParts
 from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.recorded import Engine, Pace, Ran, Trial, UnsupportedError, Watch, named
+from hamlearn.engines.recorded import BlockResult, Engine, Pace, ReferenceStep, UnsupportedError, Watch, named
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler
 from hamlearn.rates import Rates
@@ -56,20 +56,20 @@ class StepRunner(PlannedRunner["StepPlan"]):
         """What puts the learner back to where it is."""
         return undo_of(self.stepper)
 
-    def take(self, block: Block, plan: StepPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+    def take(self, block: Block, plan: StepPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """All steps by one loop."""
         engine, order, theta = self.engine, self.parts.order, self.parts.system.theta
         buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
         start, pace = self.parts.met(self.stepper.state, block.sample(0).u), plan.pace(self._kept)
 
-        trial = Trial(lambda: self.stepper.rehearse(block.sample(0)), self.parts.network)
+        trial = ReferenceStep(lambda: self.stepper.rehearse(block.sample(0)), self.parts.network)
 
-        def run(watch: Watch) -> Ran:
+        def run(watch: Watch) -> BlockResult:
             return engine.run(theta, buffers, frozen, start, plan.fresh, pace, block, watch, trial)
 
         return run_watched(run, undo, theta, block, plan.watch(self.parts.choices.on_nonfinite))
 
-    def accept(self, block: Block, plan: StepPlan, ran: Ran) -> None:
+    def accept(self, block: Block, plan: StepPlan, ran: BlockResult) -> None:
         """The state after the last step; h0 again, where that ends a sequence."""
         fresh, waiting = block.ends(block.count - 1), self.stepper.state.waiting
         carry = self.parts.anew(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
@@ -239,8 +239,8 @@ def first_watch(rates: np.ndarray, betas: Iterable[Iterable[float | Tensor]], hy
 
 
 def run_watched(
-    run: Callable[[Watch], Ran], undo: Callable[[], None], theta: list[Tensor], block: Block, watch: Watch
-) -> tuple[Ran, int]:
+    run: Callable[[Watch], BlockResult], undo: Callable[[], None], theta: list[Tensor], block: Block, watch: Watch
+) -> tuple[BlockResult, int]:
     """Run a block, and tell how many of its steps from the start on stayed finite.
 
     Args:

@@ -17,7 +17,7 @@ from hamlearn._base.scale import add_, plus, scale_
 from hamlearn._base.torch_private import foreach_copy_, set_grad
 from hamlearn.credit import Echo, Sensitivity
 from hamlearn.engines.eager.parts import LearnerParts
-from hamlearn.engines.recorded import Tried
+from hamlearn.engines.recorded import EagerReference
 from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.orders.system import Instant, Outcome
 from hamlearn.sample import Label, Sample, StepReport
@@ -266,14 +266,14 @@ class Stepper:
                 h, spec = next_state(network, h, spec, u, parts.hyper.at(state.t, tau).tau)
             return trees.copied(network.output_net(u, trees.unflatten(h, spec)))
 
-    def rehearse(self, sample: Sample) -> Tried:
+    def rehearse(self, sample: Sample) -> EagerReference:
         """What a step with this sample proposes; nothing changes. It raises what the step would raise."""
         parts, sample = self.parts, copied(sample)
         before = Before(parts.buffers, parts.devices)
         try:
             now = self._instant(replace(sample, boundary=False))
             met = self._carry_for(now) if parts.stateful else self.state.carry
-            return Tried.of(parts.system.theta, met, parts.order.propose(met, now).complete())
+            return EagerReference.of(parts.system.theta, met, parts.order.propose(met, now).complete())
         finally:
             before.put_back()
 

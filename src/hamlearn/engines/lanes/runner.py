@@ -23,7 +23,16 @@ from hamlearn.engines.lanes.lanes import Lanes, Layout
 from hamlearn.engines.lanes.rates import LaneHyper, LaneRates
 from hamlearn.engines.lanes.reading import LaneReader
 from hamlearn.engines.lanes.reports import LaneReport, PopulationReport
-from hamlearn.engines.recorded import LEFT, SKIPPED, Engine, Guard, Ran, Trial, UnsupportedError, Watch
+from hamlearn.engines.recorded import (
+    LEFT,
+    SKIPPED,
+    BlockResult,
+    Engine,
+    MemberControl,
+    ReferenceStep,
+    UnsupportedError,
+    Watch,
+)
 from hamlearn.errors import HamlearnError
 from hamlearn.rates import Rates
 from hamlearn.sample import StepReport
@@ -99,7 +108,7 @@ class LaneRunner(PlannedRunner[Any]):
                 yield PopulationReport(found)
 
     def show(self) -> None:
-        """Bring all members to the last report and write their lanes back: the user may change them."""
+        """DeviceCache all members to the last report and write their lanes back: the user may change them."""
         self.settle()
         self.spread()
 
@@ -165,7 +174,7 @@ class LaneRunner(PlannedRunner[Any]):
         assert self.lanes is not None
         return self.lanes.undo()
 
-    def take(self, block: Any, plan: LaneRates, undo: Any) -> tuple[Ran, int]:
+    def take(self, block: Any, plan: LaneRates, undo: Any) -> tuple[BlockResult, int]:
         """All steps of all members by one loop, and how many of them went well for every member."""
         batch, lanes, policy = block, self.lanes, self.choices.on_nonfinite
         assert lanes is not None
@@ -173,20 +182,20 @@ class LaneRunner(PlannedRunner[Any]):
         pace, fresh = plan.pace(), batch.begins(lanes.fresh)
         tried = int(batch.active.argmax())
         one, sample = self.members[tried], batch.lane_sample(0, tried)
-        trial = Trial(lambda: one.rehearse(sample), one.parts.network, tried)
+        trial = ReferenceStep(lambda: one.rehearse(sample), one.parts.network, tried)
 
-        def run(watch: Watch, guard: Guard | None) -> tuple[Ran, int]:
-            ran = self.engine.run(*weights, start, fresh, pace, packed, watch, trial, guard)
+        def run(watch: Watch, control: MemberControl | None) -> tuple[BlockResult, int]:
+            ran = self.engine.run(*weights, start, fresh, pace, packed, watch, trial, control)
             self._keep_resting(batch.active, [*undo.copies, *_leaves(start)], [*undo.tensors, *_leaves(ran.carry)])
             return ran, self._good(ran, batch)
 
-        def watched(guard: Guard | None) -> tuple[Ran, int]:
+        def watched(control: MemberControl | None) -> tuple[BlockResult, int]:
             watch = plan.watch(policy)
-            ran, good = run(watch, guard)
+            ran, good = run(watch, control)
             if watch == "state" and not (good == batch.count and self._sound(ran)):
                 # A costate or weight overflowed at a step that is not known yet.
                 undo()
-                ran, good = run("all", guard)
+                ran, good = run("all", control)
             return ran, good
 
         ran, good = watched(None)
@@ -194,10 +203,10 @@ class LaneRunner(PlannedRunner[Any]):
             # Each lane skips for itself, which takes several times as long.
             undo()
             active = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
-            return watched(Guard(self._folded(active), "skip"))
+            return watched(MemberControl(self._folded(active), "skip"))
         return ran, good
 
-    def accept(self, block: Any, plan: LaneRates, ran: Ran) -> None:
+    def accept(self, block: Any, plan: LaneRates, ran: BlockResult) -> None:
         """Where the lanes are after the last step."""
         batch, lanes = block, self.lanes
         assert lanes is not None
@@ -249,7 +258,7 @@ class LaneRunner(PlannedRunner[Any]):
         for old, new in zip(before, after, strict=True):
             torch.where(resting.view(-1, *[1] * (new.dim() - 2), self.layout.width), old, new, out=new)
 
-    def _good(self, ran: Ran, batch: LaneBatch) -> int:
+    def _good(self, ran: BlockResult, batch: LaneBatch) -> int:
         """How many steps from the first one on went well for every member that takes part."""
         losses = None if self.choices.on_nonfinite == "ignore" else ran.loss
         if ran.verdict is not None:
@@ -266,7 +275,7 @@ class LaneRunner(PlannedRunner[Any]):
         steps = bad.flatten(1).any(1)
         return int(steps.int().argmax()) if bool(steps.any()) else batch.count
 
-    def _sound(self, ran: Ran) -> bool:
+    def _sound(self, ran: BlockResult) -> bool:
         """Whether all costates and weights are finite at the end of a block."""
         assert self.lanes is not None
         return all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in self.lanes.theta)])

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
+from hamlearn.engines.recorded.eager_reference import ReferenceStep
 from hamlearn.engines.recorded.engine import audit_first_step, make_step, named
 from hamlearn.engines.recorded.trace import Inputs, Recorded, Variant
 from hamlearn.engines.recorded.trace_echo import record_backward, record_forward
-from hamlearn.engines.recorded.tried import Trial
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.guards import Guards
 from hamlearn.loops.step_cache import CompiledStep, StepCache
@@ -94,7 +94,7 @@ class EchoEngine:
         rates: list[Tensor],
         fresh: Tensor,
         block: Block,
-        trial: Trial,
+        trial: ReferenceStep,
     ) -> Passed:
         """Run the tokens of a block from the state `h`; buffers change in place.
 
@@ -153,7 +153,7 @@ class EchoEngine:
             joined.h_spec,
             {"omega", "z", "flow"},
             {"h", "rates", "u", "target", "fresh"},
-            Trial(lambda: None, self.order.system.network),
+            ReferenceStep(lambda: None, self.order.system.network),
         )
         samples = [tensor for part in rows for tensor in part]
         constants = _contiguous(theta, buffers, frozen)
@@ -170,7 +170,7 @@ class EchoEngine:
         h_spec: trees.Spec,
         carry: set[str],
         sample: set[str],
-        trial: Trial,
+        trial: ReferenceStep,
     ) -> CompiledStep:
         shapes = tuple((tensor.shape, tensor.dtype, tensor.device) for tensor in inputs.flat())
         key = (record.__name__, shapes, str(block.u_spec), str(block.target_spec), str(h_spec))

@@ -10,18 +10,18 @@ import torch
 from torch import Tensor, fx, nn
 
 from hamlearn._base import trees
-from hamlearn.engines.recorded.bring import Bring
-from hamlearn.engines.recorded.guard import Guard
+from hamlearn.engines.recorded.device_cache import DeviceCache
+from hamlearn.engines.recorded.eager_reference import EagerReference, ReferenceStep, require_as_reference
+from hamlearn.engines.recorded.member_control import MemberControl
 from hamlearn.engines.recorded.trace import Inputs, Recorded, Variant, Watch, record
-from hamlearn.engines.recorded.tried import Trial, Tried, require_as_tried
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
+from hamlearn.loops.comparison import audit
 from hamlearn.loops.costs import faster_eagerly
 from hamlearn.loops.guards import Guards
 from hamlearn.loops.recording import held_by
 from hamlearn.loops.step_cache import CompiledStep, StepCache
 from hamlearn.loops.tracing_lock import tracing_lock
-from hamlearn.loops.verified import audit
 from hamlearn.orders.system import Order
 from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
@@ -45,7 +45,7 @@ class Pace:
 
 
 @dataclass
-class Ran:
+class BlockResult:
     """What a block of steps led to.
 
     Attributes:
@@ -56,8 +56,8 @@ class Ran:
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
         guards: What the steps depend on beyond their inputs.
-        verdict: Where a guard was given, what became of each step, as `hamlearn.engines.recorded.guard` says.
-        kept: What the guard has carried along.
+        verdict: What became of each step of each member, as `member_control` says; with a `control` only.
+        kept: Which members have left, and which begin their sequence again.
     """
 
     carry: Carry
@@ -76,8 +76,8 @@ class Engine:
 
     Args:
         order: Sequential or parallel.
-        reset_each: Whether h starts anew at every sample.
-        carries: Whether z lives on from step to step.
+        reset_each: Whether h starts from h0 at every sample.
+        carries: Whether z is carried from step to step.
         lanes: Number of members in a group of a population; their tensors have groups as their first axis and the
             members of a group as their last one. 1 for a single learner, without such axes.
         own: Whether each member has samples of its own, which then lie as all else does.
@@ -92,7 +92,7 @@ class Engine:
         self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
         self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
-        self.steps, self._bring = StepCache(), Bring()
+        self.steps, self._bring = StepCache(), DeviceCache()
 
     def run(
         self,
@@ -104,9 +104,9 @@ class Engine:
         pace: Pace,
         block: Block,
         watch: Watch,
-        trial: Trial,
-        guard: Guard | None = None,
-    ) -> Ran:
+        trial: ReferenceStep,
+        control: MemberControl | None = None,
+    ) -> BlockResult:
         """Take all samples of `block`; `theta` and `buffers` change in place.
 
         Args:
@@ -119,7 +119,7 @@ class Engine:
             block: The samples.
             watch: What is looked at for values that are not finite, step by step.
             trial: Takes the first sample eagerly, before a step for samples of its kind is recorded.
-            guard: Has members rest, and sees to steps that go wrong, each member for itself.
+            control: Which members rest at which steps, and what a member does at a step that goes wrong.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
@@ -128,12 +128,12 @@ class Engine:
         own = (carry.h, carry.z, carry.omega, carry.v, carry.E)
         h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in own)
         flags = [fresh] if h and fresh is not None else []
-        given = [] if guard is None else [guard.active]
+        given = [] if control is None else [control.active]
         parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags, given]
         device = theta[0].device
         rates, betas, drive, u, target, flags, active = self._bring(parts, device)
         samples = [*rates, *(betas if pace.varying else []), *drive, *u, *target, *flags, *active]
-        # Whether a member has left, and whether it begins its sequence anew because it skipped the first sample.
+        # Whether a member has left, and whether it begins its sequence again because it skipped the first sample.
         kept = [torch.zeros_like(rows[0]) for rows in active for _ in range(2)]
         constants = [*(tensor.contiguous() for tensor in frozen), *([] if pace.varying else betas)]
 
@@ -141,7 +141,7 @@ class Engine:
             rows = (rates, betas if pace.varying else [], drive, u, target, flags)
             heads = [[row[0] for row in part] for part in rows]
             first = (theta, omega, h, z, v, E, buffers, frozen, heads[0], heads[1] or betas, *heads[2:])
-            return replace(Inputs(*first), guard=kept, active=[rows[0] for rows in active])
+            return replace(Inputs(*first), control=kept, active=[rows[0] for rows in active])
 
         shapes = (
             tuple((t.shape[1:], t.dtype) for t in (*u, *target)),
@@ -149,7 +149,7 @@ class Engine:
             tuple(t.shape for t in betas),
         )
         specs = tuple(spec and str(spec) for spec in (block.u_spec, block.target_spec, carry.spec))
-        variant = Variant(bool(target), bool(flags), watch, None if guard is None else guard.on_trouble)
+        variant = Variant(bool(target), bool(flags), watch, None if control is None else control.on_trouble)
         key = (shapes, specs, len(target), pace.varying, len(drive), variant)
 
         def make() -> CompiledStep:
@@ -176,7 +176,7 @@ class Engine:
         h_spec: trees.Spec,
         varying: bool,
         variant: Variant,
-        trial: Trial,
+        trial: ReferenceStep,
     ) -> CompiledStep:
         one = self._member(first, trial.member)
 
@@ -192,7 +192,7 @@ class Engine:
             )
 
         read = {"rates", "drive", "u", "target", "fresh", "active", *(["betas"] if varying else [])}
-        kinds = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers", "guard"}, read)
+        kinds = first.kinds({"theta", "omega", "h", "z", "v", "E", "buffers", "control"}, read)
         laned = first.laned(self.own)
         return make_step(self.order, trial, recording, one, kinds, laned, self.lanes)
 
@@ -206,7 +206,7 @@ class Engine:
 
 def make_step(
     order: Order,
-    trial: Trial,
+    trial: ReferenceStep,
     record: Callable[[], Recorded],
     inputs: Inputs,
     kinds: Sequence[Kind],
@@ -226,7 +226,7 @@ def make_step(
             made.guards.require_unchanged_by_step()
         _require_own_memory(made.recorded.graph, [system.network, trial.network])
         if tried is not None:
-            require_as_tried(made.recorded.graph, inputs, tried, made.recorded.read)
+            require_as_reference(made.recorded.graph, inputs, tried, made.recorded.read)
         if device.type == "cpu" and lanes == 1 and (reason := faster_eagerly(made.recorded.graph)) is not None:
             raise UnsupportedError(reason)
         made.loop = make_loop(made.recorded.graph, kinds, laned, lanes, device)
@@ -242,7 +242,7 @@ def audit_first_step(
     samples: Sequence[Tensor],
     constants: list[Tensor],
     lanes: int = 1,
-    tried: Tried | None = None,
+    tried: EagerReference | None = None,
 ) -> None:
     """Compare the first step of a block, that of the first member in a population, with the eager step.
 
@@ -312,11 +312,11 @@ def named(order: Order, names: Sequence[str]) -> list[Tensor]:
     return [found[name].detach() for name in names]
 
 
-def _read(results: list[Tensor], made: CompiledStep, carry: Carry, guard: list[Tensor]) -> Ran:
+def _read(results: list[Tensor], made: CompiledStep, carry: Carry, control: list[Tensor]) -> BlockResult:
     recorded, rest = made.recorded, iter(results)
     y = [next(rest) for _ in range(recorded.y_count)]
     loss = next(rest) if recorded.loss else None
     coupling = next(rest) if recorded.coupling else None
     mark = next(rest) if recorded.mark else None
     verdict = next(rest) if recorded.verdict else None
-    return Ran(carry, y, recorded.y_spec, loss, coupling, mark, made.guards, verdict, guard)
+    return BlockResult(carry, y, recorded.y_spec, loss, coupling, mark, made.guards, verdict, control)

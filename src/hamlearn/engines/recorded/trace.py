@@ -17,9 +17,9 @@ from torch.overrides import TorchFunctionMode
 
 from hamlearn._base import trees
 from hamlearn._base.scale import plus
-from hamlearn.engines.recorded.guard import OnTrouble, guarded
+from hamlearn.engines.recorded.member_control import OnTrouble, controlled
 from hamlearn.loops import Kind, UnsupportedError
-from hamlearn.loops.faults import counted
+from hamlearn.loops.index_checks import counted
 from hamlearn.loops.recording import pure_graph
 from hamlearn.orders.system import Instant, Order, System
 from hamlearn.rates import Rates
@@ -69,7 +69,7 @@ class Inputs:
     target: list[Tensor]
     fresh: list[Tensor]
     flow: list[Tensor] = field(default_factory=list)
-    guard: list[Tensor] = field(default_factory=list)
+    control: list[Tensor] = field(default_factory=list)
     active: list[Tensor] = field(default_factory=list)
 
     def flat(self) -> list[Tensor]:
@@ -111,7 +111,7 @@ class Recorded:
         loss: Whether the loss is among the results.
         coupling: Whether ⟨z, f_h⟩ is.
         mark: Whether a count of what is wrong is: entries that are not finite, indices out of range.
-        verdict: Whether what became of the step is, as in `guard`.
+        verdict: Whether what became of the step is, as `member_control` says.
         carried: How many tensors of each kind it returns first, in their order.
     """
 
@@ -126,12 +126,12 @@ class Recorded:
     carried: dict[str, int] = field(default_factory=dict)
 
     def read(self, found: list[Tensor]) -> dict[str, list[Tensor]]:
-        """What a call of the graph has returned, by name, as far as an eager step tells of it."""
+        """What a call of the graph has returned, by name, as far as an eager step returns it too."""
         rest = iter(found)
         groups = {name: [next(rest) for _ in range(count)] for name, count in self.carried.items()}
         results = self.y_count + self.loss + self.coupling + self.mark + self.verdict
-        told = found[len(found) - results :]
-        return groups | {"y": told[: self.y_count], "loss": told[self.y_count :][: self.loss]}
+        last = found[len(found) - results :]
+        return groups | {"y": last[: self.y_count], "loss": last[self.y_count :][: self.loss]}
 
 
 class GivenRates:
@@ -146,31 +146,31 @@ class GivenRates:
         return self.rates
 
 
-class Lent(TorchFunctionMode):
-    """Whoever holds a weight without asking the network for it is lent that of the step too.
+class SubstitutedWeights(TorchFunctionMode):
+    """Puts the weight of the recorded step in the place of one that a function holds without the network.
 
     A penalty keeps a list of the weights, a function closes over one that is tied: these are not exchanged with
-    those of the network, and would enter a recording as numbers that never change. Buffers that somebody holds are
-    refused: what the eager engine shows there is their value before the step.
+    those of the network, and would enter a recording as numbers that never change. Buffers that are held so raise
+    `UnsupportedError`: what the eager engine shows there is their value before the step.
 
     Args:
-        pairs: A weight of the network, and what is lent in its place.
+        pairs: A weight of the network, and what takes its place.
         buffers: Those of the network.
     """
 
     def __init__(self, pairs: Iterable[tuple[Tensor, Tensor]], buffers: Iterable[Tensor]) -> None:
         super().__init__()
-        self._pairs = {id(own): (own, lent) for own, lent in pairs}
+        self._pairs = {id(own): (own, other) for own, other in pairs}
         self._buffers = {id(buffer): buffer for buffer in buffers}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        given = {name: self._lent(value) for name, value in kwargs.items()} if kwargs else {}
-        return func(*map(self._lent, args), **given)
+        given = {name: self._substituted(value) for name, value in kwargs.items()} if kwargs else {}
+        return func(*map(self._substituted, args), **given)
 
-    def _lent(self, value: Any) -> Any:
+    def _substituted(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and any(isinstance(each, Tensor) for each in value):
             return type(value)(
-                map(self._lent, value)
+                map(self._substituted, value)
             )  # functions of PyTorch take lists of tensors, no deeper trees
         if id(value) in self._buffers:
             raise UnsupportedError("it reads a buffer of the network that it holds by itself")
@@ -204,8 +204,8 @@ class Stage:
         if slots.beside():
             raise UnsupportedError(f"a module holds its buffer {slots.beside()[0]!r} in a list or a dict too")
         own = slots.parameters
-        pairs = [(own[name], lent) for name, lent in self.names.items() if name in own]
-        with slots.exchanged(self.names), Lent(pairs, slots.buffers.values()):
+        pairs = [(own[name], other) for name, other in self.names.items() if name in own]
+        with slots.exchanged(self.names), SubstitutedWeights(pairs, slots.buffers.values()):
             result = function()
             for name, buffer in zip(slots.buffers, slots.present(), strict=True):
                 if buffer is not self.names[name]:
@@ -230,8 +230,8 @@ def record(
         variant: What the samples may have.
         specs: Structures of h, of u and of the target.
         names: Names of the buffers and of the parameters that are not learned.
-        reset_each: Whether h starts anew at every sample.
-        carries: Whether z lives on from step to step.
+        reset_each: Whether h starts from h0 at every sample.
+        carries: Whether z is carried from step to step.
     """
     described: dict[str, Any] = {}
     h_spec, u_spec, target_spec = specs
@@ -253,7 +253,7 @@ def record(
                 if reset_each:
                     h, z, E = start, z if carries else again, first
                 if variant.fresh:
-                    new = given.fresh[0] | given.guard[1] if given.guard else given.fresh[0]
+                    new = given.fresh[0] | given.control[1] if given.control else given.fresh[0]
                     h, z, E = (
                         [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
                         for begun, kept in ((start, h), (again, z), (first, E))
@@ -287,10 +287,10 @@ def record(
         if variant.on_trouble is not None:
             wrong = [mark(watched, [])] if watched else []
             seen = [outcome.loss] if outcome.loss is not None and variant.watch != "nothing" else []
-            begins = given.fresh[0] | given.guard[1] if variant.fresh else given.guard[1]
+            begins = given.fresh[0] | given.control[1] if variant.fresh else given.control[1]
             trouble = (wrong, seen, faults, given.rates[4], variant.on_trouble)
-            carried, verdict = guarded(
-                carried, flat[: len(carried)], given.guard, given.active[0], begins, *trouble
+            carried, verdict = controlled(
+                carried, flat[: len(carried)], given.control, given.active[0], begins, *trouble
             )
             results.append(verdict)
         elif watched or faults:

@@ -12,7 +12,7 @@ from torch import Tensor, fx
 from hamlearn._base import trees
 from hamlearn.engines.recorded.trace import Inputs, Recorded, Stage, Variant, floating, mark
 from hamlearn.loops import UnsupportedError
-from hamlearn.loops.faults import counted
+from hamlearn.loops.index_checks import counted
 from hamlearn.loops.recording import pure_graph
 from hamlearn.orders.echo import Echoed
 from hamlearn.sample import Sample

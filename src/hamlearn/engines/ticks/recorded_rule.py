@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn._base.scale import scaled
-from hamlearn.engines.recorded.trace import Lent
+from hamlearn.engines.recorded.trace import SubstitutedWeights
 from hamlearn.loops import UnsupportedError
 from hamlearn.orders.local.aligned import Aligned
 from hamlearn.orders.local.costates import Increment, dense
@@ -93,7 +93,7 @@ class RecordedRule(Order):
         with torch.enable_grad():
             slots, named = self.system.slots, self.system.by_name(list(theta))
         pairs = [(own, named[name]) for name, own in slots.parameters.items() if name in named]
-        with slots.exchanged(named), Lent(pairs, ()):
+        with slots.exchanged(named), SubstitutedWeights(pairs, ()):
             yield
 
     def _checked_on_entry(self, target: Any) -> Any:

@@ -13,7 +13,15 @@ from hamlearn._base.finite import all_finite
 from hamlearn.engines.blocks.reports import Ahead
 from hamlearn.engines.blocks.runner import PlannedRunner
 from hamlearn.engines.blocks.step_runner import run_watched
-from hamlearn.engines.recorded import Engine, Ran, Trial, Tried, UnsupportedError, Watch, named
+from hamlearn.engines.recorded import (
+    BlockResult,
+    EagerReference,
+    Engine,
+    ReferenceStep,
+    UnsupportedError,
+    Watch,
+    named,
+)
 from hamlearn.engines.ticks.plan import MixedError, TickPlan, plan_of
 from hamlearn.engines.ticks.recorded_rule import RecordedRule
 from hamlearn.engines.ticks.ticker import Ticker
@@ -97,7 +105,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         return Undo([*self.system.theta, *self.system.slots.present()], put_back)
 
     @torch.no_grad()
-    def take(self, block: Block, plan: TickPlan, undo: Callable[[], None]) -> tuple[Ran, int]:
+    def take(self, block: Block, plan: TickPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """All ticks by one loop; returns how many samples went well from the first one on."""
         ticker, engine, rows = self.ticker, self.engine, plan.rows
         theta, first = self.system.theta, block.sample(0)
@@ -111,9 +119,9 @@ class TickRunner(PlannedRunner[TickPlan]):
         if rows.boundary is not None and not isinstance(self.rule, DelayFree):
             begins = rows.begins(False, rows.count)
         pace, shown = plan.pace(self._kept), copied_sample(first)
-        trial = Trial(lambda: self._tried(start, shown), self.system.network)
+        trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
 
-        def run(watch: Watch) -> Ran:
+        def run(watch: Watch) -> BlockResult:
             ticker.carry = begun
             return engine.run(theta, buffers, frozen, start, begins, pace, rows, watch, trial)
 
@@ -132,7 +140,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         if some is not None:
             cast(Aligned, self.rule).check_target(block.sample(some))
 
-    def accept(self, block: Block, plan: TickPlan, ran: Ran) -> None:
+    def accept(self, block: Block, plan: TickPlan, ran: BlockResult) -> None:
         """Where the last tick has led."""
         ticker = self.ticker
         ticker.carry = plan.carry(ticker.carry, Flat(ran.carry.h, ran.carry.z, ran.carry.E))
@@ -151,7 +159,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         coupling = None if ran.coupling is None else ran.coupling[shown.row]
         return StepReport(shown.t, y, loss, shown.sample, phi=shown.phi, coupling=coupling)
 
-    def _tried(self, start: Carry, sample: Sample) -> Tried | None:
+    def _tried(self, start: Carry, sample: Sample) -> EagerReference | None:
         """One row, taken eagerly, to hold the recording against it."""
         ticker = self.ticker
 
@@ -169,9 +177,9 @@ class TickRunner(PlannedRunner[TickPlan]):
                 )
         y, loss = (None, None) if report is None else (report.y, report.loss)
         outcome = Outcome(flat.h, flat.z, omega, () if y is None else y, loss, None, E=flat.memory)
-        return Tried.of(self.system.theta, start, outcome)
+        return EagerReference.of(self.system.theta, start, outcome)
 
-    def _goes_on(self, ran: Ran, plan: TickPlan) -> bool:
+    def _goes_on(self, ran: BlockResult, plan: TickPlan) -> bool:
         """Whether the weights stay finite in the tick after these too, as the eager engine sees to."""
         if self.system.order == "sequential":
             return True

@@ -1,4 +1,4 @@
-"""Members that rest, skip or leave within a loop: each for itself, while the others go on.
+"""Members that rest, skip or leave within a loop, while the others continue.
 
 A member that does not take a step keeps all that it carries, to the bit.
 """
@@ -19,7 +19,7 @@ RESTED, TAKEN, SKIPPED, LEFT = range(4)
 
 
 @dataclass(frozen=True)
-class Guard:
+class MemberControl:
     """What each member of a loop does.
 
     Attributes:
@@ -31,10 +31,10 @@ class Guard:
     on_trouble: OnTrouble
 
 
-def guarded(
+def controlled(
     new: Sequence[Tensor],
     old: Sequence[Tensor],
-    guard: Sequence[Tensor],
+    control: Sequence[Tensor],
     active: Tensor,
     begins: Tensor,
     wrong: Sequence[Tensor],
@@ -43,12 +43,12 @@ def guarded(
     phi: Tensor,
     on_trouble: OnTrouble,
 ) -> tuple[list[Tensor], Tensor]:
-    """What a member carries after a step, the guard's own behind it, and what became of the step.
+    """What a member carries after a step, then what the control carries, and what became of the step.
 
     Args:
         new: What it would carry.
         old: What it carried.
-        guard: Whether it has left; whether it begins a sequence anew because it skipped the first sample.
+        control: Whether it has left; whether it begins a sequence again because it skipped the first sample.
         active: Whether it has a sample.
         begins: Whether the sample begins a sequence.
         wrong: Counts of entries that are not finite.
@@ -57,7 +57,7 @@ def guarded(
         phi: Scale of the loss; where it is 0 the target may be a stand-in, and nothing is skipped because of it.
         on_trouble: What it does at a step that goes wrong.
     """
-    left, again = guard
+    left, again = control
     here = active & ~left
     bad, faulty = torch.zeros_like(left), torch.zeros_like(left)
     for count in wrong:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 
-from hamlearn.engines.recorded.bring import SMALL, Bring
+from hamlearn.engines.recorded.device_cache import SMALL, DeviceCache
 
 THERE = torch.device("meta")
 
 
 def test_numbers_that_stay_the_same_are_copied_once() -> None:
-    bring, rates = Bring(), torch.full((5,), 0.1).double()
+    bring, rates = DeviceCache(), torch.full((5,), 0.1).double()
     ((first,),) = bring([[rates]], THERE)
     assert first.device == THERE
     ((again,),) = bring([[rates.clone()]], THERE)
@@ -18,7 +18,7 @@ def test_numbers_that_stay_the_same_are_copied_once() -> None:
 
 
 def test_a_tensor_that_was_changed_in_place_is_copied_again() -> None:
-    bring, beta = Bring(), torch.ones(3)
+    bring, beta = DeviceCache(), torch.ones(3)
     _, (first,) = bring([[], [beta]], THERE)
     beta[1] = 2.0
     _, (again,) = bring([[], [beta]], THERE)
@@ -26,7 +26,7 @@ def test_a_tensor_that_was_changed_in_place_is_copied_again() -> None:
 
 
 def test_other_shapes_types_and_places_are_copied_again() -> None:
-    bring, ones = Bring(), torch.ones(2, 3)
+    bring, ones = DeviceCache(), torch.ones(2, 3)
     ((first,),) = bring([[ones]], THERE)
     for other in (ones.double(), ones.view(3, 2), torch.full((2, 3), float("nan"))):
         ((brought,),) = bring([[other]], THERE)
@@ -38,7 +38,7 @@ def test_other_shapes_types_and_places_are_copied_again() -> None:
 
 
 def test_samples_are_not_looked_at_twice_and_stay_where_they_are_if_they_are_there() -> None:
-    bring, here = Bring(), torch.ones(4, 4)
+    bring, here = DeviceCache(), torch.ones(4, 4)
     ((same,),) = bring([[here]], torch.device("cpu"))
     assert same is here
     ((rows,),) = bring([[here.t()[:2]]], torch.device("cpu"))
@@ -48,6 +48,6 @@ def test_samples_are_not_looked_at_twice_and_stay_where_they_are_if_they_are_the
 
 
 def test_rates_of_many_members_are_copied_once_while_they_are_the_same_tensor() -> None:
-    bring, rates = Bring(), torch.ones(SMALL + 1)
+    bring, rates = DeviceCache(), torch.ones(SMALL + 1)
     assert bring([[rates]], THERE)[0][0] is bring([[rates]], THERE)[0][0]
     assert bring([[rates]], THERE)[0][0] is not bring([[rates.clone()]], THERE)[0][0]

@@ -30,7 +30,7 @@ def outputs(graph: fx.GraphModule, inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def require_alike(eager: Groups, recorded: Groups) -> None:
-    """Raise where a group comes out otherwise from a recording.
+    """Raise if a recording gives another value of a group.
 
     Each group has one scale, the largest number in it, as a tensor may hold nothing but rounding. Half of the
     digits of its type have to agree, except for noise beside the largest number of all groups.
@@ -47,7 +47,7 @@ def require_alike(eager: Groups, recorded: Groups) -> None:
     name = differing(eager, recorded)
     if name is not None:
         raise UnsupportedError(
-            f"recorded, the step gives another {name} than it does by itself: it goes by something that a "
+            f"recorded, the step gives another {name} than the eager step does: it depends on something that a "
             "recording does not see"
         )
 

@@ -11,7 +11,7 @@ SMALL = 4096
 """Elements up to which it is cheaper to look whether numbers are still the same than to copy them to a GPU."""
 
 
-class Bring:
+class DeviceCache:
     """Brings rates, β and samples to a device, block after block.
 
     Rates and β are mostly the same numbers in every block, and on a GPU each copy costs as much as several steps.

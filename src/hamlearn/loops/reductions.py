@@ -163,7 +163,7 @@ def _dot(writer: Writer, call: Call) -> Value:
     return folded(writer, products, [0], call.shape, call.dtype, SUM)
 
 
-FOLDS: dict[Any, Callable[[Writer, Call], Any]] = {
+REDUCTIONS: dict[Any, Callable[[Writer, Call], Any]] = {
     **dict.fromkeys(FOLDED, _fold),
     **dict.fromkeys(EXTREMES, _extreme),
     aten.mean: _mean,

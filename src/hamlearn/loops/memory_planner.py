@@ -1,4 +1,4 @@
-"""Where a kernel keeps its memory: in the block's shared memory as far as that goes, the rest in global memory."""
+"""Placement of a kernel's arrays: in shared memory until it is full, then in global memory."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def place(
     Args:
         levels: The nests of a step.
         own: Memory that only lasts for a step.
-        samples: What each step reads anew.
+        samples: What is read again in each step.
         others: Carries and constants.
         threads: Threads of a block.
         limit: Bytes of shared memory that a block may have.

@@ -1,4 +1,4 @@
-"""Networks too large for one block: which rows of its matrices each of several blocks of threads keeps for itself.
+"""Networks too large for one block of threads: which rows of its matrices each of several blocks computes.
 
 A matrix that is carried is cut into rows, and each block works on its own: the elements of a row, and what is
 folded along it, need nothing of the other blocks. Vectors are small: every block computes all of them, each for

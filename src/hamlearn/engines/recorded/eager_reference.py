@@ -1,4 +1,4 @@
-"""A step taken eagerly before it is recorded, and the recording held against it."""
+"""The eager step of the first sample, which a recording is compared with."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor, fx, nn
 from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
 from hamlearn.engines.recorded.trace import Inputs
-from hamlearn.loops.verified import outputs, require_alike
+from hamlearn.loops.comparison import outputs, require_alike
 from hamlearn.orders.system import Outcome
 from hamlearn.state.carry import Carry
 
 
-class Tried(NamedTuple):
-    """What an eager step started from, and what it led to.
+class EagerReference(NamedTuple):
+    """The start and the results of an eager step.
 
     Attributes:
         theta: The weights.
@@ -30,7 +30,7 @@ class Tried(NamedTuple):
     led_to: dict[str, list[Tensor]]
 
     @classmethod
-    def of(cls, theta: Sequence[Tensor], start: Carry, outcome: Outcome) -> Tried:
+    def of(cls, theta: Sequence[Tensor], start: Carry, outcome: Outcome) -> EagerReference:
         """A step that proposes `outcome`."""
         led_to = {
             "ω": outcome.omega,
@@ -57,27 +57,30 @@ class Tried(NamedTuple):
         return all_finite([x for group in self.led_to.values() for x in group if x.is_floating_point()])
 
 
-class Trial(NamedTuple):
-    """Takes the first sample as the eager engine would, since a recording may take what that refuses.
+class ReferenceStep(NamedTuple):
+    """Makes the eager step of the first sample, which raises for what a recording might take.
 
     Attributes:
-        run: Raises where the sample is refused; `None` where there was nothing to try.
-        network: Whose step is tried: the one that is recorded, or another member's of its kind.
+        run: Makes the step; `None`: there is nothing to compare.
+        network: The network whose step it is: the one that is recorded, or that of another member.
         member: Its place among the members of a population.
     """
 
-    run: Callable[[], Tried | None]
+    run: Callable[[], EagerReference | None]
     network: nn.Module
     member: int = 0
 
 
-def require_as_tried(
-    graph: fx.GraphModule, inputs: Inputs, tried: Tried, read: Callable[[list[Tensor]], Mapping[str, list[Tensor]]]
+def require_as_reference(
+    graph: fx.GraphModule,
+    inputs: Inputs,
+    tried: EagerReference,
+    read: Callable[[list[Tensor]], Mapping[str, list[Tensor]]],
 ) -> None:
-    """Raise where the recorded step leads elsewhere than the eager one did.
+    """Raise if the recorded step has other results than the eager one.
 
-    Members of a population learn in lanes, and their own weights may be behind; then there is nothing to compare,
-    nor where the step is one that would be refused, as its numbers are not finite.
+    Nothing is compared if the weights of a member are behind those of its lane in a population, or if the numbers
+    are not finite.
 
     Args:
         graph: The recorded step.

@@ -1,4 +1,4 @@
-"""Elements at places that are themselves computed: reading them, and writing to them.
+"""Gather and scatter: elements at computed indices, read and written.
 
 Eager PyTorch refuses an index that is out of range. A loop cannot: what is read there is not a number, and what is
 written there goes to the nearest place in range, so that memory is safe.
@@ -79,7 +79,7 @@ def _read(writer: Writer, source: Value, places: Places, call: Call) -> Value:
         found = source.at(places.at(i))
         if not call.dtype.is_floating_point or not places.values:
             return found
-        # What no element stands at is not a number, so that nobody takes it for one.
+        # A place without an element is not a number, so that it cannot be mistaken for a value.
         return choice(call.dtype, places.inside(i), found, "NAN")
 
     return computed(call.shape, call.dtype, at, [source, *places.values], 1)
@@ -194,7 +194,7 @@ def _index_put(writer: Writer, call: Call) -> Value:
     return _write(writer, call["self"], call["values"], places, bool(call["accumulate"]))
 
 
-PICKS: dict[Any, Callable[[Writer, Call], Value]] = {
+GATHER_SCATTER: dict[Any, Callable[[Writer, Call], Value]] = {
     aten.gather: _gather,
     aten.index_select: _index_select,
     aten.index_add: _index_add,
