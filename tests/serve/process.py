@@ -25,15 +25,7 @@ port = 0
 
 
 class Process(Server):
-    """`hamlearn serve`, as a user would start it.
-
-    Args:
-        folder: Where its configuration and its output are.
-        serve: Further lines of `[serve]`.
-        options: Of the command.
-        config: What is served instead of the configuration above.
-        largest: Bytes of the largest file that it may write.
-    """
+    """`hamlearn serve`, as a user would start it; no file that it writes later is larger than `largest` bytes."""
 
     def __init__(
         self, folder: Path, serve: str = "", *options: Any, config: Path | None = None, largest: int | None = None

@@ -17,7 +17,6 @@ from hamlearn.serve import load
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 UNITS = sorted(path.name for path in DEPLOY.glob("*.service"))
-FILES = sorted(path for path in DEPLOY.iterdir() if path.is_file())
 
 
 def unit(name):
@@ -104,8 +103,3 @@ def test_the_proxy_passes_requests_to_the_server_and_keeps_probes_inside():
     assert settings["body"] == 4 << 20
     assert text.count("4MiB") == 2
     assert re.search(r"@inside path /livez /readyz /metrics", text)
-
-
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
-def test_every_file_is_named_in_the_readme(path):
-    assert path.name == "README.md" or f"`{path.name}`" in (DEPLOY / "README.md").read_text()

@@ -7,6 +7,7 @@ import threading
 import time
 
 import pytest
+from websockets.sync.client import connect
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.experiments.run import run
@@ -94,7 +95,7 @@ def test_a_full_disk_stops_neither_predictions_nor_learning_and_is_reported_at_t
         assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
-def test_a_folder_or_a_port_in_use_is_named(tmp_path):
+def test_a_folder_or_a_port_in_use_is_named_and_a_server_stops_while_clients_are_connected(tmp_path):
     config = tmp_path / "other.toml"
     config.write_text(CONFIG)
     with Process(tmp_path) as server:
@@ -102,6 +103,15 @@ def test_a_folder_or_a_port_in_use_is_named(tmp_path):
             serve(config, tmp_path / "out")
         with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{server.port}"):
             serve(config, tmp_path / "new", port=server.port)
+        # Whoever still reads events, or holds a WebSocket open, does not keep it from stopping.
+        with server.dial() as events, connect(f"ws://127.0.0.1:{server.port}/stream", legacy=True) as stream:
+            events.sendall(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"text/event-stream" in events.recv(65536)
+            stream.send("{}")
+            assert json.loads(stream.recv())["status"] == 422
+            began = time.monotonic()
+            assert server.terminate() == (0, [])
+            assert time.monotonic() - began < 10
 
 
 def test_a_checkpoint_of_another_network_is_refused_with_a_reason(tmp_path):

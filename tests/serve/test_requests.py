@@ -72,11 +72,6 @@ def test_a_body_that_cannot_be_read_is_answered_with_the_reason(body, reason, se
     assert reason in answer.value["error"]
 
 
-def test_routes_and_methods_that_do_not_exist_are_answered_alike(server):
-    assert server.ask("/evaluate", method="GET").status == 405
-    assert "See /openapi.json" in server.ask("/nowhere").value["error"]
-
-
 def test_a_body_without_a_content_type_or_with_that_of_curl_is_json_and_others_are_told_what_to_add(server):
     body = json.dumps({"u": [1.0, 2.0]}).encode()
     for kind in ("application/x-www-form-urlencoded", ""):
@@ -140,7 +135,9 @@ def test_a_body_that_does_not_arrive_is_answered_in_time(server):
     assert b"serve.timeout" in said
 
 
-def test_a_batch_over_its_bound_is_refused(server):
+def test_a_batch_over_its_bound_a_route_and_a_method_that_do_not_exist_are_refused(server):
+    assert server.ask("/evaluate", method="GET").status == 405
+    assert "See /openapi.json" in server.ask("/nowhere").value["error"]
     for many in ([ONE] * 11, {"u": [ONE["u"]] * 11}):
         assert server.ask("/predict", many).status in (413, 422)
     assert server.ask("/evaluate", [ONE] * 10).status == 200

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import anyio
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -46,16 +46,20 @@ class LivePage:
         """New views of the live page, as server-sent events."""
         if self.open >= self._most:
             raise Refused(503, f"serve.sockets = {self._most} clients read events. Close one.", retry=BUSY)
-        return EventSourceResponse(self._views(request.headers.get("last-event-id")))
+        ending = anyio.Event()
+        views = self._views(request.headers.get("last-event-id"), ending)
+        return EventSourceResponse(views, shutdown_event=ending, shutdown_grace_period=2 * PAUSE)
 
-    async def _views(self, seen: str | None) -> AsyncIterator[ServerSentEvent]:
+    async def _views(self, seen: str | None, ending: anyio.Event) -> AsyncIterator[ServerSentEvent]:
+        """New views until the client leaves, or the server stops."""
         self.open += 1
         try:
-            while True:
+            while not ending.is_set():
                 version, data = await run_in_threadpool(self._run.look)
                 if str(version) != seen:
                     seen = str(version)
                     yield ServerSentEvent(data, event="data", id=seen)
-                await asyncio.sleep(PAUSE)
+                with anyio.move_on_after(PAUSE):
+                    await ending.wait()
         finally:
             self.open -= 1
