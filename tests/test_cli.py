@@ -109,14 +109,14 @@ def test_a_report_of_a_folder_without_a_run_is_refused(tmp_path):
 def command(monkeypatch, capsys):
     """Runs `hamlearn` in this process; answers its exit code and what it said."""
 
-    def command(*arguments, size=None, nobody=False):
+    def command(*arguments, size=None, unprivileged=False):
         monkeypatch.setattr(sys, "argv", ["hamlearn", *map(str, arguments)])
         limits = resource.getrlimit(resource.RLIMIT_FSIZE)
         user = os.geteuid()
         try:
             if size is not None:
                 resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
-            if nobody and user == 0:
+            if unprivileged and user == 0:
                 # Root may write everywhere.
                 os.seteuid(65534)
             with pytest.raises(SystemExit) as caught:
@@ -146,7 +146,7 @@ def test_a_mistake_in_a_configuration_is_one_message_and_exit_code_two(tmp_path,
 
 
 @pytest.mark.parametrize(("size", "file"), [(100, "config.toml"), (1500, "record.jsonl"), (5000, "record.jsonl")])
-def test_a_disk_that_is_full_is_one_message_and_exit_code_two_and_the_run_goes_on_later(
+def test_a_disk_that_is_full_is_one_message_and_exit_code_two_and_the_run_continues_later(
     tmp_path, config, command, size, file
 ):
     config.write_text(config.read_text().replace("every = 50", "every = 1000"))
@@ -175,7 +175,7 @@ def test_a_folder_that_may_not_be_written_to_is_one_message_and_exit_code_two(tm
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == os.geteuid() and folder.stat().st_mode & 0o055 != 0o055:
             folder.chmod(0o755)
-    code, message = command("run", config, "--out", tmp_path / "out", "--no-progress", nobody=True)
+    code, message = command("run", config, "--out", tmp_path / "out", "--no-progress", unprivileged=True)
     assert code == 2
     assert "Permission denied" in message
     assert "Give a folder that you may write to, by --out" in message

@@ -77,7 +77,7 @@ def test_every_public_name_is_there_and_the_function_evaluate_goes_before_its_mo
     assert done.stdout == "ok\n", done.stderr
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     result = invoke("--version")
     assert (result.exit_code, result.output) == (0, f"hamlearn {hamlearn.__version__}\n")
 
@@ -230,8 +230,8 @@ def test_a_missing_extra_is_named_with_the_command_that_brings_it(library, extra
 def test_every_message_on_a_missing_extra_has_the_command_of_the_readme():
     root = Path(__file__).parents[1]
     assert 'pip install -c constraints.txt ".[' in (root / "README.md").read_text()
-    told = [line for path in (root / "src").rglob("*.py") for line in path.read_text().splitlines()]
-    assert not [line for line in told if "pip install 'hamlearn" in line or "Install hamlearn[" in line]
+    found = [line for path in (root / "src").rglob("*.py") for line in path.read_text().splitlines()]
+    assert not [line for line in found if "pip install 'hamlearn" in line or "Install hamlearn[" in line]
 
 
 def test_river_is_missed_before_the_output_folder_is_made(tmp_path, config, monkeypatch):
@@ -242,7 +242,7 @@ def test_river_is_missed_before_the_output_folder_is_made(tmp_path, config, monk
     assert not (tmp_path / "out").exists()
 
 
-def test_a_finished_run_goes_on_when_its_file_has_grown(tmp_path):
+def test_a_finished_run_continues_when_its_file_has_grown(tmp_path):
     rows = [f"{k % 7},{k % 5}" for k in range(60)]
     (tmp_path / "config.toml").write_text('[stream]\nkind = "csv"\npath = "table.csv"\ntarget = "y"\n')
     (tmp_path / "table.csv").write_text("\n".join(["x,y", *rows[:40]]) + "\n")

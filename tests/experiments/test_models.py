@@ -1,4 +1,4 @@
-"""The paper's models have the shapes that the paper says, learn, and are followed to the bit."""
+"""The paper's models have the shapes that the paper says, learn, and are followed bit-for-bit."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_a_model_gives_one_score_per_class(name):
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 @pytest.mark.parametrize("name", MODELS)
-def test_output_nets_equal_sgd_to_the_bit_in_float32(name, scenario):
+def test_output_nets_equal_sgd_bit_for_bit_in_float32(name, scenario):
     module, data = problem(MODELS[name])
     sgd = train_sgd(module, data, 3, SCENARIOS[scenario])
     hl = train_hl(module, data, 3, SCENARIOS[scenario], "output")

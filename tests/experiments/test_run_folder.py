@@ -138,7 +138,7 @@ def test_a_folder_without_a_run_and_a_broken_configuration_are_named(config, tmp
             use(tmp_path / "out")
 
 
-def test_prometheus_finds_samples_scores_and_the_age_of_the_checkpoint_while_the_run_goes_on(tmp_path):
+def test_prometheus_finds_samples_scores_and_the_age_of_the_checkpoint_during_the_run(tmp_path):
     pytest.importorskip("prometheus_client")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

@@ -130,7 +130,7 @@ def test_the_real_thing_is_not_called_a_stand_in():
         ({"name": "Iris", "source": "offline"}, "'offline' is neither"),
     ],
 )
-def test_a_choice_that_does_not_exist_is_told(arguments, says):
+def test_a_choice_that_does_not_exist_is_named(arguments, says):
     with pytest.raises(ConfigError, match=says):
         load(**arguments)
 

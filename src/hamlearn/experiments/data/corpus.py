@@ -78,7 +78,7 @@ def reviews() -> tuple[tuple[tuple[str, ...], int], ...]:
 
 @cache
 def word_vectors() -> dict[str, Tensor]:
-    """A vector of 50 numbers (float64) for each word that the grammar knows.
+    """A vector of 50 numbers (float64) for each word of the grammar.
 
     Numbers are uniform in [-1, 1]; words of praise lean along one common direction, words of blame against it.
 

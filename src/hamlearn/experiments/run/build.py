@@ -149,7 +149,7 @@ def _size(given: int | None, known: int | None, name: str) -> int:
 
 
 def _require_loss(loss: str, target: Any, outputs: int) -> None:
-    """Refuse a loss that would silently take classes for numbers, or numbers for classes."""
+    """Raise for a loss that would silently take classes for numbers, or numbers for classes."""
     if not isinstance(target, TensorSpec):
         return
     if not target.dtype.is_floating_point:

@@ -59,7 +59,7 @@ def run(
         progress: Whether to draw a progress bar.
         overwrite: Start again in a folder that has a run already, once the stream and the learner are built; the
             files of the other run are removed then.
-        metrics_port: Port of this machine at which Prometheus finds `/metrics` while the run goes on.
+        metrics_port: Port of this machine at which Prometheus finds `/metrics` during the run.
 
     Raises:
         ConfigError: For a mistake in the file, a folder that has a run already while neither `resume` nor
@@ -187,7 +187,7 @@ def lines(path: Path, counted: int = COUNTED) -> int:
 
 
 def _sinks(opened: Opened, folder: Path) -> list[record.Sink]:
-    """What goes into the folder while the run goes on."""
+    """What is written into the folder during the run."""
     settings = opened.config["records"]
     n = settings["windows"]
     policy: record.Policy = record.Every(settings["every"]) if n is None else record.Windows(n)

@@ -62,7 +62,7 @@ def check(raw: Mapping[str, Any]) -> Config:
 
 
 def require_sections(raw: Mapping[str, Any], names: list[str]) -> None:
-    """Refuse sections of other names, and values in place of sections."""
+    """Raise for sections of other names, and for values in place of sections."""
     for section, keys in raw.items():
         if section not in names:
             raise ConfigError(unknown(f"section [{section}]", section, names))

@@ -145,7 +145,7 @@ def _require_file(folder: Path, name: str) -> None:
 
 
 def require_free(folder: Path, config: Config, resume: bool) -> None:
-    """Refuse a folder whose run would be lost, or continue differently; without a checkpoint there is no run."""
+    """Raise if the run in a folder would be lost, or continue differently; without a checkpoint there is none."""
     if not (folder / CHECKPOINT).exists():
         return
     if not resume:
@@ -193,7 +193,7 @@ def finish(config: Config, result: Result) -> None:
 
 
 def report(folder: str | Path) -> Path:
-    """Write the HTML report of a run folder again, also while the run goes on; returns its path."""
+    """Write the HTML report of a run folder again, also during the run; returns its path."""
     folder = Path(folder)
     _require_file(folder, RECORD)
     _write_report(configuration(folder), folder)

@@ -16,7 +16,7 @@ class Exporter(Sink):
     """Keeps the newest figures of a run, read once a second, and serves them to Prometheus.
 
     Args:
-        checkpoint: The file whose age is told.
+        checkpoint: The file whose age is shown.
         port: At which this machine, and no other, finds them; `None` serves nothing.
     """
 
