@@ -1,5 +1,6 @@
 """Windows are counted from the last samples and from nothing else; what a sample costs is bounded."""
 
+import json
 import math
 import sys
 
@@ -57,6 +58,33 @@ def test_a_metric_that_keeps_every_sample_has_a_window_too():
         assert math.isnan(window["R2Score"]) == (k == 0)
     expected = torchmetrics.SpearmanCorrCoef()(y[-8:, 0], target[-8:, 0]).item()
     assert window["SpearmanCorrCoef"] == pytest.approx(expected, abs=1e-6)
+
+
+def test_pairs_that_prepare_makes_are_given_to_windows_as_they_are_and_saved_with_them():
+    generator = torch.Generator().manual_seed(0)
+    y, target = torch.randn(30, 2, 4, generator=generator), torch.randint(2, (30, 2), generator=generator)
+    plain = ((y[..., 0] > 0) == target).float()
+
+    def scores():
+        return Scores(torchmetrics.Accuracy(task="binary"), 10, lambda y, target: ((y[:, 0] > 0).long(), target))
+
+    now = scores()
+    for pair in zip(y, target, strict=True):
+        resumed = scores()
+        resumed.load_state_dict(json.loads(json.dumps(now.state_dict())))
+        now = resumed
+        now.update(*pair)
+    whole, window = now.read()
+    assert whole["BinaryAccuracy"] == pytest.approx(plain.mean().item())
+    assert window["BinaryAccuracy"] == pytest.approx(plain[-10:].mean().item())
+    many = Scores(metrics.multioutput.ExactMatch(), 5, lambda y, target: ({"a": 1, "b": 0}, {"a": 1, "b": 0}))
+    many.update(y[0], target[0])
+    assert many.summary() == {
+        "scores": {"ExactMatch": 1.0},
+        "window": {"ExactMatch": 1.0},
+        "baselines": {},
+        "behind": [],
+    }
 
 
 def counted(name):

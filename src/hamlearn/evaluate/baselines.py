@@ -35,6 +35,9 @@ class Baselines:
     def guess(self, item: Item) -> tuple[Item, Item] | None:
         """The sample as the baselines predict it from what came before; then its target counts as well."""
         truths = [truth for _, truth in item]
+        if not all(isinstance(truth, int | float | str) for truth in truths):
+            # What `prepare` makes for a metric of many outputs has no mean and no majority.
+            return None
         guesses = None
         if len(truths) == len(self._last):
             usual = self._means if self._numbers else [self._majority] * len(truths)

@@ -29,6 +29,7 @@ class Meter(ABC):
     Attributes:
         kind: What it takes.
         bigger_is_better: Whether a larger value is better; `None`: not known.
+        counts_pairs: Whether it depends on how often each pair of classes has come, and on nothing else.
     """
 
     kind: Kind
@@ -41,12 +42,15 @@ class Meter(ABC):
         except Exception as error:
             raise self._unsaved(f"it cannot be copied ({type(error).__name__}: {error})") from error
         self._scratch: Meter | None = None
+        self.counts_pairs = False
         # One by one, sums do not depend on how many samples happen to be counted at a time.
         self.together = False
 
     def blank(self) -> Meter:
         """The same metric without counts."""
-        return type(self)(self.name, copy.deepcopy(self._blank))
+        again = type(self)(self.name, copy.deepcopy(self._blank))
+        again.kind = self.kind
+        return again
 
     def add(self, items: list[Item], pairs: Counter[Any] | None = None) -> None:
         """Count samples; `pairs` says how often each pair of classes is among them, if they are classes."""
@@ -120,10 +124,10 @@ class RiverMeter(Meter):
             self.bigger_is_better = metric.bigger_is_better
         except (AttributeError, NotImplementedError):
             self.bigger_is_better = None
-        self._counts_pairs = self.kind == "labels" and _counts_pairs(metric)
+        self.counts_pairs = self.kind == "labels" and _counts_pairs(metric)
 
     def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None:
-        if self._counts_pairs and pairs is not None:
+        if self.counts_pairs and pairs is not None:
             # River counts one sample for each call, whatever its weight.
             for (prediction, truth), n in pairs.items():
                 self.metric.update(truth, prediction, n)
@@ -136,7 +140,7 @@ class RiverMeter(Meter):
         return self.metric.get()
 
     def _empty(self) -> None:
-        if self._counts_pairs:
+        if self.counts_pairs:
             # In place, which is much faster than a copy.
             self.metric.cm.__init__(self.metric.cm._init_classes)
         else:

@@ -30,6 +30,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         # JSON has no NaN and no infinity; NumPy's floats are floats, too.
         return float(value) if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, Tensor):
+        return {"tensor": packed({"": value})}
     if isinstance(value, dict):
         return {"dict": [[plain(key), plain(item)] for key, item in value.items()]}
     for kind in (list, tuple, set, deque):
@@ -47,6 +49,8 @@ def restore(value: Any, state: Any) -> Any:
     ((kind, content),) = state.items()
     if kind == "float":
         return float(content)
+    if kind == "tensor":
+        return unpacked(content)[""]
     if kind == "vars":
         return _filled_object(value, content)
     if kind == "dict":

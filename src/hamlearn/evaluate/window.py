@@ -77,7 +77,8 @@ class Line:
         return {meter.name: meter.value_of(items, pairs) for meter in self.meters} if items else {}
 
     def _pairs(self, items: list[Item]) -> Counter[Any] | None:
-        return Counter(chain.from_iterable(items)) if self.meters[0].kind == "labels" else None
+        counted = any(meter.counts_pairs for meter in self.meters)
+        return Counter(chain.from_iterable(items)) if counted else None
 
     def state_dict(self) -> dict[str, Any]:
         """The counts and the window."""
