@@ -116,3 +116,10 @@ def test_a_columnar_file_that_cannot_be_read_is_named(tmp_path):
     (tmp_path / "t.parquet").write_bytes(b"not a table")
     with pytest.raises(ConfigError, match=r"t.parquet' cannot be read"):
         streams.csv(tmp_path / "t.parquet")
+
+
+def test_what_only_a_csv_file_has_is_not_accepted_for_a_columnar_one(tmp_path):
+    forms(tmp_path)
+    for given in ({"delimiter": ";"}, {"encoding": "utf-8"}):
+        with pytest.raises(ConfigError, match=r"t.parquet' has no delimiter and no encoding"):
+            streams.csv(tmp_path / "t.parquet", **SETTINGS, **given)

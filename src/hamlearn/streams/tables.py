@@ -38,10 +38,11 @@ def csv(
     id: str | None = None,
     ties: float | None = None,
 ) -> TableStream:
-    r"""A stream over the rows of a CSV file whose first line names the columns.
+    r"""A stream over the rows of a CSV file whose first line names the columns, or of a columnar file.
 
     Args:
-        path: The file.
+        path: The file, also compressed (`.gz`, `.bz2`, `.xz`, `.zst`). A file that is called `.parquet`, `.pq`,
+            `.arrow`, `.feather` or `.ipc` is read by polars, `hamlearn[tables]`.
         u: The input columns: numbers (true and false count as 1 and 0), and those of `categories` and
             `hashed`. The input is a vector of them. `None`: all columns but `target`, `time` and `id`.
         target: The target column (a number: a vector of one; with `classes`: the index of the class), or
@@ -101,6 +102,8 @@ def csv(
         u, target, time, classes, missing, bad, time_format, unit, dtype, categories, hashed, id, ties
     )
     if is_columnar(path):
+        if delimiter != "," or encoding is not None:
+            raise ConfigError(f"{os.fspath(path)!r} has no delimiter and no encoding. Leave them out.")
         return TableStream(of_columnar_file(path), settings)
     return TableStream(CsvFile(Path(path), delimiter, encoding), settings)
 
@@ -130,11 +133,14 @@ def from_rows(
     id: str | None = None,
     ties: float | None = None,
 ) -> TableStream:
-    """A stream over rows, each a mapping from names of columns to cells; `csv` says what columns may hold.
+    """A stream over rows that are mappings from names of columns to cells, over columns, or over a frame.
+
+    `csv` describes the arguments in full.
 
     Args:
-        rows: A collection or an iterator of mappings, a function that returns a fresh iterator for each pass, or a
-            mapping from names to columns of one length. A cell that is `None`, NaN, or not there, is missing.
+        rows: A collection or an iterator of mappings, a function that returns a fresh iterator for each pass, a
+            mapping from names to columns of one length, or a frame of pandas or polars. A cell that is `None`,
+            NaN, or not there, is missing.
         u: The input columns; `None`: all that are neither `target`, `time` nor `id`, as the first rows have them.
         target: The target column, or several.
         time: The column of time stamps: numbers, datetimes, or texts of them.
