@@ -15,7 +15,7 @@ from hamlearn.streams.encoder import TableSettings
 from hamlearn.streams.fields import is_missing
 from hamlearn.streams.row_source import Row, RowSource
 from hamlearn.streams.table import TableStream
-from hamlearn.streams.units import Unit, logger
+from hamlearn.streams.units import FIRST, Unit, logger
 from hamlearn.streams.values import shown
 
 
@@ -62,14 +62,16 @@ def from_river(
     """
     pairs = list(dataset) if isinstance(dataset, Iterator) else dataset
     labels: set[str | bool] = set()
-    length, first = 0, None
+    length, head = 0, []
     for x, y in pairs:
-        first = x if first is None else first
         length += 1
+        if length <= FIRST + 1:
+            head.append((x, y))
         if (label := _label(y)) is not None:
             labels.add(label)
-    if first is None:
+    if not head:
         raise ConfigError("the data set is empty. Give one with at least one sample.")
+    first = head[0][0]
     times = [name for name, value in first.items() if isinstance(value, datetime)]
     if len(times) > 1:
         logger.warning(
@@ -81,7 +83,7 @@ def from_river(
     target = "target"
     while target in first:
         target += "_"
-    source = _Pairs(pairs, list(first), target, classes)
+    source = _Pairs(pairs, head, target, classes)
     source.length = length
     settings = TableSettings(
         u=[name for name in first if name not in times],
@@ -119,10 +121,14 @@ class _Pairs(RowSource):
 
     word = "sample"
 
-    def __init__(self, pairs: Any, names: list[Any], target: str, classes: list[Any] | None) -> None:
+    def __init__(self, pairs: Any, head: list[Any], target: str, classes: list[Any] | None) -> None:
         super().__init__(pairs)
-        self._names = [*names, target]
+        self._head, self._names = head, [*head[0][0], target]
         self._target, self._classes = target, classes
+
+    def _peek(self, n: int) -> list[Any]:
+        # Known already: a data set that is left in the middle may keep its file open.
+        return [{**x, self._target: y} for x, y in self._head[:n]]
 
     def _mapping(self, row: Any) -> Row:
         x, y = row
