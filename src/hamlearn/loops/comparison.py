@@ -42,7 +42,7 @@ def require_alike(eager: Groups, recorded: Groups) -> None:
         >>> require_alike({"y": [torch.tensor([1.0, 2.0])]}, {"y": [torch.tensor([1.0, 2.00001])]})
         >>> require_alike({"y": [torch.tensor([1.0, 2.0])]}, {"y": [torch.tensor([1.0, 2.1])]})
         Traceback (most recent call last):
-        hamlearn.loops.values.UnsupportedError: recorded, the step gives another y than the eager step does ...
+        hamlearn.loops.values.UnsupportedError: recorded, the step gives another y than the eager step does: ...
     """
     name = differing(eager, recorded)
     if name is not None:
