@@ -26,6 +26,19 @@ collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]
 # Pages that draw are run when the site is built, and by tests/docs/test_drawn.py if they have not been.
 collect_ignore += [str(page) for page in (ROOT / "docs").rglob("*.md") if "savefig(" in page.read_text()]
 collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
+MECHANISMS = {
+    ROOT / "tests" / name
+    for name in (
+        "compiled/test_bring.py",
+        "loops/test_blas.py",
+        "loops/test_costs.py",
+        "loops/test_indices.py",
+        "loops/test_nvrtc.py",
+        "trust/test_torch_private.py",
+        "test_tooling.py",
+    )
+}
+"""Tests of how something is done inside, which may go together with it. All others hold a promise to users."""
 _open_page = ExitStack()
 os.environ["MPLBACKEND"] = "agg"  # pages draw, and no window should open
 
@@ -53,7 +66,9 @@ pytest_collect_file = Sybil(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests come first, so that no process is left alone with one of them at the end."""
+    """Mark contracts; files with slow tests come first, so that no process is left alone with one at the end."""
+    for item in items:
+        item.add_marker("mechanism" if item.path in MECHANISMS else "contract")
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
 
