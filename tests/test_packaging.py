@@ -130,3 +130,45 @@ def test_the_changelog_keeps_to_its_form():
     for release in text.split("\n## ")[1:]:
         found = re.findall(r"^### (.+)$", release, re.M)
         assert found == [kind for kind in kinds if kind in found]
+
+
+WITHOUT_EXTRAS = """
+import sys
+for extra in EXTRAS:
+    sys.modules[extra] = None
+import torch, hamlearn as hl
+from hamlearn import evaluate, record, streams
+learner = hl.Learner(hl.Network.feedforward(torch.nn.Linear(1, 1)), torch.nn.functional.mse_loss)
+stream = streams.from_any((torch.ones(3, 1, 1), torch.ones(3, 1, 1)))
+print(sum(1 for _ in learner.run(stream)))
+"""
+
+
+def test_the_library_works_without_its_extras():
+    extras = [
+        "river",
+        "torchmetrics",
+        "tensorboard",
+        "paho",
+        "redis",
+        "websockets",
+        "tenacity",
+        "polars",
+        "pandas",
+        "starlette",
+        "uvicorn",
+    ]
+    extras += [
+        "sklearn",
+        "matplotlib",
+        "scipy",
+        "msgspec",
+        "prometheus_client",
+        "sse_starlette",
+        "pooch",
+        "joblib",
+        "mlflow",
+        "wandb",
+    ]
+    code = WITHOUT_EXTRAS.replace("EXTRAS", repr(extras))
+    assert run(sys.executable, "-c", code) == "3\n"

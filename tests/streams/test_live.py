@@ -295,7 +295,9 @@ def serve(text, **settings):
 def test_a_socket_that_closes_in_mid_line_raises_after_the_whole_lines():
     samples = iter(serve(b'{"u": [1]}\n{"u": [2]}\n{"u": [3'))
     assert [s.u.item() for s in itertools.islice(samples, 2)] == [1.0, 2.0]
-    with pytest.raises(StreamError, match=r"line 3 of the socket, in the middle of which the connection closed, is no sample"):
+    with pytest.raises(
+        StreamError, match=r"line 3 of the socket, in the middle of which the connection closed, is no sample"
+    ):
         next(samples)
 
 

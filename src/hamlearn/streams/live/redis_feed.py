@@ -8,9 +8,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
-from tenacity import Retrying
-from tenacity.nap import sleep_using_event
-
 from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.source import Source, When, split
 from hamlearn.streams.live.wire import Letter
@@ -121,6 +118,9 @@ class RedisSource(Source):
             socket_keepalive=True,
             client_name="hamlearn",
         )
+        from tenacity import Retrying  # part of an extra
+        from tenacity.nap import sleep_using_event
+
         attempts = Retrying(**self.attempts((NoConnection, TimeoutError)), sleep=sleep_using_event(self._stopped))
         with contextlib.closing(self._client):
             for attempt in attempts:

@@ -8,8 +8,6 @@ import json
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from tenacity import AsyncRetrying
-
 from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.source import Source, split
 from hamlearn.streams.live.wire import LONGEST, Letter, parse
@@ -66,6 +64,7 @@ class WebSocketSource(Source):
 
     async def __aiter__(self) -> AsyncIterator[Letter]:
         try:
+            from tenacity import AsyncRetrying
             from websockets import ConnectionClosed, InvalidHandshake, InvalidStatus, InvalidURI
             from websockets.asyncio.client import connect
         except ImportError as error:
