@@ -9,6 +9,7 @@ from hamlearn.evaluate.meters import Item, Kind
 
 NAMES: dict[Kind, tuple[str, str]] = {"numbers": ("last value", "mean"), "labels": ("last class", "majority")}
 """The baselines for metrics of numbers and of classes; for others there are none."""
+_SCALARS = {bool, int, float, str}
 
 
 class Baselines:
@@ -35,7 +36,7 @@ class Baselines:
     def guess(self, item: Item) -> tuple[Item, Item] | None:
         """The sample as the baselines predict it from what came before; then its target counts as well."""
         truths = [truth for _, truth in item]
-        if not all(isinstance(truth, int | float | str) for truth in truths):
+        if not _SCALARS.issuperset(map(type, truths)):
             # What `prepare` makes for a metric of many outputs has no mean and no majority.
             return None
         guesses = None

@@ -87,9 +87,11 @@ def counts(report: Any) -> bool:
 
 def in_unit(y: Any, sample: Sample | None) -> tuple[Any, Any]:
     """A prediction for a sample, and its target, in the unit of the data, where a stream scales targets."""
-    scale = getattr(sample, "scale", None)
-    if sample is None or scale is None:
-        return y, None if sample is None else sample.target
+    if sample is None:
+        return y, None
+    scale = sample.scale
+    if scale is None:
+        return y, sample.target
     if sample.target is None:
         return scale.unscale(y), None
     return scale.unscale(y), scale.unscale(sample.target) if scale.target is None else scale.target
