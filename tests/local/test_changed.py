@@ -1,7 +1,6 @@
 """What changes in a module between two steps is seen by the next one; other weights are an error of `run`."""
 
 import copy
-import pickle
 from functools import partial
 
 import pytest
@@ -177,33 +176,6 @@ def test_stacked_layers_refuse_autocast_and_others_follow_it():
             mse(net(torch.ones(2, 3).float()), torch.zeros(2, 3).float()).backward()
         optimizer.step()
     assert all(torch.equal(p, q) for p, q in zip(learned(autocast, groups=1), net.parameters(), strict=True))
-
-
-@pytest.mark.parametrize("name", ["module", "hyper", "hold", "align", "delay_free", "on_nonfinite"])
-def test_a_setting_cannot_be_changed_in_silence(name):
-    learner = LocalLearner(chain(3, 3, 3), mse, hl.Hyper())
-    with pytest.raises(AttributeError, match=name):
-        setattr(learner, name, getattr(learner, name))
-
-
-@pytest.mark.parametrize("again", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
-@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}, {"hold": 2}])
-def test_a_copy_goes_on_as_the_original_and_by_itself(setting, again):
-    learner = LocalLearner(chain(3, 3, 3, 3), mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
-    samples = random_samples(14, outputs=3)
-    for sample in samples[:7]:
-        learner.step(sample)
-    twin = again(learner)
-    before = everything(twin)
-    for sample in samples[7:]:
-        learner.step(sample)
-    assert same(everything(twin), before)
-    for sample in samples[7:]:
-        twin.step(sample)
-    assert same(everything(twin), everything(learner))
-    u = torch.randn(2, 3)
-    assert torch.equal(twin.predict(u), learner.predict(u))
-    assert torch.equal(twin.module(u), twin.predict(u))
 
 
 class Changing(nn.CrossEntropyLoss):

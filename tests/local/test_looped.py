@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.errors import ConfigError, NonFiniteError, SampleError
+from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.local import Graph, LocalLearner, Residual
 from tests.comparing import same
 from tests.local import cases
@@ -301,28 +301,6 @@ def test_statistics_of_batches_are_kept_by_unaligned_nodes():
     assert int(looped.module[1].num_batches_tracked) == 30
 
 
-def test_weights_settings_and_modes_that_change_between_two_blocks_hold():
-    torch.manual_seed(0)
-    for order in ({}, {"align": True}):
-        eager, looped = twins(MODULES["own module"](), CALM, **order)
-        samples = stream(60, odd=False)
-        for learner, engine in ((eager, "eager"), (looped, "compiled")):
-            list(learner.run(samples[:25], max_steps=25, engine=engine))
-            with torch.no_grad():
-                learner.module[0].weight.fill_(0.1)
-            learner.module[1].gain = 0.25
-            list(learner.run(samples[25:], engine=engine))
-        assert_alike(eager, looped)
-
-
-def test_a_module_that_becomes_another_is_refused_as_eagerly():
-    looped = LocalLearner(cases.make("chain").double(), mse, CALM)
-    list(looped.run(stream(10, odd=False), engine="compiled"))
-    looped.module[0] = nn.Linear(3, 5)
-    with pytest.raises(ConfigError, match="exchanged"):
-        list(looped.run(stream(10, odd=False), engine="compiled"))
-
-
 def test_a_batch_of_another_size_is_refused_as_eagerly():
     for order in ({}, {"align": True}):
         errors = []
@@ -451,33 +429,6 @@ def test_batches_of_another_size_may_follow_where_layers_are_not_stacked():
     assert_alike(eager, looped)
 
 
-def test_a_schedule_is_not_asked_about_the_time_after_the_last_sample():
-    table = [0.01] * 40
-    for order in ({}, {"order": "sequential"}, {"align": True}):
-        eager, looped = twins(cases.make("chain"), hl.Hyper(eta=0.5, beta=lambda t: table[int(t)]), **order)
-        samples = stream(40, odd=False)
-        theirs, ours = eager.run(samples, 40), looped.run(samples, 40, engine="compiled")
-        assert_reports(list(theirs), list(ours))
-        assert_alike(eager, looped)
-
-
-@pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])
-def test_a_state_that_was_read_before_a_block_may_be_written_to_while_its_reports_are_read(order):
-    torch.manual_seed(0)
-    eager, looped = twins(cases.make("chain"), CALM, **ORDERS[order])
-    for learner, engine in ((eager, "eager"), (looped, "compiled")):
-        run = learner.run(stream(60, odd=False), engine=engine, chunk=16)
-        for _ in range(20):
-            next(run)
-        kept = learner.state
-        for _ in range(3):
-            next(run)
-        for part in (kept.omega, kept.h, kept.z):
-            for value in part.values():
-                value.mul_(2)
-    assert_alike(eager, looped)
-
-
 @pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])
 def test_costates_of_large_layers_are_wound_back(order):
     torch.manual_seed(0)
@@ -527,18 +478,6 @@ def test_a_sample_without_a_target_sends_no_costate_through_a_derivative_that_is
     samples[40] = hl.Sample(torch.zeros(2, 3, dtype=torch.float64))
     assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
     assert_alike(eager, looped)
-
-
-def test_samples_without_targets_leave_no_costates_in_flight():
-    torch.manual_seed(0)
-    eager, looped = twins(cases.make("chain"), CALM, align=True)
-    samples = stream(40, odd=False)
-    for sample in samples[20:]:
-        sample.target = None
-    list(eager.run(samples, max_steps=36))
-    list(looped.run(samples, max_steps=36, engine="compiled", chunk=8))
-    assert eager.state.z == looped.state.z
-    assert eager.state_dict().keys() == looped.state_dict().keys()
 
 
 @pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])

@@ -16,7 +16,6 @@ from hamlearn.orders.local import wide
 from hamlearn.orders.local.costates import Outer
 from tests.comparing import same
 from tests.local.cases import everything
-from tests.local.test_refilled import refilled
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
@@ -105,24 +104,6 @@ def test_a_learner_that_is_saved_and_loaded_goes_on_bit_for_bit(setting: str) ->
     twin = learner(**SETTINGS[setting])
     twin.load_state_dict(subject.state_dict())
     assert same(through(twin, samples()[6:]), through(subject, samples()[6:]))
-
-
-def test_factors_that_do_not_make_a_costate_are_refused_and_nothing_changes() -> None:
-    subject = learner()
-    before = through(subject, samples(6))
-    state = subject.state_dict()
-    name = next(name for name in state["tensors"] if name.startswith("factors/") and name.endswith("/x"))
-    state["tensors"][name] = state["tensors"][name][:, :-1].clone()
-    with pytest.raises(hl.errors.CheckpointError, match="factors"):
-        subject.load_state_dict(state)
-    assert same(everything(subject), before)
-
-
-@pytest.mark.parametrize("setting", ["unaligned", "aligned", "held", "one group"])
-def test_a_source_may_use_its_memory_again(setting: str) -> None:
-    given = [sample for sample in samples() if sample.target is not None]
-    refilling = refilled(given)
-    assert same(through(learner(**SETTINGS[setting]), refilling), through(learner(**SETTINGS[setting]), given))
 
 
 @pytest.mark.parametrize("setting", ["unaligned", "aligned", "sequential", "held"])
@@ -243,22 +224,3 @@ def test_complex_layers_gather_the_gradient_of_backpropagation(stacked: bool) ->
     mse(judge(sample.u), sample.target).backward()
     for gathered, weight in zip(total, judge.parameters(), strict=True):
         torch.testing.assert_close(gathered, weight.grad, rtol=1e-12, atol=1e-12)
-
-
-def test_what_is_written_to_a_costate_that_is_kept_as_factors_holds():
-    def moved(write):
-        torch.manual_seed(0)
-        net = nn.Sequential(nn.Linear(512, 512), nn.Tanh(), nn.Linear(512, 1))
-        learner = hl.local.LocalLearner(
-            net, nn.functional.mse_loss, hl.Hyper(beta=0.1, eta_z=0.0), order="parallel", stacked=False
-        )
-        first = net[0].weight.detach().clone()
-        for _ in range(4):
-            learner.step(hl.Sample(torch.randn(1, 512), torch.ones(1, 1)))
-            for omega in learner.state.omega.values():
-                write(omega)
-        learner.step(hl.Sample(torch.randn(1, 512), torch.ones(1, 1)))
-        return not torch.equal(net[0].weight, first)
-
-    assert moved(lambda omega: omega)
-    assert not moved(lambda omega: omega.zero_())

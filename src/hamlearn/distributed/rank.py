@@ -153,7 +153,7 @@ class Rank(Settings):
             self._settle()
         now = self._ticker
         h, z = self._engine.by_node(now.carry)
-        return State(now.t, h or None, z or None, now.lend(), now.updates)
+        return State(now.t, h or None, z or None, now.omega_by_name(), now.updates)
 
     def _settle(self) -> None:
         """Have all that is under way, so that nothing of this learner is anywhere else."""

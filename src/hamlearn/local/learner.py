@@ -128,7 +128,7 @@ class LocalLearner(Settings, Owner):
         self._settle(hand_over=True)
         now = self._ticker
         h, z = self._rule.by_node(now.carry)
-        return State(now.t, h or None, z or None, now.lend(), now.updates)
+        return State(now.t, h or None, z or None, now.omega_by_name(), now.updates)
 
     @property
     def nodes(self) -> list[str]:
@@ -276,7 +276,6 @@ class LocalLearner(Settings, Owner):
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         ticker, tensors = self._ticker, dict[str, Tensor]()
-        ticker.take_over()
         for i, omega in enumerate(ticker.omega):
             tensors |= saved(omega, str(i))
         held, about = self._rule.saved(ticker.carry)

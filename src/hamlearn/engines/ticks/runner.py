@@ -28,13 +28,12 @@ from hamlearn.engines.ticks.ticker import Ticker
 from hamlearn.orders.local.aligned import Aligned
 from hamlearn.orders.local.costates import dense
 from hamlearn.orders.local.delay_free import DelayFree
-from hamlearn.orders.local.rule import Flat, copied
+from hamlearn.orders.local.rule import Flat
 from hamlearn.orders.system import Outcome
 from hamlearn.sample import Sample, StepReport
 from hamlearn.state.carry import Carry
 from hamlearn.state.undo import Undo
-from hamlearn.streams.blocks import Block
-from hamlearn.streams.blocks import copied as copied_sample
+from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.reader import Reader
 
 MOST_IN_A_PASS = 1 << 20
@@ -93,14 +92,10 @@ class TickRunner(PlannedRunner[TickPlan]):
     def undo(self) -> Undo:
         """What puts the learner back to where it is."""
         ticker = self.ticker
-        ticker.take_over()
-        # Whoever has read the state may write to it, and so may ticks that come after it is put back.
-        held = copied([ticker.carry, ticker.omega])
-        numbers = ticker.t, ticker.updates, ticker.shown
+        before = ticker.carry, ticker.omega, ticker.t, ticker.updates, ticker.shown
 
         def put_back() -> None:
-            ticker.carry, ticker.omega = copied(held)
-            ticker.t, ticker.updates, ticker.shown = numbers
+            ticker.carry, ticker.omega, ticker.t, ticker.updates, ticker.shown = before
 
         return Undo([*self.system.theta, *self.system.slots.present()], put_back)
 
@@ -118,7 +113,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         begins = None
         if rows.boundary is not None and not isinstance(self.rule, DelayFree):
             begins = rows.begins(False, rows.count)
-        pace, shown = plan.pace(self._kept), copied_sample(first)
+        pace, shown = plan.pace(self._kept), copied(first)
         trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
 
         def run(watch: Watch) -> BlockResult:

@@ -71,7 +71,6 @@ class Ticker:
         # A finite weight that moves by less than this stays finite: the sum is rounded down.
         limits = [torch.finfo(w.dtype) for w in system.theta]
         self._risk = min(limit.max * limit.eps / 8 for limit in limits)
-        self._lent: dict[int, Tensor] = {}
 
     @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
@@ -85,7 +84,6 @@ class Ticker:
             reader: Counts the sample, if it comes from a stream.
         """
         self._require_no_autocast()
-        self.take_over()
         before, report, taken = self._snapshot(ticks), None, False
         try:
             own = self._entering(sample)
@@ -146,18 +144,9 @@ class Ticker:
         """Forget states, costates, and samples in flight."""
         self.carry = self.rule.dropped(self.carry)
 
-    def lend(self) -> dict[str, Tensor]:
-        """ω by parameter name, to be looked at or changed."""
-        shown = [dense(w) for w in self.omega]
-        self._lent = {place: w for place, w in enumerate(shown) if w is not self.omega[place]}
-        return self.system.by_name(list(shown))
-
-    def take_over(self) -> None:
-        """Take what was written to lent costates that are kept as factors, and not as they look."""
-        for place, w in self._lent.items():
-            if not torch.equal(w, dense(self.omega[place])):
-                self.omega = [*self.omega[:place], w, *self.omega[place + 1 :]]
-        self._lent = {}
+    def omega_by_name(self) -> dict[str, Tensor]:
+        """ω by parameter name; costates that are kept as factors are written out, as copies."""
+        return self.system.by_name(list(self.omega))
 
     def _require_no_autocast(self) -> None:
         if not torch.is_autocast_enabled(self._kind):
@@ -243,12 +232,14 @@ class Ticker:
         return True
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
-        theta = [weight.detach().clone() for weight in self.system.theta] if ticks > 1 else None
-        # Costates of large layers move in place, as weights do.
-        omega = self.omega if theta is None else [w.clone() if isinstance(w, Tensor) else w for w in self.omega]
-        carry = self.carry if theta is None else copied(self.carry)
+        """All that some ticks change; several of them work on copies of what they write in place."""
         random = generators(self._devices) if self.system.may_draw() else None
-        return self._buffers.keep(), random, theta, (omega, self.t, self.updates, self.shown, carry)
+        held = self.omega, self.t, self.updates, self.shown, self.carry
+        theta = None
+        if ticks > 1:
+            theta = [weight.detach().clone() for weight in self.system.theta]
+            self.omega, self.carry = copied([self.omega, self.carry])
+        return self._buffers.keep(), random, theta, held
 
     def _restore(self, snapshot: tuple[Any, ...]) -> None:
         buffers, random, theta, (self.omega, self.t, self.updates, self.shown, self.carry) = snapshot
