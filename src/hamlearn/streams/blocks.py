@@ -50,11 +50,6 @@ class Block:
     scale: Scale | None = None
     more: bool = False
 
-    @property
-    def holds_samples(self) -> bool:
-        """Whether it is made of samples, rather than of one label."""
-        return self.samples is None or isinstance(self.samples[0], Sample)
-
     def sample(self, index: int) -> Sample:
         """One of the samples."""
         if self.samples is not None:
