@@ -103,7 +103,7 @@ class LocalLearner(Settings, Owner):
         self._system = LocalSystem(wiring, loss, hyper, order, stacked and not delay_free, compute_dtype)
         self._rule = (Aligned if align else DelayFree if delay_free else Unaligned)(self._system)
         self._ticker = Ticker(self._system, self._rule, on_nonfinite)
-        self._told = False
+        self._warned = False
 
     def __getstate__(self) -> dict[str, Any]:
         self._settle(hand_over=True)
@@ -195,7 +195,7 @@ class LocalLearner(Settings, Owner):
             max_steps: How many samples to take at most.
             engine: `"eager"`, one tick at a time. `"compiled"`: the tick is recorded once, and a block of ticks is
                 one loop; on a GPU, chains of linear layers are ticked by kernels that read and write each weight
-                once. Whatever the learner is asked between two reports, it answers as of the last one. If a tick
+                once. Between two reports the learner is where the last one left it. If a tick
                 cannot be recorded, the run falls back to the eager engine and says why.
             chunk: How many ticks the compiled engine takes before it hands out reports, at most; `None`: 256.
             resume: Go on where the loaded checkpoint was saved, as in `Learner.run`.
@@ -222,8 +222,8 @@ class LocalLearner(Settings, Owner):
         try:
             self._blocks = FusedRunner(*given) if self._fuses() else TickRunner(*given)
         except UnsupportedError as error:
-            if not self._told:
-                self._told = True
+            if not self._warned:
+                self._warned = True
                 say_eager(error, frames=3)
         return self._blocks
 

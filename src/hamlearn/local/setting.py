@@ -44,7 +44,7 @@ def check_setting(hyper: object, hold: object, align: bool, delay_free: bool, or
     if order not in ("parallel", "sequential"):
         raise ConfigError(f"order={order!r} must be 'parallel' or 'sequential'")
     if delay_free and order == "sequential":
-        raise ConfigError("delay_free is defined in parallel order (eq:ffasd): leave order='parallel'")
+        raise ConfigError("delay_free is defined in parallel order: leave order='parallel'")
     if nonfinite not in ("raise", "skip", "ignore"):
         raise ConfigError(f"on_nonfinite={nonfinite!r} must be 'raise', 'skip' or 'ignore'")
 

@@ -35,7 +35,7 @@ def give_omega(ticks: Ticks, ticker: Ticker) -> None:
 
 
 def take_unaligned(ticks: Ticks, carry: Nodes) -> bool:
-    """Copy h and z; answers whether a sequence begins, and nothing is there to be copied."""
+    """Copy h and z; returns whether a sequence begins, so that there is nothing to copy."""
     for held in ticks.held if not carry.h else ():
         held.h.zero_()
         held.z.zero_()
@@ -59,7 +59,7 @@ def fits_unaligned(ticks: Ticks, carry: Nodes) -> bool:
 
 
 def take_aligned(ticks: Ticks, rule: Aligned, carry: Pipeline) -> dict[int, Taken]:
-    """Copy stacks, and what samples in flight have left at the nodes; answers with those samples by their tick."""
+    """Copy stacks, and what samples in flight have left at the nodes; returns those samples by their tick."""
     number, schedule = carry.number, rule.schedule
     flying = rule.in_flight(carry)
     ticks.clock.fill_(number)

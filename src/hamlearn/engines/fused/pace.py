@@ -129,7 +129,7 @@ class FusedPace:
     ) -> None:
         lag = self.lag
         tau = None if block.tau is None else block.tau[index]
-        target, told = rows[1][index] if block.has_target(index) else None, None
+        target, shown = rows[1][index] if block.has_target(index) else None, None
         for tick in range(hold):
             rates, scales = self._at(self.t, tau)
             last, place = tick == hold - 1, number + len(self.rows)
@@ -144,14 +144,14 @@ class FusedPace:
             self.rows.append([0.0 if self.fresh else 1.0, *factors, decay, *scales])
             self.targets.append(compared)
             if due is not None and (lag is None or due.reported):
-                told = Shown(len(self.rows) - 1, due, rates)
+                shown = Shown(len(self.rows) - 1, due, rates)
             gain = due.stride * rates.phi if due is not None and compared is not None else 0.0
             dissipated = rates.stride * rates.eta_z
             self.factors = (1.0, -dissipated, gain) if lag is None else (1 - dissipated, 0.0, gain)
             self.fresh = lag is None and last and ends
             self.updates += compared is not None
             self.t += rates.tau
-        self.shown.append(told)
+        self.shown.append(shown)
 
     def _at(self, t: float, tau: float | None) -> tuple[Rates, list[float]]:
         """Rates, and −τβ of each slot."""

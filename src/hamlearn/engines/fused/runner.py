@@ -98,14 +98,14 @@ class FusedRunner(BlockRunner):
     def row(self, ahead: Ahead, index: int) -> StepReport:
         """The report of a sample; of none while the first samples are under way."""
         pace, ran = cast(FusedPace, ahead.plan), cast(FusedRan, ahead.ran)
-        told = pace.shown[index]
-        if told is None:
+        shown = pace.shown[index]
+        if shown is None:
             return StepReport(self.ticker.t, None, None, None)
-        entry, tick = told.entry, told.tick
+        entry, tick = shown.entry, shown.tick
         y, losses = ran.rows
         loss = None if entry.target is None else losses[tick]
-        coupling = None if pace.lag is not None else partial(ran.coupled, tick, told.rates.tau)
-        return StepReport(entry.t, y[tick], loss, entry.given(), phi=told.rates.phi, coupling=coupling)
+        coupling = None if pace.lag is not None else partial(ran.coupled, tick, shown.rates.tau)
+        return StepReport(entry.t, y[tick], loss, entry.given(), phi=shown.rates.phi, coupling=coupling)
 
     @torch.no_grad()
     def hand_over(self) -> None:
@@ -169,7 +169,7 @@ class FusedRunner(BlockRunner):
         return Ticks(groups, lead, given or usual, self._loss, delays, launch, tile_rows)
 
     def _take(self, ticks: Ticks) -> bool:
-        """Copy what the rule carries; answers whether that fits."""
+        """Copy what the rule carries; returns whether that fits."""
         rule, carry = self._rule, self.ticker.carry
         if isinstance(rule, Aligned):
             usual = (*ticks.lead, ticks.u.shape[2])

@@ -27,7 +27,7 @@ from hamlearn.sample import Sample
 
 
 class Tick:
-    """One tick on its way: what the samples in flight have left, one tick older, and what this tick adds.
+    """One tick while it is computed: what the samples in flight have left, and what this tick adds.
 
     Attributes:
         number: Number of the tick.

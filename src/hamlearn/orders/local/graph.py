@@ -22,10 +22,10 @@ class Graph(nn.Module):
         nodes: Modules by name. Each takes one tensor per incoming edge, in the order of `edges`, and returns one.
         edges: Pairs (source, target); a source is a node or an input.
         inputs: Names of the external inputs. With one, `Sample.u` is its tensor; with several, a mapping by name.
-        outputs: Nodes that are read as y and may get targets, any of them; `None`: those that nobody reads.
+        outputs: Nodes that are read as y and may get targets, any of them; `None`: those that no node reads.
             With one, y and the target are as the loss takes them; with several, mappings by node.
         h0: First state by node, a tensor or a function of u. Zeros where missing; on each cycle at least one
-            node needs it, because its shape cannot be told from the input.
+            node needs it, because its shape does not follow from the input.
 
     Example:
         >>> import torch
@@ -63,7 +63,7 @@ class Graph(nn.Module):
             raise ConfigError("every node is read by another, so none stands out as the output: name outputs=")
         for name in (*self.outputs, *(h0 or {})):
             if name not in self.nodes:
-                raise ConfigError(f"{name!r} is named as an output or in h0 but is no node of {list(nodes)}")
+                raise ConfigError(f"{name!r} is named as an output or in h0, but the nodes are {list(nodes)}")
         self.h0 = dict(h0 or {})
 
 

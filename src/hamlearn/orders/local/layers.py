@@ -55,9 +55,3 @@ def module_hooks(module: nn.Module) -> tuple[Any, ...]:
         module._backward_hooks,
         module._backward_pre_hooks,
     )
-
-
-def settings_of(function: nn.Module) -> list[str]:
-    """Names of the attributes that decide what an elementwise function computes."""
-    names = () if isinstance(function, nn.Linear) else getattr(function, "__constants__", ())
-    return [name for name in names if name != "inplace"]

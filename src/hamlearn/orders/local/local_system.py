@@ -176,8 +176,8 @@ class LocalSystem:
             a is not b for a, b in zip(found, self.parameters, strict=True)
         ):
             raise ConfigError(
-                "a weight was added, removed, exchanged, frozen or unfrozen after the learner was made: make a new "
-                "learner; to hold weights still for a while, give them a schedule as beta that is 0 then"
+                "a weight was added, removed, exchanged, frozen or unfrozen after the learner was made: make a "
+                "new learner; to hold weights still for a while, give them a schedule as beta that is 0 then"
             )
         for cell in self.cells:
             if isinstance(cell, LayerStack):

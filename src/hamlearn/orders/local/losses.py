@@ -23,7 +23,7 @@ _aten = torch.ops.aten
 def without_graph(loss: object) -> Callable[[Tensor, Any], Pair | None] | None:
     """A function from (y, target) to (L, ∂L/∂y), if `loss` is one that is known; else `None`.
 
-    That function answers `None` for arguments of another kind than usual, which the loss itself has to judge.
+    That function returns `None` for arguments of an unusual kind, which are left to the loss itself.
 
     Example:
         >>> import torch

@@ -192,7 +192,7 @@ class Cell:
 
 
 def _versions(inputs: list[Any]) -> list[int] | None:
-    """How often each input has been written to; `None` where one is no tensor, or one that does not count it."""
+    """How often each input has been written to; `None` if one is not a tensor, or does not count it."""
     try:
         return [x._version for x in inputs]
     except (AttributeError, RuntimeError):

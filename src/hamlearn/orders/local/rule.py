@@ -83,7 +83,7 @@ class Proposal(Generic[C]):
 class LocalRule(ABC, Generic[C]):
     """A way of learning in which every node takes what it, its parents and its children hold.
 
-    A rule holds no state: what it carries is a value, which `tick` takes and returns anew.
+    A rule holds no state: what it carries is a value, of which `tick` returns the next one.
 
     Args:
         system: The nodes and their weights.

@@ -35,11 +35,11 @@ def saved_pipeline(carry: Pipeline, inputs: tuple[str, ...]) -> tuple[dict[str, 
 def loaded_pipeline(left: Tensors, header: Any, empty: Pipeline, system: LocalSystem) -> Pipeline:
     """What `saved_pipeline` took apart, but for the stacks; raises `ValueError` if it cannot have written this."""
     about, device = record(header, "the pipeline", "number", "entries"), system.theta[0].device
-    told = entries(about["entries"], "the list of samples in flight")
-    if len(told) != len(empty.entries):
-        raise ValueError(f"{len(told)} samples can be in flight, not {len(empty.entries)}")
+    listed = entries(about["entries"], "the list of samples in flight")
+    if len(listed) != len(empty.entries):
+        raise ValueError(f"{len(listed)} samples can be in flight, not {len(empty.entries)}")
     found = [
-        None if one is None else _entry(left.under(f"entry/{age}/"), one, device) for age, one in enumerate(told)
+        None if one is None else _entry(left.under(f"entry/{age}/"), one, device) for age, one in enumerate(listed)
     ]
     carry = Pipeline(
         whole(about["number"], "the number of ticks"), found, empty.h, empty.z, empty.draws, empty.stacks

@@ -30,12 +30,12 @@ Piece = tuple[str, nn.Module, tuple[str, ...]]
 def traced(module: nn.Module) -> tuple[list[Piece], str]:
     """The nodes of a module in the order of its calls, and the name of the output. Its forward is not run again.
 
-    Every module that is called is a node. A function of a value that nobody else reads belongs to the node that
+    Every module that is called is a node. A function of a value that no other call reads belongs to the node that
     makes that value: a ReLU after a layer, the sum of a layer and a skip. Others are nodes of their own.
 
     Raises:
         ConfigError: The forward cannot be traced, does other things when it is traced again or in evaluation
-            mode, or is no graph of one input and one output.
+            mode, or does not have one input and one output.
 
     Example:
         >>> class Residual(nn.Module):
@@ -176,7 +176,7 @@ def _used(result: fx.Node) -> set[fx.Node]:
 
 
 def _is_inline(node: fx.Node) -> bool:
-    """Whether a value is no tensor that could be a state: a weight, a shape, or what is made of shapes alone."""
+    """Whether a value cannot be a state: a weight, a shape, or what is made of shapes alone."""
     if node.op == "get_attr":
         return True
     if node.op == "call_method" and node.target in _SHAPES:

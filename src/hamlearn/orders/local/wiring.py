@@ -71,7 +71,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Wiring:
-    """Nodes in order (topological where there is no cycle), inputs, outputs and first states.
+    """Nodes in order (topological if there are no cycles), inputs, outputs and first states.
 
     A part of a larger graph reads as inputs what other parts show; along `borders`, which are those of its inputs
     that are nodes elsewhere, costates leave it. The root then holds more modules than the part's own.
@@ -144,7 +144,7 @@ class Wiring:
                 if node is None:
                     cycle = find_cycle({n.name: n.sources for n in waiting}) or []
                     raise ConfigError(
-                        f"the shapes on the cycle {' → '.join(cycle)} cannot be told from the input: give "
+                        f"the shapes on the cycle {' → '.join(cycle)} do not follow from the input: give "
                         f"h0={{{cycle[0]!r}: ...}}, a tensor or a function of u"
                     )
                 known[node.name] = node(*(known[s] for s in node.sources))
@@ -227,7 +227,7 @@ def _starts(groups: int | Sequence[int], count: int) -> list[int]:
 def _merged(group: Sequence[Node]) -> Node:
     inside = {node.name for node in group}
     outside = tuple(dict.fromkeys(s for node in group for s in node.sources if s not in inside))
-    # A group carries the name of its last node, so that whoever read that node reads the group.
+    # A group carries the name of its last node, so that readers of that node read the group.
     return Node(group[-1].name, Merged(group, outside), outside)
 
 
