@@ -19,7 +19,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 ROOT = Path(__file__).parent
 # Triton comes with PyTorch for GPUs only; braintrace lives in an environment of its own.
-KERNELS = [f"src/hamlearn/engines/fused/{name}.py" for name in ("batched", "functions", "kernel", "single")]
+KERNELS = [f"src/hamlearn/engine/fused/{name}.py" for name in ("batched", "functions", "kernel", "single")]
 collect_ignore = [] if find_spec("triton") else KERNELS
 # What the site is built with runs in the build.
 collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]

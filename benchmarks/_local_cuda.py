@@ -22,8 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hamlearn.engines.fused import FusedRunner
-from hamlearn.engines.fused.tick import AT_ONCE
+from hamlearn.engine.fused import FusedRunner
+from hamlearn.engine.fused.tick import AT_ONCE
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner, Residual
 from hamlearn.sample import Sample

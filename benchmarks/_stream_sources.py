@@ -92,7 +92,10 @@ def _write(path: Path, u: list[list[float]], y: list[int]) -> None:
 
 
 def _read(stream: Stream) -> int:
-    return sum(block.count for block in stream.blocks(lambda: CHUNK))
+    iter(stream)
+    return sum(
+        len(block) if isinstance(block, list) else block.count for block in iter(lambda: stream.block(CHUNK), None)
+    )
 
 
 def _learned(source: Callable[[], Stream], device: str) -> Callable[[], object]:

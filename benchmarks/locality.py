@@ -1,7 +1,7 @@
 """Accuracy against groups, hold and alignment of a local learner, next to BackPropagation at its best rate.
 
 `python -m benchmarks.locality` takes the digits of scikit-learn. With `--data DIR` it takes MNIST as well, from a
-folder that holds `mnist/`. `--data DIR --one-pass 6` compares one pass over all of MNIST, by a chain of six layers.
+folder that holds `mnist/`. `--data DIR --one-pass 6` compares one pass over MNIST, by a chain of six layers.
 """
 
 from __future__ import annotations

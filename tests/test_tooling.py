@@ -76,7 +76,7 @@ def test_no_module_but_the_owner_touches_a_private_attribute_of_a_learner():
             if isinstance(node, ast.ClassDef) and node.name == kind.__name__:
                 for name in private_names(node):
                     owners.setdefault(name, set()).add(path)
-    assert {"_stepper", "_settle", "_reader", "_ticker"} <= owners.keys()
+    assert {"_eager", "_settle", "_reader", "_ticker"} <= owners.keys()
     reaches = []
     for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):

@@ -16,7 +16,7 @@ _ROUNDING = 1e-12
 
 
 class Rates(NamedTuple):
-    """The hyper-parameters of one step, as plain numbers. β is kept by `hamlearn.theory.velocity`.
+    """The hyper-parameters of one step, as plain numbers. β is kept by `hamlearn.rules.velocity`.
 
     Attributes:
         tau: Length τ of the step, along which the state flows.

@@ -68,19 +68,19 @@ def assert_member(member: hl.Learner, learner: hl.Learner, close: float = 1e-12)
     mine, other = member.state, learner.state
     assert (mine.t, mine.updates) == (other.t, other.updates)
     assert member.position == learner.position
-    assert member._stepper.state.fresh == learner._stepper.state.fresh
+    assert member._eager.state.fresh == learner._eager.state.fresh
     for one, two in ((mine.omega, other.omega), (mine.v, other.v)):
         assert one.keys() == two.keys()
         for name in one:
             same(one[name].cpu(), two[name])
-    if member._stepper.state.fresh:
+    if member._eager.state.fresh:
         # The next sample begins a sequence, whatever state is shown.
         return
     for one, two in ((mine.h, other.h), (mine.z, other.z)):
         assert (one is None) == (two is None)
         if two is not None:
             same(one.cpu(), two)
-    for one, two in zip(member._stepper.state.carry.E, learner._stepper.state.carry.E, strict=True):
+    for one, two in zip(member._eager.state.carry.E, learner._eager.state.carry.E, strict=True):
         same(one.cpu(), two)
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import hamlearn as hl
-from hamlearn.engines.lanes import runner
-from hamlearn.engines.lanes.lanes import Layout
+from hamlearn.engine.lanes import runner
+from hamlearn.engine.lanes.lanes import Layout
 from hamlearn.loops import backends
 from tests.agents.feeds import alone, assert_as_alone, feed, maker
 from tests.agents.test_trouble import HYPER, SEEDS, poisoned

@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import hamlearn as hl
-from hamlearn.engines.recorded import engine as compiled_engine
+from hamlearn.engine.recorded import engine as compiled_engine
 from tests.agents.feeds import Make, alone, assert_member, feed, maker
 from tests.loops.running import quickly_compiled
 

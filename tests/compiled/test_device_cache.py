@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from hamlearn.engines.recorded.device_cache import SMALL, DeviceCache
+from hamlearn.engine.recorded.device_cache import SMALL, DeviceCache
 
 THERE = torch.device("meta")
 

@@ -383,7 +383,7 @@ def test_a_source_or_schedule_that_fails_does_so_after_the_samples_before(engine
 
 
 def test_an_interrupt_within_a_block_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    from hamlearn.engines.recorded import Engine
+    from hamlearn.engine.recorded import Engine
 
     problem = regression()
     learner, run = problem.learner(), Engine.run

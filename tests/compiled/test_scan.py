@@ -252,7 +252,7 @@ def test_an_interrupted_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(runner, "run", interrupted)
     u[5] = torch.nan
-    parts = learner._stepper.parts
+    parts = learner._eager.parts
     parts.choices = parts.choices._replace(on_nonfinite="skip")
     with pytest.raises(KeyboardInterrupt):
         learner.scan(u, target)

@@ -16,9 +16,9 @@ from tests.comparing import same
 def snapshot(learner):
     tensors = [p.detach().clone() for p in learner.network.parameters()]
     tensors += [b.clone() for b in learner.network.buffers()]
-    tensors += [o.clone() for o in learner._stepper.state.carry.omega]
-    tensors += [x.clone() for x in (*learner._stepper.state.carry.h, *learner._stepper.state.carry.z)]
-    return tensors, (learner.state.t, learner.state.updates, learner.position, learner._stepper.state.fresh)
+    tensors += [o.clone() for o in learner._eager.state.carry.omega]
+    tensors += [x.clone() for x in (*learner._eager.state.carry.h, *learner._eager.state.carry.z)]
+    return tensors, (learner.state.t, learner.state.updates, learner.position, learner._eager.state.fresh)
 
 
 def unchanged(before, learner):

@@ -64,7 +64,7 @@ def exhaust(reports):
 
 def everything(learner):
     tensors = list(learner.network.state_dict().values())
-    carry = learner._stepper.state.carry
+    carry = learner._eager.state.carry
     tensors += [*carry.h, *carry.z, *carry.omega]
     return tensors
 

@@ -93,7 +93,7 @@ class MovesOnPredict(hl.Learner):
 class ForgetsOmega(hl.Learner):
     def load_state_dict(self, state, *, new_hyper=False):
         super().load_state_dict(state, new_hyper=new_hyper)
-        carry = self._stepper.state.carry
+        carry = self._eager.state.carry
         carry.omega = [torch.zeros_like(o) for o in carry.omega]
 
 

@@ -66,7 +66,7 @@ def goes_on(learner, rest):
 
 
 def everything(learner):
-    carry = learner._stepper.state.carry
+    carry = learner._eager.state.carry
     tensors = [*learner.network.state_dict().values(), *carry.h, *carry.z, *carry.omega]
     return [tensor.clone() for tensor in tensors] + [torch.tensor(learner.state.t)]
 

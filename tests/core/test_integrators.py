@@ -103,7 +103,7 @@ def shifted(state, tau, rates):
 def test_rk4_stages_are_the_literal_right_hand_sides_at_the_stage_times():
     subject = learner(hl.RK4())
     network = copy.deepcopy(subject.network)
-    loss = subject._stepper.parts.system.loss
+    loss = subject._eager.parts.system.loss
     sample = hl.Sample(torch.tensor(0.7, dtype=torch.float64), torch.tensor(0.4, dtype=torch.float64), tau=0.3)
     start = reference.start(network)
     one, zero = torch.tensor(1.0).double(), torch.tensor(0.0).double()

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import mse_loss
 
 import hamlearn as hl
-from hamlearn.orders.system import LARGE
+from hamlearn.rules.system import LARGE
 from tests.comparing import same
 from tests.problems import random_samples
 

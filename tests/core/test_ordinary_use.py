@@ -193,16 +193,16 @@ def test_a_credit_with_an_enter_of_its_own_is_heard_whatever_it_says_it_carries(
 
 
 def test_auto_compiles_what_is_at_hand_and_long_and_steps_eagerly_else(caplog):
-    def engine_of(stream, make=lambda: nn.Linear(3, 1).double()) -> str:
+    def eager_of(stream, make=lambda: nn.Linear(3, 1).double()) -> str:
         learner = hl.Learner(hl.Network.feedforward(make()), mse)
         reports = list(learner.run(stream, engine="auto"))
         return "compiled" if type(reports[0]) is not hl.StepReport else "eager"
 
     many = samples(8) * 80
-    assert engine_of(many) == "compiled"
-    assert engine_of(hl.streams.from_any(many)) == "compiled"
-    assert engine_of(many[:20]) == "eager"
-    assert engine_of(iter(many)) == "eager"
+    assert eager_of(many) == "compiled"
+    assert eager_of(hl.streams.from_any(many)) == "compiled"
+    assert eager_of(many[:20]) == "eager"
+    assert eager_of(iter(many)) == "eager"
     with caplog.at_level(logging.INFO, logger="hamlearn"):
-        assert engine_of(many, lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1).double())) == "eager"
+        assert eager_of(many, lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(3, 1).double())) == "eager"
     assert sum("engine='auto' uses the eager engine" in message for message in caplog.messages) == 1

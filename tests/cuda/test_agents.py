@@ -28,7 +28,7 @@ def one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 def there(make: Make, **setting: Any) -> Make:
     def made(hyper: hl.Hyper) -> hl.Learner:
         learner = make(hyper)
-        loss = learner._stepper.parts.system.loss
+        loss = learner._eager.parts.system.loss
         return hl.Learner(learner.network.cuda(), loss, hyper, **setting)
 
     return made

@@ -21,7 +21,7 @@ from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner, storage
 from hamlearn.errors import RankError
 from hamlearn.local import LocalLearner
-from hamlearn.orders.local import costates, wide
+from hamlearn.rules.local import costates, wide
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss

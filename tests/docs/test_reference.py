@@ -158,7 +158,7 @@ def test_every_source_file_that_a_page_names_exists():
             r"`((?:src/hamlearn|tests|benchmarks|examples|docs)/[\w/.-]+\.(?:py|toml|md))`", text
         )
     }
-    assert "src/hamlearn/orders/sequential.py" in named
+    assert "src/hamlearn/rules/sequential.py" in named
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 

@@ -23,9 +23,9 @@ from hamlearn.loops.coverage import EXAMPLES, coverage
 from hamlearn.loops.pointwise import POINTWISE, elementwise
 from hamlearn.loops.values import UnsupportedError, Value
 from hamlearn.loops.writer import Writer
-from hamlearn.orders import ORDERS
-from hamlearn.orders.sequential import Sequential
-from hamlearn.orders.system import Instant, Outcome
+from hamlearn.rules import ORDERS
+from hamlearn.rules.sequential import Sequential
+from hamlearn.rules.system import Instant, Outcome
 from hamlearn.state.carry import Carry
 from tests.problems import random_problem, random_samples
 
@@ -269,7 +269,7 @@ def test_contributing_names_every_place_where_something_is_added():
     table = text[text.index("## Adding one of each") :]
     places = re.findall(r"`([A-Z]+)` in `(\S+\.py)`", table)
     assert dict(places) == {
-        "ORDERS": "src/hamlearn/orders/__init__.py",
+        "ORDERS": "src/hamlearn/rules/__init__.py",
         "CREDITS": "src/hamlearn/credit.py",
         "INTEGRATORS": "src/hamlearn/integrators.py",
         "POINTWISE": "src/hamlearn/loops/pointwise.py",

@@ -134,7 +134,7 @@ def plain(data: bytes, settings: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _record(lines: list[str], at: int, width: int | None) -> tuple[list[str], int, bool]:
-    """The row that begins at a line, the line after it, and whether it is broken; then it is its first line alone."""
+    """The row that begins at a line, the line after it, and whether it is broken (then it is one line)."""
     reader = csv.reader(_texts(lines[at:]), strict=True)
     try:
         row = next(reader, [])

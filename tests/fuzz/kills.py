@@ -44,7 +44,7 @@ every = 40
 COMPILED = ("[hyper]", '[learner]\nengine = "compiled"\nchunk = 64\n[hyper]')
 ENGINES = {"eager": (("", ""), 125), "compiled": (COMPILED, 5000)}
 """By engine: what changes in the file, and steps that one kill may use up."""
-LOADED = ["hamlearn.experiments.run", "hamlearn.engines.recorded", "river.metrics", "torch._inductor.config"]
+LOADED = ["hamlearn.experiments.run", "hamlearn.engine.recorded", "river.metrics", "torch._inductor.config"]
 
 
 def run(seconds: float = math.inf, seed: int = 0, cases: int | None = None) -> dict[str, int]:

@@ -19,7 +19,7 @@ from tests.local import emulated_tick
 from tests.local.cases import Two, hyper, layer
 from tests.problems import random_samples
 
-fitting = importlib.import_module("hamlearn.engines.fused.fit")
+fitting = importlib.import_module("hamlearn.engine.fused.fit")
 mse = nn.functional.mse_loss
 SETTINGS = [{}, {"align": True}, {"hold": 3}, {"align": True, "hold": 2}]
 CALM = hl.Hyper.from_sgd(lr=0.02, momentum=0.5)
@@ -27,7 +27,7 @@ CALM = hl.Hyper.from_sgd(lr=0.02, momentum=0.5)
 
 @pytest.fixture(autouse=True)
 def _emulated(monkeypatch):
-    monkeypatch.setitem(sys.modules, "hamlearn.engines.fused.kernel", emulated_tick)
+    monkeypatch.setitem(sys.modules, "hamlearn.engine.fused.kernel", emulated_tick)
     monkeypatch.setattr(learner_module, "unavailable", lambda device: None)
 
 
@@ -306,7 +306,7 @@ def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said(
 
 
 def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that_is_said(monkeypatch):
-    monkeypatch.setattr(importlib.import_module("hamlearn.engines.fused.tick"), "PLACES", 64)
+    monkeypatch.setattr(importlib.import_module("hamlearn.engine.fused.tick"), "PLACES", 64)
     eager, fused = pair("plain", {}, CALM)
     samples = stream(12)
     with pytest.warns(RuntimeWarning, match="4 layers of 4 by 4 in batches of 2 would send more than 64 numbers"):

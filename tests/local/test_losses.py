@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from hamlearn.orders.local.losses import without_graph
+from hamlearn.rules.local.losses import without_graph
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -12,8 +12,8 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn.local import LocalLearner
-from hamlearn.orders.local import wide
-from hamlearn.orders.local.costates import Outer
+from hamlearn.rules.local import wide
+from hamlearn.rules.local.costates import Outer
 from tests.comparing import same
 from tests.local.cases import everything
 from tests.problems import random_samples

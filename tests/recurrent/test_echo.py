@@ -411,7 +411,7 @@ def test_a_reversible_echo_over_a_long_sequence_is_the_gradient_of_the_sequence_
     )
     for k in range(400):
         learner.step(hl.Sample(u[k], target if k == 399 else None, boundary=k == 399))
-        assert all(not token.h and not token.h_next for token in learner._stepper.parts.order.tokens)
+        assert all(not token.h and not token.h_next for token in learner._eager.parts.order.tokens)
     rnn = hl.reversible.MidpointRNN(network.state.field, tau=0.2)
     _, h = rnn(u, torch.zeros(2, 6, dtype=torch.float64))
     loss = nn.functional.mse_loss(network.output(h), target)

@@ -11,9 +11,9 @@ from hamlearn._base.torch_private import foreach_mul
 from hamlearn.distributed.bundles import Item
 from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
 from hamlearn.distributed.parts import Part
-from hamlearn.orders.local.aligned import Tick
-from hamlearn.orders.local.flights import Pipeline
-from hamlearn.orders.local.rule import Now, Proposal
+from hamlearn.rules.local.aligned import Tick
+from hamlearn.rules.local.flights import Pipeline
+from hamlearn.rules.local.rule import Now, Proposal
 from hamlearn.sample import Sample
 
 Way = dict[tuple[int, int, str], Tensor]
@@ -195,7 +195,7 @@ def faded(costates: list[Tensor], keep: float) -> list[Tensor]:
     return costates if keep == 1.0 or not costates else list(foreach_mul(costates, keep))
 
 
-def engine_of(part: Part, border: Border, *, align: bool) -> Engine:
+def eager_of(part: Part, border: Border, *, align: bool) -> Engine:
     """The engine of a part."""
     if not align:
         return PartUnaligned(part, border)

@@ -13,17 +13,17 @@ from hamlearn.distributed.blocked import PartBlocked
 from hamlearn.distributed.header import described, template
 from hamlearn.distributed.rank import config_of
 from hamlearn.distributed.storage import Saved
-from hamlearn.engines.ticks.ticker import Ticker
+from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.errors import CheckpointError
 from hamlearn.local.learner import LocalLearner, settled
-from hamlearn.orders.local.aligned import Aligned
-from hamlearn.orders.local.costates import Omega, dense
-from hamlearn.orders.local.costates import loaded as loaded_omega
-from hamlearn.orders.local.costates import saved as saved_omega
-from hamlearn.orders.local.flights import Entry, Pipeline
-from hamlearn.orders.local.local_system import LocalSystem
-from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.orders.local.unaligned import Nodes, Unaligned
+from hamlearn.rules.local.aligned import Aligned
+from hamlearn.rules.local.costates import Omega, dense
+from hamlearn.rules.local.costates import loaded as loaded_omega
+from hamlearn.rules.local.costates import saved as saved_omega
+from hamlearn.rules.local.flights import Entry, Pipeline
+from hamlearn.rules.local.local_system import LocalSystem
+from hamlearn.rules.local.stacked import LayerStack
+from hamlearn.rules.local.unaligned import Nodes, Unaligned
 from hamlearn.sample import Sample
 from hamlearn.state import checkpoint, restoring
 from hamlearn.state.tokens import pack_sample, unpack_sample

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from hamlearn.distributed.bundles import BundleReceiver, BundleSender
 from hamlearn.distributed.parts import Part
-from hamlearn.orders.local.aligned import Aligned, Tick
-from hamlearn.orders.local.flights import Pipeline, own_copy
-from hamlearn.orders.local.rule import Done, Now, Proposal
-from hamlearn.orders.local.unaligned import Nodes, Unaligned, seen
+from hamlearn.rules.local.aligned import Aligned, Tick
+from hamlearn.rules.local.flights import Pipeline, own_copy
+from hamlearn.rules.local.rule import Done, Now, Proposal
+from hamlearn.rules.local.unaligned import Nodes, Unaligned, seen
 from hamlearn.sample import Sample
 
 

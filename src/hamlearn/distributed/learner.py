@@ -21,8 +21,8 @@ from hamlearn.distributed.saved_rank import SavedRank
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import check_setting
-from hamlearn.orders.local.local_system import Losses, OrderName
-from hamlearn.orders.local.wiring import Groups, wire
+from hamlearn.rules.local.local_system import Losses, OrderName
+from hamlearn.rules.local.wiring import Groups, wire
 from hamlearn.sample import Sample, StepReport
 
 

@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.orders.local.local_system import LocalSystem, Losses, OrderName
-from hamlearn.orders.local.schedule import Timetable, schedule_of
-from hamlearn.orders.local.wiring import Wiring
-from hamlearn.theory.velocity import Velocity
+from hamlearn.rules.local.local_system import LocalSystem, Losses, OrderName
+from hamlearn.rules.local.schedule import Timetable, schedule_of
+from hamlearn.rules.local.wiring import Wiring
+from hamlearn.rules.velocity import Velocity
 
 
 @dataclass(frozen=True)

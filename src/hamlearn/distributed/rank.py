@@ -12,7 +12,7 @@ from torch import nn
 
 from hamlearn._base import trees
 from hamlearn._base.machine import versions
-from hamlearn.distributed.blocked import engine_of
+from hamlearn.distributed.blocked import eager_of
 from hamlearn.distributed.bundles import BundleReceiver, BundleSender
 from hamlearn.distributed.engines import Border, Engine
 from hamlearn.distributed.header import Header, described, template
@@ -20,13 +20,13 @@ from hamlearn.distributed.links import COSTATE, STATE, Headers
 from hamlearn.distributed.parts import Part
 from hamlearn.distributed.place import Place
 from hamlearn.distributed.storage import Saving
-from hamlearn.engines.setting import no_sample, require_gradients
-from hamlearn.engines.ticks.ticker import Ticker, check_input
+from hamlearn.engine.setting import no_sample, require_gradients
+from hamlearn.engine.ticks.ticker import Ticker, check_input
 from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings
-from hamlearn.orders.local.costates import dense
-from hamlearn.orders.local.wiring import Wiring
+from hamlearn.rules.local.costates import dense
+from hamlearn.rules.local.wiring import Wiring
 from hamlearn.sample import Sample, State, StepReport
 from hamlearn.state import checkpoint
 from hamlearn.state.identity import identity
@@ -55,7 +55,7 @@ class Rank(Settings):
             border.states_out, border.costates_in = BundleSender(after, STATE), BundleReceiver(after, COSTATE)
         # As many samples as are shown in the ticks of one message.
         self._headers = Headers(before, after, max(1, part.every // self._hold))
-        self._engine: Engine = engine_of(part, border, align=self._align)
+        self._engine: Engine = eager_of(part, border, align=self._align)
         self._ticker = Ticker(part.system, self._engine, on_nonfinite)
         self._reader = Reader()
         self._key: str | None = None

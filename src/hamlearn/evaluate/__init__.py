@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
-from hamlearn.engines.setting import check_stream
+from hamlearn.engine.setting import check_stream
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.evaluate.carried import Carried
 from hamlearn.evaluate.evaluation import Evaluation, counts, in_unit, scored

@@ -10,13 +10,13 @@ import torch
 
 from hamlearn._base import trees
 from hamlearn.credit import Cleared, Credit, Echo
-from hamlearn.engines.blocks.echo_runner import EchoRunner
-from hamlearn.engines.blocks.runner import BlockRunner
-from hamlearn.engines.blocks.scans import trace_of, whole_block
-from hamlearn.engines.blocks.step_runner import StepRunner
-from hamlearn.engines.eager.parts import LearnerParts
-from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.setting import (
+from hamlearn.engine.blocks.echo_runner import EchoRunner
+from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.scans import trace_of, whole_block
+from hamlearn.engine.blocks.step_runner import StepRunner
+from hamlearn.engine.eager.parts import LearnerParts
+from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.setting import (
     Choices,
     check_choices,
     check_chunk,
@@ -29,9 +29,9 @@ from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner.snapshot import Snapshot
 from hamlearn.network import Network
+from hamlearn.rules.derivatives import Loss
 from hamlearn.sample import Id, Label, Sample, State, StepReport, Trace
 from hamlearn.state.labels import Labels
-from hamlearn.theory.derivatives import Loss
 
 
 class Learner(Snapshot):
@@ -82,11 +82,11 @@ class Learner(Snapshot):
         check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
         parts = LearnerParts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
         super().__init__()
-        self._stepper = Stepper(parts, self._reader, check_late(late))
+        self._eager = EagerEngine(parts, self._reader, check_late(late))
 
     def __getstate__(self) -> dict[str, Any]:
         # Its own tensors, no copies: a new process is sent their memory, which must outlive this call.
-        (tensors, header), parts = self._tell("cannot copy the learner"), self._stepper.parts
+        (tensors, header), parts = self._tell("cannot copy the learner"), self._eager.parts
         own = {name: tensor.detach() for name, tensor in tensors.items() if not name.startswith("rng/")}
         made = {"network": parts.network, "loss": parts.system.loss, "hyper": parts.hyper, "late": self.late}
         added = {name: value for name, value in vars(self).items() if name not in _MADE}
@@ -97,66 +97,66 @@ class Learner(Snapshot):
     def __setstate__(self, copied: dict[str, Any]) -> None:
         Learner.__init__(self, **copied["made"])
         vars(self).update(copied["added"])
-        self._stepper.parts.usual.overshoot = copied["overshoot"]
+        self._eager.parts.usual.overshoot = copied["overshoot"]
         self._become(*copied["state"])
 
     @property
     def loss(self) -> Loss:
         """L(y, target), as the learner was made with it."""
-        return self._stepper.parts.system.loss
+        return self._eager.parts.system.loss
 
     @property
     def hyper(self) -> Hyper:
         """τ, η, β, φ and s, as the learner was made with them."""
-        return self._stepper.parts.hyper
+        return self._eager.parts.hyper
 
     @property
     def order(self) -> Literal["parallel", "sequential"]:
         """`"parallel"` or `"sequential"`."""
-        return self._stepper.parts.choices.order
+        return self._eager.parts.choices.order
 
     @property
     def credit(self) -> Credit:
         """What z carries between steps."""
-        return self._stepper.parts.choices.credit
+        return self._eager.parts.choices.credit
 
     @property
     def reset_h(self) -> Literal["boundary", "sample"]:
         """When h returns to h0."""
-        return self._stepper.parts.choices.reset_h
+        return self._eager.parts.choices.reset_h
 
     @property
     def integrator(self) -> Integrator:
         """The rule of integration."""
-        return self._stepper.parts.choices.integrator
+        return self._eager.parts.choices.integrator
 
     @property
     def on_nonfinite(self) -> Literal["raise", "skip", "ignore"]:
         """What is done where a value is not finite."""
-        return self._stepper.parts.choices.on_nonfinite
+        return self._eager.parts.choices.on_nonfinite
 
     @property
     def late(self) -> int:
         """How many samples may wait for their labels."""
-        return self._stepper.state.waiting.most
+        return self._eager.state.waiting.most
 
     @property
     def labels(self) -> Labels:
         """What became of samples whose labels were to come later."""
         self._settle()
-        return self._stepper.state.waiting.counts()
+        return self._eager.state.waiting.counts()
 
     @property
     def network(self) -> Network:
         """State net and output net, with the weights as they are now."""
         self._settle()
-        return self._stepper.parts.network
+        return self._eager.parts.network
 
     @property
     def state(self) -> State:
         """Time, h, z and ω as they are now, and v where β adapts."""
         self._settle()
-        now, names = self._stepper.state, self._stepper.parts.system.names
+        now, names = self._eager.state, self._eager.parts.system.names
         carry = now.carry
         h = trees.unflatten(carry.h, carry.spec) if carry.h else None
         z = trees.unflatten(carry.z, carry.spec) if carry.z else None
@@ -168,7 +168,7 @@ class Learner(Snapshot):
     def stored_tokens(self) -> int:
         """How many tokens, with the states they met, wait for an echo; 0 for credits that store none."""
         self._settle(hand_over=True)
-        return self._stepper.parts.order.stored()
+        return self._eager.parts.order.stored()
 
     def step(self, sample: Sample | Label) -> StepReport:
         """Integrate one sample. If anything is wrong with it, the learner stays exactly as it was.
@@ -183,8 +183,8 @@ class Learner(Snapshot):
             self._settle(hand_over=True)
         if torch.is_inference_mode_enabled():
             require_gradients()
-        stepper = self._stepper
-        return stepper.take_label(sample) if isinstance(sample, Label) else stepper.take(sample)
+        eager = self._eager
+        return eager.take_label(sample) if isinstance(sample, Label) else eager.take(sample)
 
     def run(
         self,
@@ -209,8 +209,8 @@ class Learner(Snapshot):
             resume: Go on where the loaded checkpoint was saved: the stream is put back by its own
                 `load_state_dict` if it has one, else the samples already taken are passed over.
         """
-        self._stepper.parts.check_network()
-        size = check_chunk(chunk, bool(self._stepper.parts.devices))
+        self._eager.parts.check_network()
+        size = check_chunk(chunk, bool(self._eager.parts.devices))
         return self._reports(stream, max_steps, engine, size, resume)
 
     def scan(
@@ -244,7 +244,7 @@ class Learner(Snapshot):
         """
         block = whole_block(u, target, tau, boundary, known)
         self._settle()
-        runner, weight = self._runner(), self._stepper.parts.system.theta[0]
+        runner, weight = self._runner(), self._eager.parts.system.theta[0]
 
         def keep() -> Callable[[], None]:
             state = self.state_dict()
@@ -258,11 +258,11 @@ class Learner(Snapshot):
 
     def _runner(self) -> BlockRunner:
         if self._blocks is None:
-            self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self._stepper, self.step)
+            self._blocks = (EchoRunner if isinstance(self.credit, Echo) else StepRunner)(self._eager, self.step)
         return self._blocks
 
     def _waits(self) -> int:
-        return self._stepper.parts.order.pending()
+        return self._eager.parts.order.pending()
 
     def predict(self, u: Any, tau: float | None = None) -> Any:
         """The output for `u` at the present state and weights. Nothing moves, no random number is drawn.
@@ -272,27 +272,27 @@ class Learner(Snapshot):
         one.
         """
         self._settle()
-        return self._stepper.answer(u, tau)
+        return self._eager.answer(u, tau)
 
     def reset(self) -> None:
         """Return h to h0 and z to 0, as after a boundary, and drop stored tokens. ω, θ and the time stay."""
         self._settle()
         if self._blocks is not None:
             self._blocks.forget()
-        self._stepper.reset()
+        self._eager.reset()
 
 
-def stepper_of(learner: Learner) -> Stepper:
+def eager_of(learner: Learner) -> EagerEngine:
     """What a learner steps by, for those who let many learners step together; it is where its last report says."""
     learner._settle(hand_over=True)
-    return learner._stepper
+    return learner._eager
 
 
 def keep_answer(learner: Learner, id: Id, y: Any) -> None:
     """Let `y` be the answer that the label of a waiting sample will be told with: what was predicted for it."""
-    stepper = stepper_of(learner)
-    stepper.state = stepper.state._replace(waiting=stepper.state.waiting.answered(id, y))
+    eager = eager_of(learner)
+    eager.state = eager.state._replace(waiting=eager.state.waiting.answered(id, y))
 
 
-_MADE = {"_stepper", "_reader", "_blocks"}
+_MADE = {"_eager", "_reader", "_blocks"}
 """Attributes that a copy has by being made, and by its state."""

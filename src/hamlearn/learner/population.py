@@ -12,14 +12,14 @@ from torch import Tensor
 
 from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
-from hamlearn.engines.lanes.alike import difference
-from hamlearn.engines.lanes.reading import BYTES
-from hamlearn.engines.lanes.reports import PopulationReport
-from hamlearn.engines.lanes.runner import LaneRunner, how_members_differ
-from hamlearn.engines.setting import check_chunk, check_steps, no_sample
+from hamlearn.engine.lanes.alike import difference
+from hamlearn.engine.lanes.reading import BYTES
+from hamlearn.engine.lanes.reports import PopulationReport
+from hamlearn.engine.lanes.runner import LaneRunner, how_members_differ
+from hamlearn.engine.setting import check_chunk, check_steps, no_sample
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
-from hamlearn.learner.learner import Learner, stepper_of
+from hamlearn.learner.learner import Learner, eager_of
 from hamlearn.learner.population_saving import PopulationSaving
 from hamlearn.network import Network
 from hamlearn.sample import Label, Sample
@@ -105,8 +105,8 @@ class Population(PopulationSaving):
 
     def _assemble(self, streams: list[Iterable[Sample]] | None) -> None:
         members, self._streams = self._members, streams
-        steppers = lambda: [stepper_of(member) for member in members]  # noqa: E731
-        self._runner = LaneRunner(members, steppers, self._reader if streams is None else None)
+        eagers = lambda: [eager_of(member) for member in members]  # noqa: E731
+        self._runner = LaneRunner(members, eagers, self._reader if streams is None else None)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"_members": self.members, "_runner": None}
@@ -253,7 +253,7 @@ def _check_alike(members: list[Learner]) -> None:
     first = members[0]
     for number, member in enumerate(members[1:], start=1):
         differs = difference("its", _setting(first), _setting(member)) or how_members_differ(
-            stepper_of(first).parts, stepper_of(member).parts
+            eager_of(first).parts, eager_of(member).parts
         )
         if differs is not None:
             raise ConfigError(

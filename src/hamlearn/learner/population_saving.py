@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hamlearn._base.claims import Tensors, entries, record
 from hamlearn.errors import CheckpointError
-from hamlearn.learner.learner import Learner, stepper_of
+from hamlearn.learner.learner import Learner, eager_of
 from hamlearn.state import restoring
 from hamlearn.state.restoring import Loading
 from hamlearn.state.saving import Savable, loading, tell
@@ -32,7 +32,7 @@ class PopulationSaving(Savable):
     def _note_saved(self, header: dict[str, Any]) -> None:
         self._reader.saved(header["reader"])
         for member, told in zip(self.members, header["members"], strict=True):
-            stepper_of(member).reader.saved(told["reader"])
+            eager_of(member).reader.saved(told["reader"])
 
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors: dict[str, Tensor] = dict(restoring.random_state())

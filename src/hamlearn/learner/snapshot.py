@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hamlearn._base import trees
 from hamlearn._base.claims import Tensors, shown
-from hamlearn.engines.eager.stepping import Stepper
-from hamlearn.engines.owner import Owner
+from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.owner import BaseLearner
 from hamlearn.state import checkpoint
 from hamlearn.state.carry import Carry
 from hamlearn.state.described import build_structure, describe_structure
@@ -32,17 +32,17 @@ class LearnerHeader(checkpoint.Schema):
     waiting: Any
 
 
-class Snapshot(Owner):
+class Snapshot(BaseLearner):
     """A learner's state as a value; `Learner` is what users see of it."""
 
-    _stepper: Stepper
+    _eager: EagerEngine
     _header_keys = tuple(LearnerHeader.model_fields)
 
     def _root(self) -> nn.Module:
-        return self._stepper.parts.network
+        return self._eager.parts.network
 
     def _setting(self) -> dict[str, Any]:
-        parts = self._stepper.parts
+        parts = self._eager.parts
         choices = parts.choices
         return {
             "order": choices.order,
@@ -54,7 +54,7 @@ class Snapshot(Owner):
         }
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        parts, now = self._stepper.parts, self._stepper.state
+        parts, now = self._eager.parts, self._eager.state
         carry, names = now.carry, parts.system.names
         tensors = {f"omega/{name}": omega for name, omega in zip(names, carry.omega, strict=True)}
         tensors |= {f"h/{index}": leaf for index, leaf in enumerate(carry.h)}
@@ -77,25 +77,25 @@ class Snapshot(Owner):
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
         """Stored tokens are run again at the new weights, in which their graphs end, when the change is made."""
-        stepper, blocks = self._stepper, self._blocks
+        eager, blocks = self._eager, self._blocks
         about = LearnerHeader(**{key: header[key] for key in self._header_keys})
-        order, most = stepper.parts.order, stepper.state.waiting.most
+        order, most = eager.parts.order, eager.state.waiting.most
         carry = self._loaded_carry(left, about)
-        device = stepper.parts.system.theta[0].device
+        device = eager.parts.system.theta[0].device
         waiting = unpack(left.under("waiting/"), about.waiting, most, device)
         loaded = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
         memory = left.under("memory/")
 
         def put() -> None:
-            stepper.state = loaded
+            eager.state = loaded
             if blocks is not None:
                 blocks.forget()
             order.load_state(memory, about.memory, carry)
 
-        return Change([stepper, order, *([] if blocks is None else [blocks])], put)
+        return Change([eager, order, *([] if blocks is None else [blocks])], put)
 
     def _loaded_carry(self, left: Tensors, about: LearnerHeader) -> Carry:
-        parts = self._stepper.parts
+        parts = self._eager.parts
         theta, names = parts.system.theta, parts.system.names
         omega = [left.keep(f"omega/{n}", w.device, w) for n, w in zip(names, theta, strict=True)]
         device = theta[0].device
@@ -104,7 +104,7 @@ class Snapshot(Owner):
         if bool(h) > parts.stateful or (parts.stateful and not about.fresh and not h):
             raise ValueError(f"it holds {len(h)} tensors of the state h in the middle of a sequence")
         spec = build_structure(about.state_tree, len(h))
-        present, known = self._stepper.state.carry, parts.network.first_names()
+        present, known = self._eager.state.carry, parts.network.first_names()
         if h and (known is not None or present.h):
             # One tensor has no structure, and its name is a string.
             expected = present.spec if present.h or isinstance(known, str) else trees.flatten(known)[1]
@@ -119,7 +119,7 @@ class Snapshot(Owner):
 
     def _loaded_v(self, left: Tensors) -> list[Tensor]:
         """What an adaptive β follows; it starts at 0 if the learner that was saved had a β that does not adapt."""
-        parts = self._stepper.parts
+        parts = self._eager.parts
         saved = left.under("v/")
         if parts.system.velocity.adaptive is None:
             return []

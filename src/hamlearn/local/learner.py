@@ -10,29 +10,29 @@ from torch import Tensor, nn
 
 from hamlearn._base.claims import Tensors, number, whole
 from hamlearn._base.replay import evaluating
-from hamlearn.engines.blocks.runner import BlockRunner, say_eager
-from hamlearn.engines.fused import FusedRunner, fit, unavailable
-from hamlearn.engines.owner import Owner
-from hamlearn.engines.setting import check_chunk, no_sample, require_gradients
-from hamlearn.engines.ticks.runner import TickRunner
-from hamlearn.engines.ticks.ticker import Ticker, check_input
+from hamlearn.engine.blocks.runner import BlockRunner, say_eager
+from hamlearn.engine.fused import FusedRunner, fit, unavailable
+from hamlearn.engine.owner import BaseLearner
+from hamlearn.engine.setting import check_chunk, no_sample, require_gradients
+from hamlearn.engine.ticks.runner import TickRunner
+from hamlearn.engine.ticks.ticker import Ticker, check_input
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings, check_loss, check_setting
 from hamlearn.loops import UnsupportedError
-from hamlearn.orders.local.aligned import Aligned
-from hamlearn.orders.local.costates import loaded, saved
-from hamlearn.orders.local.delay_free import DelayFree
-from hamlearn.orders.local.local_system import LocalSystem, Losses, OrderName
-from hamlearn.orders.local.stacked import LayerStack
-from hamlearn.orders.local.unaligned import Unaligned
-from hamlearn.orders.local.wiring import Groups, wire
+from hamlearn.rules.local.aligned import Aligned
+from hamlearn.rules.local.costates import loaded, saved
+from hamlearn.rules.local.delay_free import DelayFree
+from hamlearn.rules.local.local_system import LocalSystem, Losses, OrderName
+from hamlearn.rules.local.stacked import LayerStack
+from hamlearn.rules.local.unaligned import Unaligned
+from hamlearn.rules.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
 from hamlearn.state.saving import Change
 from hamlearn.streams.reader import Reader
 
 
-class LocalLearner(Settings, Owner):
+class LocalLearner(Settings, BaseLearner):
     """Hamiltonian Learning in which every node works in every tick, from its neighbours alone.
 
     ĥ_c = f_c(h_p of its parents p); z_p⁺ = τφ ∂L/∂h_p + Σ_c z_c·∂ĥ_c/∂h_p − τη_z z_p; ω_c⁺ = (1 − τη) ω_c +

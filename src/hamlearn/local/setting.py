@@ -12,8 +12,8 @@ from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 
 if TYPE_CHECKING:
-    from hamlearn.engines.ticks.ticker import Ticker
-    from hamlearn.orders.local.local_system import LocalSystem
+    from hamlearn.engine.ticks.ticker import Ticker
+    from hamlearn.rules.local.local_system import LocalSystem
 
 
 def check_loss(loss: object) -> None:

@@ -15,7 +15,7 @@ from hamlearn.experiments.run.keys import Key, Keys, keys_of
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import INTEGRATORS
 from hamlearn.learner import Learner
-from hamlearn.orders import ORDERS
+from hamlearn.rules import ORDERS
 from hamlearn.streams import Stream, signals
 
 SOURCES: dict[str, Callable[..., Stream]] = {

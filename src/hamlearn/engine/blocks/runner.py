@@ -1,0 +1,318 @@
+"""Running block by block: reports come one by one, and the learner is always where the last one left it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from hamlearn._base.interrupts import defer_sigint
+from hamlearn.engine.blocks.reports import BlockReport, PendingBlock, Plan
+from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.recorded import BlockResult, UnsupportedError
+from hamlearn.errors import AuditError, HamlearnError
+from hamlearn.sample import Sample
+from hamlearn.state.undo import Undo
+from hamlearn.streams.blocks import Block, copied
+from hamlearn.streams.reader import Reader
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+P = TypeVar("P", bound=Plan)
+FEWER = 256
+"""Samples that are taken at once after one that had to be taken by itself; twice as many after that."""
+
+
+class BlockRunner(ABC):
+    """Takes blocks of samples by a compiled engine.
+
+    A block is taken as a whole, and its reports are handed out afterwards. Whoever asks the learner for anything
+    in between gets what the last report left: the snapshot from before the block is restored, and the samples
+    reported so far are taken once more, by the same recorded steps.
+
+    Args:
+        reader: Reads the stream and keeps count.
+        step: Takes one sample eagerly.
+
+    Attributes:
+        ahead: The block whose reports are being handed out.
+        again: Whether a block is being taken once more.
+        quiet: Whether a step that cannot be compiled is said in the log, not by a warning.
+    """
+
+    def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
+        self.reader = reader
+        self.step = step
+        self.ahead: PendingBlock | None = None
+        self.again = self.quiet = False
+
+    def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
+        """Yield a report for each sample of the stream."""
+        reader = self.reader
+        self.settle()
+        turn = reader.open_blocks(stream, resume)
+        done, since, size, alone, compiles = 0, 0, chunk, False, True
+        try:
+            while max_steps is None or done < max_steps:
+                reader.check_turn(turn)
+                block = reader.peek(min(size if compiles else 1, chunk if max_steps is None else max_steps - done))
+                if block is None:
+                    reader.end(self.pending())
+                    return
+                reason = None
+                try:
+                    if compiles and not alone and block.u is not None:
+                        try:
+                            self.run(block)
+                        except UnsupportedError as error:
+                            reason = error
+                    ahead = self.ahead
+                    if ahead is not None:
+                        yield from self._rows(ahead)
+                finally:
+                    self._back()
+                if ahead is None:
+                    # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
+                    report = reader.counted(self.step, block.sample(0))
+                    done, alone = done + 1, False
+                    if reason is not None:
+                        say_eager(reason, quiet=self.quiet)
+                        compiles = False
+                    yield report
+                    continue
+                done += ahead.delivered
+                since += ahead.delivered
+                if ahead.asked:
+                    # Whoever looks at the learner every so often will look again: the next block ends there.
+                    size, since = min(since, chunk), 0
+                else:
+                    size = min(2 * size, chunk)
+                alone = ahead.stops
+        finally:
+            reader.close(turn)
+
+    def _rows(self, ahead: PendingBlock) -> Iterator[Any]:
+        row = self.row
+        while ahead.delivered < ahead.count and not ahead.settled:
+            ahead.delivered += 1
+            yield row(ahead, ahead.delivered - 1)
+
+    def whole(
+        self,
+        block: Block,
+        keep: Callable[[], Callable[[], None]],
+        told: Callable[[list[PendingBlock | Any]], T],
+    ) -> T:
+        """Take all samples of a block; or none, if one of them raises or an interrupt strikes.
+
+        Args:
+            block: The samples.
+            keep: Returns what puts the learner back to where it is, whatever steps it takes.
+            told: What to return, made of blocks and of the reports of samples that had to be taken by themselves.
+        """
+        taken: list[PendingBlock | Any] = []
+        start, size, alone, compiles = 0, block.count, False, True
+        back: Callable[[], None] | None = None
+        try:
+            while start < block.count:
+                ahead = None
+                if compiles and not alone:
+                    try:
+                        ahead = self.run(block.part(start, min(start + size, block.count)))
+                    except UnsupportedError as error:
+                        compiles = False
+                        say_eager(error)
+                if ahead is not None:
+                    self.ahead = None
+                    back = back or ahead.undo
+                    taken.append(ahead)
+                    start, size, alone = start + ahead.count, 2 * size, ahead.stops
+                    continue
+                back = back or keep()
+                # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
+                taken.append(self.step(copied(block.sample(start))))
+                start, size, alone = start + 1, FEWER, False
+            return told(taken)
+        except BaseException as error:
+            self._back()
+            if back is not None:
+                back()
+            if block.count > 1 and isinstance(error, HamlearnError):
+                error.add_note(f"This was step {start} of {block.count} of a scan(), of which none was made.")
+            raise
+
+    def settle(self) -> None:
+        """DeviceCache the learner to the last report that was handed out, since somebody asks for it."""
+        if self.ahead is not None:
+            self.ahead.asked = True
+            self._back()
+
+    def _back(self) -> None:
+        """Be where the last report says: the snapshot, and the samples reported since once more."""
+        self.count()
+        ahead, self.ahead = self.ahead, None
+        if ahead is None or ahead.delivered == ahead.count:
+            return
+        ahead.settled = True
+        with usual_modes(), defer_sigint():
+            ahead.undo()
+            if ahead.delivered:
+                with self.pinned():
+                    self.run(ahead.block.part(0, ahead.delivered))
+                self.ahead = None
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Within, a block is taken once more as it was, whatever has changed since."""
+        self.again = True
+        try:
+            yield
+        finally:
+            self.again = False
+
+    @abstractmethod
+    def run(self, block: Block) -> PendingBlock | None:
+        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
+
+    def shorter(self, block: Block, good: int, undo: Callable[[], None]) -> PendingBlock | None:
+        """Undo a block that went wrong after `good` of its steps, and take those; the next comes alone."""
+        undo()
+        ahead = self.run(block.part(0, good)) if good else None
+        if ahead is not None:
+            ahead.stops = True
+        return ahead
+
+    def pending(self) -> int:
+        """How many tokens wait for the end of their sequence; none if every sample is learned from at once."""
+        return 0
+
+    def row(self, ahead: PendingBlock, index: int) -> Any:
+        """The report of a step."""
+        return BlockReport(ahead, index)
+
+    def hand_over(self) -> None:
+        """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""
+
+    def forget(self) -> None:
+        """Drop what this runner keeps for itself."""
+
+    def recompile(self) -> None:
+        """Record the step again at the next block."""
+
+    def count(self) -> None:
+        """Tell the reader how many samples have been taken, as far as reports have been handed out."""
+        ahead = self.ahead
+        if ahead is not None:
+            ends = ahead.block.boundary
+            self.reader.progress = ahead.before.after(
+                ahead.delivered, None if ends is None else ends[: ahead.delivered]
+            )
+
+
+class PlannedRunner(BlockRunner, Generic[P]):
+    """Plans the rates of a block, takes it, and looks how far that went well."""
+
+    engine: Any
+
+    @contextmanager
+    def pinned(self) -> Iterator[None]:
+        """Within, a block is taken once more, by the recorded steps that took it."""
+        self.engine.steps.pin(True)
+        try:
+            with super().pinned():
+                yield
+        finally:
+            self.engine.steps.pin(False)
+
+    def run(self, block: Block) -> PendingBlock | None:
+        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
+        if not self.again:
+            self.engine.steps.pin(False)
+        plan = self.plan(block)
+        if plan is None or plan.count == 0:
+            return None
+        block, undo, mode = block.part(0, plan.count), self.undo(), torch.is_grad_enabled()
+        try:
+            with defer_sigint():
+                good = 0
+                try:
+                    ran, good = self.take(block, plan, undo)
+                except (UnsupportedError, AuditError):
+                    raise
+                except HamlearnError:
+                    good = 0
+                if good == block.count:
+                    self.accept(block, plan, ran)
+                    self.ahead = PendingBlock(block, plan, ran, undo, self.reader.progress)
+        except BaseException:
+            self.ahead = None
+            undo()
+            raise
+        finally:
+            torch.set_grad_enabled(mode)
+        return self.ahead if good == block.count else self.shorter(block, good, undo)
+
+    def recompile(self) -> None:
+        """Record the step again at the next block."""
+        self.engine.steps.clear()
+
+    @abstractmethod
+    def plan(self, block: Block) -> P | None:
+        """Times and rates of its steps; `None` if they cannot be taken at once yet."""
+
+    @abstractmethod
+    def undo(self) -> Callable[[], None]:
+        """What brings everything back to where it is."""
+
+    @abstractmethod
+    def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[BlockResult, int]:
+        """Make the steps, and say how many of them went well from the first one on."""
+
+    @abstractmethod
+    def accept(self, block: Block, plan: P, ran: BlockResult) -> None:
+        """Note down where these steps have led."""
+
+
+@contextmanager
+def usual_modes() -> Iterator[None]:
+    """Within, PyTorch is in its usual modes: a learner may be looked at in others."""
+    with ExitStack() as modes:
+        if torch.is_inference_mode_enabled():
+            modes.enter_context(torch.inference_mode(False))
+        for kind in ("cpu", "cuda"):
+            if torch.is_autocast_enabled(kind):
+                modes.enter_context(torch.autocast(kind, enabled=False))
+        yield
+
+
+def say_eager(reason: object, frames: int = 1, *, quiet: bool = False) -> None:
+    """Say that steps are made one by one, and why.
+
+    Args:
+        reason: Why the step cannot be compiled.
+        frames: How many frames above the caller the warning points to.
+        quiet: Whether the user has left the choice of the engine to the library.
+    """
+    if quiet:
+        logger.info("engine='auto' uses the eager engine: %s", reason)
+        return
+    text = f"engine='compiled' falls back to the eager engine: {reason}"
+    warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
+
+
+def undo_of(eager: EagerEngine) -> Undo:
+    """What puts a learner back to where it is."""
+    state, system = eager.state, eager.parts.system
+    if system.large:
+        # Only large costates are ever written to in place.
+        state = state._replace(carry=state.carry.copy())
+
+    def put_back() -> None:
+        eager.state = state
+
+    return Undo([*system.theta, *system.slots.present()], put_back)

@@ -1,0 +1,80 @@
+"""What a learner is made of: parts that are fixed when it is made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from hamlearn._base import trees
+from hamlearn._base.replay import Buffers, devices_of
+from hamlearn.engine.setting import Choices, make_order, require_gradients
+from hamlearn.hyper import Hyper
+from hamlearn.network import Network
+from hamlearn.rates import UsualRates
+from hamlearn.rules.derivatives import Loss
+from hamlearn.rules.system import System
+from hamlearn.state.carry import Carry
+from hamlearn.state.labels import Waiting
+from hamlearn.state.learner_state import LearnerState
+
+
+class LearnerParts:
+    """What a learner is made of, the same from its first sample to its last.
+
+    Args:
+        network: State net and output net.
+        loss: L(y, target).
+        hyper: τ, η, β, φ and s.
+        choices: How to integrate.
+
+    Attributes:
+        system: Network, loss and hyper-parameters, with the weights as a list.
+        order: The order of the updates.
+        stateful: Whether there is a state net.
+        usual: τ, η, φ and s of a step.
+        buffers: The buffers of the network.
+        devices: GPUs that hold weights.
+    """
+
+    def __init__(self, network: Network, loss: Loss, hyper: Hyper, choices: Choices) -> None:
+        self.network, self.hyper, self.choices = network, hyper, choices
+        self.system = System(network, loss, hyper)
+        self.order = make_order(self.system, choices)
+        self.stateful = network.state is not None
+        self.usual = UsualRates(hyper)
+        self.buffers = Buffers(network.modules())
+        self.devices = devices_of(network.parameters())
+
+    @property
+    def timed(self) -> bool:
+        """Whether a rate or β depends on time."""
+        return not self.usual.constant or self.system.velocity.scheduled
+
+    def first_state(self, late: int) -> LearnerState:
+        """Before the first sample: ω is zero, and `late` samples may wait for their labels."""
+        omega = [torch.zeros_like(weight, requires_grad=False) for weight in self.system.theta]
+        v = [torch.zeros_like(leaf) for leaf in omega] if self.system.velocity.adaptive is not None else []
+        return LearnerState(Carry([], [], omega, None, v=v), 0.0, 0, True, Waiting(late))
+
+    def anew(self, carry: Carry, u: Any) -> Carry:
+        """The same at the start of a sequence, with the state that the network has for the input `u`."""
+        if not self.stateful:
+            return carry
+        h, spec = trees.flatten(trees.copied(self.network.initial_state(u)))
+        return carry.anew(h, spec, self.order.first(h, spec))
+
+    def met(self, state: LearnerState, u: Any) -> Carry:
+        """What the sample with the input `u` meets: h0, if it begins a sequence or no state is there yet."""
+        carry = state.carry
+        if not self.stateful or (carry.h and not state.fresh):
+            return carry
+        start = self.anew(carry, u)
+        if carry.z and not state.fresh:
+            start.z = carry.z
+        return start
+
+    def check_network(self) -> None:
+        """Raise if the network is not the one that the learner was made with, or nothing can be learned."""
+        require_gradients()
+        self.system.slots.require_same()

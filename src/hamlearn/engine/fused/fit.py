@@ -1,0 +1,155 @@
+"""Which learners the fused tick can take: chains of linear layers with elementwise functions."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn.loops import UnsupportedError
+from hamlearn.rules.local.layers import branch_of, flat, module_hooks
+from hamlearn.rules.local.local_system import LocalSystem
+from hamlearn.rules.local.nodes import Cell
+from hamlearn.rules.local.stacked import LayerStack
+
+WIDEST = 8192
+"""Columns of a layer up to which a row fits into the registers of one block of threads."""
+MOST_SAMPLES = 32
+"""Samples in one batch, at most: with more, arithmetic and not memory limits a tick, and matrix products over all
+of the batch, as the eager engine has them, make better use of a GPU."""
+_TYPES = [(torch.float32, torch.float32), (torch.float64, torch.float64), (torch.bfloat16, torch.float32)]
+"""What weights are stored in, and what is computed in."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers of one shape, σ(Wx + b) or x plus that.
+
+    Attributes:
+        cell: What the eager engine computes them by.
+        weight: W of all of them, (layers, rows, columns).
+        bias: b, (layers, rows).
+        slots: Positions of W and b among all that is learned.
+        function: Name of σ.
+        setting: Its one number, where it has one.
+        residual: Whether x is added.
+        wide: Type of everything but W and b.
+    """
+
+    cell: Cell | LayerStack
+    weight: Tensor
+    bias: Tensor | None
+    slots: tuple[int, ...]
+    function: str
+    setting: float
+    residual: bool
+    wide: torch.dtype
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What a kernel that was made for this group depends on."""
+        places = [w.data_ptr() for w in (self.weight, self.bias) if w is not None]
+        types = self.weight.dtype, self.wide
+        return (*places, self.weight.shape, *types, self.function, self.setting, self.residual)
+
+
+def unavailable(device: torch.device) -> str | None:
+    """Why there can be no fused ticks here; `None` where they can be."""
+    if device.type != "cuda":
+        return f"the weights are on {device}, and fused ticks are kernels for CUDA: put the module on a GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed, which the kernels are written in"
+    return None
+
+
+def fit(system: LocalSystem) -> list[Group]:
+    """The learner's cells as groups.
+
+    Raises:
+        UnsupportedError: Where something is of another kind, with the reason.
+    """
+    wiring, cells = system.wiring, system.cells
+    if system.order != "parallel":
+        raise UnsupportedError(f"fused ticks are in parallel order, and this learner's is {system.order!r}")
+    if system.hyper.s != -1:
+        raise UnsupportedError("fused ticks take s=-1 only")
+    if system.velocity.has_tensors:
+        raise UnsupportedError("a β of layers that are stacked together is a tensor, or differs between them")
+    if system.without_graph is None:
+        raise UnsupportedError("the loss is not torch.nn.functional.mse_loss or cross_entropy as they are")
+    straight = all(b.sources == (a.name,) for a, b in pairwise(cells))
+    inputs = len(wiring.inputs) == 1 and cells[0].sources == wiring.inputs
+    if not (straight and inputs and wiring.outputs == (cells[-1].name,)) or wiring.h0:
+        raise UnsupportedError("the nodes are not one chain from one input to one output")
+    uses = Counter(slot for cell in cells for slot in cell.slots)
+    groups = [_group(cell, system.wide) for cell in cells]
+    if max(uses.values()) > 1:
+        raise UnsupportedError("a weight is used in two places")
+    dtypes = {w.dtype for group in groups for w in (group.weight, group.bias) if w is not None}
+    if len(dtypes) > 1 or (*dtypes, groups[0].wide) not in _TYPES:
+        raise UnsupportedError(
+            f"weights of {sorted(map(str, dtypes))}, computed in {groups[0].wide}: all must be float32, or all "
+            "float64, or all bfloat16 with compute_dtype=torch.float32"
+        )
+    return groups
+
+
+def check_batch(samples: int) -> None:
+    """Raise where a batch is so large that the eager engine is faster."""
+    if samples > MOST_SAMPLES:
+        raise UnsupportedError(
+            f"a batch of {samples} samples is faster that way: fused ticks are for at most {MOST_SAMPLES}"
+        )
+
+
+def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
+    node = cell.nodes[0] if isinstance(cell, LayerStack) else cell.node
+    branch, residual = branch_of(node.module)
+    leaves = flat(branch) or [branch]
+    linear, functions = leaves[0], leaves[1:]
+    what = f"node {cell.name!r} ({type(node.module).__name__})"
+    if type(linear) is not nn.Linear or len(functions) > 1 or (functions and type(functions[0]) not in _FUNCTIONS):
+        raise UnsupportedError(f"{what} is not an nn.Linear with at most one of the known functions behind it")
+    if linear.in_features > WIDEST:
+        raise UnsupportedError(f"{what} has {linear.in_features} inputs, more than {WIDEST}")
+    if isinstance(cell, Cell):
+        _check_alone(cell, linear, what)
+    function, setting = _named(functions[0]) if functions else ("identity", 0.0)
+    if function == "gelu" and functions[0].approximate != "none":
+        raise UnsupportedError(f"{what} approximates GELU")
+    theta = [weight.detach() for weight in cell.theta]
+    if isinstance(cell, Cell):
+        theta = [weight.unsqueeze(0) for weight in theta]
+    bias = theta[1] if len(theta) == 2 else None
+    return Group(cell, theta[0], bias, tuple(cell.slots), function, setting, residual, wide or theta[0].dtype)
+
+
+def _check_alone(cell: Cell, linear: nn.Linear, what: str) -> None:
+    modules = list(cell.node.module.modules())
+    if any(any(module_hooks(m)) or "forward" in vars(m) for m in modules):
+        raise UnsupportedError(f"{what} has a hook, or a forward of its own")
+    weights = [w for w in (linear.weight, linear.bias) if w is not None]
+    if not all(w.requires_grad and w.is_contiguous() and not w._backward_hooks for w in weights):
+        raise UnsupportedError(f"{what} has a weight that is frozen, has a hook, or is not contiguous")
+
+
+_FUNCTIONS: dict[type[nn.Module], tuple[str, str | None]] = {
+    nn.Tanh: ("tanh", None),
+    nn.ReLU: ("relu", None),
+    nn.Sigmoid: ("sigmoid", None),
+    nn.SiLU: ("silu", None),
+    nn.GELU: ("gelu", None),
+    nn.ELU: ("elu", "alpha"),
+    nn.LeakyReLU: ("leaky_relu", "negative_slope"),
+    nn.Identity: ("identity", None),
+}
+
+
+def _named(function: nn.Module) -> tuple[str, float]:
+    name, setting = _FUNCTIONS[type(function)]
+    return name, 0.0 if setting is None else float(cast(float, getattr(function, setting)))

@@ -1,0 +1,303 @@
+"""Blocks of steps of a population: one loop for all members."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn._base.finite import all_finite
+from hamlearn._base.interrupts import defer_sigint
+from hamlearn.engine.blocks.reports import PendingBlock
+from hamlearn.engine.blocks.runner import PlannedRunner
+from hamlearn.engine.blocks.step_runner import require_moving
+from hamlearn.engine.eager.parts import LearnerParts
+from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.lanes.alike import difference
+from hamlearn.engine.lanes.batch import LaneBatch
+from hamlearn.engine.lanes.lanes import Lanes, Layout
+from hamlearn.engine.lanes.rates import LaneHyper, LaneRates
+from hamlearn.engine.lanes.reading import LaneReader
+from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
+from hamlearn.engine.recorded import (
+    LEFT,
+    SKIPPED,
+    BlockResult,
+    Engine,
+    MemberControl,
+    ReferenceStep,
+    UnsupportedError,
+    Watch,
+)
+from hamlearn.errors import HamlearnError
+from hamlearn.rates import Rates
+from hamlearn.sample import StepReport
+from hamlearn.state.carry import Carry
+from hamlearn.state.undo import Undo
+from hamlearn.streams.reader import Reader
+
+
+class LaneRunner(PlannedRunner[Any]):
+    """Takes the next samples of all members, a block of steps at a time.
+
+    Args:
+        learners: The members.
+        eagers: Returns what they step by, after each has been brought to its last report.
+        shared: Reads the stream that they share; `None` if each has a stream of its own.
+
+    Attributes:
+        lanes: Where the members are; `None` while they are in the hands of the user.
+    """
+
+    reader: LaneReader  # type: ignore[assignment]
+
+    def __init__(
+        self, learners: Sequence[Any], eagers: Callable[[], list[EagerEngine]], shared: Reader | None
+    ) -> None:
+        self.learners, self.eagers, self.own = learners, eagers, shared is None
+        members = eagers()
+        self.parts = [member.parts for member in members]
+        first = self.parts[0]
+        # On a GPU each member has a block of threads, and narrow groups keep its numbers close together.
+        width = 2 if self.own and first.devices else None
+        self.layout = Layout(len(members), first.system.theta[0].dtype, width)
+        readers = [member.reader for member in members] if shared is None else [shared]
+        reader = LaneReader(readers, len(members), self.layout, self.own)
+        super().__init__(reader, self.each)  # type: ignore[arg-type]
+        self.choices = choices = first.choices
+        reset, carries = choices.reset_h == "sample", not choices.credit.clears
+        self.engine = Engine(first.order, reset, carries, self.layout.width, self.own)
+        velocities = [parts.system.velocity for parts in self.parts]
+        driven = any(parts.system.drive is not None for parts in self.parts)
+        self.hyper = LaneHyper([parts.hyper for parts in self.parts], velocities, choices.order, driven)
+        self.members: list[EagerEngine] = members
+        self.lanes: Lanes | None = None
+
+    def reports(self, stream: Any, max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
+        """Yield a report for each step; `stream` is a list of the streams."""
+        reports: Any = super().reports(stream, max_steps, resume, chunk)
+        with closing(reports):
+            for report in reports:
+                # Every member that had a sample may have failed at it.
+                if report is not None:
+                    yield report
+
+    def one_by_one(
+        self, streams: Sequence[Any], max_steps: int | None, resume: bool, engine: str, chunk: int
+    ) -> Iterator[PopulationReport]:
+        """Yield the same reports, for which one member after the other takes a step."""
+        self.show()
+        reader, learners = self.reader, self.learners
+        if not self.own:
+            reader.aside = {}
+            yield from reader.readers[0].reports(self.step, streams[0], max_steps, resume, self.pending)
+            return
+        runs = reader.opened(lambda n: learners[n].run(streams[n], max_steps, engine, chunk, resume=resume))
+        while runs:
+            found: list[StepReport | None] = [None] * len(learners)
+            for number, run in list(runs.items()):
+                with reader.freezing(number):
+                    found[number] = next(run, None)
+                if found[number] is None:
+                    del runs[number]
+            if runs:
+                yield PopulationReport(found)
+
+    def show(self) -> None:
+        """DeviceCache all members to the last report and write their lanes back: the user may change them."""
+        self.settle()
+        self.spread()
+
+    def spread(self) -> None:
+        """Write all lanes back to their members; they are packed again before the next block."""
+        if self.lanes is not None:
+            self.lanes.spread()
+            self.lanes = None
+
+    def each(self, row: Any) -> PopulationReport | None:
+        """Let each member take its sample eagerly, those that rest excepted; returns `None` if none could."""
+        if self.own:
+            return self.take_each(row, counted=True)
+        return self.take_each([None if n in self.reader.aside else row for n in range(len(self.learners))])
+
+    def take_each(self, samples: Sequence[Any], *, counted: bool = False) -> PopulationReport | None:
+        """Let members take these samples eagerly, one after the other; a member that cannot is frozen.
+
+        Args:
+            samples: One for each member, `None` for those that rest.
+            counted: Whether they come from the members' own streams; else an error is raised if no member is left.
+        """
+        self.spread()
+        found: list[StepReport | None] = [None] * len(samples)
+        failed: dict[int, Exception] = {}
+        with defer_sigint():
+            for number, (learner, sample) in enumerate(zip(self.learners, samples, strict=True)):
+                try:
+                    if sample is not None and counted:
+                        found[number] = self.reader.readers[number].counted(learner.step, sample)
+                    elif sample is not None:
+                        found[number] = learner.step(sample)
+                except Exception as error:
+                    failed[number] = error
+        took = any(report is not None for report in found)
+        if failed and not took and not counted:
+            raise next(iter(failed.values()))
+        for number, problem in failed.items():
+            self.reader.freeze(number, problem)
+        return PopulationReport(found) if took else None
+
+    def plan(self, block: Any) -> LaneRates | None:
+        """Rates of all members; `None` if there is no first state for their samples."""
+        batch: LaneBatch = block
+        require_moving(self.parts)
+        if self.lanes is None:
+            try:
+                self.lanes = self._packed(batch)
+            except HamlearnError:
+                # The member whose sample it is raises this when it takes it eagerly.
+                return None
+        plan = LaneRates(self.hyper, self.lanes, batch)
+        if 0 < plan.count < batch.count:
+            plan = LaneRates(self.hyper, self.lanes, batch.part(0, plan.count))
+        for lane, parts in enumerate(self.parts):
+            if parts.hyper.clock == "continuous":
+                rows = plan.rates[:, lane].tolist()
+                parts.usual.overshoot.look(Rates._make([*row, parts.hyper.s]) for row in rows)
+        return plan
+
+    def undo(self) -> Undo:
+        """Return what brings all members back to where they are."""
+        assert self.lanes is not None
+        return self.lanes.undo()
+
+    def take(self, block: Any, plan: LaneRates, undo: Any) -> tuple[BlockResult, int]:
+        """All steps of all members by one loop, and how many of them went well for every member."""
+        batch, lanes, policy = block, self.lanes, self.choices.on_nonfinite
+        assert lanes is not None
+        weights, start, packed = (lanes.theta, lanes.buffers, lanes.frozen), lanes.carry, batch.packed()
+        pace, fresh = plan.pace(), batch.begins(lanes.fresh)
+        tried = int(batch.active.argmax())
+        one, sample = self.members[tried], batch.lane_sample(0, tried)
+        trial = ReferenceStep(lambda: one.rehearse(sample), one.parts.network, tried)
+
+        def run(watch: Watch, control: MemberControl | None) -> tuple[BlockResult, int]:
+            ran = self.engine.run(*weights, start, fresh, pace, packed, watch, trial, control)
+            self._keep_resting(batch.active, [*undo.copies, *_leaves(start)], [*undo.tensors, *_leaves(ran.carry)])
+            return ran, self._good(ran, batch)
+
+        def watched(control: MemberControl | None) -> tuple[BlockResult, int]:
+            watch = plan.watch(policy)
+            ran, good = run(watch, control)
+            if watch == "state" and not (good == batch.count and self._sound(ran)):
+                # A costate or weight overflowed at a step that is not known yet.
+                undo()
+                ran, good = run("all", control)
+            return ran, good
+
+        ran, good = watched(None)
+        if good < batch.count and policy == "skip" and plan.independent:
+            # Each lane skips for itself, which takes several times as long.
+            undo()
+            active = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
+            return watched(MemberControl(self._folded(active), "skip"))
+        return ran, good
+
+    def accept(self, block: Any, plan: LaneRates, ran: BlockResult) -> None:
+        """Where the lanes are after the last step."""
+        batch, lanes = block, self.lanes
+        assert lanes is not None
+        skipped = again = None
+        if ran.verdict is not None:
+            skipped, again = self._columns(ran.verdict) == SKIPPED, self._columns(ran.kept[1][None])[0]
+        learned = plan.finish(skipped)
+        lanes.carry, lanes.times, lanes.updates = ran.carry, plan.times[-1].copy(), lanes.updates + learned
+        lanes.moved = lanes.moved | batch.active
+        ends, begins = batch.boundary, np.zeros(len(self.learners), dtype=bool) if again is None else again
+        if ends is not None:
+            begins = begins | ends[-1]
+        lanes.fresh = np.where(batch.active, begins, lanes.fresh)
+
+    def row(self, ahead: PendingBlock, index: int) -> Any:
+        """The report of a step."""
+        return LaneReport(ahead, index)
+
+    def count(self) -> None:
+        """Set the progress of all readers to the last report that was handed out."""
+        if self.ahead is not None:
+            batch: Any = self.ahead.block
+            self.reader.advance(self.ahead.before, batch, self.ahead.delivered)  # type: ignore[arg-type]
+
+    def pending(self) -> int:
+        """How many tokens of each member wait for the end of their sequence."""
+        resting = self.reader.aside
+        waiting = (parts.order.pending() for number, parts in enumerate(self.parts) if number not in resting)
+        return next(waiting, 0)
+
+    def _packed(self, batch: LaneBatch) -> Lanes:
+        """All members as lanes; a member that rests begins with the input of another one."""
+        self.members = members = self.eagers()
+        for number, member in enumerate(members):
+            member.parts.check_network()
+            differs = how_members_differ(self.parts[0], member.parts)
+            if differs is not None:
+                raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
+        usual = batch.example.sample(0).u
+        rows = (batch.lane_sample(0, lane) for lane in range(len(members)))
+        return Lanes(members, [usual if row is None else row.u for row in rows], self.engine, self.layout)
+
+    @torch.no_grad()
+    def _keep_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+        """Put lanes that rest back to where they were: the loop runs over all lanes."""
+        if active.all():
+            return
+        resting = self.layout.fold(torch.from_numpy(~active)).to(after[0].device)
+        for old, new in zip(before, after, strict=True):
+            torch.where(resting.view(-1, *[1] * (new.dim() - 2), self.layout.width), old, new, out=new)
+
+    def _good(self, ran: BlockResult, batch: LaneBatch) -> int:
+        """How many steps from the first one on went well for every member that takes part."""
+        losses = None if self.choices.on_nonfinite == "ignore" else ran.loss
+        if ran.verdict is not None:
+            bad = ran.verdict == LEFT
+        elif (ran.mark is None or not ran.mark.any()) and (losses is None or losses.sum().isfinite()):
+            return batch.count
+        else:
+            bad = torch.zeros((), dtype=torch.bool) if ran.mark is None else ran.mark != 0
+            looked_at = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
+            if losses is not None:
+                known = looked_at if batch.known is None else looked_at & batch.known
+                bad = bad.to(losses.device) | (~losses.isfinite() & self._folded(known).to(losses.device))
+            bad = bad & self._folded(looked_at).to(bad.device)
+        steps = bad.flatten(1).any(1)
+        return int(steps.int().argmax()) if bool(steps.any()) else batch.count
+
+    def _sound(self, ran: BlockResult) -> bool:
+        """Whether all costates and weights are finite at the end of a block."""
+        assert self.lanes is not None
+        return all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in self.lanes.theta)])
+
+    def _folded(self, rows: np.ndarray) -> Tensor:
+        """One value by step and lane, as the engine has it."""
+        return self.layout.fold(torch.from_numpy(rows.copy()), 1)
+
+    def _columns(self, packed: Tensor) -> np.ndarray:
+        """One value by step and lane, as rows of lanes."""
+        return packed.flatten(1)[:, : len(self.learners)].cpu().numpy()
+
+
+def _leaves(carry: Carry) -> list[Tensor]:
+    return [*carry.h, *carry.z, *carry.omega, *carry.v, *carry.E]
+
+
+def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
+    """Why one compiled step cannot serve both; `None` if it can."""
+    # A loss may hold weights, each member's its own.
+    pairs = ((*net.parameters(), *net.buffers()) for net in (one.network, other.network))
+    twins = list(zip(*pairs, strict=False))
+    return difference("the network", one.network, other.network, twins) or difference(
+        "the loss", one.system.loss, other.system.loss, twins
+    )

@@ -1,0 +1,124 @@
+"""Whether a learner was put together in a way that works, and which order it then integrates by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from numbers import Integral
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from hamlearn.credit import Credit
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.hyper import Hyper
+from hamlearn.integrators import Integrator
+from hamlearn.network import Network
+from hamlearn.rules import ORDERS
+from hamlearn.rules.system import Order, System
+
+ALLOWED: dict[str, Collection[str]] = {
+    "order": ORDERS,
+    "reset_h": ("boundary", "sample"),
+    "on_nonfinite": ("raise", "skip", "ignore"),
+}
+
+
+class Choices(NamedTuple):
+    """How a learner integrates, fixed when it is made."""
+
+    order: Literal["parallel", "sequential"]
+    credit: Credit
+    reset_h: Literal["boundary", "sample"]
+    integrator: Integrator
+    on_nonfinite: Literal["raise", "skip", "ignore"]
+
+
+def check_parts(network: object, hyper: object, credit: object, integrator: object) -> None:
+    """Raise where an argument is not of the kind that a learner is made of."""
+    if not isinstance(network, Network):
+        raise ConfigError(f"network is a {type(network).__name__}: wrap it, as in hl.Network.feedforward(module)")
+    if not isinstance(hyper, Hyper):
+        raise ConfigError(f"hyper is a {type(hyper).__name__}: give hl.Hyper(...) or hl.Hyper.from_sgd(...)")
+    if not isinstance(credit, Credit):
+        raise ConfigError(f"credit={credit!r} must be hl.Forward(), hl.Cleared(), hl.Sensitivity() or hl.Echo()")
+    if not isinstance(integrator, Integrator):
+        raise ConfigError(f"integrator={integrator!r} must be hl.Euler(), hl.Heun() or hl.RK4()")
+
+
+def check_late(late: object) -> int:
+    """How many samples may wait for their labels."""
+    if isinstance(late, bool) or not isinstance(late, int) or late < 0:
+        raise ConfigError(f"late={late!r} must be a whole number of samples, 0 or more")
+    return late
+
+
+def check_stream(stream: object) -> None:
+    """Raise unless samples may be in it."""
+    if not hasattr(stream, "__iter__") and not hasattr(stream, "__getitem__"):
+        raise ConfigError(
+            f"stream must be an iterable of hl.Sample, got {type(stream).__name__}: give hl.streams.from_any(data)"
+        )
+
+
+PAYS = 512
+"""Samples from which on a compiled run is over sooner than an eager one, the recording of the step included."""
+
+
+def chosen_engine(engine: str, stream: Any, max_steps: int | None) -> Literal["eager", "compiled"]:
+    """The engine of this name; `"auto"` compiles if samples are at hand without waiting, and enough of them.
+
+    They are in lists and in the streams of this library, but for live feeds.
+    """
+    if engine == "eager" or engine == "compiled":
+        return engine  # type: ignore[return-value]
+    if engine != "auto":
+        raise ConfigError(f"engine={engine!r} must be 'eager', 'compiled' or 'auto'")
+    at_hand = isinstance(stream, list | tuple) or (hasattr(stream, "block") and not getattr(stream, "live", False))
+    length = len(stream) if isinstance(stream, list | tuple) else getattr(stream, "length", None)
+    count = min((n for n in (length, max_steps) if n is not None), default=math.inf)
+    return "compiled" if at_hand and count >= PAYS else "eager"
+
+
+def check_steps(max_steps: Any) -> None:
+    """Raise unless it is a number of samples to take at most, or `None`."""
+    if max_steps is not None and (isinstance(max_steps, bool) or not isinstance(max_steps, Integral)):
+        raise ConfigError(f"max_steps={max_steps!r} must be a whole number of samples, or None")
+
+
+def check_chunk(chunk: object, on_gpu: bool) -> int:
+    """How many samples a compiled engine takes at a time; on a GPU more, where a block costs the host more."""
+    if chunk is None:
+        return 1024 if on_gpu else 256
+    if not isinstance(chunk, int) or chunk < 1:
+        raise ConfigError(f"chunk={chunk!r} must be a whole number of samples, at least 1")
+    return chunk
+
+
+def check_choices(**choices: str) -> None:
+    """Raise where a choice is not one of those allowed."""
+    for name, value in choices.items():
+        if value not in ALLOWED[name]:
+            raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
+
+
+def no_sample(given: object) -> SampleError:
+    """What a step says that was given something else."""
+    return SampleError(
+        f"step() takes an hl.Sample, not {type(given).__name__}: use hl.Sample(u, target), or make a stream of "
+        "all the data, hl.streams.from_any(data)"
+    )
+
+
+def require_gradients() -> None:
+    """Raise where nothing could be learned."""
+    if torch.is_inference_mode_enabled():
+        raise ConfigError(
+            "in inference mode, within torch.inference_mode(), there are no gradients, and a step would learn "
+            "nothing: leave it before the step; learner.predict() works there"
+        )
+
+
+def make_order(system: System, choices: Choices) -> Order:
+    """The order of the updates that these choices ask for."""
+    return ORDERS[choices.order](system, choices.credit, choices.integrator, choices.reset_h)

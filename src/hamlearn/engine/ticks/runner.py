@@ -1,0 +1,214 @@
+"""Blocks of a stream by ticks in one loop, with the reports, errors and checkpoints of the eager engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from hamlearn._base import trees
+from hamlearn._base.finite import all_finite
+from hamlearn.engine.blocks.reports import PendingBlock
+from hamlearn.engine.blocks.runner import PlannedRunner
+from hamlearn.engine.blocks.step_runner import run_watched
+from hamlearn.engine.recorded import (
+    BlockResult,
+    EagerReference,
+    Engine,
+    ReferenceStep,
+    UnsupportedError,
+    Watch,
+    named,
+)
+from hamlearn.engine.ticks.plan import MixedError, TickPlan, plan_of
+from hamlearn.engine.ticks.recorded_rule import RecordedRule
+from hamlearn.engine.ticks.ticker import Ticker
+from hamlearn.rules.local.aligned import Aligned
+from hamlearn.rules.local.costates import dense
+from hamlearn.rules.local.delay_free import DelayFree
+from hamlearn.rules.local.rule import Flat
+from hamlearn.rules.system import Outcome
+from hamlearn.sample import Sample, StepReport
+from hamlearn.state.carry import Carry
+from hamlearn.state.undo import Undo
+from hamlearn.streams.blocks import Block, copied
+from hamlearn.streams.reader import Reader
+
+MOST_IN_A_PASS = 1 << 20
+"""Weights of a net without delays up to which a loop is faster: they are passed over once for every layer."""
+
+
+class TickRunner(PlannedRunner[TickPlan]):
+    """Takes blocks of samples in ticks that are recorded from the rule, and run as one loop.
+
+    Args:
+        ticker: Time, ω and θ, and what the rule carries.
+        hold: Passes that each sample is shown for.
+        reader: Reads the stream and keeps count.
+        step: Takes one sample eagerly.
+    """
+
+    def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
+        super().__init__(reader, step)
+        self.ticker, self.hold, self.rule = ticker, hold, ticker.rule
+        require_recordable(ticker)
+        self.system = ticker.system
+        self.order = RecordedRule(self.rule)
+        self.engine = Engine(self.order, reset_each=False, carries=True)
+        root = self.system.network
+        self.engine.buffer_names = [name for name, _ in root.named_buffers()]
+        self.engine.frozen_names = [name for name, weight in root.named_parameters() if not weight.requires_grad]
+        self._kept: dict[Any, Any] = {}
+
+    def plan(self, block: Block) -> TickPlan | None:
+        """Rates of all ticks; `None` if the first sample has to be taken by itself."""
+        ticker, good = self.ticker, block.count
+        assert block.u is not None
+        if not self.again:
+            self.system.require_same()
+        if torch.is_autocast_enabled(self.system.theta[0].device.type) or torch.is_inference_mode_enabled():
+            return None
+        if isinstance(self.rule, Aligned):
+            if not self.rule.full(ticker.carry, block.sample(0).u):
+                return None
+            if ticker.on_nonfinite != "ignore":
+                good = _finite_rows(block.u)
+        elif isinstance(self.rule, DelayFree) and self.system.hyper.phi_first is not None and not ticker.updates:
+            # The first loss enters in the midst of a row.
+            return None
+        if not good:
+            return None
+        try:
+            plan = plan_of(ticker, block.part(0, good), self.hold)
+        except MixedError:
+            return None
+        if 0 < plan.count < good:
+            plan = plan_of(ticker, block.part(0, plan.count), self.hold)
+        ticker.usual.overshoot.look(plan.steps.each_rates())
+        return plan
+
+    def undo(self) -> Undo:
+        """What puts the learner back to where it is."""
+        ticker = self.ticker
+        before = ticker.carry, ticker.omega, ticker.t, ticker.updates, ticker.shown
+
+        def put_back() -> None:
+            ticker.carry, ticker.omega, ticker.t, ticker.updates, ticker.shown = before
+
+        return Undo([*self.system.theta, *self.system.slots.present()], put_back)
+
+    @torch.no_grad()
+    def take(self, block: Block, plan: TickPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
+        """All ticks by one loop; returns how many samples went well from the first one on."""
+        ticker, engine, rows = self.ticker, self.engine, plan.rows
+        theta, first = self.system.theta, block.sample(0)
+        begun = self.rule.begin(ticker.carry, first.u)
+        if isinstance(self.rule, Aligned):
+            self._check_target(block)
+        flat = self.rule.flat(begun)
+        start = Carry(flat.h, flat.z, [dense(w) for w in ticker.omega], None, E=flat.memory)
+        buffers, frozen = named(self.order, engine.buffer_names), named(self.order, engine.frozen_names)
+        begins = None
+        if rows.boundary is not None and not isinstance(self.rule, DelayFree):
+            begins = rows.begins(False, rows.count)
+        pace, shown = plan.pace(self._kept), copied(first)
+        trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
+
+        def run(watch: Watch) -> BlockResult:
+            ticker.carry = begun
+            return engine.run(theta, buffers, frozen, start, begins, pace, rows, watch, trial)
+
+        watch: Watch = "nothing" if ticker.on_nonfinite == "ignore" else "state"
+        ran, good = run_watched(run, undo, theta, rows, watch)
+        if watch == "state" and not self._goes_on(ran, plan):
+            good = min(good, rows.count - 1)
+        if good < rows.count and self.system.order == "parallel":
+            # Weights that are not finite after a tick are refused in the tick before, which made their costate.
+            good = max(0, good - 1)
+        return ran, good // self.hold
+
+    def _check_target(self, block: Block) -> None:
+        """Raise if targets of this form cannot enter."""
+        some = next((k for k in range(block.count) if block.has_target(k)), None)
+        if some is not None:
+            cast(Aligned, self.rule).check_target(block.sample(some))
+
+    def accept(self, block: Block, plan: TickPlan, ran: BlockResult) -> None:
+        """Where the last tick has led."""
+        ticker = self.ticker
+        ticker.carry = plan.carry(ticker.carry, Flat(ran.carry.h, ran.carry.z, ran.carry.E))
+        ticker.omega = list(ran.carry.omega)
+        ticker.t, ticker.updates = float(plan.clock[-1]), plan.steps.updates
+        ticker.shown += block.count
+
+    def row(self, ahead: PendingBlock, index: int) -> StepReport:
+        """The report of a sample; of none while its output is under way."""
+        plan, ran = cast(TickPlan, ahead.plan), ahead.ran
+        shown = plan.shown(index)
+        if shown is None:
+            return StepReport(self.ticker.t, None, None, None)
+        y = trees.unflatten([leaf[shown.row] for leaf in ran.y], ran.y_spec)
+        loss = ran.loss[shown.row] if ran.loss is not None and shown.learned else None
+        coupling = None if ran.coupling is None else ran.coupling[shown.row]
+        return StepReport(shown.t, y, loss, shown.sample, phi=shown.phi, coupling=coupling)
+
+    def _tried(self, start: Carry, sample: Sample) -> EagerReference | None:
+        """One row, taken eagerly, to hold the recording against it."""
+        ticker = self.ticker
+
+        def seen() -> tuple[Flat, list[Tensor]]:
+            return self.rule.flat(ticker.carry), [dense(w) for w in ticker.omega]
+
+        found, report = ticker.rehearse(sample, self.rule.ticks, seen)
+        if found is None or sample.boundary:
+            return None
+        flat, omega = found
+        for begun, state in zip(start.h, flat.h, strict=True):
+            if begun.dtype is not state.dtype:
+                raise UnsupportedError(
+                    f"a state begins as {begun.dtype} and goes on as {state.dtype}: give h0 as {state.dtype}"
+                )
+        y, loss = (None, None) if report is None else (report.y, report.loss)
+        outcome = Outcome(flat.h, flat.z, omega, () if y is None else y, loss, None, E=flat.memory)
+        return EagerReference.of(self.system.theta, start, outcome)
+
+    def _goes_on(self, ran: BlockResult, plan: TickPlan) -> bool:
+        """Whether the weights stay finite in the tick after these too, as the eager engine sees to."""
+        if self.system.order == "sequential":
+            return True
+        stride, theta = float(plan.steps.rates[-1, 1]), self.system.theta
+        after = self.system.velocity.moved(theta, ran.carry.omega, plan.times[-2], stride)
+        return all_finite([x.detach() for x in after])
+
+
+def require_recordable(ticker: Ticker) -> None:
+    """Raise if ticks cannot be recorded, with the reason.
+
+    Raises:
+        UnsupportedError: If that is so.
+    """
+    system = ticker.system
+    if system.wide is not None:
+        raise UnsupportedError(f"weights are widened to {system.wide} where they are used")
+    if isinstance(ticker.rule, DelayFree) and sum(w.numel() for w in system.theta) > MOST_IN_A_PASS:
+        raise UnsupportedError(
+            f"more than {MOST_IN_A_PASS:,} weights, all of which move whenever one layer does, are faster that way"
+        )
+    if not isinstance(ticker.rule, Aligned):
+        return
+    if len(system.wiring.outputs) > 1:
+        raise UnsupportedError("an aligned graph with several outputs takes their losses at different ticks")
+    if any(True for _ in system.wiring.named_buffers()):
+        raise UnsupportedError("an aligned graph evaluates nodes twice, and one of them has buffers")
+
+
+def _finite_rows(leaves: list[Tensor]) -> int:
+    """How many rows from the first one on are finite."""
+    count = len(leaves[0])
+    for leaf in leaves:
+        if leaf.is_floating_point() and not all_finite([leaf]):
+            bad = ~leaf.view(len(leaf), -1).isfinite().all(1) if leaf.numel() else torch.zeros(len(leaf))
+            count = min(count, int(bad.int().argmax()))
+    return count

@@ -1,0 +1,174 @@
+"""What every local rule is: a function from what it carries and a sample to what one tick would change."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from torch import Tensor
+
+from hamlearn._base.claims import Tensors
+from hamlearn.errors import SampleError
+from hamlearn.rates import Rates
+from hamlearn.rules.local.costates import Increment, Outer
+from hamlearn.rules.local.flights import Lines, Ring
+from hamlearn.rules.local.local_system import LocalSystem
+from hamlearn.rules.local.nodes import Cell
+from hamlearn.rules.local.stacked import LayerStack
+from hamlearn.sample import Sample
+
+C = TypeVar("C")
+
+
+class Now(NamedTuple):
+    """When a tick happens.
+
+    Attributes:
+        t: Time before it.
+        rates: Its rates.
+        last: Whether it is the last tick that its sample is shown for.
+        given: The sample as the stream gave it.
+    """
+
+    t: float
+    rates: Rates
+    last: bool = True
+    given: Sample | None = None
+
+
+class Flat(NamedTuple):
+    """What a rule carries, as lists of tensors whose shapes stay: states, costates, and all else."""
+
+    h: list[Tensor]
+    z: list[Tensor]
+    memory: list[Tensor]
+
+
+@dataclass(slots=True)
+class Done:
+    """A sample whose output is complete: when it was taken, y, L, and ⟨z, ḣ⟩ at that tick."""
+
+    sample: Sample
+    t: float
+    y: Any
+    loss: Tensor | None
+    coupling: Callable[[], Tensor] | None = None
+
+
+@dataclass(slots=True)
+class Proposal(Generic[C]):
+    """What a tick would change.
+
+    Attributes:
+        carry: What the rule carries to the next tick.
+        grads: z·∂ĥ/∂θ + τφ ∂L/∂θ by slot, `None` where nothing arrived.
+        h: New states, to be looked at before they are taken.
+        z: New costates, likewise.
+        loss: Loss that was computed in this tick.
+        entered: Whether a loss entered a costate.
+        done: What to report, if an output is complete with this tick.
+    """
+
+    carry: C
+    grads: list[Increment | None]
+    h: list[Tensor]
+    z: list[Tensor]
+    loss: Tensor | None
+    entered: bool
+    done: Done | None
+
+
+class LocalRule(ABC, Generic[C]):
+    """A way of learning in which every node takes what it, its parents and its children hold.
+
+    A rule holds no state: what it carries is a value, of which `tick` returns the next one.
+
+    Args:
+        system: The nodes and their weights.
+
+    Attributes:
+        ticks: Ticks that one showing of a sample takes.
+        aligned: Whether samples stay in flight for several ticks.
+    """
+
+    aligned = False
+
+    def __init__(self, system: LocalSystem) -> None:
+        self.system = system
+        self.ticks = 1
+
+    @abstractmethod
+    def empty(self) -> C:
+        """What is carried before the first sample."""
+
+    @abstractmethod
+    def begin(self, carry: C, u: Any) -> C:
+        """What is carried when a sample like `u` comes: first states, if there are none yet."""
+
+    def own(self, sample: Sample) -> Sample:
+        """What ticks may keep of a sample."""
+        return sample
+
+    @abstractmethod
+    def tick(self, carry: C, sample: Sample | None, now: Now) -> Proposal[C]:
+        """One tick; nothing is written."""
+
+    def dropped(self, carry: C) -> C:
+        """What is carried after states and samples in flight have been dropped."""
+        return self.empty()
+
+    @abstractmethod
+    def by_node(self, carry: C) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """States and costates by node."""
+
+    @abstractmethod
+    def flat(self, carry: C) -> Flat:
+        """What a recorded tick takes and returns."""
+
+    @abstractmethod
+    def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> C:
+        """What `flat` took apart; for a tick that is being recorded, with the target that is due."""
+
+    @abstractmethod
+    def saved(self, carry: C) -> tuple[dict[str, Tensor], Any]:
+        """What a checkpoint holds: tensors, and the rest as JSON."""
+
+    @abstractmethod
+    def loaded(self, tensors: Tensors, header: Any) -> C:
+        """What `saved` returned; raises `ValueError` if it cannot have been saved here."""
+
+
+def copied(value: Any) -> Any:
+    """What a rule carries, or costates, in memory of their own; samples are the same."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if isinstance(value, Lines):
+        return Lines(value.spans, copied(value.held))
+    if isinstance(value, Ring):
+        return Ring(value.slots.clone(), value.delays, value.place, value.index)
+    if isinstance(value, Outer):
+        return value
+    if isinstance(value, dict):
+        return {name: copied(x) for name, x in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(copied, value))
+    return [copied(x) for x in value] if isinstance(value, list) else value
+
+
+def named(cells: Sequence[Cell | LayerStack], values: Sequence[Tensor]) -> dict[str, Tensor]:
+    """One tensor per node, by its name."""
+    pairs = zip(cells, values, strict=bool(values))
+    return {name: x for cell, value in pairs for name, x in zip(cell.names, cell.split(value), strict=True)}
+
+
+def check_shapes(cells: Sequence[Cell | LayerStack], h1: Sequence[Tensor], h: Sequence[Tensor]) -> None:
+    """Raise if a node's output changed its shape from one tick to the next."""
+    for cell, new, old in zip(cells, h1, h, strict=True):
+        if new.shape != old.shape:
+            raise SampleError(
+                f"node {cell.name!r} gave {list(new.shape)} where its state has {list(old.shape)}: the shape of "
+                "the input changed. Keep the batch size; or mark the last sample of a sequence with "
+                "boundary=True, or reset()"
+            )

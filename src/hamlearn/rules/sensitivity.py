@@ -1,0 +1,184 @@
+"""Credit by sensitivities: E = ∂h/∂θh goes forward with the state, and ω gathers z·E."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn._base import trees
+from hamlearn._base.scale import Scale, add_some_, plus, scaled
+from hamlearn.credit import Sensitivity
+from hamlearn.errors import ConfigError
+from hamlearn.rules.columns import Layer, Local, cells_of, layers_of
+from hamlearn.rules.derivatives import instantaneous_loss, partials, vjp
+from hamlearn.rules.independence import require_independent
+from hamlearn.rules.system import Instant, Order, Outcome, System
+from hamlearn.sample import reported
+from hamlearn.state.carry import Carry
+
+
+class Sensitive(Order):
+    """Sequential or parallel order, with the sensitivity of the state to its weights in place of a costate's past.
+
+    E⁺ = κ (∂h⁺/∂h) E + ∂h⁺/∂θh. Sequential: z⁺ = τφ ∂L/∂h⁺, ωh⁺ = (1 − τη) ωh + z⁺·E⁺, and ωy as ever. Parallel:
+    y and L are read at h, ω̇h = φ ∂L/∂h·E − η ωh with E of time t, and θ follows the old ω. Where cells are
+    stacked, each layer has its own E, and z reaches the layers below through the present instant alone.
+    """
+
+    def __init__(self, system: System, credit: Sensitivity, order: str) -> None:
+        super().__init__(system)
+        self.credit = credit
+        self.parallel = order == "parallel"
+        self._layers: list[Layer] | None = None
+        self._spec: trees.Spec = None
+        self._verified = not credit.strict
+
+    def __copy__(self) -> Sensitive:
+        twin = type(self).__new__(type(self))
+        vars(twin).update(vars(self))
+        return twin
+
+    def __getstate__(self) -> dict[str, Any]:
+        # The layers are found again, in the copy's own modules.
+        return vars(self) | {"_layers": None, "_spec": None}
+
+    def first(self, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
+        """E where a sequence begins: 0, and for a learned h0 the identity."""
+        theta, E = self.system.theta, []
+        for layer in self._found(h, spec):
+            state = h[layer.slots]
+            shape = state[0].shape[:-1]
+            E += [state[0].new_zeros(*shape, *theta[index].shape) for index in layer.weights for _ in state]
+            for _, slot in layer.starts:
+                E += [torch.full_like(leaf, float(own == slot)) for own, leaf in enumerate(state)]
+        return E
+
+    def propose(self, carry: Carry, now: Instant) -> Outcome:
+        """New h, E, z and ω."""
+        system, rates, sample = self.system, now.rates, now.sample
+        layers, E0 = self._found(carry.h, carry.spec), carry.E
+        if not self._verified:
+            require_independent(system, layers, sample.u, carry.h)
+            self._verified = True
+        h_next: list[Tensor] = []
+        E: list[Tensor] = []
+        u, before = sample.u, E0
+        for layer in layers:
+            found = layer.local(u, carry.h[layer.slots], system.theta)
+            h, moved = self._moved(layer, found, carry.h[layer.slots], before[: _size(layer)], rates.tau)
+            before = before[_size(layer) :]
+            h_next += h
+            E += moved
+            u = layer.shown(h) if layer is not layers[-1] else u
+        read, along = (carry.h, E0) if self.parallel else (h_next, E)
+        with torch.set_grad_enabled(sample.target is not None):
+            points = [leaf.detach().requires_grad_(sample.target is not None) for leaf in read]
+            y = system.network.output_net(sample.u, trees.unflatten(points, carry.spec))
+            L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+        decay, gain, drive = rates.decay, rates.stride * rates.phi, system.drive
+        omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
+        z = [torch.zeros_like(leaf) for leaf in read]
+        if L is not None:
+            # By all weights, also those of the cells: the loss or the output net may read them directly.
+            dL = partials([L], [None], [*points, *system.theta])
+            dL_dh = [torch.zeros_like(p) if g is None else g for p, g in zip(points, dL, strict=False)]
+            z = self._downward(layers, carry.h, h_next, scaled(dL_dh, gain), rates.tau)
+            with torch.no_grad():
+                self._gather(layers, omega, z, along)
+            add_some_(omega, dL[len(points) :], gain)
+        y, learned = reported(y), L is not None
+        loss, coupled, v = None if L is None else L.detach(), None, carry.v
+        if drive is not None:
+            omega, v = drive.gather(carry.omega, v, omega, system.theta, decay, gain, learned=learned)
+            coupled = drive.coupled(None, system.theta, rates.phi) if learned else None
+        outcome = Outcome(h_next, z, omega, y, loss, coupled, carry.spec, learned=learned, v=v, E=E)
+        if self.parallel:
+            outcome.dtheta = system.velocity.rates(carry.omega, now.t, system.theta, carry.v, now.updates)
+        return outcome
+
+    def _found(self, h: list[Tensor], spec: trees.Spec) -> list[Layer]:
+        """The layers, found and to be looked at when the first state is met, or another cell."""
+        system = self.system
+        if self._layers is None or self._spec != spec or not self._in_place(self._layers):
+            layers = layers_of(system.network, system.theta, system.names, h, spec, coupled=not self.credit.strict)
+            if self.parallel and len(layers) > 1:
+                raise ConfigError(
+                    "in parallel order no layer of a stack sees the others at the same instant: use "
+                    "order='sequential' for stacks with hl.Sensitivity()"
+                )
+            self._layers, self._spec, self._verified = layers, spec, not self.credit.strict
+        return self._layers
+
+    def _in_place(self, layers: list[Layer]) -> bool:
+        cells = cells_of(self.system.network.state)
+        return len(cells) == len(layers) and all(a is b.cell for (a, _), b in zip(cells, layers, strict=True))
+
+    def _moved(
+        self, layer: Layer, found: Local, h: list[Tensor], E: list[Tensor], tau: Scale
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """h⁺ and E⁺ of one layer."""
+        k, keep, flows = len(h), self.credit.keep, self.system.network.transition == "rate"
+        with torch.no_grad():
+            J, result = found.J, found.result
+            if flows:
+                result = plus(h, result, tau)
+                J = [[tau * J[a][c] + (1.0 if a == c else 0.0) for c in range(k)] for a in range(k)]
+            if keep != 1.0:
+                J = [[keep * part for part in row] for row in J]
+            moved = []
+            for number, index in enumerate(layer.weights):
+                weight, own = self.system.theta[index], E[number * k : (number + 1) * k]
+                for a in range(k):
+                    F = found.F[number][a]
+                    moved.append(
+                        _weighted([layer.tile(J[a][c], weight) for c in range(k)], own, tau * F if flows else F)
+                    )
+            for number in range(len(layer.weights), len(layer.weights) + len(layer.starts)):
+                own = E[number * k : (number + 1) * k]
+                moved += [_weighted(J[a], own, None) for a in range(k)]
+        return result, moved
+
+    def _downward(
+        self, layers: list[Layer], h: list[Tensor], h_next: list[Tensor], z: list[Tensor], tau: Scale
+    ) -> list[Tensor]:
+        """Add to z of each layer what the one above makes of it at this instant."""
+        z, unit = list(z), tau if self.system.network.transition == "rate" else 1.0
+        for under, above in reversed(list(itertools.pairwise(layers))):
+            with torch.enable_grad():
+                points = [leaf.detach().requires_grad_() for leaf in h_next[under.slots]]
+                result = above(under.shown(points), [leaf.detach() for leaf in h[above.slots]])
+            shares = vjp(result, scaled(z[above.slots], unit), points)
+            z[under.slots] = plus(z[under.slots], shares, 1.0)
+        return z
+
+    def _gather(self, layers: list[Layer], omega: list[Tensor], z: list[Tensor], E: list[Tensor]) -> None:
+        """ωh ← ωh + z·E."""
+        theta, rest = self.system.theta, iter(E)
+        for layer in layers:
+            own = z[layer.slots]
+            for index in layer.weights:
+                weight = theta[index]
+                terms = [layer.tile(part, weight) * next(rest) for part in own]
+                omega[index] = omega[index] + _total(terms).sum_to_size(weight.shape)
+            for index, _ in layer.starts:
+                terms = [part * next(rest) for part in own]
+                omega[index] = omega[index] + _total(terms).sum_to_size(theta[index].shape)
+
+
+def _size(layer: Layer) -> int:
+    return (len(layer.weights) + len(layer.starts)) * (layer.slots.stop - layer.slots.start)
+
+
+def _weighted(by: list[Tensor], tensors: list[Tensor], plus: Tensor | None) -> Tensor:
+    terms = [a * b for a, b in zip(by, tensors, strict=True)]
+    return _total(terms if plus is None else [plus, *terms])
+
+
+def _total(terms: list[Tensor]) -> Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total

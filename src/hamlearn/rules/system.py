@@ -1,0 +1,225 @@
+"""The system that is integrated: a network, a loss, hyper-parameters, and what a step takes and proposes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+
+from hamlearn._base import trees
+from hamlearn._base.claims import Tensors
+from hamlearn._base.slots import Slots
+from hamlearn.errors import ConfigError
+from hamlearn.hyper import Hyper
+from hamlearn.network import Network
+from hamlearn.rates import Rates
+from hamlearn.rules.derivatives import Loss, integrate_costate
+from hamlearn.rules.drive import Drive
+from hamlearn.rules.transition import first_state
+from hamlearn.rules.velocity import Velocity
+from hamlearn.sample import Sample
+from hamlearn.state.carry import Carry
+
+LARGE = 1 << 15
+"""Numbers of a weight from which on a copy of it costs more than a step should."""
+
+
+class System:
+    """A network, a loss and hyper-parameters, with the learnable weights laid out as flat lists.
+
+    Attributes:
+        names: Names of the learnable weights.
+        theta: The learnable weights, in the same order.
+        large: Whether some weight is so large that weights and costates should move in place.
+        velocity: θ̇ = −β⊙ω.
+        drive: What drives ω besides the loss; `None` if nothing does.
+    """
+
+    def __init__(self, network: Network, loss: Loss, hyper: Hyper) -> None:
+        named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
+        _require_learnable(network, named)
+        self.network = network
+        self.loss = loss
+        self.hyper = hyper
+        self.slots = Slots(network)
+        self.names = [name for name, _ in named]
+        self.theta: list[Tensor] = [weight for _, weight in named]
+        self.large = any(weight.numel() >= LARGE for weight in self.theta)
+        self.velocity = Velocity(hyper.beta, self.names, self.theta)
+        self.drive = Drive.of(hyper)
+
+    def by_name(self, theta: list[Tensor]) -> dict[str, Tensor]:
+        """Tensors in the place of the weights, as the network names them."""
+        return dict(zip(self.names, theta, strict=True))
+
+
+def _require_learnable(network: nn.Module, named: list[tuple[str, nn.Parameter]]) -> None:
+    """Raise `ConfigError` if the network has nothing to learn, or holds its weights in a way that cannot move."""
+    for name, module in network.named_modules():
+        if isinstance(module, DistributedDataParallel):
+            raise ConfigError(
+                f"{name!r} is a DistributedDataParallel, which averages gradients in .grad, and a learner keeps "
+                "none there: give its .module, and use hl.distributed for several processes"
+            )
+        if isinstance(module, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"{name!r} is a scripted module, whose weights cannot be exchanged: give the module it was made of"
+            )
+    if not named:
+        raise ConfigError(
+            "the network has no parameter that requires grad, so there is nothing to learn: "
+            "call requires_grad_() on those that should"
+        )
+    memories = {w.untyped_storage().data_ptr(): name for name, w in named if not is_lazy(w) and w.numel()}
+    for name, weight in named:
+        if is_lazy(weight):
+            raise ConfigError(f"the parameter {name!r} has no shape yet: call the module on an input first")
+        if any(size > 1 and not stride for size, stride in zip(weight.shape, weight.stride(), strict=True)):
+            raise ConfigError(
+                f"the parameter {name!r} is an expanded tensor, one number in several places, which cannot "
+                "move: make it of a clone()"
+            )
+    for name, buffer in network.named_buffers():
+        owner = memories.get(buffer.untyped_storage().data_ptr()) if buffer.numel() else None
+        if owner is not None:
+            raise ConfigError(
+                f"the buffer {name!r} shares memory with the parameter {owner!r}, so a step would change "
+                "both at once: register a copy of it"
+            )
+
+
+class Integration(NamedTuple):
+    """ω⁺ = decay·ω + gain·∂H/∂θ, still to be computed, so that large costates can move in place."""
+
+    dH: list[Tensor] | None  # noqa: N815
+    decay: float
+    gain: float
+
+    def after(self, omega: list[Tensor]) -> list[Tensor]:
+        """ω⁺ in memory of its own."""
+        return integrate_costate(omega, self.dH, self.decay, self.gain)
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a step proposes.
+
+    Attributes:
+        h: New state.
+        z: New costate of the state.
+        omega: New costate of the weights; the old one if `integration` is given.
+        y: Output.
+        loss: L(y, target), if there was a target.
+        coupling: ⟨z, f_h⟩ with the costate that the step began with, and the penalty of the weights if H has
+            one; `None` stands for 0.
+        spec: Structure of h and z.
+        dtheta: θ̇; `None` if it is −β⊙ω of the new ω.
+        theta: θ⁺, if the order moves the weights itself, as it does if a step has several ticks.
+        moves: Whether the weights move at this step.
+        learned: Whether a loss enters the move.
+        integration: How ω becomes the new one, if the engine is to do that.
+        v: What an adaptive β follows from here on.
+        E: New sensitivities.
+    """
+
+    h: list[Tensor]
+    z: list[Tensor]
+    omega: list[Tensor]
+    y: Any
+    loss: Tensor | None
+    coupling: Tensor | None
+    spec: trees.Spec = None
+    dtheta: list[Tensor] | None = None
+    theta: list[Tensor] | None = None
+    moves: bool = True
+    learned: bool = True
+    integration: Integration | None = None
+    v: list[Tensor] = field(default_factory=list)
+    E: list[Tensor] = field(default_factory=list)
+
+    def complete(self) -> Outcome:
+        """The same with the new ω, in memory of its own."""
+        if self.integration is not None:
+            self.omega, self.integration = self.integration.after(self.omega), None
+        return self
+
+
+@dataclass(slots=True)
+class Instant:
+    """When a step happens: its sample, time and rates.
+
+    Attributes:
+        sample: What is taken.
+        t: Time before the step.
+        rates: τ, η, φ and s of the step.
+        first: Whether no loss has entered the weights yet.
+        fresh: Whether the sample begins a sequence.
+        updates: How many updates a loss has entered before.
+    """
+
+    sample: Sample
+    t: float
+    rates: Rates
+    first: bool
+    fresh: bool
+    updates: int = 0
+
+
+class Order(ABC):
+    """An order of the updates: from (carry, instant) to an `Outcome`, with nothing written.
+
+    The learner looks at the outcome and, if it accepts it, moves the weights and calls `accept`.
+    """
+
+    needs_h: bool = True
+    """Whether a step reads the state that it meets."""
+    remembers: ClassVar[bool] = False
+    """Whether the order keeps a memory of its own from step to step, which `accept` adds to."""
+
+    def __init__(self, system: System) -> None:
+        self.system = system
+
+    @abstractmethod
+    def propose(self, carry: Carry, now: Instant) -> Outcome:
+        """What the step would change."""
+
+    def start(self, u: Any, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
+        """The state that a sequence begins with, which has the structure of `h`."""
+        return first_state(self.system.network.initial_state(u), spec)
+
+    def also_reads(self) -> dict[str, Any]:
+        """What steps depend on besides the network, the loss and what is carried, by what to call it."""
+        return {}
+
+    def first(self, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
+        """The sensitivities of a state that a sequence begins with."""
+        return []
+
+    def accept(self) -> None:
+        """Keep what the last proposal adds to the order's own memory, if it has one."""
+
+    def forget(self) -> None:
+        """Drop the order's own memory, if it has one."""
+
+    def stored(self) -> int:
+        """How many tokens the order's own memory holds."""
+        return 0
+
+    def pending(self) -> int:
+        """How many tokens wait for the end of their sequence before anything is learned from them."""
+        return 0
+
+    def state(self) -> tuple[dict[str, Tensor], Any]:
+        """The order's own memory as tensors and JSON."""
+        return {}, None
+
+    def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
+        """Take back what `state` told, to go on from `carry`; `ValueError` where it cannot have told this."""
+        tensors.done()
+        if described is not None:
+            raise ValueError("it holds stored tokens, and this learner stores none")
