@@ -16,7 +16,8 @@ Parts = tuple[dict[str, Any], dict[str, torch.Tensor]]
 def parse(data: bytes) -> Parts:
     """Header and tensors of a whole checkpoint, in the same order every time."""
     raw = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return json.loads(raw["__metadata__"]["hamlearn"]), dict(sorted(load(data).items()))
+    header = json.loads(json.loads(raw["__metadata__"]["hamlearn"])["header"])
+    return header, dict(sorted(load(data).items()))
 
 
 def assemble(header: Any, tensors: dict[str, torch.Tensor]) -> bytes:

@@ -156,7 +156,7 @@ def test_a_checkpoint_holds_tensors_and_json_only(tmp_path):
     assert parameters | {"h/0", "h/1", "z/0", "z/1", "rng/cpu"} <= names
     raw = (tmp_path / "checkpoint").read_bytes()
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    assert json.loads(header["__metadata__"]["hamlearn"])["t"] == 0.3
+    assert json.loads(json.loads(header["__metadata__"]["hamlearn"])["header"])["t"] == 0.3
 
 
 def refusal(learner, path, message, **kwargs):

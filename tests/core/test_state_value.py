@@ -154,9 +154,8 @@ def local(**setting):
         (dropping, "/random/"),
         (lambda: local(align=True), "/z/"),
         (lambda: local(align=True), "/loss"),
-        (lambda: local(delay_free=True), "/pending/"),
     ],
-    ids=["randomness of a token", "costate in flight", "loss in flight", "pending output"],
+    ids=["randomness of a token", "costate in flight", "loss in flight"],
 )
 def test_a_state_that_has_lost_what_not_every_state_has_is_refused(make, part):
     teller = make()

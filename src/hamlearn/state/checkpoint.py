@@ -95,7 +95,8 @@ def _packed(failed: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any
         # Each in memory of its own, as the format wants it: weights may be views of one memory.
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
         text = json.dumps(_complete(tensors, header))
-        return to_safetensors(plain, {"hamlearn": text, "sha256": _digest(text, plain)})
+        # One entry: safetensors writes several in any order, and equal states should have equal bytes.
+        return to_safetensors(plain, {"hamlearn": json.dumps({"sha256": _digest(text, plain), "header": text})})
     except (TypeError, ValueError, RuntimeError, RecursionError, KeyError) as error:
         raise CheckpointError(
             f"{failed}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
@@ -125,11 +126,10 @@ def _parsed(path: object, data: bytes) -> tuple[dict[str, Tensor], dict[str, Any
             f"{path} cannot be read as a checkpoint ({error}): it is truncated or of another kind. "
             "Restore it from a copy, or start again"
         ) from error
-    text = metadata.get("hamlearn")
-    if text is None:
+    if "hamlearn" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file but not one that learner.save() wrote")
-    _require_format(path, text)
-    if metadata.get("sha256") != _digest(text, tensors):
+    text, digest = _unpacked(path, metadata["hamlearn"])
+    if digest != _digest(text, tensors):
         raise CheckpointError(
             f"{path} is not as learner.save() wrote it: its content does not have the digest that stands in it. "
             "Restore it from a copy, or start again"
@@ -137,14 +137,15 @@ def _parsed(path: object, data: bytes) -> tuple[dict[str, Tensor], dict[str, Any
     return tensors, _checked(path, tensors, json.loads(text))
 
 
-def _require_format(path: object, text: str) -> None:
-    """Raise if another version wrote the file, whose digest may be another one too."""
-    header = None
+def _unpacked(path: object, entry: str) -> tuple[str, str]:
+    """The header as text, and the digest that was written with it; raises if another version wrote the file."""
+    about = None
     with contextlib.suppress(ValueError, RecursionError):
-        header = json.loads(text)
-    found = header.get("format") if isinstance(header, dict) else None
-    if isinstance(found, str) and found.startswith("hamlearn") and found != FORMAT:
-        raise CheckpointError(f"{path} has format {found!r}; this version reads {FORMAT!r}")
+        about = json.loads(entry)
+    about = about if isinstance(about, dict) else {}
+    if isinstance(about.get("format"), str):
+        raise CheckpointError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
+    return str(about.get("header")), str(about.get("sha256"))
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
