@@ -6,6 +6,7 @@ The blocks of a page share one namespace and run in order, in a folder of their 
 import gc
 import importlib
 import os
+import signal
 import sys
 from contextlib import ExitStack, chdir
 from importlib.util import find_spec
@@ -63,6 +64,12 @@ pytest_collect_file = Sybil(
     setup=_enter_page,
     teardown=_leave_page,
 ).pytest()
+
+
+def pytest_configure() -> None:
+    """Hear Ctrl-C as a process in the foreground does: a shell lets its background processes ignore it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
