@@ -91,7 +91,7 @@ def finished(folder: Path) -> tuple[Any, ...]:
     """All that must be the same in two runs of one configuration."""
     with safe_open(folder / CHECKPOINT, framework="pt") as file:
         tensors = {name: file.get_tensor(name).numpy().tobytes() for name in file.keys()}  # noqa: SIM118
-        header = json.loads(file.metadata()["hamlearn"])
+        header = json.loads(json.loads(file.metadata()["hamlearn"])["header"])
     # How many bytes the clock's figures take differs from run to run; nothing else may.
     speed = _sinks(header).pop(2)
     assert speed["bytes"] == (folder / SPEED).stat().st_size

@@ -7,9 +7,9 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
+from hamlearn._base.torch_private import foreach_norm
 from hamlearn.errors import ConfigError
 from hamlearn.evaluate import Evaluation
 
@@ -79,7 +79,7 @@ def norms(learner: Any, report: Any, names: Iterable[str]) -> dict[str, float | 
     groups = {name: _leaves(_weights(learner) if name == "theta" else getattr(state, name)) for name in missing}
     leaves = [leaf for group in groups.values() for leaf in group]
     # In one call: many small ones cost as much as one each.
-    sizes = iter(torch._foreach_norm(leaves) if leaves else ())
+    sizes = iter(foreach_norm(leaves) if leaves else ())
     for name, group in groups.items():
         found[name] = math.hypot(*(float(next(sizes)) for _ in group)) if group else None
     return found
