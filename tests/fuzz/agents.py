@@ -37,7 +37,7 @@ def draw(seed: int, variants: int = 60) -> tuple[Spec, list[Op]]:
 
 def play(spec: Spec, ops: list[Op]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    modules.GLOBAL["gain"] = 1.0
+    modules.GLOBAL = 1.0
     parts = cases.parts_of(spec)
     try:
         alone = [populations.member(spec, parts, *one) for one in ORDER]

@@ -135,41 +135,35 @@ class Counter(nn.Module):
 
 
 class Gain(nn.Module):
-    """A linear map times numbers that live in Python: an attribute, a dict, a list, a plain tensor."""
+    """A linear map times numbers that live in Python, in places that a compiled step compares before a block."""
 
     def __init__(self, inputs: int, outputs: int, where: str) -> None:
         super().__init__()
         self.linear, self.where = nn.Linear(inputs, outputs), where
-        self.gain, self.config, self.items = 1.0, {"gain": 1.0}, [1.0]
+        self.gain, self.items = 1.0, (1.0,)
         self.plain = torch.ones(())
 
     def turn(self, value: float) -> None:
         if self.where == "attribute":
             self.gain = value
-        elif self.where == "dict":
-            self.config["gain"] = value
-        elif self.where == "list":
-            self.items[0] = value
+        elif self.where == "tuple":
+            self.items = (value,)
         elif self.where == "bool":
             self.gain = value > 1
         elif self.where == "none":
             self.gain = None if value > 1 else 0.5
-        elif self.where == "tensor":
-            self.plain = torch.tensor(value)
         elif self.where == "tensor in place":
             self.plain.fill_(value)
         elif self.where == "method":
             self.act = torch.tanh if value > 1 else torch.sigmoid
         elif self.where == "global":
-            GLOBAL["gain"] = value
+            globals()["GLOBAL"] = value
 
     def forward(self, x: Tensor) -> Tensor:
         y = torch.tanh(self.linear(x))
         if self.where == "attribute":
             return self.gain * y
-        if self.where == "dict":
-            return self.config["gain"] * y
-        if self.where == "list":
+        if self.where == "tuple":
             return self.items[0] * y
         if self.where == "bool":
             return -y if self.gain else 2 * y
@@ -178,12 +172,12 @@ class Gain(nn.Module):
         if self.where == "method":
             return getattr(self, "act", torch.tanh)(y)
         if self.where == "global":
-            return GLOBAL["gain"] * y
+            return GLOBAL * y
         return y * self.plain.to(y.dtype)
 
 
-GAINS = ("attribute", "dict", "list", "bool", "none", "tensor", "tensor in place", "method", "global")
-GLOBAL = {"gain": 1.0}
+GAINS = ("attribute", "tuple", "bool", "none", "tensor in place", "method", "global")
+GLOBAL = 1.0
 
 
 class PythonRandom(nn.Module):
@@ -444,10 +438,10 @@ class Weighted:
     """A loss with attributes that may change between runs."""
 
     def __init__(self, base: Callable[..., Tensor]) -> None:
-        self.base, self.weight, self.config = base, 1.0, {"shift": 0.0}
+        self.base, self.weight, self.shift = base, 1.0, 0.0
 
     def __call__(self, y: Tensor, target: Tensor) -> Tensor:
-        return self.weight * self.base(y, target) + self.config["shift"] * y.square().mean()
+        return self.weight * self.base(y, target) + self.shift * y.square().mean()
 
 
 class WeightedModule(nn.Module):
@@ -464,10 +458,14 @@ class WeightedModule(nn.Module):
 
 def closing_over(base: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A loss that reads a variable of its maker."""
-    held = {"weight": 1.0}
+    weight = 1.0
 
     def loss(y: Tensor, target: Tensor) -> Tensor:
-        return held["weight"] * base(y, target)
+        return weight * base(y, target)
 
-    loss.held = held  # type: ignore[attr-defined]
+    def turn(value: float) -> None:
+        nonlocal weight
+        weight = value
+
+    loss.turn = turn  # type: ignore[attr-defined]
     return loss

@@ -93,12 +93,12 @@ class Moves:
     def turn(self, network: Any, loss: Any) -> None:
         zoo.turn(network, self.value)
         if isinstance(loss, modules.Weighted):
-            loss.weight, loss.config["shift"] = self.value, 0.1 * self.value
+            loss.weight, loss.shift = self.value, 0.1 * self.value
         elif isinstance(loss, modules.WeightedModule):
             loss.weight = self.value
             loss.scale.fill_(2 * self.value)
-        elif hasattr(loss, "held"):
-            loss.held["weight"] = self.value
+        elif hasattr(loss, "turn"):
+            loss.turn(self.value)
 
     def do_freeze(self, index: int) -> None:
         """A weight that is frozen in mid-life: refused by name, or left alone; then set free again."""

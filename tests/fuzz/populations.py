@@ -54,7 +54,7 @@ def member(spec: Spec, parts: Any, scale: float, seed: int) -> hl.Learner:
 
 def play(spec: Spec, ops: list[Op]) -> Counter[str]:
     counts: Counter[str] = Counter()
-    modules.GLOBAL["gain"] = 1.0
+    modules.GLOBAL = 1.0
     seeds = (3, 5)
     rates = [1.0, 0.5]
 

@@ -42,7 +42,7 @@ class Session(Moves, Refused, Interrupts):
     """Three of a kind: the subject by any engine, the twin by `step`, the judge by plain autograd."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
-        modules.GLOBAL["gain"] = 1.0
+        modules.GLOBAL = 1.0
         self.spec, self.folder = spec, folder
         (self.subject, self.loss), (self.twin, self.twin_loss) = cases.learner_of(spec), cases.learner_of(spec)
         self.parts = cases.parts_of(spec)

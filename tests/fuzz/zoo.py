@@ -218,7 +218,7 @@ def gain_rnn(batch: tuple[int, ...], variant: int) -> Parts:
 def hook(batch: tuple[int, ...], variant: int) -> Parts:
     net, scale = mlp(), m.ScaleHook()
     net[0].register_forward_hook(scale)
-    return output_net(net, traits=frozenset({"gain", "hook"}))
+    return output_net(net, traits=frozenset({"hook"}))
 
 
 @entry("grows")
@@ -251,10 +251,7 @@ NAMES = tuple(ZOO)
 
 
 def turn(network: nn.Module, value: float) -> None:
-    """Change what a network reads from Python: attributes of its modules and of their hooks."""
+    """Change what a network reads from Python: attributes of its modules."""
     for module in network.modules():
         if isinstance(module, m.Gain):
             module.turn(value)
-        for hook in module._forward_hooks.values():
-            if isinstance(hook, m.ScaleHook):
-                hook.scale = value
