@@ -178,6 +178,29 @@ def test_a_finished_run_is_served_and_takes_named_fields_as_its_table_has_them(f
         assert server.began == len(rows) + 1
 
 
+def test_a_late_label_of_a_finished_run_is_one_number_or_the_name_of_a_class(finished, tmp_path):
+    folder, _ = finished
+    row = {"temperature": 25.0, "gate": "open", "id": "a"}
+    with Process(tmp_path, config=folder) as server:
+        assert not server.ask("/predict", row).value["learned"]
+        assert server.ask("/label", {"id": "a", "target": 150.0}).value["learned"]
+        wrong = server.ask("/predict", {"temperature": 25.0, "gat": 1}).value["error"]
+        assert ".." not in wrong
+        assert '"u"' not in wrong
+        server.terminate()
+    text = RUN.replace('"flow"', '"gate"\nclasses = 2').replace("categories =", "#")
+    text = text.replace("{data}", str(folder.parent / "data.csv"))
+    (tmp_path / "gates.toml").write_text(text.format(out=tmp_path / "gates") + '[loss]\nkind = "cross_entropy"\n')
+    run(tmp_path / "gates.toml", progress=False)
+    with Process(tmp_path / "gates", config=tmp_path / "gates") as server:
+        server.ask("/predict", {"temperature": 25.0, "flow": 225.0, "id": "a"})
+        refused = server.ask("/label", {"id": "a", "target": "ajar"})
+        assert refused.status == 422
+        assert "'ajar' is not a class" in refused.value["error"]
+        assert server.ask("/label", {"id": "a", "target": "open"}).value["learned"]
+        server.terminate()
+
+
 def test_a_served_learner_is_evaluated_in_python_from_its_checkpoint(finished, tmp_path):
     folder, rows = finished
     with Process(tmp_path, config=folder) as server:

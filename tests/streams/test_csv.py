@@ -51,6 +51,7 @@ def test_a_time_format_is_followed(write):
     ("row", "message"),
     [
         ("1,abc,0", r"line 3: column 'x' holds 'abc', which is not a finite number"),
+        ("1,2024-03-01 08:01,0", r"If it is the time of the row, say so: time='x'"),
         ("1,inf,0", r"line 3: column 'x' holds 'inf'"),
         ("1,2", r"line 3 has 2 cells, but the header names 3 columns"),
         ("1,2,3,4", r"line 3 has 4 cells"),

@@ -83,10 +83,7 @@ class Fields:
         sample = {**given, "u": u.tolist()}
         if any(cell is not None for cell in target):
             if self.classes is not None:
-                if str(target[0]) not in self.classes:
-                    known = ", ".join(self.classes)[:300]
-                    raise SampleError(f"{self.targets[0]!r} = {target[0]!r} is not a class. Known are {known}.")
-                return sample | {"target": self.classes.index(str(target[0]))}
+                return sample | {"target": self._class(target[0])}
             missing = [name for name, cell in zip(self.targets, target, strict=True) if cell is None]
             if missing:
                 raise SampleError(
@@ -94,3 +91,18 @@ class Fields:
                 )
             sample["target"] = target
         return sample
+
+    def late(self, target: Any) -> Any:
+        """The target of a label that comes later: a text is the name of a class, and one number a whole target."""
+        if isinstance(target, str):
+            return self._class(target)
+        return [target] if self.classes is None and not isinstance(target, list) else target
+
+    def _class(self, name: Any) -> int:
+        """The number of a class of the target column."""
+        classes = self.classes or []
+        if str(name) not in classes:
+            raise SampleError(
+                f"{self.targets[0]!r} = {name!r} is not a class. Known are {', '.join(classes)[:300]}."
+            )
+        return classes.index(str(name))

@@ -44,12 +44,17 @@ def models(settings: Settings) -> Models:
     target: Any = Annotated[list[float], Meta(min_length=settings.outputs, max_length=settings.outputs)]
     if settings.classes is not None:
         target = Annotated[int, Meta(ge=0, lt=settings.classes)]
+    late: Any = target
+    if settings.fields is not None and settings.fields.classes is not None:
+        late = target | str
+    elif settings.fields is not None and settings.outputs == 1:
+        late = target | float
     one: dict[str, Any] = {"target": target | None, "tau": Tau | None, "boundary": bool | None, "id": Key | None}
     many = {name: Annotated[lists[hint], several] | None for name, hint in one.items()}
     return Models(
         _model("Sample", {"u": u}, one),
         _model("Samples", {"u": Annotated[lists[u], several]}, many),
-        _model("Label", {"id": Key, "target": target}, {}),
+        _model("Label", {"id": Key, "target": late}, {}),
     )
 
 
@@ -70,7 +75,9 @@ class Reader:
         self._dtype = np.dtype(settings.config["run"]["dtype"])
         self._scale = settings.scale
         self._nothing: Any = [0.0] * settings.outputs if settings.classes is None else 0
-        self._example = json.dumps({"u": [0.5] * min(settings.inputs, 3), "id": "a-1"})
+        # Errors about named fields name the columns; an example with a vector would mislead.
+        example = json.dumps({"u": [0.5] * min(settings.inputs, 3), "id": "a-1"})
+        self._example = f" For example: {example}" if self.fields is None else ""
 
     def read(self, body: bytes, kind: Kind) -> Batch:
         """The samples or labels of a body: one object, a list of objects, or an object of lists."""
@@ -90,7 +97,7 @@ class Reader:
         except RecursionError as error:
             raise Refused(400, "the body is nested too deeply. Send an object, or a list of objects.") from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise Refused(400, f"the body is not JSON: {error}. For example: {self._example}") from error
+            raise Refused(400, f"the body is not JSON: {error}.{self._example}") from error
 
     def _rows(self, body: bytes, kind: Kind, model: Any) -> Any:
         """The object, or the objects, of a body; rows of named fields are encoded."""
@@ -116,6 +123,8 @@ class Reader:
         self._require_count(len(rows))
         names = ("target", "id") if kind == "labels" else ("target", "id", "u", "tau", "boundary")
         columns = {name: [getattr(row, name) for row in rows] for name in names}
+        if self.fields is not None and kind == "labels":
+            columns["target"] = [self.fields.late(target) for target in columns["target"]]
         return self._batch(kind, layout, len(rows), columns)
 
     def _from_columns(self, value: Any, kind: Kind) -> Batch:
@@ -168,7 +177,7 @@ class Reader:
             raise Refused(413, f"{count} samples are more than serve.batch = {self._most}. Send several requests.")
 
     def _wrong(self, problem: str) -> Refused:
-        return Refused(422, f"{problem}. For example: {self._example}")
+        return Refused(422, f"{problem.rstrip('.')}.{self._example}")
 
 
 def encode(value: Any) -> bytes:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.fields import Mask, number, numbers, too_large
+from hamlearn.streams.fields import Mask, is_date, number, numbers, too_large
 from hamlearn.streams.moments import Array
 from hamlearn.streams.places import NamePlaces, Names, name_in, shared, to_places
 from hamlearn.streams.values import shown
@@ -157,6 +157,8 @@ class Number(Column):
             f"categories={{{self.name!r}: 8}} finds up to 8 on the way, hashed={{{self.name!r}: 16}} lets them "
             "share places. "
         )
+        if is_date(cell):
+            remedy = f"If it is the time of the row, say so: time={self.name!r}; otherwise leave it out of u. "
         self._require(number(cell, self.name, where, self._largest, remedy) is None, where)
 
     def state(self) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from datetime import date, datetime
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,21 @@ def is_missing(cell: Any) -> bool:
         return cell.strip().lower() in _MISSING
     # NaN and NaT differ from themselves.
     return cell is None or (isinstance(cell, float | np.floating | np.datetime64) and bool(cell != cell))
+
+
+def is_date(cell: Any) -> bool:
+    """Whether a cell is a date, or a text in ISO format that has one.
+
+    Example:
+        >>> [is_date(cell) for cell in ("2024-03-01 08:01", "3.5", "north")]
+        [True, False, False]
+    """
+    if not isinstance(cell, str):
+        return isinstance(cell, date | np.datetime64)
+    try:
+        return bool(datetime.fromisoformat(cell.strip()))
+    except ValueError:
+        return False
 
 
 def number(cell: Any, name: str, where: str, largest: float, remedy: str = "") -> float | None:
