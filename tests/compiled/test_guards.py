@@ -53,6 +53,7 @@ CHANGES = {
     "an attribute": (lambda m: m.own, lambda m: setattr(m, "own", 3.0)),
     "a global": (lambda m: GAIN, lambda m: set_global(3.0)),
     "a tensor that is no buffer": (lambda m: m.table, lambda m: m.table.fill_(3.0)),
+    "another tensor in its place": (lambda m: m.table, lambda m: setattr(m, "table", 3.0 * m.table)),
     "a mode": (lambda m: 1.0 if m.training else 3.0, lambda m: m.eval()),
     "a function": (lambda m: m.read(None) if m is None else m.own, lambda m: setattr(m, "read", lambda _: 3.0)),
 }
@@ -92,7 +93,17 @@ def draw(m):
     return random.random()
 
 
-STAYS_EAGER = {count: r"a step changes the network\.output\.own", grow: r"the length of .*\.log", draw: "another"}
+def keep_a_mean(m):
+    m.table = 0.5 * m.table + 0.5
+    return m.table
+
+
+STAYS_EAGER = {
+    keep_a_mean: r"a step changes the network\.output\.table",
+    count: r"a step changes the network\.output\.own",
+    grow: r"the length of .*\.log",
+    draw: "another",
+}
 
 
 @pytest.mark.parametrize("read", STAYS_EAGER, ids=lambda read: read.__name__)

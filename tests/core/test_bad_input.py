@@ -410,6 +410,23 @@ def test_a_state_net_that_returns_another_shape_is_named():
             learner.step(hl.Sample(torch.zeros(1, 2), torch.zeros(1, 1)))
 
 
+@pytest.mark.parametrize(
+    "credit", [hl.Cleared(), hl.Forward(), hl.Echo()], ids=lambda credit: type(credit).__name__
+)
+def test_a_state_of_whole_numbers_is_named(credit):
+    class Counting(nn.RNNCell):
+        def initial_state(self, u):
+            return torch.zeros(len(u), 4), torch.zeros(len(u), dtype=torch.long)
+
+        def forward(self, u, h):
+            return super().forward(u, h[0]), h[1] + 1
+
+    network = hl.Network(Counting(3, 4), lambda u, h: h[0], transition="next")
+    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(), credit=credit)
+    with pytest.raises(hl.errors.SampleError, match=r"int64\[2\].*make that part a floating-point tensor"):
+        learner.step(hl.Sample(torch.ones(2, 3), torch.ones(2, 4)))
+
+
 def test_a_stream_that_ends_in_mid_sequence_is_an_error_after_its_tokens_were_learned():
     learner = classifier()
     learner.reset()

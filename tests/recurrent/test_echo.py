@@ -285,6 +285,19 @@ def test_a_reversible_echo_replays_dropout():
     assert worst(learners[0].network, learners[1].network) < 1e-12
 
 
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize("readout", [nn.Linear(4, 4), None])
+@pytest.mark.parametrize("truncate", [None, 2])
+def test_a_user_may_write_to_the_outputs_of_tokens_that_wait_for_their_echo(truncate, readout, engine):
+    tokens = [hl.Sample(u, torch.ones(2, 4), boundary=k % 5 == 4) for k, u in enumerate(torch.randn(10, 2, 3))]
+    first = echo_learner(hl.Network.recurrent(nn.GRUCell(3, 4), readout), truncate=truncate)
+    other = copy.deepcopy(first)
+    for report in first.run(tokens, engine=engine):
+        report.y.numpy()[...] *= 3.0  # as by one who undoes a standardization
+    assert len(list(other.run(tokens, engine=engine))) == 10
+    assert worst(first.network, other.network) == 0.0
+
+
 def test_stored_states_never_exceed_the_truncation_on_an_endless_stream():
     learner = echo_learner(make("rnn"), truncate=4, every=3)
     stream = (hl.Sample(torch.randn(1, 3).double(), torch.zeros(1, 2).double()) for _ in itertools.count())

@@ -36,8 +36,8 @@ class Guards:
 
     - training modes, `requires_grad`, identity and number of parameters, buffers and submodules, hooks of modules
       and of weights;
-    - numbers, strings, booleans, None, tuples of them and functions, if the modules or the functions hold them: in
-      attributes, closures, defaults, and globals that their code names;
+    - numbers, strings, booleans, None, tuples of them, functions, and the identity of tensors, if the modules or
+      the functions hold them: in attributes, closures, defaults, and globals that their code names;
     - autocast, the default dtype and the precision of matrix products.
 
     Args:

@@ -12,6 +12,7 @@ from operator import call, is_
 from typing import Any
 
 import torch
+from torch import Tensor
 
 
 class Missing(enum.Enum):
@@ -28,9 +29,10 @@ _CONTAINERS = (list, dict, set, deque)
 
 
 class ValueSnapshot:
-    """Numbers, strings, booleans, None, tuples of them and functions, and where each of them is held.
+    """Numbers, strings, booleans, None, tensors, tuples of them and functions, and where each of them is held.
 
-    It is held by a dict, a cell of a closure, a class, or the defaults of a function.
+    Of a tensor only the identity counts: a recording reads its entries at every step. A value is held by a dict,
+    a cell of a closure, a class, or the defaults of a function.
 
     Example:
         >>> settings = {"gain": 1.0}
@@ -97,13 +99,15 @@ def is_plain(value: Any) -> bool:
     """Whether a value is one that is compared."""
     if type(value) is tuple:
         return all(map(is_plain, value))
-    return type(value) in _PLAIN or isinstance(value, (enum.Enum, *_FUNCTIONS))
+    return type(value) in _PLAIN or isinstance(value, (enum.Enum, Tensor, *_FUNCTIONS))
 
 
 def _equal(now: Any, before: Any) -> bool:
     """Whether two values are equal and of one type: 1, 1.0 and True lead to other types of tensors."""
     if type(now) is not type(before) or not is_plain(now):
         return False
+    if isinstance(now, Tensor):
+        return now is before
     if type(now) is tuple:
         return len(now) == len(before) and all(map(_equal, now, before))
     return bool(now == before)

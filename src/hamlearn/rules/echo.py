@@ -78,7 +78,8 @@ class Echoed(Order):
             [leaf.detach() for leaf in token.h_next],
             carry.z,
             omega,
-            token.y,
+            # A copy: the user may write to it, and the graphs of the tokens need what it shares memory with.
+            trees.copied(token.y),
             None if token.loss is None else token.loss.detach(),
             None,
             spec,

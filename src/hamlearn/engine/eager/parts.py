@@ -9,6 +9,7 @@ import torch
 from hamlearn._base import trees
 from hamlearn._base.replay import Buffers, devices_of
 from hamlearn.engine.setting import Choices, make_order, require_gradients
+from hamlearn.errors import SampleError
 from hamlearn.hyper import Hyper
 from hamlearn.network import Network
 from hamlearn.rates import UsualRates
@@ -61,7 +62,13 @@ class LearnerParts:
         """The same at the start of a sequence, with the state that the network has for the input `u`."""
         if not self.stateful:
             return carry
-        h, spec = trees.flatten(trees.copied(self.network.initial_state(u)))
+        first = self.network.initial_state(u)
+        h, spec = trees.flatten(trees.copied(first))
+        if not all(leaf.is_floating_point() or leaf.is_complex() for leaf in h):
+            raise SampleError(
+                f"the first state is {trees.describe(first)}, and a state of whole numbers or booleans has no "
+                "costate: make that part a floating-point tensor, or a buffer of the network"
+            )
         return carry.anew(h, spec, self.order.first(h, spec))
 
     def met(self, state: LearnerState, u: Any) -> Carry:
