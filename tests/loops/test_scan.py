@@ -124,6 +124,17 @@ def test_tensors_and_numbers_that_a_step_closes_over_are_those_of_the_call() -> 
     assert scan(step, start, xs)[0].tolist() == [5.0] * 3
 
 
+def test_a_tensor_in_place_of_one_that_a_step_closes_over_is_that_of_the_next_call() -> None:
+    weight = torch.eye(2)
+
+    def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        return h @ weight + x, h
+
+    for scale in (1.0, 2.0):
+        weight = scale * torch.eye(2)
+        assert torch.equal(scan(step, torch.ones(1, 2), torch.zeros(3, 1, 2))[0], scale**3 * torch.ones(1, 2))
+
+
 def test_a_module_is_a_step() -> None:
     cell = nn.GRUCell(3, 4).double()
     start, xs = torch.zeros(2, 4).double(), torch.randn(6, 2, 3).double()
