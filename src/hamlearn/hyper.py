@@ -301,7 +301,7 @@ class Hyper:
 
     def constant(self) -> bool:
         """Whether no rate but β depends on time."""
-        # A tensor or an array can be written to, so that it is read anew.
+        # A tensor or an array can be written to, so it is read again.
         return all(
             rate is None or isinstance(rate, float | int) for rate in (self.tau, self.eta, self.eta_z, self.phi)
         )

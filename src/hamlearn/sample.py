@@ -50,7 +50,7 @@ class Sample:
 
     Args:
         u: The input, a tensor or a pytree of tensors, in the form the network takes.
-        target: What the output should have been (ŷ); `None` where nobody knows. The step is still
+        target: What the output should have been (ŷ); `None` if it is not known. The step is still
             integrated then: the state moves and the costates dissipate and propagate.
         tau: Time since the previous sample (τ); `None` takes `Hyper.tau`.
         boundary: Whether this is the last token of a sequence. Afterwards the state returns to `h0`

@@ -1,4 +1,4 @@
-"""What is not finite: one look at many tensors, one at what belongs to somebody else, and how it is named."""
+"""What is not finite: one look at many tensors of the learner, one at those of the user, and how it is named."""
 
 from __future__ import annotations
 

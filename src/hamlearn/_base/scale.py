@@ -17,7 +17,7 @@ PLAIN = (torch.float32, torch.float64)
 
 
 def is_one(scale: Scale) -> bool:
-    """Whether to multiply by this rate would change nothing; of a rate that is a tensor, nobody knows.
+    """Whether to multiply by this rate would change nothing; a rate that is a tensor is not looked at.
 
     Example:
         >>> is_one(1.0), is_one(torch.tensor(1.0))

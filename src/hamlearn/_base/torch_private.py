@@ -170,7 +170,7 @@ def _unsupported(*given: Any) -> Tensor:
     raise RuntimeError("this release of PyTorch has no such operation")
 
 
-_GRAPHLESS = "a loss and its derivative without a graph; whoever finds it missing differentiates the loss instead"
+_GRAPHLESS = "a loss and its derivative without a graph; if it is missing, the loss is differentiated instead"
 log_softmax = _bound("log_softmax", "ops.aten._log_softmax.default", _GRAPHLESS, _unsupported)
 log_softmax_backward = _bound(
     "log_softmax_backward", "ops.aten._log_softmax_backward_data.default", _GRAPHLESS, _unsupported
@@ -182,7 +182,7 @@ log_softmax_backward = _bound(
 
 class _NoDispatch:
     def __enter__(self) -> Any:
-        raise RuntimeError("this release of PyTorch shows nobody which operations are called")
+        raise RuntimeError("this release of PyTorch does not show which operations are called")
 
     def __exit__(self, *error: object) -> None:
         return None

@@ -80,7 +80,7 @@ def detach(tree: Any) -> Any:
 
 
 def copied(tree: Any) -> Any:
-    """The same tree with tensors of its own, cut from any graph: whoever handed it in may use its memory again."""
+    """The same tree with tensors of its own, cut from any graph, since the user may write to the original."""
     if isinstance(tree, Tensor):
         return tree.detach().clone() if tree.requires_grad else tree.clone()
     return tree_map_only((Tensor, np.ndarray), _copied, tree)

@@ -93,7 +93,7 @@ def _end(message: str, error: Exception) -> NoReturn:
     try:
         sys.stdout.flush()
     except OSError:
-        # Nobody can read what is printed: without this, Python would try again, and fail, when it ends.
+        # The output cannot be read any more: without this, Python would try again, and fail, when it ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     typer.secho(f"hamlearn: {message}", fg=typer.colors.RED, err=True)
     raise SystemExit(2) from error

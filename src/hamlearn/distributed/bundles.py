@@ -117,6 +117,6 @@ class BundleReceiver(Receiver):
         return taken
 
     def drop(self) -> None:
-        """Let go of what was asked for, when nobody will send it."""
+        """Let go of what was asked for, when it will not be sent any more."""
         super().drop()
         self._bundles.clear()

@@ -112,7 +112,7 @@ def _flights(engine: Aligned, carry: Pipeline, part: Part) -> tuple[dict[str, Te
 
 
 def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
-    """Read what one rank needs of a checkpoint, whoever wrote it; calling the result takes it up."""
+    """Read what one rank needs of a checkpoint, by any number of ranks; calling the result takes it up."""
     _check_config(saved, held.config, new_hyper=new_hyper)
     engine: Any = held.ticker.rule
     blank: Any = type(engine)(engine.part, engine.border)

@@ -211,7 +211,7 @@ class PipelineLearner(SavedRank):
                     if report.sample is not None:
                         yield report
             finally:
-                # Whoever leaves a run early leaves it on every rank.
+                # A run that is left early is left on every rank.
                 self._headers.waiting.clear()
             self._saving.finish()
             if self._over(max_steps is None or taken < max_steps):

@@ -99,7 +99,7 @@ class Sender:
             self._under_way.popleft()
 
     def drop(self) -> None:
-        """Let go of what is under way, when there is nobody any more to take it."""
+        """Let go of what is under way, when there is no receiver any more."""
         self._under_way.clear()
 
 
@@ -130,7 +130,7 @@ class Receiver:
         return len(self._expected)
 
     def drop(self) -> None:
-        """Let go of what was asked for, when nobody will send it."""
+        """Let go of what was asked for, when it will not be sent any more."""
         self._expected.clear()
 
 

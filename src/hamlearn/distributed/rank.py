@@ -86,7 +86,7 @@ class Rank(Settings):
                 self._border.drop()
                 self._headers.drop()
             # Neighbours hear of it at once: this rank may have to wait for what others say of a checkpoint. A
-            # connection is closed when nobody holds it any more, not even the frames that the error has passed.
+            # connection is closed when nothing holds it any more, not even the frames that the error has passed.
             for passed in (error, error.__cause__):
                 traceback.clear_frames(passed.__traceback__ if passed is not None else None)
             self._place.close(but=_SAVING)

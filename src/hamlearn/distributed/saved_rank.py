@@ -17,7 +17,7 @@ class SavedRank(Rank):
     def save(self, folder: str | os.PathLike[str], *, keep: int | None = None, wait: bool = True) -> None:
         """Write everything to a new folder in `folder`, named by the tick, on every rank alike.
 
-        Samples in flight, messages between ranks and the streams' positions are part of it. Whoever looks finds
+        Samples in flight, messages between ranks and the streams' positions are part of it. A reader finds
         the checkpoint complete, or not at all. All ranks need the same file system.
 
         Args:
@@ -32,7 +32,7 @@ class SavedRank(Rank):
             self._saving.begin(self._own(folder), self.ticks, tensors, about, keep)
             if wait:
                 self._saving.finish()
-                # Only the first rank marks it complete, and nobody is to look before that.
+                # Only the first rank marks it complete, and it is not to be read before that.
                 self._place.number_from_first(0)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False, drop: bool = False) -> None:
@@ -61,7 +61,7 @@ class SavedRank(Rank):
         assert change is not None
         with self._together():
             change()
-            # The next header tells the form of states anew.
+            # The next header describes the form of states again.
             self._key = None
 
     def resume(self, folder: str | os.PathLike[str]) -> bool:

@@ -56,7 +56,7 @@ def newest_of(path: str | os.PathLike[str]) -> Path:
     if not found:
         raise CheckpointError(
             f"{path} holds no complete checkpoint (a folder named tick-…, without .partial): look for it "
-            "elsewhere, or start anew"
+            "elsewhere, or start again"
         )
     return found[-1]
 
@@ -156,7 +156,7 @@ def _write(tensors: dict[str, Tensor], path: Path, group: dist.ProcessGroup | No
 
 
 def sweep(folder: Path) -> None:
-    """Remove what was not completed: whoever wrote it is gone."""
+    """Remove what was not completed: its writer is gone."""
     for path in folder.glob(f"tick-*{PARTIAL}"):
         shutil.rmtree(path, ignore_errors=True)
 

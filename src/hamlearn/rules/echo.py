@@ -56,7 +56,7 @@ class Echoed(Order):
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """The next token's state and output; at the end of the sequence also the new ω."""
         due = now.sample.boundary or self.since + 1 == self.credit.every
-        # Tokens outlive their step, and whoever handed in the sample may use its memory again.
+        # Tokens outlive their step, and the user may use the memory of the sample again.
         sample = _copied(now.sample)
         h = self._state_met(carry, sample, now.fresh)
         before = self.tokens[-1] if self.tokens else None

@@ -13,7 +13,7 @@ MEMORY = 1000
 RECENT = 100
 """Samples of one judgement on divergence."""
 AT_ONCE = 64
-"""Requests after which sums are brought up to date, unless somebody reads them before."""
+"""Requests after which sums are brought up to date, unless they are read before."""
 WORSE = 10.0
 """How many times its best level the loss has to be before a learner is marked as diverging."""
 REFUSED = 10

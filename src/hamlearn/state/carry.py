@@ -31,6 +31,6 @@ class Carry:
         h, z, omega, v, E = ([x.clone() for x in part] for part in (self.h, self.z, self.omega, self.v, self.E))
         return Carry(h, z, omega, self.spec, v, E)
 
-    def anew(self, h: list[Tensor], spec: trees.Spec, E: list[Tensor]) -> Carry:
+    def restarted(self, h: list[Tensor], spec: trees.Spec, E: list[Tensor]) -> Carry:
         """The same at the start of a sequence, whose first state is `h`."""
         return Carry(h, [torch.zeros_like(leaf) for leaf in h], self.omega, spec, self.v, E)

@@ -118,14 +118,14 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
 
     def _forward(self, part: Block, plan: EchoPlan, start: int) -> Passed:
         state = self.eager.state
-        met = self.parts.anew(state.carry, part.sample(0).u) if state.fresh else state.carry
+        met = self.parts.restarted(state.carry, part.sample(0).u) if state.fresh else state.carry
         fresh = torch.zeros(part.count, dtype=torch.bool)
         fresh[0] = state.fresh
         rows = plan.rows(start, start + part.count, part)
 
         trial = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
         done = self.engine.forward(met.h, met.spec, rows, fresh, part, trial)
-        self._become(carry=state.carry.anew(done.h, met.spec, []), fresh=False)
+        self._become(carry=state.carry.restarted(done.h, met.spec, []), fresh=False)
         self.since += part.count
         self.waiting.append(done.stretch)
         self._trim()
@@ -140,7 +140,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
             self.waiting = []
         if part.ends(part.count - 1):
             self.waiting = []
-            carry = self.parts.anew(self.eager.state.carry, part.sample(part.count - 1).u)
+            carry = self.parts.restarted(self.eager.state.carry, part.sample(part.count - 1).u)
             self._become(carry=carry, fresh=True)
 
     def _trim(self) -> None:

@@ -45,7 +45,7 @@ class PendingBlock:
         count: Number of steps taken.
         delivered: Number of reports handed out.
         before: How far reading had come before it.
-        asked: Whether somebody looked at the learner meanwhile.
+        asked: Whether the user looked at the learner meanwhile.
         settled: Whether the learner was brought back before all of them were handed out.
         stops: Whether the sample after the block has to be taken by itself.
     """
@@ -93,7 +93,7 @@ class BlockReport(StepReport):
     def rest(self) -> ReportStack:
         """This report and those that follow it in its block, at once; they count as handed out.
 
-        For whoever takes all reports as they come: one by one they cost more than small networks do.
+        For consumers of all reports: one by one they cost more than small networks do.
         """
         ahead, start = self._block, self._index
         ahead.delivered = ahead.count

@@ -31,9 +31,9 @@ FEWER = 256
 class BlockRunner(ABC):
     """Takes blocks of samples by a compiled engine.
 
-    A block is taken as a whole, and its reports are handed out afterwards. Whoever asks the learner for anything
-    in between gets what the last report left: the snapshot from before the block is restored, and the samples
-    reported so far are taken once more, by the same recorded steps.
+    A block is taken as a whole, and its reports are handed out afterwards. If the learner is asked for anything in
+    between, the snapshot from before the block is restored, and the samples reported so far are taken once more, by
+    the same recorded steps: the answer is that of the last report.
 
     Args:
         reader: Reads the stream and keeps count.
@@ -88,7 +88,7 @@ class BlockRunner(ABC):
                 done += ahead.delivered
                 since += ahead.delivered
                 if ahead.asked:
-                    # Whoever looks at the learner every so often will look again: the next block ends there.
+                    # A user who looks at the learner every so often will look again: the next block ends there.
                     size, since = min(since, chunk), 0
                 else:
                     size = min(2 * size, chunk)
@@ -147,7 +147,7 @@ class BlockRunner(ABC):
             raise
 
     def settle(self) -> None:
-        """DeviceCache the learner to the last report that was handed out, since somebody asks for it."""
+        """Bring the learner to the last report that was handed out, since the user asks for it."""
         if self.ahead is not None:
             self.ahead.asked = True
             self._back()

@@ -72,7 +72,7 @@ class StepRunner(PlannedRunner["StepPlan"]):
     def accept(self, block: Block, plan: StepPlan, ran: BlockResult) -> None:
         """The state after the last step; h0 again, where that ends a sequence."""
         fresh, waiting = block.ends(block.count - 1), self.eager.state.waiting
-        carry = self.parts.anew(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
+        carry = self.parts.restarted(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
         self.eager.state = LearnerState(carry, float(plan.clock[-1]), plan.updates, fresh, waiting)
 
 

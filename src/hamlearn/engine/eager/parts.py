@@ -58,7 +58,7 @@ class LearnerParts:
         v = [torch.zeros_like(leaf) for leaf in omega] if self.system.velocity.adaptive is not None else []
         return LearnerState(Carry([], [], omega, None, v=v), 0.0, 0, True, Waiting(late))
 
-    def anew(self, carry: Carry, u: Any) -> Carry:
+    def restarted(self, carry: Carry, u: Any) -> Carry:
         """The same at the start of a sequence, with the state that the network has for the input `u`."""
         if not self.stateful:
             return carry
@@ -69,14 +69,14 @@ class LearnerParts:
                 f"the first state is {trees.describe(first)}, and a state of whole numbers or booleans has no "
                 "costate: make that part a floating-point tensor, or a buffer of the network"
             )
-        return carry.anew(h, spec, self.order.first(h, spec))
+        return carry.restarted(h, spec, self.order.first(h, spec))
 
     def met(self, state: LearnerState, u: Any) -> Carry:
         """What the sample with the input `u` meets: h0, if it begins a sequence or no state is there yet."""
         carry = state.carry
         if not self.stateful or (carry.h and not state.fresh):
             return carry
-        start = self.anew(carry, u)
+        start = self.restarted(carry, u)
         if carry.z and not state.fresh:
             start.z = carry.z
         return start

@@ -113,7 +113,7 @@ class EagerEngine:
         carry = Carry(outcome.h, outcome.z, outcome.omega, outcome.spec, outcome.v, outcome.E)
         updates, waiting = state.updates + (outcome.moves and outcome.learned), state.waiting
         if waits:
-            begins = parts.stateful and self._starts_anew()
+            begins = parts.stateful and self._begins_sequence()
             waiting = waiting.with_sample(sample, met, begins, outcome.y, now.t)
         after = LearnerState(carry, now.t + now.rates.tau, updates, sample.boundary, waiting)
         return Change(after, theta, now, outcome)
@@ -182,7 +182,7 @@ class EagerEngine:
             set_grad(mode)
         if change.accepted and change.after.fresh and self.parts.stateful:
             # Now, since a learned h0 is one of the weights that have just moved.
-            self.state = self.state._replace(carry=self.parts.anew(self.state.carry, change.now.sample.u))
+            self.state = self.state._replace(carry=self.parts.restarted(self.state.carry, change.now.sample.u))
 
     def _move_in_place(self, change: Change) -> None:
         """ω ← decay·ω + gain·∂H/∂θ, then θ ← θ − τβ⊙ω, without copies of large weights."""
@@ -260,7 +260,7 @@ class EagerEngine:
             if network.state is None:
                 return trees.copied(network.output_net(u, None))
             h, spec = state.carry.h, state.carry.spec
-            if self._starts_anew():
+            if self._begins_sequence():
                 h, spec = trees.flatten(network.initial_state(u))
             if parts.choices.order == "sequential":
                 h, spec = next_state(network, h, spec, u, parts.hyper.at(state.t, tau).tau)
@@ -283,7 +283,7 @@ class EagerEngine:
 
     def _restarted(self) -> LearnerState:
         self.parts.order.forget()
-        return self.state._replace(carry=self.state.carry.anew([], None, []), fresh=True)
+        return self.state._replace(carry=self.state.carry.restarted([], None, []), fresh=True)
 
     def _require_label_later(self, sample: Sample) -> None:
         credit = self.parts.choices.credit
@@ -294,7 +294,7 @@ class EagerEngine:
             )
         self.state.waiting.require_new(sample)
 
-    def _starts_anew(self) -> bool:
+    def _begins_sequence(self) -> bool:
         return self.state.fresh or self.parts.choices.reset_h == "sample"
 
     def _instant(self, sample: Sample) -> Instant:
@@ -308,12 +308,12 @@ class EagerEngine:
     def _carry_for(self, now: Instant) -> Carry:
         """What the step starts from: the state so far, or h0 at the start of a sequence."""
         parts, carry = self.parts, self.state.carry
-        if not self._starts_anew():
+        if not self._begins_sequence():
             return carry
         if not parts.order.needs_h:
             return Carry([], [], carry.omega, None, v=carry.v)
         if now.fresh or parts.choices.credit.clears:
-            return parts.anew(carry, now.sample.u)
+            return parts.restarted(carry, now.sample.u)
         h, spec = first_state(parts.network.initial_state(now.sample.u), carry.spec), carry.spec
         if [leaf.shape for leaf in carry.z] != [leaf.shape for leaf in h]:
             raise SampleError(

@@ -125,6 +125,6 @@ class Lanes:
         carry = Carry(h, z, omega, packed.spec, v=v, E=E)
         if not self.fresh[lane] or not h:
             return carry
-        begun = member.parts.anew(carry, self.u)
+        begun = member.parts.restarted(carry, self.u)
         begun.h = [leaf.clone() for leaf in begun.h]
         return begun

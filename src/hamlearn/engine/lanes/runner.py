@@ -108,7 +108,7 @@ class LaneRunner(PlannedRunner[Any]):
                 yield PopulationReport(found)
 
     def show(self) -> None:
-        """DeviceCache all members to the last report and write their lanes back: the user may change them."""
+        """Bring all members to the last report and write their lanes back: the user may change them."""
         self.settle()
         self.spread()
 

@@ -40,8 +40,7 @@ class Variant:
         targets: Some have a target; those without one enter with φ = 0.
         fresh: A flag says whether a sample begins a sequence.
         watch: What each step counts the entries of that are not finite.
-        on_trouble: What a member does at a step that goes wrong, where the loop itself sees to it; `None`: whoever
-            reads the marks has to.
+        on_trouble: What a member does at a step that goes wrong; `None` if the caller reads the marks instead.
     """
 
     targets: bool

@@ -20,7 +20,7 @@ def carry_over(old: Learner, new: Learner, u: Tensor) -> Learner:
     Each weight, costate and buffer of `old` takes the first places along each dimension of its namesake in `new`.
     What is added keeps the value that `new` began with, costates and sensitivities begin at 0. Where the inputs
     are first multiplied by a matrix, an input of 0 at the new places gives the output that `old` would give.
-    Tokens that wait for an echo have fewer inputs: they are dropped, and the state starts anew, as after a
+    Tokens that wait for an echo have fewer inputs: they are dropped, and the state starts again, as after a
     boundary.
 
     Args:

@@ -39,7 +39,7 @@ def widened(module: nn.Module, wide: torch.dtype, theta: Sequence[Tensor] | None
     """The weights of a module as it is to be called with, by name.
 
     Args:
-        module: BaseLearner of the weights.
+        module: Owns the weights.
         wide: The type to compute in.
         theta: Its learnable weights, widened already.
 

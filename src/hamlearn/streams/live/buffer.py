@@ -32,7 +32,7 @@ class Arrival:
         boundary: Whether it ends a sequence.
         owed: Time steps of bad items before it.
         label: Whether it is the label of an earlier item, or bad, and takes no place in the queue.
-        token: What a broker's message is acknowledged by; `None` where nobody asks for that.
+        token: What a broker's message is acknowledged by; `None` if none is due.
     """
 
     form: Form

@@ -17,7 +17,7 @@ from hamlearn.streams.live.wire import Letter, tau_of
 
 
 class Feeder:
-    """Reads a source in a thread of its own until it ends, fails, or nobody listens.
+    """Reads a source in a thread of its own until it ends, fails, or has no listener.
 
     Args:
         source: What is read.

@@ -96,5 +96,5 @@ class SocketLines:
         try:
             self._link.shutdown(socket.SHUT_RDWR)
         except OSError:
-            # The other side was faster; there is nobody left to wake.
+            # The other side was faster; no thread waits any more.
             return

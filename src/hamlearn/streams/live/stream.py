@@ -262,7 +262,7 @@ class LiveStream(Stream):
 
     def _read(self, most: int) -> Read | None:
         """What has arrived, at most so many items, waited for; `None` at the end."""
-        # Whoever asks for more has learned all that was handed out before.
+        # A learner that asks for more has learned all that was handed out before.
         self._acknowledge_learned()
         if self._close is None and not self._buffer.closed:
             self._start()
@@ -297,7 +297,7 @@ class LiveStream(Stream):
         """Raise instead of waiting for a broker that itself waits for a checkpoint."""
         if len(self._passed) < broker.window:
             return
-        # Nobody saves a learner that learns nothing: what was no sample is done with.
+        # A learner that learns nothing is not saved: items that are not samples are done with.
         broker.acknowledge(self._passed.bad())
         waiting = sum(map(broker.holds, self._passed))
         if waiting >= broker.window:
