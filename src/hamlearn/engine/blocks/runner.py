@@ -31,9 +31,9 @@ FEWER = 256
 class BlockRunner(ABC):
     """Takes blocks of samples by a compiled engine.
 
-    A block is taken as a whole, and its reports are handed out afterwards. If the learner is asked for anything in
-    between, the snapshot from before the block is restored, and the samples reported so far are taken once more, by
-    the same recorded steps: the answer is that of the last report.
+    A block is taken as a whole, and its reports are handed out afterwards. If the learner is asked for anything
+    in between, the snapshot from before the block is restored, and the samples reported so far are taken once
+    more, by the same recorded steps: the answer is that of the last report.
 
     Args:
         reader: Reads the stream and keeps count.
