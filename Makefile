@@ -37,7 +37,7 @@ types: $(STAMP)
 export NO_MKDOCS_2_WARNING := 1
 
 docs: $(STAMP)
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 bench: $(STAMP)
 	$(BIN)/hamlearn bench --out benchmarks/results
