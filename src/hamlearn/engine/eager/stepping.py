@@ -188,14 +188,16 @@ class EagerEngine:
         """ω ← decay·ω + gain·∂H/∂θ, then θ ← θ − τβ⊙ω, without copies of large weights."""
         now, outcome, integration = change.now, change.outcome, change.outcome.integration
         assert integration is not None
-        omega = outcome.omega
-        if forgets(integration.decay):
-            omega = integration.after(omega)
-            change.after.carry.omega = omega
+        omega, dH = outcome.omega, integration.dH
+        if forgets(integration.decay) and dH is not None:
+            # Into the memory of the old ω, so that the gradient's can be used again at the next step.
+            foreach_copy_(omega, dH)
+            if integration.gain != 1.0:
+                scale_(omega, integration.gain)
         else:
             scale_(omega, integration.decay)
-            if integration.dH is not None:
-                add_(omega, integration.dH, integration.gain)
+            if dH is not None:
+                add_(omega, dH, integration.gain)
         system = self.parts.system
         system.velocity.move(system.theta, omega, now.t, now.rates.stride)
 
