@@ -5,6 +5,7 @@ The blocks of a page share one namespace and run in order, in a folder of their 
 
 import gc
 import importlib
+import logging
 import os
 import signal
 import sys
@@ -64,6 +65,12 @@ pytest_collect_file = Sybil(
     setup=_enter_page,
     teardown=_leave_page,
 ).pytest()
+
+
+@pytest.fixture(autouse=True)
+def _usual_log_level() -> None:
+    """Let the library log as it does by itself, whatever level a command of another test has set."""
+    logging.getLogger("hamlearn").setLevel(logging.NOTSET)
 
 
 def pytest_configure() -> None:

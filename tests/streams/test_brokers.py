@@ -32,6 +32,10 @@ NAMES = ("hamlearn", "paho")
 NEEDED = {"mqtt": "mosquitto", "redis": "redis-server"}
 
 
+# paho closes the pair of sockets that wakes its thread when its client is collected, in any order.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
+
+
 def until(condition):
     end = time.monotonic() + PATIENCE
     while not condition():

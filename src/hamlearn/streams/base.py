@@ -207,6 +207,7 @@ class Stream(ABC):
         If one of them cannot be read, those before it are handed out, and the next call raises.
 
         Example:
+            >>> import torch
             >>> from hamlearn import streams
             >>> stream = streams.from_any(torch.arange(6.0).reshape(3, 2))
             >>> [stream.block(2).count, stream.block(2).count, stream.block(2)]
