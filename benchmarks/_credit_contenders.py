@@ -108,7 +108,7 @@ _NOTHING, _BACK = Own(keep=0.0), Echo(every=WINDOW)
 CONTENDERS = {
     "frozen": Contender("frozen control", "dense", _NOTHING, Cleared(), learns=False),
     "cleared": Contender("Cleared", "dense", _NOTHING, Cleared()),
-    "rflo": Contender("RFLO / e-prop", "dense", Own(leak=0.9)),
+    "rflo": Contender("fixed leak 0.9", "dense", Own(leak=0.9)),
     "uoro": Contender("UORO", "dense", RankOne()),
     "snap1": Contender("SnAp-1", "dense", Own(), Sensitivity(strict=False)),
     "rtrl": Contender("exact RTRL", "dense", Exact(), units=32),

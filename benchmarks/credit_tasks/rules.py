@@ -38,8 +38,8 @@ class Own:
     """Each unit's own part: E⁺ = κ (∂h⁺/∂h)ᵢᵢ E + ∂h⁺/∂θ.
 
     Exact where units are independent; for a dense net it is SnAp-1 (Menick et al. 2021). κ = 0 reaches one step
-    back. With a `leak` the Jacobian is taken to be that number: RFLO and e-prop, for a net without leak of its
-    own.
+    back. With a `leak` the Jacobian is taken to be that number. That is the trace of RFLO and e-prop, but neither
+    rule: RFLO sends errors back through random weights, and both are for units that leak by themselves.
     """
 
     keep: float = 1.0
