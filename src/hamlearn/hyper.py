@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -266,27 +265,18 @@ class Hyper:
             eta, eta_z = over_gaps(eta, nominal)(step), over_gaps(eta_z, nominal)(step)
         return Rates(step, nominal, eta, eta_z, phi, self.s)
 
-    def along(self, taus: Sequence[float | None]) -> np.ndarray:
-        """The rates of steps of these lengths, where none depends on time; stops before what is no time step.
+    def along(self, taus: np.ndarray) -> np.ndarray:
+        """The rates of steps of these lengths, where none depends on time; 0 stands for this object's own τ.
 
         Returns:
             A row for each step: τ, stride, η, η_z and φ as in `Rates`, to the bit as `at` says them.
 
         Example:
-            >>> Hyper(tau=0.5, eta=1.0).along([None, 2.0, -1.0, 3.0]).tolist()
+            >>> Hyper(tau=0.5, eta=1.0).along(np.array([0.0, 2.0])).tolist()
             [[0.5, 0.5, 1.0, 1.0, 1.0], [2.0, 0.5, 1.875, 1.875, 1.0]]
         """
         usual = self.at(0.0)
-        if not {type(tau) for tau in taus} <= {float, type(None)}:
-            # A whole number may stand for the nominal step; anything else is looked at by itself, in its turn.
-            plain = [
-                tau is None or isinstance(tau, float) or (type(tau) is int and tau == usual.tau) for tau in taus
-            ]
-            taus = taus if all(plain) else taus[: plain.index(False)]
-        steps = np.array([usual.tau if tau is None else tau for tau in taus], dtype=np.float64)
-        wrong = ~((steps > 0.0) & (steps < math.inf))
-        if wrong.any():
-            steps = steps[: wrong.argmax()]
+        steps = np.where(taus == 0.0, usual.tau, taus)
         table = np.empty((len(steps), 5))
         table[:] = usual[:5]
         table[:, 0] = steps

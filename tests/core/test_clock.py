@@ -4,11 +4,15 @@ import math
 import warnings
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import hamlearn as hl
+from hamlearn.engine.rates_table import RateSettings, Steps, time_steps
+from hamlearn.rules.velocity import Velocity
+from hamlearn.streams.blocks import stacked
 from tests.problems import Problem, make_network, random_problem
 
 MSE = nn.functional.mse_loss
@@ -224,11 +228,16 @@ def test_rates_of_many_steps_are_those_of_each_to_the_bit(clock, rates):
     generator = torch.Generator().manual_seed(0)
     hyper = hl.Hyper(tau=0.5, phi=0.3, clock=clock, **rates)
     taus = [_length(generator) for _ in range(500)]
-    assert hyper.along(taus).tolist() == [list(hyper.at(0.0, tau)[:5]) for tau in taus]
+    settings, yes = RateSettings([hyper], [Velocity(1.0, [], [])], "sequential"), np.ones((500, 1), dtype=bool)
+    steps = Steps(len(taus), time_steps(taus)[:, None], None, yes, yes[0])
+    table = settings.table(np.zeros(1), np.zeros(1, dtype=int), steps)
+    assert table.rates[:, 0].tolist() == [list(hyper.at(0.0, tau)[:5]) for tau in taus]
 
 
-@pytest.mark.parametrize("odd", [0.0, -1.0, math.nan, math.inf, "1", 2, True, torch.tensor(1.0)])
-def test_rates_of_many_steps_end_before_what_is_no_time_step(odd):
-    table = hl.Hyper().along([None, 2.0, 1, odd, 3.0])
-    assert table[:, 0].tolist() == [1.0, 2.0, 1.0]
-    assert hl.Hyper().along([odd]).shape == (0, 5)
+@pytest.mark.parametrize("odd", [0.0, -1.0, math.nan, math.inf, "1", True, torch.tensor(1.0)])
+def test_a_block_ends_before_what_is_no_time_step(odd):
+    settings = RateSettings([hl.Hyper()], [Velocity(1.0, [], [])], "sequential")
+    block = stacked([hl.Sample(torch.ones(1), tau=2.0)] * 4)[0]
+    block.tau = [None, 2, 1.0, odd]
+    table = settings.table(np.zeros(1), np.zeros(1, dtype=int), Steps.of(block))
+    assert table.rates[:, 0, 0].tolist() == [1.0, 2.0, 1.0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from hamlearn._base.scale import scaled
 from hamlearn._base.torch_private import foreach_copy_
 from hamlearn.engine.blocks.runner import PlannedRunner, undo_of
 from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EchoEngine, Passed, ReferenceStep, Stretch, UnsupportedError
 from hamlearn.rates import Rates
 from hamlearn.rules.echo import Echoed
@@ -26,7 +26,7 @@ from hamlearn.state.tokens import Token
 from hamlearn.streams.blocks import Block, stacked
 
 
-class EchoRunner(PlannedRunner["EchoPlan"]):
+class EchoRunner(PlannedRunner["RatesTable"]):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
     def __init__(self, eager: EagerEngine, step: Callable[[Sample], Any]) -> None:
@@ -38,6 +38,7 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         self.credit = order.credit
         self.checks = self.parts.choices.on_nonfinite != "ignore"
         self.engine = EchoEngine(order, self.checks)
+        self.settings = RateSettings([self.parts.hyper], [self.parts.system.velocity], "sequential")
         self.waiting: list[Stretch] = []
         self.since = 0
 
@@ -47,16 +48,38 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
             return 0
         return sum(stretch.count for stretch in self.waiting) + self.order.pending()
 
-    def plan(self, block: Block) -> EchoPlan:
+    def plan(self, block: Block) -> RatesTable:
         """Rates of its tokens, and where echoes fall due."""
         if self.credit.memory == "reversible":
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
         self._take_over()
-        plan = EchoPlan(self, block)
-        self.parts.usual.overshoot.look(plan.rates)
+        state, learns = self.eager.state, self._due(block) & self._known(block)
+        plan = self.settings.table(np.array([state.t]), np.array([state.updates]), Steps.of(block, learns))
+        self.parts.usual.overshoot.look(plan.rates_of())
         return plan
+
+    def _due(self, block: Block) -> np.ndarray:
+        """Whether an echo falls due at each token."""
+        due, since = np.zeros(block.count, dtype=bool), self.since
+        for index in range(block.count):
+            since += 1
+            due[index] = block.ends(index) or since == self.credit.every
+            since = 0 if due[index] else since
+        return due
+
+    def _known(self, block: Block) -> np.ndarray:
+        """Whether a token that would echo at each one has a target."""
+        known, targets = np.zeros(block.count, dtype=bool), deque[bool](maxlen=self.credit.truncate)
+        for stretch in self.waiting:
+            targets.extend(stretch.block.has_target(index) for index in range(stretch.count))
+        for index, due in enumerate(self._due(block)):
+            targets.append(block.has_target(index))
+            known[index] = any(targets)
+            if block.ends(index) or (due and self.credit.truncate is None):
+                targets.clear()
+        return known
 
     def undo(self) -> Callable[[], None]:
         """What puts back the learner and its waiting tokens."""
@@ -75,25 +98,27 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
     def _become(self, **changed: Any) -> None:
         self.eager.state = self.eager.state._replace(**changed)
 
-    def accept(self, block: Block, plan: EchoPlan, ran: BlockResult) -> None:
+    def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:
         """Time and number of updates; all else has moved with the tokens."""
-        self._become(t=plan.times[-1], updates=plan.updates)
+        self._become(t=plan.times[-1], updates=plan.learned)
 
-    def take(self, block: Block, plan: EchoPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
+    def take(self, block: Block, plan: RatesTable, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """All tokens forward, and back again where an echo falls due."""
         eager, system, passed, start = self.eager, self.parts.system, [], 0
-        for stop in plan.ends:
+        due, learns = self._due(block), plan.steps.learns[:, 0]
+        rates_of, counts = self._each_rates(plan), int(plan.updates[0]) + np.cumsum(learns)
+        for stop in [*(np.flatnonzero(due[:-1]) + 1).tolist(), block.count]:
             part = block.part(start, stop)
-            done = self._forward(part, plan, start)
+            done = self._forward(part, rates_of[start:stop])
             passed.append(done)
             bad = _first_bad(done, part, self.checks)
             if bad is not None:
                 return _rows(passed, eager.state.carry), start + bad
-            if plan.due[stop - 1]:
-                t, rates = plan.times[stop - 1], plan.rates[stop - 1]
-                omega, v = self._echo(t, rates, learned=plan.learned[stop - 1])
+            if due[stop - 1]:
+                t, rates = plan.times[stop - 1], rates_of[stop - 1]
+                omega, v = self._echo(t, rates, learned=bool(learns[stop - 1]))
                 with torch.no_grad():
-                    k = plan.counts[stop - 1]
+                    k = int(counts[stop - 1])
                     theta = system.velocity.moved(system.theta, omega, t, rates.stride, v, k)
                     moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
                     if self.checks and not all_finite([*omega, *v, *moved]):
@@ -116,13 +141,18 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
         gain = rates.stride * rates.phi
         return system.drive.gather(carry.omega, carry.v, entered, system.theta, decay, gain, learned=learned)
 
-    def _forward(self, part: Block, plan: EchoPlan, start: int) -> Passed:
+    def _each_rates(self, plan: RatesTable) -> list[Rates]:
+        """The rates of each token."""
+        rates = plan.rates_of()
+        return rates if len(rates) == plan.count else rates * plan.count
+
+    def _forward(self, part: Block, each: list[Rates]) -> Passed:
         state = self.eager.state
         met = self.parts.restarted(state.carry, part.sample(0).u) if state.fresh else state.carry
         fresh = torch.zeros(part.count, dtype=torch.bool)
         fresh[0] = state.fresh
-        rows = plan.rows(start, start + part.count, part)
-
+        rows = list(torch.tensor([rates[:5] for rates in each], dtype=torch.float64).unbind(1))
+        rows[4] = rows[4] * part.mask(part.count)
         trial = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
         done = self.engine.forward(met.h, met.spec, rows, fresh, part, trial)
         self._become(carry=state.carry.restarted(done.h, met.spec, []), fresh=False)
@@ -201,74 +231,6 @@ class EchoRunner(PlannedRunner["EchoPlan"]):
             self.waiting = [Stretch(h, block.u, block.target, rows, fresh, block, spec)]
         self.since = since
         self.order.forget()
-
-
-class EchoPlan:
-    """Time and rates of each token of a block, where echoes fall due, and when the weights have been moved.
-
-    Attributes:
-        learned: Whether an echo falls due that a loss has entered.
-        counts: How many of these there have been, the token's own included.
-    """
-
-    def __init__(self, runner: EchoRunner, block: Block) -> None:
-        parts, state, credit = runner.parts, runner.eager.state, runner.credit
-        self.updates, t, since = state.updates, state.t, runner.since
-        targets: deque[bool] = deque(maxlen=credit.truncate)
-        for stretch in runner.waiting:
-            targets.extend(stretch.block.has_target(index) for index in range(stretch.count))
-        self.rates: list[Rates] = []
-        self.due: list[bool] = []
-        self.learned: list[bool] = []
-        self.counts: list[int] = []
-        usual: tuple[bool, Rates] | None = None
-        for index in range(block.count):
-            tau, first = None if block.tau is None else block.tau[index], self.updates == 0
-            try:
-                if usual is None or usual[0] != first or tau is not None or not parts.usual.constant:
-                    rates = parts.hyper.at(t, tau, first=first)
-                    usual = None if tau is not None else (first, rates)
-                else:
-                    rates = usual[1]
-                parts.system.velocity.check(t)
-            except Exception:
-                # The token is taken by itself when its turn comes, and says what is wrong.
-                break
-            since += 1
-            due = block.ends(index) or since == credit.every
-            targets.append(block.has_target(index))
-            learned = due and any(targets)
-            if due:
-                self.updates += learned
-                since = 0
-                if block.ends(index) or credit.truncate is None:
-                    targets.clear()
-            self.rates.append(rates)
-            self.due.append(due)
-            self.learned.append(learned)
-            self.counts.append(self.updates)
-            t += rates.tau
-        self.count = len(self.rates)
-        self.times = list(itertools.accumulate((rates.tau for rates in self.rates), initial=state.t))
-        self.clock = np.array(self.times)
-        self.ends = [index + 1 for index, due in enumerate(self.due) if due]
-        if self.count and (not self.ends or self.ends[-1] < self.count):
-            self.ends.append(self.count)
-
-    @property
-    def phis(self) -> np.ndarray:
-        """φ of each token."""
-        return np.array([rates.phi for rates in self.rates])
-
-    def phi(self, index: int) -> float:
-        """φ of a token."""
-        return self.rates[index].phi
-
-    def rows(self, start: int, stop: int, part: Block) -> list[Tensor]:
-        """τ, stride, η, η_z and φ of some tokens, one row each; φ is 0 where a token has no target."""
-        rows = list(torch.tensor([rates[:5] for rates in self.rates[start:stop]], dtype=torch.float64).unbind(1))
-        rows[4] = rows[4] * part.mask(stop - start)
-        return rows
 
 
 def _tokens(stretch: Stretch) -> list[Token]:

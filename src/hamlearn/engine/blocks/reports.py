@@ -30,10 +30,6 @@ class Plan(Protocol):
     def times(self) -> list[float]:
         """Time before each step, and after the last one."""
 
-    @property
-    def clock(self) -> np.ndarray:
-        """The same as an array."""
-
     def phi(self, index: int) -> float:
         """φ of a step."""
 

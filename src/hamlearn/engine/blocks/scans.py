@@ -157,7 +157,7 @@ def _of_block(ahead: PendingBlock, dtype: torch.dtype, device: torch.device) -> 
             H, loss = H.where(known, 0.0), loss.where(known, torch.nan)
     if ran.coupling is not None:
         H = ran.coupling if loss is None else H + ran.coupling
-    t = torch.from_numpy(ahead.plan.clock[:count].copy())
+    t = torch.tensor(ahead.plan.times[:count], dtype=torch.float64)
     return Trace(t, _tree.unflatten(ran.y, ran.y_spec), loss, H, torch.zeros(count, dtype=torch.bool))
 
 

@@ -125,7 +125,7 @@ class LaneReport(PopulationReport):
     @property
     def t(self) -> list[float]:
         """Times of the members."""
-        return np.where(self._ahead.block.active, self._ahead.plan.times[self._index], np.nan).tolist()
+        return np.where(self._ahead.block.active, self._ahead.plan.clock[self._index], np.nan).tolist()
 
     @property
     def skipped(self) -> list[bool]:
@@ -159,7 +159,7 @@ class LaneReport(PopulationReport):
             return None
         pick = lambda rows: batch.layout.pick(rows[self._index], lane)  # noqa: E731
         return StepReport(
-            float(plan.times[self._index, lane]),
+            float(plan.clock[self._index, lane]),
             trees.unflatten([pick(leaf) for leaf in ran.y], ran.y_spec),
             None if sample.target is None or ran.loss is None else pick(ran.loss),
             sample,

@@ -20,9 +20,9 @@ from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.lanes.alike import difference
 from hamlearn.engine.lanes.batch import LaneBatch
 from hamlearn.engine.lanes.lanes import Lanes, Layout
-from hamlearn.engine.lanes.rates import LaneHyper, LaneRates
 from hamlearn.engine.lanes.reading import LaneReader
 from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
+from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import (
     LEFT,
     SKIPPED,
@@ -34,7 +34,6 @@ from hamlearn.engine.recorded import (
     Watch,
 )
 from hamlearn.errors import HamlearnError
-from hamlearn.rates import Rates
 from hamlearn.sample import StepReport
 from hamlearn.state.carry import Carry
 from hamlearn.state.undo import Undo
@@ -72,8 +71,8 @@ class LaneRunner(PlannedRunner[Any]):
         reset, carries = choices.reset_h == "sample", not choices.credit.clears
         self.engine = Engine(first.order, reset, carries, self.layout.width, self.own)
         velocities = [parts.system.velocity for parts in self.parts]
-        driven = any(parts.system.drive is not None for parts in self.parts)
-        self.hyper = LaneHyper([parts.hyper for parts in self.parts], velocities, choices.order, driven)
+        hypers = [parts.hyper for parts in self.parts]
+        self.settings = RateSettings(hypers, velocities, choices.order, self.layout)
         self.members: list[EagerEngine] = members
         self.lanes: Lanes | None = None
 
@@ -150,7 +149,7 @@ class LaneRunner(PlannedRunner[Any]):
             self.reader.freeze(number, problem)
         return PopulationReport(found) if took else None
 
-    def plan(self, block: Any) -> LaneRates | None:
+    def plan(self, block: Any) -> RatesTable | None:
         """Rates of all members; `None` if there is no first state for their samples."""
         batch: LaneBatch = block
         require_moving(self.parts)
@@ -160,13 +159,11 @@ class LaneRunner(PlannedRunner[Any]):
             except HamlearnError:
                 # The member whose sample it is raises this when it takes it eagerly.
                 return None
-        plan = LaneRates(self.hyper, self.lanes, batch)
-        if 0 < plan.count < batch.count:
-            plan = LaneRates(self.hyper, self.lanes, batch.part(0, plan.count))
+        steps = Steps(batch.count, batch.tau, batch.known, batch.learns, batch.active)
+        plan = self.settings.table(self.lanes.times, self.lanes.updates, steps)
         for lane, parts in enumerate(self.parts):
             if parts.hyper.clock == "continuous":
-                rows = plan.rates[:, lane].tolist()
-                parts.usual.overshoot.look(Rates._make([*row, parts.hyper.s]) for row in rows)
+                parts.usual.overshoot.look(plan.rates_of(lane))
         return plan
 
     def undo(self) -> Undo:
@@ -174,7 +171,7 @@ class LaneRunner(PlannedRunner[Any]):
         assert self.lanes is not None
         return self.lanes.undo()
 
-    def take(self, block: Any, plan: LaneRates, undo: Any) -> tuple[BlockResult, int]:
+    def take(self, block: Any, plan: RatesTable, undo: Any) -> tuple[BlockResult, int]:
         """All steps of all members by one loop, and how many of them went well for every member."""
         batch, lanes, policy = block, self.lanes, self.choices.on_nonfinite
         assert lanes is not None
@@ -206,15 +203,18 @@ class LaneRunner(PlannedRunner[Any]):
             return watched(MemberControl(self._folded(active), "skip"))
         return ran, good
 
-    def accept(self, block: Any, plan: LaneRates, ran: BlockResult) -> None:
+    def accept(self, block: Any, plan: RatesTable, ran: BlockResult) -> None:
         """Where the lanes are after the last step."""
         batch, lanes = block, self.lanes
         assert lanes is not None
         skipped = again = None
         if ran.verdict is not None:
             skipped, again = self._columns(ran.verdict) == SKIPPED, self._columns(ran.kept[1][None])[0]
-        learned = plan.finish(skipped)
-        lanes.carry, lanes.times, lanes.updates = ran.carry, plan.times[-1].copy(), lanes.updates + learned
+        clock, learned = plan.clock, batch.learns
+        if skipped is not None:
+            plan.skipped, learned = skipped, learned & ~skipped
+            plan.clock = clock = plan.clock_without(skipped)
+        lanes.carry, lanes.times, lanes.updates = ran.carry, clock[-1].copy(), lanes.updates + learned.sum(0)
         lanes.moved = lanes.moved | batch.active
         ends, begins = batch.boundary, np.zeros(len(self.learners), dtype=bool) if again is None else again
         if ends is not None:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.blocks.step_runner import StepPlan
+from hamlearn.engine.rates_table import RateSettings, Steps
 from hamlearn.engine.recorded import Pace
 from hamlearn.engine.ticks.recorded_rule import Compared, Masked
 from hamlearn.engine.ticks.ticker import Ticker
@@ -24,14 +24,6 @@ from hamlearn.streams.blocks import Block
 
 class MixedError(Exception):
     """Samples in flight have targets of other shapes than those to come, and are taken one by one."""
-
-
-class Begun(NamedTuple):
-    """Where the ticks of a block begin."""
-
-    t: float
-    updates: int
-    fresh: bool = False
 
 
 class Shown(NamedTuple):
@@ -48,7 +40,8 @@ class TickPlan:
     """Rates of all ticks, and the rows of the loop, each of which is one tick, or one pass if layers take turns.
 
     Args:
-        ticker: Time, updates and rates of the learner.
+        ticker: Time and updates of the learner.
+        settings: Its rates.
         block: The samples.
         hold: Rows that each sample is shown for.
 
@@ -57,15 +50,14 @@ class TickPlan:
         rows: What the loop reads, one row after the other.
     """
 
-    def __init__(self, ticker: Ticker, block: Block, hold: int) -> None:
+    def __init__(self, ticker: Ticker, settings: RateSettings, block: Block, hold: int) -> None:
         self.ticker, self.block, self.hold = ticker, block, hold
         self.ticks = ticker.rule.ticks
         self.rows = self.compared(_held(block, hold))
-        timed = not ticker.usual.constant or ticker.system.velocity.scheduled
-        if self.ticks > 1 and timed:
+        if self.ticks > 1 and settings.timed:
             raise UnsupportedError("a schedule would stand still while one layer after the other moves")
-        begun = Begun(ticker.t, ticker.updates)
-        self.steps = StepPlan(ticker.system, ticker.system.order, timed, begun, self.entering(self.rows))
+        steps = Steps.of(self.entering(self.rows))
+        self.steps = settings.table(np.array([ticker.t]), np.array([ticker.updates]), steps)
         self.count = self.steps.count // (hold * self.ticks)
 
     def compared(self, rows: Block) -> Block:
@@ -86,18 +78,13 @@ class TickPlan:
         """Time before each tick, and after the last one."""
         return self.steps.times
 
-    @property
-    def clock(self) -> np.ndarray:
-        """The same as an array."""
-        return self.steps.clock
-
     def phi(self, index: int) -> float:
         """φ of a tick."""
         return self.steps.phi(index)
 
-    def pace(self, kept: dict[Any, Any]) -> Pace:
+    def pace(self) -> Pace:
         """Rates and β of the rows, as tensors."""
-        pace = self.steps.pace(kept)
+        pace = self.steps.pace()
         if self.ticks == 1:
             return pace
         return Pace([rate[:: self.ticks].contiguous() for rate in pace.rates], pace.betas, False, [])
@@ -139,9 +126,9 @@ class PassPlan(TickPlan):
         tau = None if rows.tau is None else [tau for tau in rows.tau for _ in range(self.ticks)]
         return Block(len(known), None, None, [torch.empty(0)], None, known, tau)
 
-    def pace(self, kept: dict[Any, Any]) -> Pace:
+    def pace(self) -> Pace:
         """Rates and β of the rows; φ of each, since what enters is 0 if the last pass had no target."""
-        pace = super().pace(kept)
+        pace = super().pace()
         phi = np.broadcast_to(self.phis, (self.rows.count * self.ticks,))[:: self.ticks]
         pace.rates[4] = torch.from_numpy(phi.copy())
         return pace
@@ -154,12 +141,12 @@ class PassPlan(TickPlan):
 class AlignedPlan(TickPlan):
     """Rates if a row compares the output of a sample that entered some ticks before."""
 
-    def __init__(self, ticker: Ticker, block: Block, hold: int) -> None:
+    def __init__(self, ticker: Ticker, settings: RateSettings, block: Block, hold: int) -> None:
         rule: Any = ticker.rule
         self.due, self.horizon = rule.due, rule.schedule.horizon
         entries: list[Any] = ticker.carry.entries
         self._waiting: list[Entry] = entries[: self.due][::-1]
-        super().__init__(ticker, block, hold)
+        super().__init__(ticker, settings, block, hold)
 
     def compared(self, rows: Block) -> Block:
         """The rows, each with the target of the sample that is due then."""
@@ -177,11 +164,11 @@ class AlignedPlan(TickPlan):
         return Block(rows.count, rows.u, rows.u_spec, target, spec, seen, rows.tau)
 
     def _strides(self) -> np.ndarray:
-        return np.broadcast_to(self.steps.rates[:, 1], (self.rows.count,))
+        return np.broadcast_to(self.steps.rates[:, 0, 1], (self.rows.count,))
 
-    def pace(self, kept: dict[Any, Any]) -> Pace:
+    def pace(self) -> Pace:
         """Rates and β of the rows: a loss weighs by the time step of its own sample."""
-        pace, own = super().pace(kept), self._strides()
+        pace, own = super().pace(), self._strides()
         due = np.concatenate([[entry.stride for entry in self._waiting], own])[: self.rows.count]
         if (due != own).any():
             pace.rates[4] = pace.rates[4] * torch.from_numpy(due / own)
@@ -220,10 +207,10 @@ class AlignedPlan(TickPlan):
         return None
 
 
-def plan_of(ticker: Ticker, block: Block, hold: int) -> TickPlan:
+def plan_of(ticker: Ticker, settings: RateSettings, block: Block, hold: int) -> TickPlan:
     """The plan of a block."""
     kind = AlignedPlan if ticker.rule.aligned else PassPlan if isinstance(ticker.rule, DelayFree) else TickPlan
-    return kind(ticker, block, hold)
+    return kind(ticker, settings, block, hold)
 
 
 def _held(block: Block, times: int) -> Block:

@@ -13,6 +13,7 @@ from hamlearn._base.finite import all_finite
 from hamlearn.engine.blocks.reports import PendingBlock
 from hamlearn.engine.blocks.runner import PlannedRunner
 from hamlearn.engine.blocks.step_runner import run_watched
+from hamlearn.engine.rates_table import RateSettings
 from hamlearn.engine.recorded import (
     BlockResult,
     EagerReference,
@@ -60,7 +61,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         root = self.system.network
         self.engine.buffer_names = [name for name, _ in root.named_buffers()]
         self.engine.frozen_names = [name for name, weight in root.named_parameters() if not weight.requires_grad]
-        self._kept: dict[Any, Any] = {}
+        self.settings = RateSettings([self.system.hyper], [self.system.velocity], self.system.order)
 
     def plan(self, block: Block) -> TickPlan | None:
         """Rates of all ticks; `None` if the first sample has to be taken by itself."""
@@ -81,12 +82,12 @@ class TickRunner(PlannedRunner[TickPlan]):
         if not good:
             return None
         try:
-            plan = plan_of(ticker, block.part(0, good), self.hold)
+            plan = plan_of(ticker, self.settings, block.part(0, good), self.hold)
         except MixedError:
             return None
         if 0 < plan.count < good:
-            plan = plan_of(ticker, block.part(0, plan.count), self.hold)
-        ticker.usual.overshoot.look(plan.steps.each_rates())
+            plan = plan_of(ticker, self.settings, block.part(0, plan.count), self.hold)
+        ticker.usual.overshoot.look(plan.steps.rates_of())
         return plan
 
     def undo(self) -> Undo:
@@ -113,7 +114,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         begins = None
         if rows.boundary is not None and not isinstance(self.rule, DelayFree):
             begins = rows.begins(False, rows.count)
-        pace, shown = plan.pace(self._kept), copied(first)
+        pace, shown = plan.pace(), copied(first)
         trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
 
         def run(watch: Watch) -> BlockResult:
@@ -140,7 +141,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         ticker = self.ticker
         ticker.carry = plan.carry(ticker.carry, Flat(ran.carry.h, ran.carry.z, ran.carry.E))
         ticker.omega = list(ran.carry.omega)
-        ticker.t, ticker.updates = float(plan.clock[-1]), plan.steps.updates
+        ticker.t, ticker.updates = plan.times[-1], plan.steps.learned
         ticker.shown += block.count
 
     def row(self, ahead: PendingBlock, index: int) -> StepReport:
@@ -178,7 +179,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         """Whether the weights stay finite in the tick after these too, as the eager engine sees to."""
         if self.system.order == "sequential":
             return True
-        stride, theta = float(plan.steps.rates[-1, 1]), self.system.theta
+        stride, theta = float(plan.steps.rates[-1, 0, 1]), self.system.theta
         after = self.system.velocity.moved(theta, ran.carry.omega, plan.times[-2], stride)
         return all_finite([x.detach() for x in after])
 

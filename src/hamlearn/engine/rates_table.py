@@ -1,0 +1,383 @@
+"""The rates of a block of steps: τ, stride, η, η_z and φ by step and member, β of each weight, and the clock.
+
+A single learner is a population of one, whose tensors have no axis of members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn.adaptive import Adaptive
+from hamlearn.engine.recorded import Pace, Watch
+from hamlearn.hyper import Hyper
+from hamlearn.rates import Rates
+from hamlearn.rules.velocity import Velocity
+from hamlearn.streams.blocks import Block
+
+Betas = list[float | Tensor]
+"""β of each weight."""
+
+
+class Axis(Protocol):
+    """How the members lie in the tensors of an engine."""
+
+    def fold(self, rows: Tensor, dim: int = 0) -> Tensor:
+        """Members along axis `dim`, as the engine takes them."""
+
+
+class OneMember:
+    """A single learner: its tensors have no axis of members."""
+
+    def fold(self, rows: Tensor, dim: int = 0) -> Tensor:
+        """The one member."""
+        return rows.select(dim, 0)
+
+
+@dataclass(frozen=True)
+class Steps:
+    """What the samples of a block say of its steps.
+
+    Attributes:
+        count: Number of steps.
+        tau: τ by step and member, 0 for the usual one and below 0 for what is no time step; `None`: all usual.
+        known: Whether there is a target, by step and member; `None` if all samples have one, or none has.
+        learns: Whether a loss enters the weights, by step and member.
+        active: Which members take part.
+    """
+
+    count: int
+    tau: np.ndarray | None
+    known: np.ndarray | None
+    learns: np.ndarray
+    active: np.ndarray
+
+    @classmethod
+    def of(cls, block: Block, learns: np.ndarray | None = None) -> Steps:
+        """Those of one learner; `learns`: where a loss enters the weights, if not at every target."""
+        known = None if block.known is None else np.array(block.known)[:, None]
+        if learns is None:
+            targets: Any = bool(block.target) if known is None else known[:, 0] & bool(block.target)
+            learns = np.broadcast_to(targets, (block.count,))
+        tau = None if block.tau is None else time_steps(block.tau)[:, None]
+        return cls(block.count, tau, known, learns[:, None], np.ones(1, dtype=bool))
+
+
+def time_steps(taus: Sequence[Any]) -> np.ndarray:
+    """τ of samples as numbers: 0 for the usual one, −1 for what is no time step.
+
+    Example:
+        >>> time_steps([None, 2, 0.5, 0.0, "1"]).tolist()
+        [0.0, 2.0, 0.5, -1.0, -1.0]
+    """
+    if set(map(type, taus)) == {float}:
+        found = np.array(taus)
+        return np.where((found > 0.0) & (found < np.inf), found, -1.0)
+
+    def number(tau: Any) -> float:
+        if tau is None:
+            return 0.0
+        # Anything else is left to the eager engine, which takes it or raises.
+        plain = isinstance(tau, float | int) and not isinstance(tau, bool)
+        return float(tau) if plain and 0.0 < tau < float("inf") else -1.0
+
+    return np.array([number(tau) for tau in taus], dtype=np.float64)
+
+
+class RateSettings:
+    """Hyper-parameters and β of all members, from which the table of a block is made.
+
+    Args:
+        hypers: Of each member.
+        velocities: β of each member, resolved for its weights.
+        order: In sequential order an adaptive β is that after the step, in parallel order that before it.
+        axis: How members lie in tensors.
+
+    Attributes:
+        groups: Each setting, with the members that have it.
+        timed: Whether a rate or β depends on time.
+        usual: Rates of a usual step by member; `None` if they depend on time.
+        first: φ of the first update by member; NaN if it is that of all others.
+        driven: Whether weights decay, or β adapts.
+    """
+
+    def __init__(
+        self, hypers: Sequence[Hyper], velocities: Sequence[Velocity], order: str, axis: Axis | None = None
+    ) -> None:
+        self.hypers, self.velocities, self.order, self.axis = hypers, velocities, order, axis or OneMember()
+        found: dict[int, tuple[Hyper, list[int]]] = {}
+        for member, hyper in enumerate(hypers):
+            found.setdefault(id(hyper), (hyper, []))[1].append(member)
+        self.groups = [(hyper, np.array(members)) for hyper, members in found.values()]
+        self.scheduled = any(velocity.scheduled for velocity in velocities)
+        self.has_tensors = any(velocity.has_tensors for velocity in velocities)
+        self.driven = any(isinstance(hyper.beta, Adaptive) or hyper.weight_decay for hyper, _ in self.groups)
+        self.timed = self.scheduled or not all(hyper.constant() for hyper, _ in self.groups)
+        firsts = [hyper.phi_first for hyper in hypers]
+        self.first = np.array([np.nan if phi is None else phi for phi in firsts], dtype=np.float64)
+        self.usual: np.ndarray | None = None
+        # What does not change from block to block: rates of so many usual steps, and β, as tensors.
+        self._rows: tuple[int, list[Tensor]] = 0, []
+        self._betas: list[Tensor] | None = None
+
+    def table(self, times: np.ndarray, updates: np.ndarray, steps: Steps) -> RatesTable:
+        """The table of a block, which begins at these times, after as many updates.
+
+        Raises:
+            ConfigError: If a rate that does not depend on time is not valid.
+        """
+        if self.timed:
+            return self._along_time(times, updates, steps)
+        if self.usual is None:
+            self.usual = np.empty((len(self.hypers), 5))
+            for hyper, members in self.groups:
+                self.usual[members] = hyper.at(0.0)[:5]
+        return self._at_any_time(self.usual, times, updates, steps)
+
+    def _at_any_time(self, usual: np.ndarray, times: np.ndarray, updates: np.ndarray, steps: Steps) -> RatesTable:
+        """Nothing depends on time, but for gaps and the first φ."""
+        pending, count = (updates == 0) & ~np.isnan(self.first), steps.count
+        betas = self._still_betas()
+        if steps.tau is None and not pending.any():
+            return RatesTable(self, times, updates, steps, count, usual[None], betas, usual=True)
+        rates = np.broadcast_to(usual, (count, *usual.shape)).copy()
+        if steps.tau is not None:
+            wrong = (steps.tau < 0).any(1)
+            count = int(wrong.argmax()) if wrong.any() else count
+            for hyper, members in self.groups:
+                gaps, places = np.unique(steps.tau[:count, members], return_inverse=True)
+                rates[:count, members] = hyper.along(gaps)[places.reshape(count, len(members))]
+        if pending.any():
+            # It holds until a member has learned from its first target.
+            before = np.cumsum(steps.learns, 0) - steps.learns == 0
+            rates[..., 4] = np.where(before & pending, self.first, rates[..., 4])
+        return RatesTable(self, times, updates, steps, count, rates[:count], betas, pending=bool(pending.any()))
+
+    def _still_betas(self) -> list[list[Betas]]:
+        """β of each member, for one step that stands for all."""
+        found: list[Any] = [None] * len(self.hypers)
+        for _, members in self.groups:
+            values = [self.velocities[members[0]].values(0.0)]
+            for member in members:
+                found[member] = values
+        return found
+
+    def _along_time(self, times: np.ndarray, updates: np.ndarray, steps: Steps) -> RatesTable:
+        """Something depends on time: rates are asked for step by step, as each member would alone."""
+        count, rates = steps.count, np.ones((steps.count, len(self.hypers), 5))
+        betas: list[list[Betas]] = []
+        for member, (hyper, velocity) in enumerate(zip(self.hypers, self.velocities, strict=True)):
+            t, done, own = float(times[member]), int(updates[member]), []
+            for index in range(count if steps.active[member] else 0):
+                tau = float(steps.tau[index, member]) if steps.tau is not None else 0.0
+                try:
+                    row = hyper.at(t, tau or None, first=done == 0)
+                    own.append(velocity.values(t))
+                except Exception:
+                    # The eager engine takes this sample when its turn comes, and raises the error.
+                    count = index
+                    break
+                rates[index, member] = row[:5]
+                done += int(steps.learns[index, member])
+                t += row.tau
+            betas.append(own)
+        example = next((own for own in betas if own), [])
+        betas = [own or example[:1] for own in betas]
+        return RatesTable(self, times, updates, steps, count, rates[:count], betas)
+
+    def packed_betas(self, betas: Sequence[Sequence[Betas]], count: int) -> list[Tensor]:
+        """β of each weight as the engine takes it: one row per step if it depends on time, else once."""
+        if self._betas is not None:
+            return self._betas
+        rows = []
+        for index in range(count if self.scheduled else 1):
+            step = [own[min(index, len(own) - 1)] for own in betas]
+            rows.append([_packed(column, self.axis) for column in zip(*step, strict=True)])
+        packed = [torch.stack(column) for column in zip(*rows, strict=True)] if self.scheduled else rows[0]
+        if not self.has_tensors and not self.scheduled:
+            # A tensor may be written to between two blocks.
+            self._betas = packed
+        return packed
+
+    def packed_rates(self, table: RatesTable) -> list[Tensor]:
+        """τ, stride, η, η_z and φ as the engine takes them, one row per step."""
+        count, rows = self._rows
+        if table.usual and count == table.count:
+            return rows
+        full = np.broadcast_to(table.rates, (table.count, *table.rates.shape[1:]))
+        rows = [self.axis.fold(torch.from_numpy(full[..., i].copy()), 1) for i in range(5)]
+        if table.usual:
+            self._rows = table.count, rows
+        return rows
+
+
+@dataclass
+class RatesTable:
+    """Rates and β of the steps of a block, as far as they are valid.
+
+    Attributes:
+        settings: What it was made from.
+        begun: Time of each member before the block.
+        updates: Updates of each member before the block.
+        steps: What the samples say.
+        count: Number of steps before the first one that has no valid rates for some member.
+        rates: τ, stride, η, η_z and φ by step and member; one step stands for all if they are alike.
+        betas: β by member, step and weight; one step stands for all if they are alike.
+        usual: Whether every step is a usual one.
+        pending: Whether a member is still before its first update, which has a φ of its own.
+        skipped: Which steps were skipped, by step and member; `None` if none was.
+    """
+
+    settings: RateSettings
+    begun: np.ndarray
+    updates: np.ndarray
+    steps: Steps
+    count: int
+    rates: np.ndarray
+    betas: list[list[Betas]]
+    usual: bool = False
+    pending: bool = False
+    skipped: np.ndarray | None = None
+
+    @property
+    def independent(self) -> bool:
+        """Whether a step that is skipped changes nothing for those after it."""
+        return not (self.settings.timed or self.settings.driven or self.pending)
+
+    @cached_property
+    def clock(self) -> np.ndarray:
+        """Time of each member before each step, and after the last one."""
+        return self.clock_without(None)
+
+    @cached_property
+    def times(self) -> list[float]:
+        """The same for a single learner."""
+        found: list[float] = self.clock[:, 0].tolist()
+        return found
+
+    @property
+    def learned(self) -> int:
+        """Updates of a single learner after the block."""
+        return int(self.updates[0]) + int(self.steps.learns[: self.count].sum())
+
+    @property
+    def phis(self) -> np.ndarray:
+        """φ of the steps of a single learner; one for all if it does not change."""
+        phis: np.ndarray = self.rates[:, 0, 4]
+        return phis
+
+    def clock_without(self, skipped: np.ndarray | None) -> np.ndarray:
+        """Time of each member before each step and after the last one, if steps of some members are skipped."""
+        taus, begun, active = self.rates[..., 0], self.begun, self.steps.active
+        everywhere = skipped is None and bool(active.all())
+        if everywhere and len(taus) == 1 and (begun == begun[0]).all() and (taus == taus[0, 0]).all():
+            # Often all members have one clock.
+            taus, begun = taus[:, :1], begun[:1]
+        clock = np.empty((self.count + 1, len(begun)))
+        clock[0], clock[1:] = begun, taus
+        if not everywhere:
+            clock[1:] *= active if skipped is None else active & ~skipped
+        # Added up one by one, as single steps do.
+        np.add.accumulate(clock, out=clock)
+        return np.broadcast_to(clock, (self.count + 1, len(self.begun)))
+
+    def phi(self, index: int, member: int = 0) -> float:
+        """φ of a step."""
+        return float(self.rates[min(index, len(self.rates) - 1), member, 4])
+
+    def rates_of(self, member: int = 0) -> list[Rates]:
+        """The rates of a member step by step; once if they are alike."""
+        s = self.settings.hypers[member].s
+        return [Rates._make([*row, s]) for row in self.rates[:, member].tolist()]
+
+    def watch(self, on_nonfinite: str) -> Watch:
+        """What has to be looked at step by step: ω and v only if they could be lost sight of later in the block.
+
+        An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves
+        nothing; and so does v, unless it keeps nothing.
+        """
+        if on_nonfinite == "ignore":
+            return "nothing"
+        if any(isinstance(hyper.beta, Adaptive) and not hyper.beta.keep for hyper, _ in self.settings.groups):
+            return "all"
+        if not (self.rates[..., 1] * self.rates[..., 2] == 1.0).any():
+            return "state"
+        distinct = {id(own): own for own in self.betas}.values()
+        return "all" if any(_rests(beta) for own in distinct for step in own for beta in step) else "state"
+
+    def pace(self) -> Pace:
+        """Rates and β as the engine takes them; φ is 0 where a sample has no target."""
+        settings, steps = self.settings, self.steps
+        rows = settings.packed_rates(self)
+        if steps.known is not None:
+            known = torch.from_numpy(steps.known[: self.count].astype(np.float64))
+            rows = [*rows[:4], rows[4] * settings.axis.fold(known, 1)]
+        betas = settings.packed_betas(self.betas, self.count)
+        return Pace(rows, betas, settings.scheduled, self._drive() if settings.driven else [])
+
+    def _drive(self) -> list[Tensor]:
+        """Weight decay and the moments of an adaptive β; settings without have zeros."""
+        settings, learns = self.settings, self.steps.learns[: self.count]
+        enters = learns & (np.broadcast_to(self.rates[..., 4], learns.shape) != 0)
+        tables = [
+            (own, _drive_rows(hyper, settings.order, self.updates[own], learns[:, own], enters[:, own]))
+            for hyper, own in settings.groups
+        ]
+        rows = np.zeros((*learns.shape, max(table.shape[-1] for _, table in tables)))
+        for own, table in tables:
+            rows[:, own, : table.shape[-1]] = table
+        return [settings.axis.fold(torch.from_numpy(rows[..., i].copy()), 1) for i in range(rows.shape[-1])]
+
+
+def _drive_rows(
+    hyper: Hyper, order: str, updates: np.ndarray, learns: np.ndarray, enters: np.ndarray
+) -> np.ndarray:
+    """λ, and where β adapts its `Moments`, by step and member.
+
+    Args:
+        hyper: The hyper-parameters.
+        order: In sequential order β is that after the step, in parallel order that before it.
+        updates: Updates of each member before the block.
+        learns: Whether each step has a target.
+        enters: Whether a loss enters ω there: v stays where φ is 0.
+
+    Example:
+        >>> yes = np.array([[True], [True]])
+        >>> _drive_rows(Hyper.from_adam(betas=(0.5, 0.75)), "sequential", np.array([0]), yes, yes)[:, 0, 3]
+        array([0.5 , 0.75])
+    """
+    rows = np.empty((*learns.shape, 7))
+    rows[..., 0] = hyper.weight_decay
+    beta = hyper.beta
+    if not isinstance(beta, Adaptive):
+        return rows[..., :1]
+    rows[..., 1] = np.where(enters, beta.keep, 1.0)
+    rows[..., 2] = np.where(enters, 1 - beta.keep, 0.0)
+    rows[..., 3:5] = 1.0
+    if beta.momentum is not None:
+        k = updates + np.cumsum(learns, 0)
+        if order == "parallel":
+            k -= learns
+        k = np.maximum(k, 1)
+        rows[..., 3] = 1 - beta.momentum**k
+        rows[..., 4] = np.sqrt(1 - beta.keep**k)
+    rows[..., 5], rows[..., 6] = beta.eps, beta.shrink
+    return rows
+
+
+def _rests(beta: float | Tensor) -> bool:
+    return bool((beta == 0).any()) if isinstance(beta, Tensor) else beta == 0
+
+
+def _packed(betas: Sequence[float | Tensor], axis: Axis) -> Tensor:
+    """β of one weight for all members; a number among tensors takes their shape."""
+    if not any(isinstance(beta, Tensor) for beta in betas):
+        return axis.fold(torch.tensor(betas, dtype=torch.float64))
+    tensors = [torch.as_tensor(beta, dtype=torch.float64) for beta in betas]
+    return axis.fold(torch.stack(torch.broadcast_tensors(*tensors)))
