@@ -20,11 +20,6 @@ def parse(data: bytes) -> Parts:
     return header, dict(sorted(load(data).items()))
 
 
-def assemble(header: Any, tensors: dict[str, torch.Tensor]) -> bytes:
-    """A checkpoint with a list of tensors and a digest that fit."""
-    return checkpoint._packed("cannot assemble", tensors, header)
-
-
 class Watch:
     """Looks whether a learner is as it was."""
 

@@ -172,3 +172,17 @@ def install(extra: str) -> str:
         'pip install -c constraints.txt ".[river]", in the folder of the sources'
     """
     return f'pip install -c constraints.txt ".[{extra}]", in the folder of the sources'
+
+
+def shown(value: object, most: int = 80) -> str:
+    """A value for a message, cut if it is longer than `most` characters.
+
+    Example:
+        >>> shown("a" * 100, most=8)
+        "'aaaa..."
+    """
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # too deep, or an integer of too many digits
+        text = type(value).__name__
+    return text if len(text) <= most else f"{text[: most - 3]}..."

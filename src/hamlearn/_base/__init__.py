@@ -1,1 +1,1 @@
-"""What everything stands on: trees of tensors, numbers, claims, and the private functions of PyTorch."""
+"""What everything stands on: trees of tensors, numbers, and the private functions of PyTorch."""

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from hamlearn._base.claims import shown
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError, SampleError, shown
 
 Schedule = Callable[[float], float]
 """A function of time."""

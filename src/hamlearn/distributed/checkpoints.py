@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors, entries, flag, number, whole
 from hamlearn.distributed.blocked import PartBlocked
 from hamlearn.distributed.header import described, template
 from hamlearn.distributed.rank import config_of
@@ -25,9 +24,11 @@ from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.local.unaligned import Nodes, Unaligned
 from hamlearn.sample import Sample
-from hamlearn.state import checkpoint, restoring
-from hamlearn.state.tokens import pack_sample, unpack_sample
-from hamlearn.streams.reader import Reader, checked_place
+from hamlearn.state import checkpoint
+from hamlearn.state.packing import pack_sample, unpack_sample
+from hamlearn.state.saving import Loading, random_state, take_up
+from hamlearn.state.tensors import Tensors
+from hamlearn.streams.reader import Reader
 
 if TYPE_CHECKING:
     from hamlearn.distributed.parts import Part
@@ -74,7 +75,7 @@ def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         h, z = engine.by_node(ticker.carry)
         nodes = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
         about["begun"] = bool(ticker.carry.h)
-    random = {f"{name}/{held.rank}": x for name, x in restoring.random_state().items()}
+    random = {f"{name}/{held.rank}": x for name, x in random_state().items()}
     return {n: x.detach().cpu().clone() for n, x in (tensors | nodes | random).items()}, about
 
 
@@ -122,7 +123,7 @@ def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> C
             carry: Any = _read_flights(blank, saved, engine.part if same else None, same=same)
         else:
             carry = _read_states(blank, saved, same=same)
-            blank.number = whole(saved.ranks[0]["number"], "the number of ticks")
+            blank.number = saved.ranks[0]["number"]
             if carry.h and engine.part.border is not None:
                 name = f"h/{engine.part.border}"
                 blank.arrived = saved.read([name])[name].to(engine.system.theta[0].device)
@@ -222,25 +223,22 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any, car
     values = [(tensor, left.take(name, tensor)) for name, tensor in named]
     moved = {
         "omega": _slots(system, left),
-        "t": number(about["t"], "t"),
-        "updates": whole(saved.ranks[-1]["updates"], "updates"),
-        "shown": whole(about["shown"], "the number of samples shown"),
+        "t": about["t"],
+        "updates": saved.ranks[-1]["updates"],
+        "shown": about["shown"],
         "carry": carry,
     }
     generators = {"rng/cpu": left.take(f"rng/cpu/{rank}")} if random else None
-    left.done()
-    place = checked_place(about["reader"])
 
-    def put() -> None:
+    def swap() -> None:
         vars(ticker).update(moved)
         vars(engine).update(vars(blank))
-        reader.load_state_dict(place)
+        reader.load_state_dict(about["reader"])
 
     def take() -> None:
         # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
-        drawn = restoring.random_state() if generators is None else generators
-        owners = (ticker, engine, reader)
-        restoring.take_up([restoring.Loading(values, owners, put=put, random=drawn)])
+        drawn = random_state() if generators is None else generators
+        take_up([Loading(values, lambda: swap, drawn)])
 
     return take
 
@@ -257,7 +255,7 @@ def _slots(system: LocalSystem, left: Tensors) -> list[Omega]:
 
 def _read_states(engine: Unaligned, saved: Saved, *, same: bool) -> Nodes:
     about = saved.ranks[0]
-    if not (same and flag(about["begun"], "begun")):
+    if not (same and about["begun"]):
         return engine.empty()
     device = engine.system.theta[0].device
     names = [name for cell in engine.system.cells for name in cell.names]
@@ -268,17 +266,15 @@ def _read_states(engine: Unaligned, saved: Saved, *, same: bool) -> Nodes:
 
 
 def _read_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: bool) -> Pipeline:
-    carry = engine.empty()._replace(number=whole(saved.ranks[0]["number"], "the number of ticks"))
+    carry = engine.empty()._replace(number=saved.ranks[0]["number"])
     if not same:
         return carry
     device, wiring = engine.system.theta[0].device, engine.system.wiring
     border = None if part is None else part.border
     last = part is None or part.shown is None
     own = {name for cell in engine.system.cells for name in cell.names}
-    for about, ends in zip(
-        *(entries(saved.ranks[k]["flights"], "samples in flight") for k in (0, -1)), strict=True
-    ):
-        entry = whole(about["entry"], "the entry of a sample in flight")
+    for about, ends in zip(saved.ranks[0]["flights"], saved.ranks[-1]["flights"], strict=True):
+        entry = about["entry"]
         prefix, age = f"flight/{entry}/", carry.number - 1 - entry
         if not 0 <= age < len(carry.entries):
             raise ValueError(f"the sample of tick {entry} cannot be in flight after {age + 1} ticks")
@@ -288,11 +284,12 @@ def _read_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: boo
             wanted = [n for n in wanted if n != f"z/{border}"]
         read = saved.read([prefix + n for n in wanted])
         left = Tensors({n.removeprefix(prefix): x for n, x in read.items()})
-        sample = Sample(None, None, about["sample"]["tau"], flag(about["sample"]["boundary"], "boundary"))
+        parts = about["sample"] | {"u": _NONE, "target": _NONE}
         if border is None:
-            sample.u = unpack_sample(left, about["sample"] | {"target": _none()}, "", device).u
+            parts["u"] = about["sample"]["u"]
         if last:
-            sample.target = unpack_sample(left, ends["sample"] | {"u": _none()}, "", device).target
+            parts["target"] = ends["sample"]["target"]
+        sample = unpack_sample(left, parts, "", device)
         if border is not None:
             told = [f["forms"] for rank in saved.ranks for f in rank["flights"] if f["entry"] == entry]
             sample.u = template(next(forms[border] for forms in told if border in forms).encode(), device)
@@ -311,9 +308,7 @@ def _read_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: boo
             elif kind == "way" and isinstance(engine, PartBlocked):
                 arrives, _, node = node.partition("/")
                 engine.way[int(arrives), entry, node] = left.keep(name, device)
-        left.done()
-        times = number(about["t"], "t"), number(about["stride"], "stride", positive=True)
-        carry.entries[age] = Entry(sample, *times, flag(about["reported"], "reported"), None, loss)
+        carry.entries[age] = Entry(sample, about["t"], about["stride"], about["reported"], None, loss)
     return carry
 
 
@@ -326,6 +321,5 @@ def _wanted(name: str, own: set[str], border: str | None, *, first: bool, last: 
     return (rest.rpartition("/")[0] if kind == "draws" else rest) in own | ({border} if kind != "draws" else set())
 
 
-def _none() -> Any:
-    """How a sample says that a part of it is not there."""
-    return pack_sample(Sample(None), "")[1]["u"]
+_NONE = pack_sample(Sample(None), "")[1]["u"]
+"""How a sample says that a part of it is not there."""

@@ -12,9 +12,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from hamlearn._base.claims import shown
 from hamlearn.distributed.links import COSTATE, STATE, Peer
-from hamlearn.errors import ConfigError, HamlearnError, RankError
+from hamlearn.errors import ConfigError, HamlearnError, RankError, shown
 
 PIPELINE, DATA = "pipeline", "data"
 T = TypeVar("T")

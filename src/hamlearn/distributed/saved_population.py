@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from hamlearn._base.claims import whole
 from hamlearn.distributed.place import Place
 from hamlearn.distributed.storage import PARTIAL, newest_of
 from hamlearn.errors import CheckpointError, HamlearnError
 from hamlearn.learner import Learner, Population
-from hamlearn.state import checkpoint, files, restoring
-from hamlearn.state.saving import loading
+from hamlearn.state import checkpoint, files
+from hamlearn.state.saving import take_up
 
 FORMAT = "hamlearn-population-1"
 
@@ -95,12 +94,12 @@ class SavedPopulation:
             found = newest_of(path)
             about = _about(found, self._identity, self._several)
             with checkpoint.reading(found):
-                position = whole(about.get("position"), "the position in the stream")
+                position = about["position"]
             for number, member in zip(self.own, self.members, strict=True):
                 file = found / f"member-{number}.safetensors"
                 tensors, header = checkpoint.read(file)
                 with checkpoint.reading(file):
-                    loadings.append(loading(member, file, tensors, header, new_hyper=False))
+                    loadings += member._loadings(file, tensors, header, new_hyper=False)
         except CheckpointError as error:
             problem = error
         with self._together():
@@ -108,7 +107,7 @@ class SavedPopulation:
         if problem is not None:
             raise problem
         with self._together():
-            restoring.take_up(loadings)
+            take_up(loadings)
             self._position = position
 
 

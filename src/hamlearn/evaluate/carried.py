@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from hamlearn._base.claims import whole
 from hamlearn.errors import CheckpointError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block, gathered
@@ -91,7 +90,7 @@ class Carried:
         """Continue from `state`."""
         if set(state) != {"stream", "taken", "parts"} or set(state["parts"]) != set(self._parts):
             raise self._foreign()
-        self.taken = whole(state["taken"], "the number of samples that were taken")
+        self.taken = state["taken"]
         if state["stream"] is not None and hasattr(self.source, "load_state_dict"):
             self.source.load_state_dict(state["stream"])
         else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -9,16 +10,16 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from hamlearn._base import trees
-from hamlearn._base.claims import Tensors, shown
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.owner import BaseLearner
+from hamlearn.errors import shown
 from hamlearn.state import checkpoint
 from hamlearn.state.carry import Carry
-from hamlearn.state.described import build_structure, describe_structure
-from hamlearn.state.labels import pack, unpack
+from hamlearn.state.labels import waiting_of, waiting_tree
 from hamlearn.state.learner_state import LearnerState
-from hamlearn.state.restoring import random_state, take_up
-from hamlearn.state.saving import Change, loading
+from hamlearn.state.packing import pack, pack_spec, unpack, unpack_spec
+from hamlearn.state.saving import Swap, random_state, take_up
+from hamlearn.state.tensors import Tensors
 
 
 class LearnerHeader(checkpoint.Schema):
@@ -36,7 +37,6 @@ class Snapshot(BaseLearner):
     """A learner's state as a value; `Learner` is what users see of it."""
 
     _eager: EagerEngine
-    _header_keys = tuple(LearnerHeader.model_fields)
 
     def _root(self) -> nn.Module:
         return self._eager.parts.network
@@ -61,38 +61,37 @@ class Snapshot(BaseLearner):
         tensors |= {f"z/{index}": leaf for index, leaf in enumerate(carry.z)}
         tensors |= {f"v/{name}": v for name, v in zip(names, carry.v, strict=False)}
         tensors |= {f"E/{index}": leaf for index, leaf in enumerate(carry.E)}
-        state_tree = describe_structure(carry.spec, len(carry.h))
-        memory, described = parts.order.state()
-        waiting, labels = pack(now.waiting)
-        tensors |= {f"memory/{name}": tensor for name, tensor in memory.items()}
-        tensors |= {f"waiting/{name}": tensor for name, tensor in waiting.items()}
-        return tensors, {
+        memory, tokens = pack(parts.order.memory(), "memory/")
+        waiting, labels = pack(waiting_tree(now.waiting), "waiting/")
+        return tensors | memory | waiting, {
             "t": now.t,
             "updates": now.updates,
             "fresh": now.fresh,
-            "state_tree": state_tree,
-            "memory": described,
+            "state_tree": pack_spec(carry.spec, len(carry.h)),
+            "memory": tokens,
             "waiting": labels,
         }
 
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
-        """Stored tokens are run again at the new weights, in which their graphs end, when the change is made."""
-        eager, blocks = self._eager, self._blocks
-        about = LearnerHeader(**{key: header[key] for key in self._header_keys})
-        order, most = eager.parts.order, eager.state.waiting.most
-        carry = self._loaded_carry(left, about)
-        device = eager.parts.system.theta[0].device
-        waiting = unpack(left.under("waiting/"), about.waiting, most, device)
-        loaded = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
-        memory = left.under("memory/")
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
+        """Stored tokens are run again at the new weights, in which their graphs end."""
+        eager, blocks, parts = self._eager, self._blocks, self._eager.parts
+        about = LearnerHeader(**{key: header[key] for key in LearnerHeader.model_fields})
+        carry, device = self._loaded_carry(left, about), parts.system.theta[0].device
+        memory = unpack(about.memory, left, "memory/", device)
+        waiting = waiting_of(unpack(about.waiting, left, "waiting/", device), eager.state.waiting.most)
 
-        def put() -> None:
-            eager.state = loaded
-            if blocks is not None:
-                blocks.forget()
-            order.load_state(memory, about.memory, carry)
+        def build() -> Swap:
+            put_memory = parts.order.with_memory(memory, carry.spec)
 
-        return Change([eager, order, *([] if blocks is None else [blocks])], put)
+            def swap() -> None:
+                eager.state = LearnerState(carry, about.t, about.updates, about.fresh, waiting)
+                put_memory()
+                if blocks is not None:
+                    blocks.forget()
+
+            return swap
+
+        return build
 
     def _loaded_carry(self, left: Tensors, about: LearnerHeader) -> Carry:
         parts = self._eager.parts
@@ -101,9 +100,7 @@ class Snapshot(BaseLearner):
         device = theta[0].device
         h = [left.keep(name, device) for name in left.counted("h/")]
         z = [left.keep(f"z/{index}", device, leaf) for index, leaf in enumerate(h)]
-        if bool(h) > parts.stateful or (parts.stateful and not about.fresh and not h):
-            raise ValueError(f"it holds {len(h)} tensors of the state h in the middle of a sequence")
-        spec = build_structure(about.state_tree, len(h))
+        spec = unpack_spec(about.state_tree)
         present, known = self._eager.state.carry, parts.network.first_names()
         if h and (known is not None or present.h):
             # One tensor has no structure, and its name is a string.
@@ -131,6 +128,5 @@ class Snapshot(BaseLearner):
     def _become(self, tensors: dict[str, Tensor], header: dict[str, Any]) -> None:
         """Become the learner that a copy is made of; the random numbers of the program go on."""
         with checkpoint.reading(checkpoint.STATE):
-            complete = header | {"format": checkpoint.FORMAT}
-            change = loading(self, checkpoint.STATE, tensors | random_state(), complete, new_hyper=True)
-            take_up([change])
+            complete = tensors | random_state()
+            take_up(self._loadings(checkpoint.STATE, complete, header, new_hyper=True))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from hamlearn._base.claims import Tensors, number, whole
 from hamlearn._base.replay import evaluating
 from hamlearn.engine.blocks.runner import BlockRunner, say_eager
 from hamlearn.engine.fused import FusedRunner, fit, unavailable
@@ -28,7 +27,8 @@ from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.local.unaligned import Unaligned
 from hamlearn.rules.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
-from hamlearn.state.saving import Change
+from hamlearn.state.saving import Swap
+from hamlearn.state.tensors import Tensors
 from hamlearn.streams.reader import Reader
 
 
@@ -75,8 +75,6 @@ class LocalLearner(Settings, BaseLearner):
         >>> learner.delays
         {'0': 6, '1': 4, '2': 2}
     """
-
-    _header_keys = ("t", "updates", "carry")
 
     def __init__(
         self,
@@ -282,16 +280,16 @@ class LocalLearner(Settings, BaseLearner):
         tensors |= {f"carry/{name}": tensor for name, tensor in held.items()}
         return tensors, {"t": ticker.t, "updates": ticker.updates, "carry": about}
 
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
         ticker, system = self._ticker, self._system
         forms, device = system.forms(), system.theta[0].device
         moved = {
             "omega": [loaded(left, str(i), form, device) for i, form in enumerate(forms)],
-            "t": number(header["t"], "t"),
-            "updates": whole(header["updates"], "updates"),
+            "t": header["t"],
+            "updates": header["updates"],
             "carry": self._rule.loaded(left.under("carry/"), header["carry"]),
         }
-        return Change([ticker], lambda: vars(ticker).update(moved))
+        return lambda: lambda: vars(ticker).update(moved)
 
 
 def settled(learner: LocalLearner) -> tuple[Ticker, Reader]:

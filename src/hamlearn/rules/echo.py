@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.claims import Tensors, record, whole
 from hamlearn._base.scale import add_, scaled, seed
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
@@ -21,7 +20,7 @@ from hamlearn.rules.system import Instant, Order, Outcome, System
 from hamlearn.rules.transition import as_state, end_points, first_state, next_state
 from hamlearn.sample import Sample, reported
 from hamlearn.state.carry import Carry
-from hamlearn.state.tokens import Rerun, Token, pack, unpack
+from hamlearn.state.tokens import Rerun, Token, token_of, token_tree
 
 _DRIFT = 1e-2
 """How far from h0 a rebuilt first state may be, relative to its size."""
@@ -112,14 +111,14 @@ class Echoed(Order):
         """How many tokens wait for their boundary; none where echoes come at a fixed interval too."""
         return 0 if self.credit.every is not None else len(self.tokens)
 
-    def state(self) -> tuple[dict[str, Tensor], Any]:
-        """Stored tokens: inputs, targets, and the states they met where those are not found by running them."""
+    def memory(self) -> dict[str, Any]:
+        """Stored tokens: inputs, targets, and the states they met if those are not found by running them."""
         count = len(self.tokens)
-        tensors, described = pack(
-            token if self._met(index, token, count, self.since) == "met" else replace(token, h=[])
+        tokens = [
+            token_tree(token if self._met(index, token, count, self.since) == "met" else replace(token, h=[]))
             for index, token in enumerate(self.tokens)
-        )
-        return tensors, {"tokens": described, "since": self.since}
+        ]
+        return {"tokens": tokens, "since": self.since}
 
     def _met(self, index: int, token: Token, count: int, since: int) -> str:
         """From what token `index` of `count` is run again: `"h0"`, the one `"before"`, or the state it `"met"`."""
@@ -128,33 +127,22 @@ class Echoed(Order):
         # From before the last echo, whatever it met: the weights have moved since, and a learned h0 with them.
         return "h0" if token.fresh and index >= count - since else "met"
 
-    def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
-        """Take the stored tokens back, and run them again to have their graphs."""
-        about = record(described, "the memory", "tokens", "since")
-        tokens = list(unpack(tensors, about["tokens"], carry.omega[0].device))
-        tensors.done()
-        self._check(tokens, whole(about["since"], "since"), carry)
-        self.take_back(tokens, about["since"], carry.spec)
-        last = self.tokens[-1].h_next if self.tokens else []
-        if last and [leaf.shape for leaf in last] != [leaf.shape for leaf in carry.h]:
-            raise ValueError("the stored tokens do not lead to the state h")
+    def with_memory(self, tree: dict[str, Any], spec: trees.Spec) -> Callable[[], None]:
+        """The stored tokens, run again to have their graphs."""
+        since = tree["since"]
+        taken = self._run_stored([token_of(each) for each in tree["tokens"]], since, spec)
 
-    def _check(self, tokens: list[Token], since: int, carry: Carry) -> None:
-        most, every = self.credit.truncate, self.credit.every
-        fits = len(tokens) == since if most is None else min(since, most) <= len(tokens) <= most
-        if not fits or (every is not None and since >= every):
-            raise ValueError(f"{len(tokens)} tokens, {since} since the last echo, are none of {self.credit!r}")
-        if any(token.fresh for token in tokens[1:]):
-            raise ValueError("a token within the sequence claims to be its first")
-        for index, token in enumerate(tokens):
-            met = not self.rebuilds and self._met(index, token, len(tokens), since) == "met"
-            shapes = [(leaf.shape, leaf.dtype) for leaf in carry.h] if met else []
-            if [(leaf.shape, leaf.dtype) for leaf in token.h] != shapes:
-                raise ValueError(f"token {index} has not met a state such as h")
+        def put() -> None:
+            self.tokens, self.since = taken, since
+
+        return put
 
     def take_back(self, tokens: Sequence[Token], since: int, spec: trees.Spec) -> None:
         """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
         # The old ones are kept until all the new ones have run.
+        self.tokens, self.since = self._run_stored(tokens, since, spec), since
+
+    def _run_stored(self, tokens: Sequence[Token], since: int, spec: trees.Spec) -> deque[Token]:
         taken: deque[Token] = deque(maxlen=self.credit.truncate)
         for index, token in enumerate(tokens):
             before = taken[-1] if taken else None
@@ -164,7 +152,7 @@ class Echoed(Order):
                 h = before.h_next if met == "before" and before is not None else h
                 token = self._run_again(token, h, before, spec)
             taken.append(token)
-        self.tokens, self.since = taken, since
+        return taken
 
     def _state_met(self, carry: Carry, sample: Sample, fresh: bool) -> list[Tensor]:
         if self.joined and self.tokens:

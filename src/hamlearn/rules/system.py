@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from hamlearn._base import trees
-from hamlearn._base.claims import Tensors
 from hamlearn._base.slots import Slots
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
@@ -214,12 +214,10 @@ class Order(ABC):
         """How many tokens wait for the end of their sequence before anything is learned from them."""
         return 0
 
-    def state(self) -> tuple[dict[str, Tensor], Any]:
-        """The order's own memory as tensors and JSON."""
-        return {}, None
+    def memory(self) -> Any:
+        """The order's own memory as a tree of tensors and numbers, if it has one."""
+        return None
 
-    def load_state(self, tensors: Tensors, described: Any, carry: Carry) -> None:
-        """Take back what `state` told, to go on from `carry`; `ValueError` where it cannot have told this."""
-        tensors.done()
-        if described is not None:
-            raise ValueError("it holds stored tokens, and this learner stores none")
+    def with_memory(self, tree: Any, spec: trees.Spec) -> Callable[[], None]:
+        """Build again what `memory` returned; calling the result puts it in place."""
+        return lambda: None

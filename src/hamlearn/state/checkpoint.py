@@ -18,11 +18,10 @@ from safetensors.torch import load
 from safetensors.torch import save as to_safetensors
 from torch import Tensor
 
-from hamlearn._base.claims import shown
-from hamlearn.errors import CheckpointError
+from hamlearn.errors import CheckpointError, shown
 from hamlearn.state import files
 
-FORMAT = "hamlearn-checkpoint-4"
+FORMAT = "hamlearn-checkpoint-5"
 STATE = "the state"
 """The source in messages, if there is no file."""
 
@@ -30,11 +29,7 @@ STATE = "the state"
 def value(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> dict[str, Any]:
     """Tensors and header as one value that shares no memory with anything."""
     copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-    return {"tensors": copies, "about": _complete(tensors, copy.deepcopy(dict(header)))}
-
-
-def _complete(tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> dict[str, Any]:
-    return {"format": FORMAT, **header, "layout": layout(tensors)}
+    return {"tensors": copies, "about": copy.deepcopy(dict(header)) | {"format": FORMAT, "layout": layout(copies)}}
 
 
 def parts(state: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -43,60 +38,46 @@ def parts(state: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     Raises:
         CheckpointError: If it is something else, or has lost a tensor.
     """
-    if not isinstance(state, dict) or set(state) != {"tensors", "about"}:
-        found = sorted(map(str, state)) if isinstance(state, dict) else shown(state)
-        raise CheckpointError(f"{found} is not a state: give what learner.state_dict() returned")
-    tensors, about = state["tensors"], state["about"]
-    if not isinstance(tensors, dict) or not isinstance(about, dict):
-        raise CheckpointError("the state does not hold tensors and a header: give what state_dict() returned")
-    for name, tensor in tensors.items():
-        if not isinstance(name, str) or not isinstance(tensor, Tensor):
-            raise CheckpointError(f"{shown(name)} of the state is a {type(tensor).__name__}, not a tensor")
-    return {name: tensor.detach() for name, tensor in tensors.items()}, _checked(STATE, tensors, about)
-
-
-def _checked(source: object, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> dict[str, Any]:
-    """The header without its layout, which the tensors must have."""
-    rest = copy.deepcopy(dict(header))
-    if rest.get("format") != FORMAT:
-        raise CheckpointError(f"{source} has format {shown(rest.get('format'))}; this version reads {FORMAT!r}")
-    said, found = rest.pop("layout", None), layout(tensors)
-    if not isinstance(said, dict) or said != found:
-        names = sorted(found.keys() ^ said.keys()) if isinstance(said, dict) else []
-        what = f"; {names[0]!r} is there on one side only" if names else ""
+    try:
+        tensors, header = state["tensors"], dict(state["about"])
+        found, layout_told, told = layout(tensors), header.pop("layout"), header.pop("format")
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{shown(state)} is not a state: give what learner.state_dict() returned") from error
+    if told != FORMAT:
+        raise CheckpointError(f"{STATE} has format {shown(told)}; this version reads {FORMAT!r}")
+    if layout_told != found:
+        lost = sorted(found.keys() ^ layout_told.keys())
+        what = f"; {lost[0]!r} is there on one side only" if lost else ""
         raise CheckpointError(
-            f"the tensors of {source} are not those that its header lists{what}. Nothing was loaded. Hand on all "
+            f"the tensors of {STATE} are not those that its header lists{what}. Nothing was loaded. Hand on all "
             "that learner.state_dict() returned"
         )
-    return rest
+    return {name: tensor.detach() for name, tensor in tensors.items()}, copy.deepcopy(header)
 
 
 def to_bytes(state: Any) -> bytes:
     """A state as a file holds it."""
-    tensors, header = parts(state)
-    return _packed("cannot write the state down", tensors, header)
+    return _packed("cannot write the state down", *parts(state))
 
 
 def from_bytes(data: bytes) -> dict[str, Any]:
     """The state that `to_bytes` wrote down."""
-    tensors, header = _parsed("what was written down", data)
-    return value(tensors, header)
+    return value(*_parsed("what was written down", data))
 
 
 def write(path: str | os.PathLike[str], tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> None:
     """Write tensors and header, and a digest over all of them; a crash leaves the old file or the new one."""
-    path = Path(path)
-    data = _packed(f"cannot save {path}", tensors, header)
-    files.replace(path, data)
+    files.replace(Path(path), _packed(f"cannot save {path}", tensors, header))
 
 
 def _packed(failed: str, tensors: Mapping[str, Tensor], header: Mapping[str, Any]) -> bytes:
     try:
         # Each in memory of its own, as the format wants it: weights may be views of one memory.
         plain = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-        text = json.dumps(_complete(tensors, header))
+        text = json.dumps(dict(header))
         # One entry: safetensors writes several in any order, and equal states should have equal bytes.
-        return to_safetensors(plain, {"hamlearn": json.dumps({"sha256": _digest(text, plain), "header": text})})
+        entry = json.dumps({"format": FORMAT, "sha256": _digest(text, plain), "header": text})
+        return to_safetensors(plain, {"hamlearn": entry})
     except (TypeError, ValueError, RuntimeError, RecursionError, KeyError) as error:
         raise CheckpointError(
             f"{failed}: {error}. A checkpoint takes dense tensors, and of streams what JSON keeps"
@@ -121,36 +102,31 @@ def _parsed(path: object, data: bytes) -> tuple[dict[str, Tensor], dict[str, Any
     try:
         tensors = load(data)
         metadata = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__") or {}
-    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError, RecursionError) as error:
+    except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(
             f"{path} cannot be read as a checkpoint ({error}): it is truncated or of another kind. "
             "Restore it from a copy, or start again"
         ) from error
     if "hamlearn" not in metadata:
         raise CheckpointError(f"{path} is a safetensors file but not one that learner.save() wrote")
-    text, digest = _unpacked(path, metadata["hamlearn"])
+    try:
+        entry = json.loads(metadata["hamlearn"])
+        found, text, digest = entry.get("format"), entry.get("header", ""), entry.get("sha256")
+    except ValueError:
+        found, text, digest = FORMAT, "", None  # a changed bit, which the digest tells
+    if found != FORMAT:
+        raise CheckpointError(f"{path} has format {shown(found)}; this version reads {FORMAT!r}")
     if digest != _digest(text, tensors):
         raise CheckpointError(
             f"{path} is not as learner.save() wrote it: its content does not have the digest that stands in it. "
             "Restore it from a copy, or start again"
         )
-    return tensors, _checked(path, tensors, json.loads(text))
-
-
-def _unpacked(path: object, entry: str) -> tuple[str, str]:
-    """The header as text, and the digest that was written with it; raises if another version wrote the file."""
-    about = None
-    with contextlib.suppress(ValueError, RecursionError):
-        about = json.loads(entry)
-    about = about if isinstance(about, dict) else {}
-    if isinstance(about.get("format"), str):
-        raise CheckpointError(f"{path} has format {about['format']!r}; this version reads {FORMAT!r}")
-    return str(about.get("header")), str(about.get("sha256"))
+    return tensors, json.loads(text)
 
 
 def _digest(text: str, tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over the header and the bytes of all tensors; their names, types and shapes are in the header."""
-    total = hashlib.sha256(text.encode())
+    """SHA-256 over the header, and the name, type, shape and bytes of each tensor."""
+    total = hashlib.sha256(f"{text}{sorted(layout(tensors).items())}".encode())
     for name in sorted(tensors):
         total.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
     return total.hexdigest()

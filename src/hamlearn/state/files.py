@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 from pathlib import Path
 
 from hamlearn.errors import CheckpointError
-
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 
 def replace(path: Path, data: bytes) -> None:
@@ -42,13 +38,9 @@ def replace(path: Path, data: bytes) -> None:
             beside.unlink(missing_ok=True)
             raise
     except OSError as error:
-        remedy = "Look at the disk, or save elsewhere"
-        if error.errno in _FULL:
-            remedy = "Make room on that disk, or save to another one"
-        elif error.errno in _CLOSED:
-            remedy = f"Allow writing to {folder}, or save elsewhere"
         raise CheckpointError(
-            f"cannot save {path}: {error.strerror or error}. What was there before is as it was. {remedy}"
+            f"cannot save {path}: {error.strerror or error}. What was there before is as it was. Look at the room "
+            f"on the disk and the permissions of {folder}, or save elsewhere"
         ) from error
     # The new name is on disk only after the folder is; some file systems cannot do this to a folder.
     with contextlib.suppress(OSError):

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.claims import Tensors, entries, flag, number, record, whole
 from hamlearn.errors import SampleError
 from hamlearn.sample import Id, Sample
 from hamlearn.state.carry import Carry
-from hamlearn.state.described import build, build_structure, describe, describe_structure
-from hamlearn.state.tokens import pack_sample, unpack_sample
+from hamlearn.state.packing import sample_tree
 
 
 class Labels(NamedTuple):
@@ -124,53 +121,22 @@ def require_id(id: Any, what: str) -> None:
         )
 
 
-def pack(waiting: Waiting) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Everything as tensors and JSON."""
-    tensors: dict[str, Tensor] = {}
-    about = []
-    for index, (id, waited) in enumerate(waiting.samples.items()):
-        parts, sample = pack_sample(waited.sample, f"{index}/")
-        tensors |= parts
-        h, spec = waited.state()
-        tensors |= {f"{index}/h/{i}": leaf for i, leaf in enumerate(h)}
-        shown: list[Tensor] = []
-
-        def keep(tensor: Tensor, shown: list[Tensor] = shown) -> int:
-            shown.append(tensor)
-            return len(shown) - 1
-
-        state_tree, y = describe_structure(spec, len(h)), describe(waited.y, keep)
-        tensors |= {f"{index}/y/{i}": leaf for i, leaf in enumerate(shown)}
-        about.append(
-            {
-                "id": id,
-                "t": waited.t,
-                "begins": waited.begins,
-                "sample": sample,
-                "state_tree": state_tree,
-                "y": y,
-            }
-        )
-    return tensors, {"samples": about, "learned": waiting.learned, "late": waiting.late, "never": waiting.never}
+def waiting_tree(waiting: Waiting) -> dict[str, Any]:
+    """Everything as a tree."""
+    samples = [
+        {"id": id, "sample": sample_tree(waited.sample)}
+        | {name: getattr(waited, name) for name in ("h", "begins", "y", "t")}
+        for id, waited in waiting.samples.items()
+    ]
+    return {"samples": samples} | {name: getattr(waiting, name) for name in ("learned", "late", "never")}
 
 
-def unpack(tensors: Tensors, described: Any, most: int, device: torch.device) -> Waiting:
-    """What `pack` wrote down; raises `ValueError` where it cannot have written this."""
-    about = record(described, "the samples that wait for labels", "samples", "learned", "late", "never")
-    samples: dict[Id, Waited] = {}
-    for index, one in enumerate(entries(about["samples"], "the list of samples that wait for labels")):
-        what = f"waiting sample {index}"
-        record(one, what, "id", "t", "begins", "sample", "state_tree", "y")
-        sample = unpack_sample(tensors, one["sample"], f"{index}/", device)
-        if type(one["id"]) not in (int, str) or one["id"] in samples or sample.target is not None:
-            raise ValueError(f"{what} has no id of its own, or a target")
-        h = [tensors.keep(name, device) for name in tensors.counted(f"{index}/h/")]
-        y = build(one["y"], lambda i, index=index: tensors.keep(f"{index}/y/{i}", device))  # type: ignore[misc]
-        spec = build_structure(one["state_tree"], len(h))
-        begins, t = flag(one["begins"], f"begins of {what}"), number(one["t"], f"t of {what}")
-        state = trees.unflatten(h, spec) if h else None
-        samples[one["id"]] = Waited(replace(sample, id=one["id"]), state, begins, y, t)
+def waiting_of(tree: dict[str, Any], most: int) -> Waiting:
+    """What `waiting_tree` wrote down, for a learner that keeps `most` samples."""
+    samples = {}
+    for one in tree["samples"]:
+        sample = Sample(**one["sample"], id=one["id"])
+        samples[one["id"]] = Waited(sample, one["h"], one["begins"], one["y"], one["t"])
     if len(samples) > most:
         raise ValueError(f"{len(samples)} samples wait for labels, and this learner keeps {most}: raise late=")
-    tensors.done()
-    return Waiting(most, samples, *(whole(about[key], key) for key in ("learned", "late", "never")))
+    return Waiting(most, samples, tree["learned"], tree["late"], tree["never"])

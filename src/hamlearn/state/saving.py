@@ -1,33 +1,78 @@
-"""All that a learner is, as a value: told, taken up, written to a file and read from one."""
+"""All that a learner is, as a value: taken, taken up again, written to a file and read from one."""
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
-from hamlearn._base.claims import Tensors, record
+from hamlearn._base.interrupts import defer_sigint
 from hamlearn.errors import CheckpointError
 from hamlearn.hyper import Hyper
-from hamlearn.state import checkpoint, restoring
+from hamlearn.state import checkpoint
 from hamlearn.state.identity import identity
-from hamlearn.state.restoring import Loading
-from hamlearn.streams.reader import Reader, checked_place
+from hamlearn.state.tensors import Tensors
+from hamlearn.streams.reader import Reader
+
+Swap = Callable[[], None]
+"""Puts a new state in the place of the old one; it cannot fail."""
 
 
-class Change(NamedTuple):
-    """What a state would replace in a learner, once it has been looked at.
+class Loading(NamedTuple):
+    """What a state would change in a learner, read and compared with the learner before anything moves.
 
     Attributes:
-        owners: Objects whose attributes are replaced.
-        put: Replaces them.
+        values: Weights and buffers, and what they are to become.
+        build: Makes the rest of the new state at the new weights, in which graphs of stored tokens end.
+        random: State of the random number generators.
     """
 
-    owners: Sequence[object]
-    put: Callable[[], None]
+    values: Sequence[tuple[Tensor, Tensor]]
+    build: Callable[[], Swap]
+    random: Mapping[str, Tensor]
+
+
+@torch.no_grad()
+def take_up(loadings: Sequence[Loading]) -> None:
+    """Change all of the learners, or none of them if one fails while its stored tokens are run again."""
+    # Through .data: graphs of stored tokens stay valid if all is put back.
+    values = [(tensor.data, new, tensor.detach().clone()) for one in loadings for tensor, new in one.values]
+    random = random_state()
+    with defer_sigint():
+        try:
+            for tensor, new, _ in values:
+                tensor.copy_(new)
+            with torch.enable_grad():
+                swaps = [one.build() for one in loadings]
+        except BaseException:
+            for tensor, _, old in values:
+                tensor.copy_(old)
+            restore_random_state(random)
+            raise
+        for swap in swaps:
+            swap()
+        for one in loadings:
+            restore_random_state(one.random)
+
+
+def random_state() -> dict[str, Tensor]:
+    """State of PyTorch's random number generators."""
+    states = {"rng/cpu": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states |= {f"rng/cuda/{i}": s for i, s in enumerate(torch.cuda.get_rng_state_all())}
+    return states
+
+
+def restore_random_state(states: Mapping[str, Tensor]) -> None:
+    """Put PyTorch's random number generators back; those of devices that are not here are left out."""
+    torch.set_rng_state(states["rng/cpu"])
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        if f"rng/cuda/{index}" in states:
+            torch.cuda.set_rng_state(states[f"rng/cuda/{index}"], index)
 
 
 class Savable(ABC):
@@ -61,20 +106,20 @@ class Savable(ABC):
         return checkpoint.value(*self._tell("cannot take the state"))
 
     def load_state_dict(self, state: dict[str, Any], *, new_hyper: bool = False) -> None:
-        """Become what `state_dict` told; the learner goes on bit for bit. Refuses the state of another model.
+        """Become what `state_dict` returned, bit-for-bit. The state of another model is refused.
 
-        All of the state is looked at before anything moves. What is refused, or interrupted, changes nothing.
+        The state is read into a new one and compared before anything moves: an error changes nothing.
 
         Args:
             state: What `state_dict` of such a learner returned.
-            new_hyper: Accept a state that was told with other hyper-parameters than this learner's.
+            new_hyper: Accept a state that was taken with other hyper-parameters than this learner's.
         """
         with checkpoint.reading(checkpoint.STATE):
             tensors, header = checkpoint.parts(state)
-            restoring.take_up(self._loadings(checkpoint.STATE, tensors, header, new_hyper=new_hyper))
+            take_up(self._loadings(checkpoint.STATE, tensors, header, new_hyper=new_hyper))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write what `state_dict` tells to one file: weights, states, costates, random state, the stream's place.
+        """Write what `state_dict` holds to one file: weights, states, costates, random state, the stream's place.
 
         The file is complete or absent whenever the process is stopped. It holds tensors and JSON, no code.
         """
@@ -83,7 +128,7 @@ class Savable(ABC):
         self._note_saved(header)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False) -> None:
-        """Read what `save` wrote; the learner goes on bit for bit. Refuses the file of another model.
+        """Read what `save` wrote; the learner goes on bit-for-bit. The file of another model is refused.
 
         Args:
             path: The checkpoint.
@@ -91,7 +136,7 @@ class Savable(ABC):
         """
         tensors, header = checkpoint.read(path)
         with checkpoint.reading(path):
-            restoring.take_up(self._loadings(path, tensors, header, new_hyper=new_hyper))
+            take_up(self._loadings(path, tensors, header, new_hyper=new_hyper))
 
     @abstractmethod
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -101,7 +146,7 @@ class Savable(ABC):
     def _loadings(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
     ) -> list[Loading]:
-        """What a state would change, all of it looked at."""
+        """What a state would change, all of it compared with the learner."""
 
     @abstractmethod
     def _note_saved(self, header: dict[str, Any]) -> None:
@@ -114,12 +159,45 @@ class SavableLearner(Savable):
     _reader: Reader
 
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        return tell(self, failed)
+        self._settle(hand_over=True)
+        try:
+            own, header = self._own_state()
+        except ValueError as error:
+            raise CheckpointError(f"{failed}: {error}") from error
+        module = self._root()
+        tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
+        tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
+        return tensors | own | random_state(), header | {"reader": self._reader.state_dict()} | self._kind()
 
     def _loadings(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
     ) -> list[Loading]:
-        return [loading(self, source, tensors, header, new_hyper=new_hyper)]
+        self._settle(hand_over=True)
+        kind, equal = self._kind(), checkpoint.require_equal
+        if "members" in header:
+            raise CheckpointError(f"{source} is that of a population: load it into one")
+        equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
+        equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
+        if not new_hyper:
+            remedy = "use the same Hyper, or pass new_hyper=True"
+            equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
+        left, module, reader = Tensors(tensors), self._root(), self._reader
+        values: list[tuple[Tensor, Tensor]]
+        values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
+        values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
+        random = {name: left.take(name) for name in left.names() if name.startswith("rng/")}
+        build_own = self._own_change(left, header)
+
+        def build() -> Swap:
+            swap_own = build_own()
+
+            def swap() -> None:
+                swap_own()
+                reader.load_state_dict(header["reader"])
+
+            return swap
+
+        return [Loading(values, build, random)]
 
     def _note_saved(self, header: dict[str, Any]) -> None:
         self._reader.saved(header["reader"])
@@ -129,9 +207,6 @@ class SavableLearner(Savable):
         module = self._root()
         model = checkpoint.layout(dict(module.named_parameters()) | dict(module.named_buffers()))
         return {"model": model, "setting": self._setting(), "hyper": identity(vars(self.hyper))}
-
-    _header_keys: tuple[str, ...]
-    """Entries of the header that `_own_state` tells."""
 
     @property
     @abstractmethod
@@ -159,35 +234,16 @@ class SavableLearner(Savable):
         """
 
     @abstractmethod
-    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Change:
-        """What `_own_state` told, looked at before anything moves.
+    def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
+        """Read what `_own_state` returned; the result is called once the new weights are in place.
 
         Raises:
-            ValueError: If it cannot have told this.
+            ValueError: If it does not fit this learner.
         """
 
 
-def tell(learner: SavableLearner, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All that a learner is: tensors, its own and not copies, and the rest as JSON.
-
-    Args:
-        learner: Whose state.
-        failed: What could not be done, where something cannot be written down.
-    """
-    learner._settle(hand_over=True)
-    try:
-        own, header = learner._own_state()
-    except ValueError as error:
-        raise CheckpointError(f"{failed}: {error}") from error
-    module = learner._root()
-    tensors: dict[str, Tensor] = {f"theta/{name}": weight for name, weight in module.named_parameters()}
-    tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
-    tensors |= own | restoring.random_state()
-    return tensors, header | {"reader": learner._reader.state_dict()} | learner._kind()
-
-
 def copied_for(learner: Savable, path: str | os.PathLike[str]) -> Callable[[], None]:
-    """Copies of all that `save` would write now; what is returned writes them, while the learner may go on.
+    """Copies of all that `save` would write now; calling the result writes them, while the learner may go on.
 
     Args:
         learner: Whose state.
@@ -201,36 +257,3 @@ def copied_for(learner: Savable, path: str | os.PathLike[str]) -> Callable[[], N
         learner._note_saved(header)
 
     return write
-
-
-def loading(
-    learner: SavableLearner, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
-) -> Loading:
-    """What a state would change in a learner, all of it looked at.
-
-    Raises:
-        CheckpointError: If it was told by another model, or with other settings.
-        ValueError: If no learner can have told it.
-    """
-    learner._settle(hand_over=True)
-    kind, equal = learner._kind(), checkpoint.require_equal
-    record(header, "the header", *learner._header_keys, "reader", *kind, "format")
-    equal(source, "parameter or buffer", header["model"], kind["model"], "build the model it was saved from")
-    equal(source, "setting", header["setting"], kind["setting"], "build the learner with the same settings")
-    if not new_hyper:
-        remedy = "use the same Hyper, or pass new_hyper=True"
-        equal(source, "hyper", header["hyper"], kind["hyper"], remedy)
-    left, module = Tensors(tensors), learner._root()
-    values: list[tuple[Tensor, Tensor]]
-    values = [(weight, left.take(f"theta/{name}", weight)) for name, weight in module.named_parameters()]
-    values += [(buffer, left.take(f"buffer/{name}", buffer)) for name, buffer in module.named_buffers()]
-    place = checked_place(header["reader"])
-    random = restoring.checked_random_state(left)
-    change, reader = learner._own_change(left, header), learner._reader
-    left.done()
-
-    def put() -> None:
-        reader.load_state_dict(place)
-        change.put()
-
-    return Loading(values, [*change.owners, reader], put, random)

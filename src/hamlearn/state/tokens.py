@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors, entries, flag, generator_state, number, record, shown
 from hamlearn._base.replay import devices_of, drawing, generators, same_generators
 from hamlearn._base.slots import Slots
 from hamlearn.rates import Rates
-from hamlearn.sample import Sample, Scale
-from hamlearn.state.described import build, describe
+from hamlearn.sample import Sample
+from hamlearn.state.packing import sample_tree
 
 
 @dataclass(slots=True)
@@ -50,74 +48,16 @@ class Token:
         return self.rates.stride * self.rates.phi
 
 
-def pack(tokens: Iterable[Token]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Samples, rates and states of tokens, as tensors and JSON; graphs are left out."""
-    tensors: dict[str, Tensor] = {}
-    described = []
-    for index, token in enumerate(tokens):
-        tensors |= {f"{index}/h/{i}": leaf for i, leaf in enumerate(token.h)}
-        tensors |= {f"{index}/random/{i}": state for i, state in enumerate(token.random)}
-        tensors |= {f"{index}/buffers/{i}": buffer for i, buffer in enumerate(token.buffers)}
-        parts, sample = pack_sample(token.sample, f"{index}/")
-        tensors |= parts
-        described.append({"rates": list(token.rates), "fresh": token.fresh, "sample": sample})
-    return tensors, described
+def token_tree(token: Token) -> dict[str, Any]:
+    """Sample, rates and state of a token as a tree; its graph is left out."""
+    kept = {"rates": tuple(token.rates), "h": token.h, "random": token.random, "buffers": token.buffers}
+    return kept | {"sample": sample_tree(token.sample), "fresh": token.fresh}
 
 
-def unpack(tensors: Tensors, described: Any, device: torch.device) -> Iterator[Token]:
-    """The tokens that `pack` wrote down, without graphs; raises `ValueError` where it cannot have written this."""
-    for index, about in enumerate(entries(described, "the list of tokens")):
-        what = f"token {index}"
-        record(about, what, "rates", "fresh", "sample")
-        sample = unpack_sample(tensors, about["sample"], f"{index}/", device)
-        h = [tensors.keep(name, device) for name in tensors.counted(f"{index}/h/")]
-        random = [
-            generator_state(tensors.take(name), f"the random state of {what}", None if i else "cpu")
-            for i, name in enumerate(tensors.counted(f"{index}/random/"))
-        ]
-        buffers = [tensors.keep(name, device) for name in tensors.counted(f"{index}/buffers/")]
-        fresh = flag(about["fresh"], f"fresh of {what}")
-        yield Token(sample, _rates(about["rates"], what), h, [], None, None, fresh, random, buffers)
-
-
-def pack_sample(sample: Sample, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A sample as tensors, their names beginning with `prefix`, and JSON."""
-    tensors: dict[str, Tensor] = {}
-    about: dict[str, Any] = {"tau": sample.tau, "boundary": sample.boundary}
-    # What a late prediction is put back into the unit of the data by is part of its sample.
-    parts = {"u": sample.u, "target": sample.target, "scale": sample.scale and tuple(sample.scale)}
-    for part, value in parts.items():
-        kept: list[Tensor] = []
-
-        def keep(tensor: Tensor, kept: list[Tensor] = kept) -> int:
-            kept.append(tensor)
-            return len(kept) - 1
-
-        about[part] = describe(value, keep)
-        tensors |= {f"{prefix}{part}/{i}": tensor for i, tensor in enumerate(kept)}
-    return tensors, about
-
-
-def unpack_sample(tensors: Tensors, described: Any, prefix: str, device: torch.device) -> Sample:
-    """The sample that `pack_sample` wrote down."""
-    about = record(described, "a sample", "tau", "boundary", "u", "target", "scale")
-    u, target, scale = (
-        build(about[part], lambda i, part=part: tensors.keep(f"{prefix}{part}/{i}", device))  # type: ignore[misc]
-        for part in ("u", "target", "scale")
-    )
-    tau = None if about["tau"] is None else number(about["tau"], "tau of a sample", positive=True)
-    scale = None if scale is None else Scale(*scale)
-    return Sample(u, target, tau, flag(about["boundary"], "boundary of a sample"), scale=scale)
-
-
-def _rates(value: Any, what: str) -> Rates:
-    rates = entries(value, f"the rates of {what}")
-    if len(rates) != len(Rates._fields) or rates[-1] != -1 or type(rates[-1]) is not int:
-        raise ValueError(f"the rates of {what} are {shown(rates)}, not those of {Rates._fields} with s = -1")
-    tau, stride, eta, eta_z, phi = (number(rate, f"a rate of {what}") for rate in rates[:-1])
-    for step in (tau, stride):
-        number(step, f"a time step of {what}", positive=True)
-    return Rates(tau, stride, eta, eta_z, phi, -1)
+def token_of(tree: dict[str, Any]) -> Token:
+    """The token of such a tree, without a graph."""
+    sample, rates, random = Sample(**tree["sample"]), Rates(*tree["rates"]), [x.cpu() for x in tree["random"]]
+    return Token(sample, rates, tree["h"], [], None, None, tree["fresh"], random, tree["buffers"])
 
 
 class Rerun:

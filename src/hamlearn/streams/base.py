@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from hamlearn._base.claims import shown
-from hamlearn.errors import CheckpointError, StreamError
+from hamlearn.errors import CheckpointError, StreamError, shown
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block, gathered
 from hamlearn.streams.values import Spec

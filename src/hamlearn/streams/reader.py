@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
-from hamlearn._base.claims import record, whole
 from hamlearn.errors import StreamError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import END
@@ -95,14 +94,6 @@ class InHand:
         if self.failed is not None:
             failed, self.failed = self.failed, None
             raise failed
-
-
-def checked_place(state: Any) -> dict[str, Any]:
-    """What `Reader.state_dict` returned, out of a file; the stream looks at its own part when it is opened."""
-    place = record(state, "the place in the stream", "position", "stream", "skip")
-    whole(place["position"], "the position in the stream")
-    whole(place["skip"], "the number of samples to skip")
-    return place
 
 
 class Reader:

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees as _tree
-from hamlearn._base.claims import shown
 from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.errors import SampleError
+from hamlearn.errors import SampleError, shown
 from hamlearn.sample import StepReport, Trace
 from hamlearn.streams.blocks import Block
 

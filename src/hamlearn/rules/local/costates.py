@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors
 from hamlearn._base.torch_private import foreach_add_, foreach_mul
+from hamlearn.state.tensors import Tensors
 
 
 class Outer:

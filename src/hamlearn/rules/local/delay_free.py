@@ -7,12 +7,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors, record
 from hamlearn.rules.local.costates import Increment, add_at
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal, check_shapes, named
 from hamlearn.rules.local.unaligned import first_states, loaded_nodes, seen
 from hamlearn.sample import Sample
+from hamlearn.state.tensors import Tensors
 
 
 class Pass(NamedTuple):
@@ -117,10 +117,9 @@ class DelayFree(LocalRule[Pass]):
 
     def loaded(self, tensors: Tensors, header: Any) -> Pass:
         """What `saved` returned."""
-        h, z = loaded_nodes(self.system, tensors, record(header, "the nodes", "begun"))
+        h, z = loaded_nodes(self.system, tensors, header)
         waiting = self._waiting(h, {}) if h else []
         entering = bool(h) and "waiting/0" in tensors
         if entering:
             waiting = [tensors.keep(f"waiting/{i}", x.device, x) for i, x in enumerate(waiting)]
-        tensors.done()
         return Pass(h, z, waiting, entering)

@@ -107,11 +107,6 @@ class Cell:
         """First state."""
         return h0[self.name]
 
-    def check(self, h: Tensor) -> None:
-        """Raise `ValueError` unless `h` can be a state of this node."""
-        if not h.is_floating_point():
-            raise ValueError(f"a state of {h.dtype} is not one of node {self.name!r}")
-
     def last(self, h: Tensor) -> Tensor:
         """What other nodes see."""
         return h

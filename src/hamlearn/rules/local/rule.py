@@ -9,7 +9,6 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors
 from hamlearn.errors import SampleError
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, Outer
@@ -18,6 +17,7 @@ from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
+from hamlearn.state.tensors import Tensors
 
 C = TypeVar("C")
 

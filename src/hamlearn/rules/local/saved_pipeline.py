@@ -7,10 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors, entries, flag, generator_state, number, record, whole
-from hamlearn.rules.local.flights import Entry, Lines, Pipeline
+from hamlearn.rules.local.flights import Entry, Pipeline
 from hamlearn.rules.local.local_system import LocalSystem
-from hamlearn.state.tokens import pack_sample, unpack_sample
+from hamlearn.state.packing import pack_sample, unpack_sample
+from hamlearn.state.tensors import Tensors
 
 
 def saved_pipeline(carry: Pipeline, inputs: tuple[str, ...]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -33,53 +33,36 @@ def saved_pipeline(carry: Pipeline, inputs: tuple[str, ...]) -> tuple[dict[str, 
 
 
 def loaded_pipeline(left: Tensors, header: Any, empty: Pipeline, system: LocalSystem) -> Pipeline:
-    """What `saved_pipeline` took apart, but for the stacks; raises `ValueError` if it cannot have written this."""
-    about, device = record(header, "the pipeline", "number", "entries"), system.theta[0].device
-    listed = entries(about["entries"], "the list of samples in flight")
+    """What `saved_pipeline` took apart, but for the stacks."""
+    device, listed = system.theta[0].device, header["entries"]
     if len(listed) != len(empty.entries):
         raise ValueError(f"{len(listed)} samples can be in flight, not {len(empty.entries)}")
     found = [
         None if one is None else _entry(left.under(f"entry/{age}/"), one, device) for age, one in enumerate(listed)
     ]
-    carry = Pipeline(
-        whole(about["number"], "the number of ticks"), found, empty.h, empty.z, empty.draws, empty.stacks
-    )
+    carry = empty._replace(number=header["number"], entries=found)
     for age, entry in enumerate(found):
         for name, value in () if entry is None else system.wiring.values(entry.sample.u).items():
             carry.h.put(name, age, value)
     for kind, lines in (("h/", carry.h), ("z/", carry.z)):
         arrived = left.under(kind)
         for name in arrived.names():
-            node, age = _place(lines, name, found)
+            node, age = _place(name)
             lines.put(node, age, arrived.keep(name, device))
     draws = left.under("draws/")
     for place in dict.fromkeys(name.rpartition("/")[0] for name in draws.names()):
-        node, age = _place(carry.draws, place, found)
+        node, age = _place(place)
         # States of random number generators stay on the CPU, wherever the weights are.
-        states = enumerate(draws.counted(f"{place}/"))
-        what = f"the random state of node {node!r}"
-        carry.draws.put(
-            node, age, [generator_state(draws.take(name), what, None if i else "cpu") for i, name in states]
-        )
-    draws.done()
+        carry.draws.put(node, age, [draws.take(name).clone() for name in draws.counted(f"{place}/")])
     return carry
 
 
-def _place(lines: Lines, name: str, found: list[Entry | None]) -> tuple[str, int]:
+def _place(name: str) -> tuple[str, int]:
     node, _, age = name.rpartition("/")
-    first, last = lines.spans.get(node, (0, -1))
-    if not age.isdecimal() or str(int(age)) != age or not first <= int(age) <= last or found[int(age)] is None:
-        raise ValueError(f"{name!r} cannot be held there")
     return node, int(age)
 
 
 def _entry(left: Tensors, value: Any, device: torch.device) -> Entry:
-    about = record(value, "a sample in flight", "t", "stride", "reported", "sample")
-    sample = unpack_sample(left, about["sample"], "", device)
+    sample = unpack_sample(left, value["sample"], "", device)
     loss = left.keep("loss", device) if "loss" in left else None
-    if loss is not None and (loss.dim() or not loss.is_floating_point()):
-        raise ValueError("the loss of a sample in flight is not one number")
-    left.done()
-    t = number(about["t"], "the time of a sample in flight")
-    stride = number(about["stride"], "the time step of a sample in flight", positive=True)
-    return Entry(sample, t, stride, flag(about["reported"], "reported of a sample in flight"), None, loss)
+    return Entry(sample, value["t"], value["stride"], value["reported"], None, loss)

@@ -125,15 +125,6 @@ class LayerStack:
         """First state of all layers."""
         return torch.stack([h0[name] for name in self.names])
 
-    def check(self, h: Tensor) -> None:
-        """Raise `ValueError` unless `h` can be a state of these layers."""
-        weight = self.theta[0]
-        dtype = self.wide or weight.dtype
-        if h.dim() < 2 or (len(h), h.shape[-1]) != (self.length, weight.shape[1]) or h.dtype is not dtype:
-            raise ValueError(
-                f"a state of {h.dtype}{list(h.shape)} is none of the {self.length} layers to {self.name!r}"
-            )
-
     def last(self, h: Tensor) -> Tensor:
         """What other nodes see: the last layer."""
         return h[-1]

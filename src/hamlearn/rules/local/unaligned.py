@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from hamlearn._base.claims import Tensors, flag, record
 from hamlearn._base.scale import is_one
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, add_at
@@ -17,6 +16,7 @@ from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal, check_shapes, named
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
+from hamlearn.state.tensors import Tensors
 
 
 class Nodes(NamedTuple):
@@ -118,9 +118,7 @@ class Unaligned(LocalRule[Nodes]):
 
     def loaded(self, tensors: Tensors, header: Any) -> Nodes:
         """What `saved` returned."""
-        carry = loaded_nodes(self.system, tensors, record(header, "the nodes", "begun"))
-        tensors.done()
-        return carry
+        return loaded_nodes(self.system, tensors, header)
 
 
 def first_states(system: LocalSystem, u: Any) -> list[Tensor]:
@@ -137,11 +135,9 @@ def seen(cells: list[Cell | LayerStack], h: list[Tensor]) -> dict[str, Tensor]:
 def loaded_nodes(system: LocalSystem, tensors: Tensors, header: dict[str, Any]) -> Nodes:
     """States and costates of a checkpoint."""
     cells, device = system.cells, system.theta[0].device
-    count = len(cells) if flag(header["begun"], "begun") else 0
+    count = len(cells) if header["begun"] else 0
     h = [tensors.keep(f"h/{i}", device) for i in range(count)]
     z = [tensors.keep(f"z/{i}", device, x) for i, x in enumerate(h)]
-    for cell, x in zip(cells, h, strict=bool(count)):
-        cell.check(x)
     return Nodes(h, z)
 
 
