@@ -57,11 +57,15 @@ def some():
     return {"mae": metrics.MAE(), "r2": metrics.R2(), "torch": torchmetrics.MeanSquaredError()}
 
 
+def row(e):
+    return e.k, e.y.tolist(), e.scores, e.window, e.baselines
+
+
 def rows(evaluations):
-    return [(e.k, e.y.tolist(), e.scores, e.window, e.baselines) for e in evaluations]
+    return list(map(row, evaluations))
 
 
-def test_the_scores_are_those_of_predict_score_learn_and_can_be_looked_at_later():
+def test_the_scores_are_those_of_predict_score_and_learn():
     model, errors, expected = Line(), [], []
     for sample in problem():
         y = model.predict(sample.u)
@@ -69,11 +73,21 @@ def test_the_scores_are_those_of_predict_score_learn_and_can_be_looked_at_later(
             errors.append(abs(float(y - sample.target)))
         expected.append((sum(errors) / len(errors), sum(errors[-20:]) / len(errors[-20:])) if errors else None)
         model.step(sample)
-    got = list(evaluate(Line(), problem(), metrics.MAE(), window=20))
-    assert [e.k for e in got] == list(range(300))
-    for e, scores in zip(got, expected, strict=True):
+    for k, (e, scores) in enumerate(
+        zip(evaluate(Line(), problem(), metrics.MAE(), window=20), expected, strict=True)
+    ):
         found = None if scores is None else pytest.approx(scores, abs=1e-12)
+        assert e.k == k
         assert (found is None and e.scores == {}) or (e.scores["MAE"], e.window["MAE"]) == found
+
+
+def test_scores_that_were_not_looked_at_in_time_raise_an_error():
+    first, second = evaluate(Line(), [sample for sample in problem(9) if sample.target is not None][:2])
+    assert second.scores == {}
+    first, second = evaluate(Line(), [sample for sample in problem(9) if sample.target is not None][:2], metrics.MAE())
+    assert set(second.scores) == {"MAE"}
+    with pytest.raises(ConfigError, match="the scores of sample 0 were not looked at before the next one"):
+        first.scores  # noqa: B018
 
 
 def test_a_learner_is_scored_by_its_own_predictions():
@@ -103,13 +117,13 @@ def test_both_engines_score_the_same(order):
 def test_an_evaluation_goes_on_from_a_checkpoint_as_if_it_had_not_been_stopped(tmp_path, make, engine):
     model, whole = learner(), []
     for e in evaluate(model, make(), some(), window=20, engine=engine, chunk=32, resume=True):
-        whole.append(e)
+        whole.append(row(e))
         if len(whole) == 70:
             model.save(tmp_path / "checkpoint")
     again = learner()
     again.load(tmp_path / "checkpoint")
     rest = evaluate(again, make(), some(), window=20, engine=engine, chunk=32, resume=True)
-    assert rows(rest) == rows(whole[70:])
+    assert rows(rest) == whole[70:]
 
 
 @pytest.mark.parametrize("make", [signal, bare], ids=["stream", "list"])
@@ -161,7 +175,7 @@ def test_labels_after_a_resume_are_scored_by_predictions_of_before_and_not_by_a_
     assert scores[-1] == pytest.approx(sum(errors) / len(errors))
     again = dropping()
     again.load(tmp_path / "checkpoint")
-    rest = list(evaluate(again, late(), metrics.MAE(), resume=True))
+    rest = evaluate(again, late(), metrics.MAE(), resume=True)
     assert [e.scores.get("MAE") for e in rest] == scores[31:]
 
 

@@ -113,7 +113,7 @@ def test_evaluations_bring_their_scores_along():
     scores = Scores(metrics.MAE(), 1, loss=torch.nn.functional.mse_loss)
     for y in (0.75, 0.25):
         scores.update(torch.tensor([y]), torch.zeros(1))
-    recorder.take(Evaluation(0, Sample(torch.zeros(1)), None, None, report(1), scores.reading()))
+    recorder.take(Evaluation(0, Sample(torch.zeros(1)), None, None, report(1), scores))
     own = {"step": 1, "MAE": 0.5, "MAE (window)": 0.25}
     assert memory.rows == [own | {"MAE (last value)": 0.0, "MAE (mean)": 0.0}]
 

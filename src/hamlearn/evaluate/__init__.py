@@ -91,14 +91,7 @@ def evaluate(
         return _step_by_step(learner, stream, scores, resume)
     first = learner.position if resume else 0
     reports = learner.run(Carried(stream, {"scores": scores}, first), None, engine, chunk, resume=resume)
-    return _kept(scored(reports, scores, first))
-
-
-def _kept(evaluations: Iterator[Evaluation]) -> Iterator[Evaluation]:
-    """Evaluations whose scores can still be looked at later."""
-    for evaluation in evaluations:
-        evaluation._reading.settle()
-        yield evaluation
+    return scored(reports, scores, first)
 
 
 def _step_by_step(
@@ -125,7 +118,7 @@ def _step_by_step(
         seen, target = in_unit(y, sample)
         if counts(report):
             scores.update(seen, target)
-        yield Evaluation(carried.taken - 1, sample, seen, target, report, scores.reading())
+        yield Evaluation(carried.taken - 1, sample, seen, target, report, scores)
 
 
 def _plain(learner: Any, stream: Iterable[Sample], scores: Scores) -> Iterator[Evaluation]:
@@ -139,7 +132,7 @@ def _plain(learner: Any, stream: Iterable[Sample], scores: Scores) -> Iterator[E
         skipped = getattr(report, "skipped", False) and getattr(report, "sample", sample) is sample
         if target is not None and not skipped:
             scores.update(y, target)
-        yield Evaluation(k, sample, y, target, report, scores.reading())
+        yield Evaluation(k, sample, y, target, report, scores)
 
 
 def _predictor(learner: Any) -> Callable[[Sample], Any]:

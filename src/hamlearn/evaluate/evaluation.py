@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hamlearn.evaluate.scores import Reading, Scores
+from hamlearn.errors import ConfigError
+from hamlearn.evaluate.group import Table
+from hamlearn.evaluate.scores import Scores
 from hamlearn.sample import Sample
 
 
 class Evaluation:
     """One sample, predicted, scored and learned.
+
+    The scores are those of this moment: look at them before the next evaluation.
 
     Attributes:
         k: Number of the sample in the stream, from 0.
@@ -30,34 +34,46 @@ class Evaluation:
         (2, True, {'MAE': 0.0})
     """
 
-    __slots__ = ("_reading", "k", "report", "sample", "target", "y")
+    __slots__ = ("_found", "_scores", "_updates", "k", "report", "sample", "target", "y")
 
-    def __init__(self, k: int, sample: Sample, y: Any, target: Any, report: Any, reading: Reading) -> None:
+    def __init__(self, k: int, sample: Sample, y: Any, target: Any, report: Any, scores: Scores) -> None:
         self.k, self.sample, self.y, self.target, self.report = k, sample, y, target, report
-        self._reading = reading
+        self._scores, self._updates = scores, scores.updates
+        self._found: dict[str, Table] = {}
 
     @property
     def scores(self) -> dict[str, float]:
         """Each metric over all predictions whose target has arrived so far; empty before the first."""
-        return self._reading.scores
+        return self._table("overall").get("", {})
 
     @property
     def window(self) -> dict[str, float]:
         """The same over the last `window` samples."""
-        return self._reading.window
+        return self._table("recent").get("", {})
 
     @property
     def baselines(self) -> dict[str, dict[str, float]]:
         """The metrics of the baselines on the same samples: over the window, or over everything without one."""
-        return self._reading.baselines
+        table = self._table("overall" if self._scores.window is None else "recent")
+        return {name: values for name, values in table.items() if name}
+
+    def _table(self, name: str) -> Table:
+        """The scores of this moment, computed when they are first looked at."""
+        if name not in self._found:
+            if self._scores.updates != self._updates:
+                raise ConfigError(
+                    f"the scores of sample {self.k} were not looked at before the next one was scored, and are "
+                    'gone. Keep them as they come, for example [e.scores["MAE"] for e in evaluate(…)].'
+                )
+            self._found[name] = getattr(self._scores, name)()
+        return self._found[name]
 
 
 def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[Evaluation]:
     """Evaluations of a run that is under way, from the outputs that its own steps made.
 
     The output of a step is read before the step's target moves anything, so this is test-then-train without a
-    second forward pass. Scores are computed when they are looked at, which is to be done before the next
-    evaluation.
+    second forward pass.
 
     Args:
         reports: What `Learner.run` yields.
@@ -77,7 +93,7 @@ def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[E
         y, target = in_unit(report.y, report.sample)
         if counts(report):
             scores.update(y, target)
-        yield Evaluation(k, report.sample, y, target, report, scores.reading(keep=False))
+        yield Evaluation(k, report.sample, y, target, report, scores)
 
 
 def counts(report: Any) -> bool:

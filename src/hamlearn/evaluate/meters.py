@@ -7,6 +7,7 @@ import math
 import sys
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any, Literal
 
@@ -29,7 +30,6 @@ class Meter(ABC):
     Attributes:
         kind: What it takes.
         bigger_is_better: Whether a larger value is better; `None`: not known.
-        counts_pairs: Whether it depends on how often each pair of classes has come, and on nothing else.
     """
 
     kind: Kind
@@ -42,9 +42,6 @@ class Meter(ABC):
         except Exception as error:
             raise self._unsaved(f"it cannot be copied ({type(error).__name__}: {error})") from error
         self._scratch: Meter | None = None
-        self.counts_pairs = False
-        # One by one, sums do not depend on how many samples happen to be counted at a time.
-        self.together = False
 
     def blank(self) -> Meter:
         """The same metric without counts."""
@@ -52,10 +49,10 @@ class Meter(ABC):
         again.kind = self.kind
         return again
 
-    def add(self, items: list[Item], pairs: Counter[Any] | None = None) -> None:
-        """Count samples; `pairs` says how often each pair of classes is among them, if they are classes."""
+    def add(self, items: Sequence[Item], together: bool = False) -> None:
+        """Count samples, one by one: the rounding of sums must not depend on how many there are at a time."""
         try:
-            self._add(items, pairs)
+            self._add(items, together)
         # Libraries raise errors of many types for values that a metric does not take.
         except Exception as error:
             prediction, truth = map(_outline, items[0][0])
@@ -76,17 +73,15 @@ class Meter(ABC):
                 ". Choose one that does, for example Accuracy."
             ) from error
 
-    def value_of(self, items: list[Item], pairs: Counter[Any] | None) -> float:
-        """Its value for these samples and nothing else."""
-        if self._scratch is None:
-            self._scratch = self.blank()
-            self._scratch.together = True
+    def value_of(self, items: Sequence[Item]) -> float:
+        """Its value for these samples and nothing else; its counts stay."""
+        self._scratch = self._scratch or self.blank()
         self._scratch._empty()
-        self._scratch.add(items, pairs)
+        self._scratch.add(items, together=True)
         return self._scratch.value()
 
     @abstractmethod
-    def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None: ...
+    def _add(self, items: Sequence[Item], together: bool) -> None: ...
 
     @abstractmethod
     def _value(self) -> Any: ...
@@ -124,12 +119,12 @@ class RiverMeter(Meter):
             self.bigger_is_better = metric.bigger_is_better
         except (AttributeError, NotImplementedError):
             self.bigger_is_better = None
-        self.counts_pairs = self.kind == "labels" and _counts_pairs(metric)
+        self._counts_pairs = self.kind == "labels" and _counts_pairs(metric)
 
-    def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None:
-        if self.counts_pairs and pairs is not None:
-            # River counts one sample for each call, whatever its weight.
-            for (prediction, truth), n in pairs.items():
+    def _add(self, items: Sequence[Item], together: bool) -> None:
+        if self._counts_pairs:
+            # Ten times as fast as one by one. River counts one sample for each call, whatever its weight.
+            for (prediction, truth), n in Counter(chain.from_iterable(items)).items():
                 self.metric.update(truth, prediction, n)
                 self.metric.cm.n_samples += n - 1
             return
@@ -140,7 +135,7 @@ class RiverMeter(Meter):
         return self.metric.get()
 
     def _empty(self) -> None:
-        if self.counts_pairs:
+        if self._counts_pairs:
             # In place, which is much faster than a copy.
             self.metric.cm.__init__(self.metric.cm._init_classes)
         else:
@@ -170,14 +165,12 @@ class TorchMeter(Meter):
         super().__init__(name, metric)
         self.kind, self._binary = _torch_kind(metric)
         self.bigger_is_better = getattr(metric, "higher_is_better", None)
-        self._samples = 0
 
-    def _add(self, items: list[Item], pairs: Counter[Any] | None) -> None:
-        self._samples += len(items)
-        for part in [items] if self.together else ([item] for item in items):
+    def _add(self, items: Sequence[Item], together: bool) -> None:
+        for part in [items] if together else ([item] for item in items):
             self._update(part)
 
-    def _update(self, items: list[Item]) -> None:
+    def _update(self, items: Sequence[Item]) -> None:
         if self.kind == "given":
             for prediction, truth in chain.from_iterable(items):
                 self.metric.update(prediction, truth)
@@ -190,17 +183,16 @@ class TorchMeter(Meter):
         self.metric.update(p[:, 1] if self._binary and p.dim() > 1 and p.shape[1] == 2 else p, t)
 
     def _value(self) -> Any:
-        if self._samples > 1:
+        if getattr(self.metric, "update_count", 2) > 1:
             return self.metric.compute()
         # Some need two samples. A copy is asked, since a computation that fails may leave a metric half read.
         try:
-            return copy.deepcopy(self.metric).compute() if self._samples else math.nan
+            return copy.deepcopy(self.metric).compute() if self.metric.update_count else math.nan
         except ValueError:
             return math.nan
 
     def _empty(self) -> None:
         self.metric.reset()
-        self._samples = 0
 
     def state_dict(self) -> Any:
         """Its states."""
@@ -208,14 +200,15 @@ class TorchMeter(Meter):
         if kind.__module__.startswith("torchmetrics.wrappers") or not issubclass(kind, nn.Module):
             raise self._unsaved("it is not a plain metric of torchmetrics")
         self.metric.persistent(True)
-        return {"samples": self._samples, "states": saved.packed(self.metric.state_dict())}
+        return saved.plain([self.metric.update_count, dict(self.metric.state_dict())])
 
     def load_state_dict(self, state: Any) -> None:
         """Continue from `state`."""
+        count, states = saved.restore(None, state)
         self.metric.persistent(True)
-        self.metric.load_state_dict(saved.unpacked(state["states"]))
+        self.metric.load_state_dict(states)
         # Which torchmetrics asks for before it computes.
-        self._samples = self.metric._update_count = state["samples"]
+        self.metric._update_count = count
 
 
 def meter(name: str, metric: Any) -> Meter:

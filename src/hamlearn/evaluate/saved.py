@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import base64
 import math
 from collections import deque
 from typing import Any
 
-import safetensors.torch
+import torch
 from torch import Tensor
 
 from hamlearn.errors import CheckpointError
 
+_SEQUENCES = {kind.__name__: kind for kind in (list, tuple, set, deque)}
+
 
 class NotPlainError(Exception):
-    """A value is not made of numbers, strings, lists, dictionaries and River's own objects."""
+    """A value is not made of numbers, strings, tensors, containers of these and River's own objects."""
 
 
 def plain(value: Any) -> Any:
-    """A metric of River, or what it holds, as values that JSON keeps exactly.
+    """A metric of River, or what a metric holds, as values that JSON keeps exactly.
 
     Example:
         >>> from river import metrics
@@ -31,12 +32,11 @@ def plain(value: Any) -> Any:
         # JSON has no NaN and no infinity; NumPy's floats are floats, too.
         return float(value) if math.isfinite(value) else {"float": str(value)}
     if isinstance(value, Tensor):
-        return {"tensor": packed({"": value})}
+        return {"tensor": [str(value.dtype).removeprefix("torch."), plain(value.tolist())]}
     if isinstance(value, dict):
         return {"dict": [[plain(key), plain(item)] for key, item in value.items()]}
-    for kind in (list, tuple, set, deque):
-        if type(value) is kind:
-            return {kind.__name__: [plain(item) for item in value]}
+    if type(value) in _SEQUENCES.values():
+        return {type(value).__name__: [plain(item) for item in value]}
     if type(value).__module__.startswith("river.") and hasattr(value, "__dict__"):
         return {"vars": {name: plain(item) for name, item in vars(value).items() if not callable(item)}}
     raise NotPlainError(f"it holds a {type(value).__module__}.{type(value).__name__}")
@@ -50,7 +50,8 @@ def restore(value: Any, state: Any) -> Any:
     if kind == "float":
         return float(content)
     if kind == "tensor":
-        return unpacked(content)[""]
+        dtype, numbers = content
+        return torch.tensor(restore(None, numbers), dtype=getattr(torch, dtype))
     if kind == "vars":
         return _filled_object(value, content)
     if kind == "dict":
@@ -58,9 +59,7 @@ def restore(value: Any, state: Any) -> Any:
     old = list(value) if isinstance(value, list | tuple) else []
     old += [None] * (len(content) - len(old))
     items = [restore(one, item) for one, item in zip(old, content, strict=False)]
-    return (
-        deque(items, value.maxlen) if kind == "deque" else {"list": list, "tuple": tuple, "set": set}[kind](items)
-    )
+    return deque(items, value.maxlen) if kind == "deque" else _SEQUENCES[kind](items)
 
 
 def _filled_object(value: Any, content: dict[str, Any]) -> Any:
@@ -81,25 +80,3 @@ def _filled_dict(value: dict[Any, Any], pairs: list[Any]) -> dict[Any, Any]:
     for key, item in pairs:
         value[restore(None, key)] = restore(None if factory is None else factory(), item)
     return value
-
-
-def packed(tensors: dict[str, Any]) -> str:
-    """Tensors, and lists of tensors, as text: the bytes of a safetensors file."""
-    flat: dict[str, Tensor] = {}
-    for name, value in tensors.items():
-        # A list has an entry of its own, so that an empty one comes back.
-        parts = {name: value} if isinstance(value, Tensor) else {f"{name}/{k}": v for k, v in enumerate(value)}
-        flat |= parts if isinstance(value, Tensor) else parts | {f"{name}/": Tensor()}
-    return base64.b64encode(
-        safetensors.torch.save({n: v.detach().cpu().clone() for n, v in flat.items()})
-    ).decode()
-
-
-def unpacked(text: str) -> dict[str, Any]:
-    """What `packed` was given."""
-    flat = safetensors.torch.load(base64.b64decode(text))
-    found: dict[str, Any] = {name: value for name, value in flat.items() if "/" not in name}
-    for name in (name for name in flat if name.endswith("/")):
-        count = sum(other.startswith(name) for other in flat) - 1
-        found[name[:-1]] = [flat[f"{name}{k}"] for k in range(count)]
-    return found

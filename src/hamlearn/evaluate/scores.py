@@ -12,9 +12,9 @@ from torch import Tensor
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.evaluate import saved
+from hamlearn.evaluate.group import Group, Table
 from hamlearn.evaluate.meters import Item, Kind, Meter, TorchMeter, meter
 from hamlearn.evaluate.views import UndecidedError, View, outputs_of
-from hamlearn.evaluate.window import Feed, Mark
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(y, target) to the pair (prediction, truth) that the metrics are given."""
@@ -35,6 +35,9 @@ class Scores:
         window: Also score the last so many samples.
         prepare: As in `evaluate`.
         loss: The loss of the learner, which tells what its outputs are.
+
+    Attributes:
+        updates: How many predictions, or batches of them, were given so far.
 
     Example:
         >>> import torch
@@ -61,13 +64,15 @@ class Scores:
         self._bigger = {one.name: one.bigger_is_better for one in meters}
         for one in meters:
             one.kind = "given" if prepare is not None and isinstance(one, TorchMeter) else one.kind
-        self._feeds = _feeds(meters, window)
-        self._classes = any(feed.kind in ("labels", "probabilities", "bits") for feed in self._feeds)
+        self._groups = _grouped(meters, window)
+        self._classes = any(group.kind in ("labels", "probabilities", "bits") for group in self._groups)
         self._waiting: list[tuple[Any, Any]] = []
+        self.updates = 0
 
     def update(self, y: Any, target: Any) -> None:
         """Count one prediction, or the batch of them that one report has."""
-        if not self._feeds:
+        self.updates += 1
+        if not self._groups:
             return
         if self._prepare is not None:
             y, target = self._prepare(y, target)
@@ -86,7 +91,7 @@ class Scores:
         if not waiting:
             return
         try:
-            items = [list(self._items(feed.kind)) for feed in self._feeds]
+            items = [list(self._items(group.kind)) for group in self._groups]
         except UndecidedError:
             if len(waiting) > UNDECIDED:
                 raise ConfigError(
@@ -95,9 +100,9 @@ class Scores:
                 ) from None
             return
         self._waiting = []
-        for feed, parts in zip(self._feeds, items, strict=True):
+        for group, parts in zip(self._groups, items, strict=True):
             for part in parts:
-                feed.take(part)
+                group.take(part)
 
     def _items(self, kind: Kind) -> Iterator[list[Item]]:
         """What waits as the metrics take it: neighbours together, where that does not change a number."""
@@ -111,29 +116,37 @@ class Scores:
             p, t = (column.tolist() for column in view(*_stacked(part)))
             yield [list(zip(a, b, strict=True)) for a, b in zip(p, t, strict=True)]
 
-    def reading(self, keep: bool = True) -> Reading:
-        """The scores of this moment; with `keep=False`, of the moment when they are first looked at."""
-        reading = Reading(self)
-        if keep:
-            reading.settle()
-        return reading
+    def overall(self) -> Table:
+        """The scores over everything, by predictor; the learner is called ""."""
+        return self._read(Group.overall)
+
+    def recent(self) -> Table:
+        """The scores over the window, by predictor; empty without a window."""
+        return self._read(Group.recent)
+
+    def _read(self, table_of: Callable[[Group], Table]) -> Table:
+        self.count()
+        found: Table = {}
+        for group in self._groups:
+            for name, values in table_of(group).items():
+                found.setdefault(name, {}).update(values)
+        return found
 
     def read(self) -> tuple[dict[str, float], dict[str, float]]:
         """The scores over everything, and over the window; empty before the first prediction was counted."""
-        reading = self.reading()
-        return reading.scores, reading.window
+        return self.overall().get("", {}), self.recent().get("", {})
 
     def summary(self) -> dict[str, Any]:
         """The scores of learner and baselines, and in words each baseline that the learner is behind."""
-        reading = self.reading()
-        found = {"scores": reading.scores, "window": reading.window, "baselines": reading.baselines}
-        return found | {"behind": self._behind(reading)}
+        overall, recent = self.overall(), self.recent()
+        own, own_recent = overall.pop("", {}), recent.pop("", {})
+        found = {"scores": own, "window": own_recent, "baselines": recent or overall}
+        return found | {"behind": self._behind(own_recent or own, recent or overall)}
 
-    def _behind(self, reading: Reading) -> list[str]:
-        own = reading.window or reading.scores
-        over = f"the last {self.window:,} samples" if reading.window else "all samples"
+    def _behind(self, own: dict[str, float], baselines: Table) -> list[str]:
+        over = "all samples" if self.window is None else f"the last {self.window:,} samples"
         words = []
-        for baseline, values in reading.baselines.items():
+        for baseline, values in baselines.items():
             for name, value in values.items():
                 bigger = self._bigger[name]
                 if bigger is not None and (value > own[name] if bigger else value < own[name]):
@@ -149,21 +162,20 @@ class Scores:
         Raises:
             ConfigError: Naming the metric, and why it cannot be resumed.
         """
-        for feed in self._feeds:
-            for one in feed.lines[""].meters:
+        for group in self._groups:
+            for one in group.meters:
                 one.state_dict()
                 one.value()
 
     def state_dict(self) -> dict[str, Any]:
         """What was counted, JSON-able; resuming from it is exact."""
         self.count()
-        waiting = {name: [pair[k] for pair in self._waiting] for k, name in enumerate(("y", "target"))}
         return {
             "metrics": self._names,
             "window": self.window,
             "codes": None if self._view.codes is None else list(self._view.codes),
-            "waiting": saved.packed(waiting) if self._waiting else None,
-            "feeds": [feed.state_dict() for feed in self._feeds],
+            "waiting": saved.plain(self._waiting),
+            "groups": [group.state_dict() for group in self._groups],
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -175,61 +187,9 @@ class Scores:
                     "Resume with the same metrics."
                 )
         self._view.codes = None if state["codes"] is None else tuple(state["codes"])
-        self._waiting = []
-        if state["waiting"] is not None:
-            waiting = saved.unpacked(state["waiting"])
-            self._waiting = list(zip(waiting["y"], waiting["target"], strict=True))
-        for feed, part in zip(self._feeds, state["feeds"], strict=True):
-            feed.load_state_dict(part)
-
-
-class Reading:
-    """Scores at one moment, each computed when it is looked at."""
-
-    __slots__ = ("_found", "_marks", "_scores")
-
-    def __init__(self, scores: Scores) -> None:
-        self._scores = scores
-        self._found: dict[str, dict[str, float]] | None = None
-        self._marks: list[tuple[Feed, dict[str, Mark]]] = []
-
-    def settle(self) -> dict[str, dict[str, float]]:
-        """Take down what would be lost once more is counted; a window can be computed at any time."""
-        if self._found is not None:
-            return self._found
-        self._scores.count()
-        self._found = {}
-        for feed in self._scores._feeds:
-            for name, line in feed.lines.items():
-                if name == "" or line.ring is None:
-                    self._found.setdefault(name, {}).update(line.read())
-            self._marks.append((feed, {name: line.ring.mark() for name, line in feed.lines.items() if line.ring}))
-        return self._found
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """Over everything."""
-        return self.settle().get("", {})
-
-    @property
-    def window(self) -> dict[str, float]:
-        """Over the last samples."""
-        return self._windows(lambda name: name == "").get("", {})
-
-    @property
-    def baselines(self) -> dict[str, dict[str, float]]:
-        """The scores of the baselines: over the window, or over everything without one."""
-        found = {name: values for name, values in self.settle().items() if name and values}
-        return found | self._windows(lambda name: name != "")
-
-    def _windows(self, asked: Callable[[str], bool]) -> dict[str, dict[str, float]]:
-        self.settle()
-        found: dict[str, dict[str, float]] = {}
-        for feed, marks in self._marks:
-            for name, mark in marks.items():
-                if asked(name) and (values := feed.lines[name].read_window(mark)):
-                    found.setdefault(name, {}).update(values)
-        return found
+        self._waiting = saved.restore(None, state["waiting"])
+        for group, part in zip(self._groups, state["groups"], strict=True):
+            group.load_state_dict(part)
 
 
 def _usual(loss: Any) -> dict[str, Any]:
@@ -264,12 +224,11 @@ def _named(metrics: Any) -> dict[str, Any]:
     return named
 
 
-def _feeds(meters: list[Meter], window: int | None) -> list[Feed]:
-    """Metrics that take the same share one feed, so that it is made once."""
+def _grouped(meters: list[Meter], window: int | None) -> list[Group]:
     kinds: dict[Kind, list[Meter]] = {}
     for one in meters:
         kinds.setdefault(one.kind, []).append(one)
-    return [Feed(kind, group, window) for kind, group in kinds.items()]
+    return [Group(kind, group, window) for kind, group in kinds.items()]
 
 
 def _alike(waiting: list[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
