@@ -12,7 +12,7 @@ import pytest
 from hamlearn import watch
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import run
-from hamlearn.watch import folder as files
+from hamlearn.record.jsonl import sampled
 from hamlearn.watch import site
 from tests.browser import chromium, needs_chromium
 from tests.cli import invoke
@@ -53,47 +53,26 @@ def data(seen):
     return json.loads(seen.look()[1])
 
 
-def steps(tail):
-    return [one["step"] for one in tail.rows]
+def steps(rows):
+    return [one["step"] for one in rows]
 
 
-def test_a_record_is_followed_row_by_row_and_half_a_row_waits_for_its_other_half(folder):
-    tail = files.Tail(folder / "record.jsonl")
-    assert (tail.look(), tail.rows) == (False, [])
+def test_a_growing_record_is_read_up_to_its_last_whole_row_and_what_is_not_a_row_is_passed_over(folder):
+    path = folder / "record.jsonl"
+    assert sampled(path) == []
     write(folder, [row(1), "not a row\n", "[" * 100_000 + "\n", row(2), row(3)[:9]])
-    assert tail.look()
-    assert steps(tail) == [10, 20]
-    assert not tail.look()
+    assert steps(sampled(path)) == [10, 20]
     write(folder, [row(3)[9:]])
-    assert tail.look()
-    assert steps(tail) == [10, 20, 30]
+    assert steps(sampled(path)) == [10, 20, 30]
 
 
-def test_a_record_that_a_resumed_run_has_cut_is_read_again(folder):
-    tail = files.Tail(folder / "record.jsonl")
-    write(folder, [row(k) for k in range(1, 10)])
-    tail.look()
-    write(folder, [row(1), row(2)], mode="w")
-    assert tail.look()
-    assert steps(tail) == [10, 20]
-    # Cut and grown beyond where it was, between two looks.
-    write(folder, [row(k) for k in (1, 2, 2, 3)], mode="w")
-    tail.look()
-    assert steps(tail)[-1] == 30
-    (folder / "record.jsonl").unlink()
-    assert tail.look()
-    assert tail.rows == []
-
-
-def test_an_endless_record_is_kept_in_bounded_memory_evenly_and_with_its_last_row(folder, monkeypatch):
-    monkeypatch.setattr(files, "MOST", 10)
-    tail = files.Tail(folder / "record.jsonl")
-    for k in range(1, 100):
-        write(folder, [row(k)])
-        tail.look()
-        assert tail.rows[-1]["step"] == 10 * k
-        assert len(tail.rows) <= 12
-    assert {b - a for a, b in itertools.pairwise(steps(tail)[:-1])} == {160}
+def test_of_a_long_record_about_so_many_rows_are_read_evenly_and_the_last(folder):
+    path = folder / "record.jsonl"
+    write(folder, [row(k) for k in range(1, 100_001)])
+    found = steps(sampled(path, 1000))
+    assert 990 <= len(found) <= 1002
+    assert (found[0] <= 20, found[-1]) == (True, 1_000_000)
+    assert max(b - a for a, b in itertools.pairwise(found)) < 1200
 
 
 def test_the_data_say_what_a_run_is_at_and_have_a_new_number_when_something_is_new(folder):

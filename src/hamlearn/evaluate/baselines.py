@@ -6,13 +6,14 @@ from collections import Counter
 from typing import Any
 
 from hamlearn.evaluate.meters import Item, Kind
+from hamlearn.evaluate.saved import Saved
 
 NAMES: dict[Kind, tuple[str, str]] = {"numbers": ("last value", "mean"), "labels": ("last class", "majority")}
 """The baselines for metrics of numbers and of classes; for others there are none."""
 _SCALARS = {bool, int, float, str}
 
 
-class Baselines:
+class Baselines(Saved):
     """Predictors that know nothing but the targets that came before. The first sample is passed over.
 
     Args:
@@ -23,6 +24,8 @@ class Baselines:
         >>> baselines.guess([(0.0, 3.0)]), baselines.guess([(0.0, 5.0)]), baselines.guess([(0.0, 1.0)])
         (None, ([(3.0, 5.0)], [(3.0, 5.0)]), ([(5.0, 1.0)], [(4.0, 1.0)]))
     """
+
+    _state = ("_last", "_means", "_n", "_counts", "_majority")
 
     def __init__(self, kind: Kind) -> None:
         self.names = NAMES.get(kind, ())
@@ -61,14 +64,3 @@ class Baselines:
             self._counts[truth] += 1
             if self._counts[truth] > self._counts[self._majority]:
                 self._majority = truth
-
-    def state_dict(self) -> dict[str, Any]:
-        """The counts, JSON-able."""
-        counts = [[key, n] for key, n in self._counts.items()]
-        means = {"means": self._means, "n": self._n}
-        return means | {"last": self._last, "counts": counts, "majority": self._majority}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from these counts."""
-        self._last, self._means, self._n = list(state["last"]), list(state["means"]), state["n"]
-        self._counts, self._majority = Counter(dict(map(tuple, state["counts"]))), state["majority"]

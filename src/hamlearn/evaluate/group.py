@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
 
-from hamlearn.evaluate import saved
 from hamlearn.evaluate.baselines import Baselines
 from hamlearn.evaluate.meters import Item, Kind, Meter
+from hamlearn.evaluate.saved import Saved
 
 Table = dict[str, dict[str, float]]
 """Predictors, of which the learner is called "", to metrics to values."""
 
 
-class Group:
+class Group(Saved):
     """Metrics that take the same, which is made once for all of them.
 
     Args:
@@ -21,6 +20,8 @@ class Group:
         meters: The metrics.
         window: How many samples the window has; `None`: there is none.
     """
+
+    _state = ("_all", "_last", "_counted", "_baselines")
 
     def __init__(self, kind: Kind, meters: list[Meter], window: int | None) -> None:
         self.kind, self.meters = kind, meters
@@ -52,19 +53,3 @@ class Group:
         """The scores over the window, counted from its samples and nothing else."""
         kept = {name: items for name, items in self._last.items() if items}
         return {name: {meter.name: meter.value_of(items) for meter in self.meters} for name, items in kept.items()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """All counts, and the window."""
-        meters = {name: [meter.state_dict() for meter in meters] for name, meters in self._all.items()}
-        last = {name: saved.plain(list(items)) for name, items in self._last.items()}
-        return {"counted": self._counted, "meters": meters, "last": last, "baselines": self._baselines.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
-        self._counted = dict(state["counted"])
-        for name, meters in self._all.items():
-            for meter, part in zip(meters, state["meters"][name], strict=True):
-                meter.load_state_dict(part)
-            self._last[name].clear()
-            self._last[name].extend(saved.restore(None, state["last"][name]))
-        self._baselines.load_state_dict(state["baselines"])

@@ -24,7 +24,7 @@ Item = list[tuple[Any, Any]]
 """One sample: a prediction and a truth for each number or decision that it has."""
 
 
-class Meter(ABC):
+class Meter(ABC, saved.Saved):
     """A metric that is updated, read, and saved as plain values.
 
     Attributes:
@@ -88,14 +88,6 @@ class Meter(ABC):
 
     @abstractmethod
     def _empty(self) -> None: ...
-
-    @abstractmethod
-    def state_dict(self) -> Any:
-        """Its counts as plain values; raises `ConfigError` if they cannot be read as such."""
-
-    @abstractmethod
-    def load_state_dict(self, state: Any) -> None:
-        """Continue from `state`."""
 
     @property
     def _library(self) -> str:

@@ -1,9 +1,10 @@
-"""Counts of metrics as plain values for a checkpoint."""
+"""Counts of metrics, and what else a run has counted, as plain values for a checkpoint."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,6 +17,29 @@ _SEQUENCES = {kind.__name__: kind for kind in (list, tuple, set, deque)}
 
 class NotPlainError(Exception):
     """A value is not made of numbers, strings, tensors, containers of these and River's own objects."""
+
+
+class Saved:
+    """Something whose state is that of the attributes that `_state` names.
+
+    Example:
+        >>> class Count(Saved):
+        ...     _state = ("n",)
+        ...     n = 3
+        >>> Count().state_dict()
+        {'n': 3}
+    """
+
+    _state: tuple[str, ...] = ()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What to continue from, JSON-able."""
+        return {name: plain(getattr(self, name)) for name in self._state}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`, which `state_dict` gave."""
+        for name in self._state:
+            setattr(self, name, restore(getattr(self, name), state[name]))
 
 
 def plain(value: Any) -> Any:
@@ -31,6 +55,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         # JSON has no NaN and no infinity; NumPy's floats are floats, too.
         return float(value) if math.isfinite(value) else {"float": str(value)}
+    if isinstance(value, Saved):
+        return {"state": value.state_dict()}
     if isinstance(value, Tensor):
         return {"tensor": [str(value.dtype).removeprefix("torch."), plain(value.tolist())]}
     if isinstance(value, dict):
@@ -52,6 +78,9 @@ def restore(value: Any, state: Any) -> Any:
     if kind == "tensor":
         dtype, numbers = content
         return torch.tensor(restore(None, numbers), dtype=getattr(torch, dtype))
+    if kind == "state":
+        value.load_state_dict(content)
+        return value
     if kind == "vars":
         return _filled_object(value, content)
     if kind == "dict":
@@ -75,8 +104,8 @@ def _filled_object(value: Any, content: dict[str, Any]) -> Any:
 
 
 def _filled_dict(value: dict[Any, Any], pairs: list[Any]) -> dict[Any, Any]:
+    old, factory = dict(value), getattr(value, "default_factory", None) or (lambda: None)
     value.clear()
-    factory = getattr(value, "default_factory", None)
-    for key, item in pairs:
-        value[restore(None, key)] = restore(None if factory is None else factory(), item)
+    for key, item in ((restore(None, key), item) for key, item in pairs):
+        value[key] = restore(old[key] if key in old else factory(), item)
     return value

@@ -25,7 +25,7 @@ UNDECIDED = 1000
 """Targets that may all be 1 before they have to tell whether the other class is 0 or -1."""
 
 
-class Scores:
+class Scores(saved.Saved):
     """Metrics of a run and of its baselines.
 
     Args:
@@ -37,6 +37,7 @@ class Scores:
         loss: The loss of the learner, which tells what its outputs are.
 
     Attributes:
+        metrics: The names of the metrics.
         updates: How many predictions, or batches of them, were given so far.
 
     Example:
@@ -47,6 +48,8 @@ class Scores:
         >>> scores.summary()["scores"], scores.summary()["baselines"]["last value"]
         ({'MAE': 0.5}, {'MAE': 1.5})
     """
+
+    _state = ("metrics", "window", "_view", "_waiting", "_groups")
 
     def __init__(
         self, metrics: Any = None, window: int | None = None, prepare: Prepare | None = None, loss: Any = None
@@ -60,7 +63,7 @@ class Scores:
         meters = [
             meter(name, metric) for name, metric in _named(_usual(loss) if metrics is None else metrics).items()
         ]
-        self._names = [one.name for one in meters]
+        self.metrics = [one.name for one in meters]
         self._bigger = {one.name: one.bigger_is_better for one in meters}
         for one in meters:
             one.kind = "given" if prepare is not None and isinstance(one, TorchMeter) else one.kind
@@ -170,26 +173,17 @@ class Scores:
     def state_dict(self) -> dict[str, Any]:
         """What was counted, JSON-able; resuming from it is exact."""
         self.count()
-        return {
-            "metrics": self._names,
-            "window": self.window,
-            "codes": None if self._view.codes is None else list(self._view.codes),
-            "waiting": saved.plain(self._waiting),
-            "groups": [group.state_dict() for group in self._groups],
-        }
+        return super().state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state`, which the same metrics gave."""
-        for what, own in (("metrics", self._names), ("window", self.window)):
-            if state[what] != own:
+        for what, own in (("metrics", self.metrics), ("window", self.window)):
+            found = saved.restore(None, state[what])
+            if found != own:
                 raise CheckpointError(
-                    f"the checkpoint has the {what} {state[what]}, but these are {own}. "
-                    "Resume with the same metrics."
+                    f"the checkpoint has the {what} {found}, but these are {own}. Resume with the same metrics."
                 )
-        self._view.codes = None if state["codes"] is None else tuple(state["codes"])
-        self._waiting = saved.restore(None, state["waiting"])
-        for group, part in zip(self._groups, state["groups"], strict=True):
-            group.load_state_dict(part)
+        super().load_state_dict(state)
 
 
 def _usual(loss: Any) -> dict[str, Any]:

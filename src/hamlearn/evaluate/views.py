@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hamlearn.errors import ConfigError, SampleError
+from hamlearn.evaluate.saved import Saved
 
 
 class Outputs(NamedTuple):
@@ -79,7 +80,7 @@ class UndecidedError(Exception):
     """All targets so far are 1: that may be the second of 0 and 1, or of -1 and 1."""
 
 
-class View:
+class View(Saved):
     """Outputs and targets of a learner as the metrics see them.
 
     Args:
@@ -88,6 +89,8 @@ class View:
     Attributes:
         codes: The two values that targets of a single output take, once they are known.
     """
+
+    _state = ("codes",)
 
     def __init__(self, loss: Any = None) -> None:
         self._entry = outputs_of(loss)

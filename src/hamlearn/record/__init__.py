@@ -7,7 +7,8 @@ from hamlearn.record.policies import Every, Policy, Windows
 from hamlearn.record.predictions import Predictions
 from hamlearn.record.progress import Progress
 from hamlearn.record.recorder import Recorder
-from hamlearn.record.sinks import Memory, MLflow, Sink, TensorBoard, WandB
+from hamlearn.record.sinks import Memory, Sink
+from hamlearn.record.trackers import MLflow, TensorBoard, WandB
 
 __all__ = [
     "Divergence",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -45,6 +44,8 @@ class Divergence(Sink):
         >>> Divergence(n=200).since is None
         True
     """
+
+    _state = ("since", "ended", "_start", "_chance", "_first", "_block", "_worse")
 
     def __init__(self, n: int = 50, chance: float | None = None) -> None:
         super().__init__(None, ("loss", "theta"))
@@ -102,18 +103,6 @@ class Divergence(Sink):
                 self.since = moment.step
         elif self._worse.count(False) >= 2:
             self.since = None
-
-    def state_dict(self) -> dict[str, Any]:
-        """What it has seen, JSON-able."""
-        seen = {"since": self.since, "ended": self.ended, "start": self._start, "chance": self._chance}
-        return seen | {"first": list(self._first), "block": list(self._block), "worse": list(self._worse)}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from what it had seen."""
-        self.since, self._start, self._chance = state["since"], state["start"], state["chance"]
-        self.ended = None if state["ended"] is None else tuple(state["ended"])
-        self._first, self._block = list(state["first"]), list(state["block"])
-        self._worse = list(state["worse"])
 
 
 def _chance(loss: Any, y: Any) -> float | None:

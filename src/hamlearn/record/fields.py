@@ -23,11 +23,11 @@ DEFAULT = ("step", "t", "loss", "hamiltonian", *NORMS, "seconds")
 
 
 class Context:
-    """What does not change from step to step: the learner, the stream, and the fields that can be measured."""
+    """What does not change from step to step: the learner, and the fields that can be measured."""
 
     def __init__(self, learner: Any, stream: Any, own: Mapping[str, Field] | None) -> None:
-        self.learner, self.stream = learner, stream
-        self.fields: dict[str, Callable[[Moment], Any]] = dict(_fields(learner, stream))
+        self.learner = learner
+        self.fields: dict[str, Callable[[Moment], Any]] = _fields(learner, stream)
         for name, field in (own or {}).items():
             self.fields[name] = lambda moment, field=field: field(moment.report, learner)  # type: ignore[misc]
         # Only the norms that a sink asks for are measured, all at a time.

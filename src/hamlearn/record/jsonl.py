@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import math
+import mmap
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,11 @@ from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.record.fields import DEFAULT, Row
 from hamlearn.record.policies import Every, Policy
 from hamlearn.record.sinks import Sink
+
+MOST_ROWS = 4000
+"""Rows that a page is given at most: many more than a chart has points."""
+LONGEST = 500
+"""Bytes of a line, about, up to which all lines of a file are read."""
 
 _LOG = logging.getLogger("hamlearn")
 
@@ -32,9 +39,12 @@ class Lines:
             raise ConfigError(f"there is no folder {str(self.path.parent)!r} for {self.path.name}. Make it first.")
         if not append and self.path.exists() and self.path.stat().st_size:
             raise ConfigError(f"{self.path} has rows already. Give another path, remove it, or pass append=True.")
-        # Without a buffer: what is written is with the system, whatever becomes of this process.
-        self._file = self.path.open("ab", buffering=0)
-        self.end = _whole_lines(self.path)
+        # Without a buffer: the system has what is written, even if this process is killed.
+        self._file = self.path.open("a+b", buffering=0)
+        self.end = 0
+        if self.path.stat().st_size:
+            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as found:
+                self.end = found.rfind(b"\n") + 1
         self._file.truncate(self.end)
 
     def write(self, text: str) -> None:
@@ -45,12 +55,8 @@ class Lines:
                 written += self._file.write(data[written:])
         except OSError as error:
             self._file.truncate(self.end)
-            raise OSError(
-                error.errno,
-                f"cannot write to the record ({error.strerror}): it ends after its last whole row, and nothing "
-                "before is lost. Make room on the disk, then resume from the last checkpoint",
-                str(self.path),
-            ) from error
+            message = f"{error.strerror}: the record ends after its last whole row, nothing before is lost"
+            raise OSError(error.errno, message, str(self.path)) from error
         self.end += len(data)
 
     def sync(self) -> None:
@@ -59,23 +65,16 @@ class Lines:
             os.fsync(self._file.fileno())
 
     def cut(self, end: int) -> None:
-        """Remove what was written after a checkpoint; continue a file that was rotated or removed since."""
+        """Remove what was written after a checkpoint. A file that was rotated since is continued at its end."""
         if end > self.end:
-            _LOG.warning(
-                "%s has %d bytes, but had %d at the checkpoint: it is continued where it ends",
-                self.path,
-                self.end,
-                end,
-            )
-            return
-        self._file.truncate(end)
-        self.end = end
+            _LOG.warning("%s is shorter than at the checkpoint: it is continued where it ends", self.path)
+        self.end = min(self.end, end)
+        self._file.truncate(self.end)
 
     def close(self) -> None:
         """Force everything to the disk and close the file."""
-        if not self._file.closed:
-            self.sync()
-            self._file.close()
+        self.sync()
+        self._file.close()
 
 
 class JsonLines(Sink):
@@ -114,22 +113,14 @@ class JsonLines(Sink):
         """Append a row."""
         self._lines.write(json.dumps({name: _plain(value) for name, value in row.items()}) + "\n")
 
-    def sync(self) -> None:
-        """Wait until the disk has all rows."""
-        self._lines.sync()
-
     def close(self) -> None:
         """Force everything to the disk and close the file."""
         self._lines.close()
 
-    def place(self) -> dict[str, Any]:
-        """Where the file ends, whether the disk has it yet or not."""
-        return {**super().state_dict(), "bytes": self._lines.end}
-
     def state_dict(self) -> dict[str, Any]:
         """Where the file ends, once the disk has it."""
-        self.sync()
-        return self.place()
+        self._lines.sync()
+        return super().state_dict() | {"bytes": self._lines.end}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the file to where it ended when the state was taken."""
@@ -165,6 +156,34 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
     return rows
 
 
+def sampled(path: Path, most: int = MOST_ROWS) -> list[Row]:
+    """Rows of a file that may still grow: all, or about `most` of a long one, evenly, and the last ones.
+
+    A line that is not a row, or not whole yet, is passed over. A file that is not there has no rows.
+    """
+    if not path.is_file():
+        return []
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        if size <= most * LONGEST:
+            file.seek(0)
+            lines = file.readlines()
+        else:
+            # The line after each of so many places; one that is found twice is kept once.
+            found: dict[int, bytes] = {}
+            for place in [size * k // most for k in range(most)]:
+                file.seek(place)
+                file.readline()
+                found[file.tell()] = file.readline()
+            file.seek(size - 100 * LONGEST)
+            lines = [*found.values(), *file.readlines()[-2:]]
+    rows = []
+    for line in lines:
+        with suppress(ValueError, RecursionError):
+            rows += [parsed(line)] if line.endswith(b"\n") else []
+    return rows
+
+
 def parsed(line: bytes) -> Row:
     """One line of a record; raises `ValueError` for another."""
     row = json.loads(line)
@@ -176,17 +195,3 @@ def parsed(line: bytes) -> Row:
 def _plain(value: Any) -> Any:
     # JSON has no NaN: readers other than Python's would refuse the whole file.
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _whole_lines(path: Path) -> int:
-    """Bytes up to the end of the last whole line."""
-    with path.open("rb") as file:
-        end = file.seek(0, os.SEEK_END)
-        while end:
-            start = max(end - 4096, 0)
-            file.seek(start)
-            found = file.read(end - start).rfind(b"\n")
-            if found >= 0:
-                return start + found + 1
-            end = start
-    return 0

@@ -15,13 +15,11 @@ from typing import Any
 
 from hamlearn._base.machine import versions
 from hamlearn.errors import ConfigError
-from hamlearn.record._whole import write_text
 from hamlearn.record.fields import Row
-from hamlearn.record.jsonl import read
+from hamlearn.record.jsonl import MOST_ROWS, read
+from hamlearn.state.files import replace
 
 Source = str | os.PathLike[str]
-MOST_ROWS = 4000
-"""Rows that a page is given at most."""
 
 
 def html(
@@ -64,7 +62,7 @@ def html(
     data = page_data(rows, timed, resumed, result).replace("</", "<\\/")
     body = f'{PLACES}\n{table(facts or {})}\n<script type="application/json" id="data">{data}</script>'
     path = Path(out)
-    write_text(path, framed(title, _about(record), body, script=asset("report.js")))
+    replace(path, framed(title, _about(record), body, script=asset("report.js")).encode())
     return path
 
 

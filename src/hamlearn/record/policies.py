@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from hamlearn.errors import ConfigError
+from hamlearn.evaluate.saved import Saved
 from hamlearn.record.fields import Moment, Row
 
 
-class Policy(ABC):
-    """Decides which steps are kept; measures nothing of the others. One that remembers something has a state.
+class Policy(ABC, Saved):
+    """Decides which steps are kept; measures nothing of the others.
+
+    One that remembers something names it in `_state`, or has `state_dict` and `load_state_dict`.
 
     Example:
         >>> class Primes(Policy):
@@ -22,14 +24,6 @@ class Policy(ABC):
     @abstractmethod
     def offer(self, moment: Moment, fields: Iterable[str]) -> Row | None:
         """What to keep of this step, if anything."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """What to continue from, JSON-able."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state`."""
-        return
 
 
 class Every(Policy):
@@ -61,6 +55,8 @@ class Windows(Policy):
         ('loss',)
     """
 
+    _state = ("_values",)
+
     def __init__(self, n: int, over: Iterable[str] = ("loss",)) -> None:
         self.n, self.over = _at_least_one(n), tuple(over)
         self._values: dict[str, list[float]] = {name: [] for name in self.over}
@@ -78,14 +74,6 @@ class Windows(Policy):
             row |= {name: mean, f"{name}_min": min(values, default=None), f"{name}_max": max(values, default=None)}
             values.clear()
         return row
-
-    def state_dict(self) -> dict[str, Any]:
-        """The values of the window that is not full yet."""
-        return {"values": {name: list(values) for name, values in self._values.items()}}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with these values."""
-        self._values = {name: list(values) for name, values in state["values"].items()}
 
 
 def _at_least_one(n: int) -> int:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from hamlearn.errors import ConfigError, SampleError, install
 from hamlearn.evaluate.evaluation import in_unit
 from hamlearn.evaluate.views import View, outputs_of
@@ -55,14 +57,15 @@ class Predictions(Sink):
         if self._path.suffix not in (".csv", ".parquet"):
             raise ConfigError(f"{self._path.name} must end in .csv or .parquet.")
         self._parquet = self._path.suffix == ".parquet"
-        if self._parquet:
-            _polars()
         text = self._path.with_name(f".{self._path.name}.csv") if self._parquet else self._path
-        if self._parquet and append and self._path.exists() and not text.exists():
-            _polars().read_parquet(self._path).write_csv(text)
+        if self._parquet:
+            polars = _polars()
+            if append and self._path.exists() and not text.exists():
+                polars.read_parquet(self._path).write_csv(text)
         self._lines = Lines(text, append)
         self._view: View | None = None
-        self._waiting: list[tuple[Any, ...]] = []
+        self._text = io.StringIO()
+        self._writer = csv.writer(self._text, lineterminator="\n")
         self._rows, self._width = 0, 0
 
     def open(self, context: Context) -> None:
@@ -77,8 +80,22 @@ class Predictions(Sink):
         if report.sample is None or report.skipped:
             return
         y, target = (evaluation.y, evaluation.target) if evaluation else in_unit(report.y, report.sample)
-        self._waiting.append((moment.step - 1, report.t, report.sample.id, y, target))
-        if len(self._waiting) >= TOGETHER:
+        columns = self._columns(y, target)
+        self._width = self._width or len(columns["y"])
+        wrong = [len(values) for values in columns.values() if len(values) != self._width]
+        if wrong:
+            raise SampleError(
+                f"{self._path.name} has {self._width} predictions in a row, but sample {moment.step - 1} has "
+                f"{wrong[0]}. All samples must have as many outputs."
+            )
+        if self._lines.end == 0 and not self._text.tell():
+            self._writer.writerow(
+                ["index", "time", "id", *itertools.chain.from_iterable(map(self._names, columns))]
+            )
+        name = "" if report.sample.id is None else str(report.sample.id).replace("\n", " ")
+        self._writer.writerow([moment.step - 1, report.t, name, *itertools.chain.from_iterable(columns.values())])
+        self._rows += 1
+        if self._rows % TOGETHER == 0:
             self.flush()
 
     def put(self, row: Row) -> None:
@@ -86,47 +103,27 @@ class Predictions(Sink):
 
     def flush(self) -> None:
         """Write what waits."""
-        if not self._waiting:
-            return
-        heads = [(k, t, "" if id is None else str(id).replace("\n", " ")) for k, t, id, *_ in self._waiting]
-        columns = self._columns([y for *_, y, _ in self._waiting], [target for *_, target in self._waiting])
-        self._width = self._width or len(columns["y"][0])
-        text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if self._lines.end == 0:
-            writer.writerow(["index", "time", "id", *(name for part in columns for name in self._names(part))])
-        for head, *values in zip(heads, *columns.values(), strict=True):
-            if any(len(value) != self._width for value in values):
-                raise SampleError(
-                    f"{self._path.name} has {self._width} predictions in a row, but sample {head[0]} has "
-                    f"{len(values[0])}. All samples must have as many outputs."
-                )
-            writer.writerow([*head, *itertools.chain.from_iterable(values)])
-        self._lines.write(text.getvalue())
-        self._rows += len(self._waiting)
-        self._waiting = []
+        self._lines.write(self._text.getvalue())
+        self._text.seek(0)
+        self._text.truncate()
 
-    def _columns(self, y: list[Any], targets: list[Any]) -> dict[str, list[list[Any]]]:
-        """The values of each row, by column."""
-        if self._view is not None and (self._view.several or y[0].shape[-1:] in ((), (1,))):
-            return self._class_columns(self._view, y, targets)
-        found = {"y": [one.flatten().tolist() for one in y]}
-        empty = [""] * len(found["y"][0])
-        return found | {"target": [empty if one is None else one.flatten().tolist() for one in targets]}
+    def _columns(self, y: Tensor, target: Tensor | None) -> dict[str, list[Any]]:
+        """The values of a row, by column; those of a target that has not come are empty."""
+        view = self._view
+        if view is not None and (view.several or y.shape[-1:] in ((), (1,))):
+            labels, p = view.predicted(y)
+            truth = None if target is None else view.labels(y, target)[1]
+            found = {"y": self._called(labels), "target": self._called(truth)}
+            if p is not None:
+                found["p"] = p.flatten().tolist()
+        else:
+            found = {"y": y.flatten().tolist(), "target": [] if target is None else target.flatten().tolist()}
+        found["target"] = found["target"] or [""] * len(found["y"])
+        return found
 
-    def _class_columns(self, view: View, y: list[Any], targets: list[Any]) -> dict[str, list[list[Any]]]:
-        pairs = zip(y, targets, strict=True)
-        known = [
-            None if target is None else view.labels(one, target)[1].flatten().tolist() for one, target in pairs
-        ]
-        labels, p = zip(*(view.predicted(one) for one in y), strict=True)
-        found: dict[str, list[list[Any]]] = {"y": [self._called(one.flatten().tolist()) for one in labels]}
-        empty = [""] * len(found["y"][0])
-        found["target"] = [empty if one is None else self._called(one) for one in known]
-        return found if p[0] is None else found | {"p": [one.flatten().tolist() for one in p]}
-
-    def _called(self, labels: list[int]) -> list[Any]:
-        return labels if self._classes is None else [self._classes[label] for label in labels]
+    def _called(self, labels: Tensor | None) -> list[Any]:
+        numbers = [] if labels is None else labels.flatten().tolist()
+        return numbers if self._classes is None else [self._classes[number] for number in numbers]
 
     def _names(self, column: str) -> list[str]:
         return [column] if self._width == 1 else [f"{column}_{k}" for k in range(self._width)]
@@ -147,7 +144,7 @@ class Predictions(Sink):
         """How many rows the file has, once the disk has them."""
         self.flush()
         self._lines.sync()
-        return {**super().state_dict(), "rows": self._rows, "width": self._width}
+        return super().state_dict() | {"rows": self._rows, "width": self._width}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the file to the rows that it had when the state was taken."""

@@ -41,8 +41,7 @@ class Progress(Sink):
         watch: Divergence | None = None,
     ) -> None:
         super().__init__(None, ())
-        self._total, self._every, self._watch = total, every, watch
-        console = Console(stderr=True) if console is None else console
+        self._every, self._watch = every, watch
         words = ("loss [bold]{task.fields[loss]}", "[cyan]{task.fields[rate]}[/] samples/s", "{task.fields[more]}")
         self._bar = Bar(
             SpinnerColumn(),
@@ -50,7 +49,7 @@ class Progress(Sink):
             MofNCompleteColumn(),
             *map(TextColumn, words),
             TimeElapsedColumn(),
-            console=console,
+            console=console or Console(stderr=True),
             # Drawn from within the loop, without a thread.
             auto_refresh=False,
         )
@@ -62,16 +61,15 @@ class Progress(Sink):
     def open(self, context: Context) -> None:
         """Show the bar."""
         self._bar.start()
-        self._drawn = (time.perf_counter(), -1)
 
     def take(self, moment: Moment) -> None:
         """Count a step, and draw if it is time."""
         loss = moment["loss"]
         if loss is not None:
             self._loss = loss if self._loss is None else self._loss + 0.02 * (loss - self._loss)
+        if self._moment is None:
+            self._drawn = (time.perf_counter(), moment.step - 1)
         self._moment = moment
-        if self._drawn[1] < 0:
-            self._drawn = (self._drawn[0], moment.step - 1)
         if moment.step % _LOOK == 0 and time.perf_counter() - self._drawn[0] >= self._every:
             self._draw(moment)
 

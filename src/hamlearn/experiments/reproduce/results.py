@@ -11,7 +11,7 @@ from typing import Any
 
 from hamlearn.experiments.comparison import Difference, Run
 from hamlearn.experiments.reproduce.plan import Job
-from hamlearn.record._whole import write_text
+from hamlearn.state import files
 
 ROUND_OFF = {"float32": 1e-5, "float64": 1e-10}
 """|Δθ| allowed if equality bit-for-bit is not promised."""
@@ -106,4 +106,4 @@ def write_curves(path: Path, runs: Mapping[Job, Run]) -> None:
 def _write(path: Path, lines: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(lines)
-    write_text(path, text.getvalue())
+    files.replace(path, text.getvalue().encode())

@@ -16,7 +16,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.evaluate.carried import Carried
 from hamlearn.experiments.run.config import ABOUT, Config, load
 from hamlearn.experiments.run.opened import Opened, build, torch_as
-from hamlearn.record._whole import write_bytes, write_text
+from hamlearn.state import files
 from hamlearn.streams.live.source import public
 
 MAY_CHANGE = ("run.steps", "run.title", "run.out", "run.threads", "checkpoint.every", "records.report")
@@ -177,9 +177,9 @@ def prepare(folder: Path, path: Path, config: Config, overwrite: bool) -> None:
         for address in (config["stream"][name] for name in _ADDRESSES if name in config["stream"]):
             # Passwords stay in the file of the user.
             data = data.replace(address.encode(), public(address).encode())
-        write_bytes(folder / CONFIG, data)
+        files.replace(folder / CONFIG, data)
         about = {"hamlearn": __version__, "origin": str(path.absolute().parent)}
-        write_text(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+        files.replace(folder / ABOUT, (json.dumps(about, indent=1) + "\n").encode())
 
 
 def finish(config: Config, result: Result) -> None:
@@ -187,7 +187,7 @@ def finish(config: Config, result: Result) -> None:
     folder = result.folder
     names = ("steps", "scores", "window", "baselines", "behind", "diverging")
     found = {name: value for name, value in asdict(result).items() if name in names}
-    write_text(folder / RESULT, json.dumps(found, indent=1) + "\n")
+    files.replace(folder / RESULT, (json.dumps(found, indent=1) + "\n").encode())
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
         _write_report(config, folder)
 
