@@ -15,7 +15,7 @@ from hamlearn.experiments.run.build import build_stream
 from hamlearn.experiments.run.config import check
 from hamlearn.interop.river import from_river
 from hamlearn.interop.river.encoding import Encoder
-from hamlearn.streams.places import shared
+from hamlearn.streams.cells import shared
 from tests.streams.reading import blocks_of
 
 TABLE = """when,price,shop,member,customer,outcome

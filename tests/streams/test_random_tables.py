@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from hamlearn import streams
-from hamlearn.streams.places import shared
+from hamlearn.streams.cells import shared
 
 SEEDS = range(int(os.environ.get("HAMLEARN_RANDOM_TABLES", "60")))
 GAPS = ["", " ", "NA", "nan", "?", "null"]

@@ -16,8 +16,8 @@ from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
 from hamlearn.streams.arrays import Picked, as_tensor, is_array, is_pair
 from hamlearn.streams.base import Stream
+from hamlearn.streams.cells import column_names
 from hamlearn.streams.datasets import from_dataset
-from hamlearn.streams.encoder import column_names
 from hamlearn.streams.frames import library_of, source_of
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream

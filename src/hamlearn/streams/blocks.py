@@ -117,30 +117,48 @@ class Block:
         )
 
 
+def read_some(items: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:
+    """The next `n` items, or those that are left, and what went wrong after them.
+
+    The items before an error, or before Ctrl-C, must be used first: an iterator gives them only once.
+    """
+    taken: list[Any] = []
+    try:
+        for item in itertools.islice(items, n):
+            taken.append(item)
+    except BaseException as error:
+        if not taken:
+            raise
+        return taken, error
+    return taken, None
+
+
+def raising(error: BaseException) -> Iterator[Any]:
+    """An iterator whose next item raises."""
+    raise error
+    yield
+
+
 def gathered(samples: Iterator[Any], n: int, copies: bool = True) -> tuple[list[Any], BaseException | None]:
     """The next `n` samples of an iterator, and what went wrong after them.
-
-    The samples before an error, or before Ctrl-C, must be learned first: an iterator gives them only once.
 
     Args:
         samples: What is read.
         n: How many are read at most.
         copies: Whether tensors are copied as they are read, since a source may use its memory again.
     """
-    taken: list[Any] = []
-    try:
-        for sample in itertools.islice(samples, n):
-            if not isinstance(sample, Sample | Label):
-                raise SampleError(
-                    f"a learner takes an hl.Sample, not {type(sample).__name__}: use hl.Sample(u, target), or "
-                    "make a stream of all the data, hl.streams.from_any(data)"
-                )
-            taken.append(copied(sample) if copies else sample)
-    except BaseException as error:
-        if not taken:
-            raise
-        return taken, error
-    return taken, None
+    made = (copied(checked(sample)) if copies else checked(sample) for sample in samples)
+    return read_some(made, n)
+
+
+def checked(item: Any) -> Sample | Label:
+    """The item, if a learner takes it."""
+    if not isinstance(item, Sample | Label):
+        raise SampleError(
+            f"a learner takes an hl.Sample, not {type(item).__name__}: use hl.Sample(u, target), or "
+            "make a stream of all the data, hl.streams.from_any(data)"
+        )
+    return item
 
 
 def copied(item: Any) -> Any:

@@ -1,7 +1,7 @@
-"""Input columns of a table as entries of vectors: numbers, categories, hashed categories; many rows at once.
+"""Columns of a table as entries of vectors: numbers, categories, hashed categories and classes, many rows at once.
 
-A batch of rows is encoded in two steps. `read` looks at the cells alone. `enter` makes the entries of the rows
-that are accepted and counts them in; with `learn=False` it tells what would be made of each row if it came next.
+`read` looks at the cells alone. `enter` makes the entries of the rows that are accepted and counts them in. With
+`learn=False` it makes the entries that each row would get if it came next.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.fields import Mask, is_date, number, numbers, too_large
+from hamlearn.streams.cells import Mask, NamePlaces, Names, is_date, numbers, shared, to_places
 from hamlearn.streams.moments import Array
-from hamlearn.streams.places import NamePlaces, Names, name_in, shared, to_places
 from hamlearn.streams.values import shown
 
 Policy = Literal["raise", "skip", "hold", "mean", "indicate"]
@@ -29,6 +28,8 @@ Missing = Policy | float | Mapping[str, Policy | float]
 Categories = Mapping[str, Sequence[Any] | int]
 """Columns of categories: the categories of each in order, or how many may be found in order of appearance."""
 
+OR_SKIP = 'or leave such rows out with bad="skip".'
+
 
 @dataclass(slots=True)
 class Cells:
@@ -37,7 +38,7 @@ class Cells:
     Attributes:
         values: Numbers, or the codes of `names`.
         gaps: Which cells are missing.
-        bad: Which cells cannot be in the column.
+        bad: Which cells cannot be in the column, whatever came before.
         names: Names of the categories.
     """
 
@@ -48,7 +49,7 @@ class Cells:
 
 
 class Column(ABC):
-    """One input column.
+    """One column.
 
     Args:
         name: Of the column.
@@ -76,10 +77,6 @@ class Column(ABC):
         """Entries of the rows at these indices; with `learn`, they are counted in."""
 
     @abstractmethod
-    def check(self, cell: Any, where: str) -> None:
-        """Raise `SampleError` if the cell cannot be in the column, or must not be missing."""
-
-    @abstractmethod
     def state(self) -> list[Any]:
         """What was learned from the rows so far, as JSON."""
 
@@ -87,9 +84,27 @@ class Column(ABC):
     def load(self, state: Sequence[Any]) -> None:
         """Set what `state` returned."""
 
-    def full(self, cells: Cells, rows: Mask) -> Mask:
-        """Which cells would get no place if those of `rows` were counted in."""
-        return np.zeros(len(rows), dtype=bool)
+    @abstractmethod
+    def problem(self, cells: Cells, cell: Any) -> str | None:
+        """What is wrong with the one cell that `cells` was read from, if it is not missing."""
+
+    def check(self, cell: Any, where: str) -> None:
+        """Raise `SampleError` if the cell cannot be in the column, or must not be missing."""
+        cells = self.read([cell])
+        if cells.gaps[0]:
+            if self.missing == "raise":
+                raise SampleError(
+                    f'{where}: column {self.name!r} is missing. Correct the cell, or use missing="skip", "hold", '
+                    '"mean", "indicate" or a number.'
+                )
+        elif (problem := self.problem(cells, cell)) is not None:
+            what = cells.names.names[0] if cells.names is not None else cell
+            what = shown(what.strip() if isinstance(what, str) else what)
+            raise SampleError(f"{where}: column {self.name!r} holds {what}, which is {problem}, {OR_SKIP}")
+
+    def has_room(self, cells: Cells, rows: Any) -> bool:
+        """Whether all values of these rows get a place."""
+        return True
 
     def fill(self, cells: Cells, usable: Mask) -> Cells:
         """With `missing="hold"`: each gap filled with the last value of a usable row before it."""
@@ -97,8 +112,9 @@ class Column(ABC):
         values = np.where(cells.gaps & (last >= 0), cells.values[last], cells.values)
         before = cells.gaps & (last < 0)
         if self.held is not None:
-            values = np.where(before, self._value(cells, self.held), values)
-        return replace(cells, values=values, gaps=before if self.held is None else np.zeros_like(before))
+            held = self.held if cells.names is None else cells.names.code(self.held)
+            values, before = np.where(before, held, values), np.zeros_like(before)
+        return replace(cells, values=values, gaps=before)
 
     def hold(self, cells: Cells, usable: Mask) -> None:
         """With `missing="hold"`: keep the last value of a usable row."""
@@ -107,67 +123,62 @@ class Column(ABC):
             value = cells.values[known[-1]]
             self.held = float(value) if cells.names is None else cells.names.names[value]
 
-    def _value(self, cells: Cells, held: Any) -> Any:
-        return held if cells.names is None else cells.names.code(held)
-
-    def _require(self, gap: bool, where: str) -> None:
-        if gap and self.missing == "raise":
-            raise SampleError(
-                f'{where}: column {self.name!r} is missing. Correct the cell, or use missing="skip", "hold", '
-                '"mean", "indicate" or a number.'
-            )
-
 
 class Number(Column):
-    """A number; the mean of all before it may fill a gap, and a further entry may say that it is missing."""
+    """A number; the mean of all before it may fill a gap, and a further entry may say that it is missing.
 
-    def __init__(self, name: str, missing: str | float, largest: float) -> None:
+    Args:
+        name: Of the column.
+        missing: What a missing cell gets.
+        largest: The largest absolute value that is allowed.
+        remedy: What to do if a cell is not a number.
+    """
+
+    def __init__(self, name: str, missing: str | float, largest: float, remedy: str) -> None:
         super().__init__(name, missing)
-        self._largest = largest
-        self._n, self._sum = 0, 0.0
+        self._largest, self._remedy = largest, remedy
+        self._count, self._sum = 0, 0.0
         self._indicates = missing == "indicate"
-        self._means = missing in ("indicate", "mean")
         self.entries = [f"{name}", f"{name} is missing"] if self._indicates else [f"{name}"]
         self.measured = [True, False] if self._indicates else [True]
 
     def read(self, cells: Sequence[Any]) -> Cells:
         """Numbers; true and false count as 1 and 0."""
         values = numbers(cells)
-        return Cells(values, np.isnan(values), too_large(values, self._largest))
+        gaps = np.isnan(values)
+        return Cells(values, gaps, ~(np.abs(values) <= self._largest) & ~gaps)
 
     def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
         """The numbers, with gaps filled."""
         values, gaps = cells.values[rows], cells.gaps[rows]
-        if self._means:
+        if self.missing in ("indicate", "mean"):
             known = np.where(gaps | (not learn), 0.0, values)
             # Running sums one after the other: their bits do not depend on how rows are cut into batches.
             sums = np.cumsum([self._sum, *known])[1:]
-            counts = self._n + np.cumsum(~gaps & learn)
+            counts = self._count + np.cumsum(~gaps & learn)
             if learn and len(values):
-                self._n, self._sum = int(counts[-1]), float(sums[-1])
+                self._count, self._sum = int(counts[-1]), float(sums[-1])
             values = np.where(gaps, sums / np.maximum(counts, 1), values)
         elif not isinstance(self.missing, str):
             values = np.where(gaps, float(self.missing), values)
         return np.stack([values, gaps.astype(np.float64)], 1) if self._indicates else values[:, None]
 
-    def check(self, cell: Any, where: str) -> None:
-        """Raise if it is not a number, or too large."""
-        remedy = (
-            f"If the column names categories, declare it: categories={{{self.name!r}: [...]}} lists them, "
-            f"categories={{{self.name!r}: 8}} finds up to 8 on the way, hashed={{{self.name!r}: 16}} lets them "
-            "share places. "
-        )
-        if is_date(cell):
-            remedy = f"If it is the time of the row, say so: time={self.name!r}; otherwise leave it out of u. "
-        self._require(number(cell, self.name, where, self._largest, remedy) is None, where)
+    def problem(self, cells: Cells, cell: Any) -> str | None:
+        """It is not a number, or too large."""
+        if not cells.bad[0]:
+            return None
+        if math.isfinite(cells.values[0]):
+            return f"larger than {self._largest:g}, the most there is. Correct the cell"
+        remedy = f"If it is the time of the row, say so: time={self.name!r}; otherwise leave it out of u. "
+        return f"not a finite number. {remedy if is_date(cell) else self._remedy}Correct the cell"
 
     def state(self) -> list[Any]:
         """The value held, and the sum of all."""
-        return [self.held, self._n, self._sum]
+        return [self.held, self._count, self._sum]
 
     def load(self, state: Sequence[Any]) -> None:
         """Set what `state` returned."""
-        self.held, self._n, self._sum = state
+        self.held, self._count, self._sum = state
 
 
 class Category(Column):
@@ -186,45 +197,57 @@ class Category(Column):
 
     def read(self, cells: Sequence[Any]) -> Cells:
         """Names."""
-        names = Names(cells, self.places.index if self.places.fixed else ())
+        names = Names(cells, self.places.listed)
         gaps = names.codes < 0
         return Cells(names.codes, gaps, np.zeros_like(gaps), names)
 
     def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
         """One entry a category."""
-        assert cells.names is not None
-        # A value that is held without having been counted in may find no room: zeros, as if it were missing.
-        places = cells.names.places(cells.values[rows], self._find if learn else self._look)
+        places = self._places_of(cells, rows, learn)
         out = np.zeros((len(places), self.places.count))
         present = np.flatnonzero(places >= 0)
         out[present, places[present]] = 1.0
         return out
 
-    def _find(self, name: str) -> int | None:
+    def _places_of(self, cells: Cells, rows: Any, learn: bool) -> Any:
+        """The place of the name in each row, -1 if there is none."""
+        assert cells.names is not None
+        codes, find = cells.values[rows], self.find if learn else self.look
+        # The last entry is for the code -1, a missing cell.
+        place_of = np.full(len(cells.names.names) + 1, -1)
+        for code in cells.names.in_order(codes):
+            # A name that is held without having been counted in may find no room.
+            place = find(cells.names.names[code])
+            place_of[code] = -1 if place is None else place
+        return place_of[codes]
+
+    def find(self, name: str) -> int | None:
+        """The place of a name, which is given one if it is new."""
         return self.places.find(name)
 
-    def _look(self, name: str) -> int | None:
+    def look(self, name: str) -> int | None:
+        """The place that `find` would return; nothing changes."""
         return self.places.look(name)
 
-    def full(self, cells: Cells, rows: Mask) -> Mask:
-        """Those that are not listed, or one too many."""
+    def has_room(self, cells: Cells, rows: Any) -> bool:
+        """Whether the names of these rows are listed, or not too many."""
         assert cells.names is not None
-        return cells.names.without_room(self.places, cells.values[rows])
+        return not self.places.without_room(cells.names.names[k] for k in cells.names.in_order(cells.values[rows]))
 
-    def check(self, cell: Any, where: str) -> None:
-        """Raise if there is no place for the category."""
-        name = name_in(cell, self.places.index if self.places.fixed else ())
-        self._require(name is None, where)
-        if name is None or self.places.look(name) is not None:
-            return
-        count = shown(self.places.names) if self.places.fixed else self.places.count
-        declared = f"categories={{{self.name!r}: {count}}}"
-        fixed = self.places.fixed
-        what = f"none of {declared}. Add it" if fixed else f"one more than {declared} has room for. Raise it"
-        raise SampleError(
-            f"{where}: column {self.name!r} holds {shown(name)}, which is {what}, let categories share places by "
-            f'hashed={{{self.name!r}: 16}}, or leave such rows out with bad="skip".'
+    def problem(self, cells: Cells, cell: Any) -> str | None:
+        """There is no place for the category."""
+        if self.has_room(cells, slice(None)):
+            return None
+        declared = f"categories={{{self.name!r}: {self._room()}}}"
+        what = (
+            f"none of {declared}. Add it"
+            if self.places.fixed
+            else f"one more than {declared} has room for. Raise it"
         )
+        return f"{what}, let categories share places by hashed={{{self.name!r}: 16}}"
+
+    def _room(self) -> str:
+        return shown(self.places.names) if self.places.fixed else str(self.places.count)
 
     def state(self) -> list[Any]:
         """The category held, and those that were found."""
@@ -239,26 +262,36 @@ class Category(Column):
 class Hashed(Category):
     """A category that shares its place with others, chosen by a checksum of its name."""
 
-    def __init__(self, name: str, missing: str | float, count: int) -> None:
-        super().__init__(name, missing, NamePlaces(count))
-
     @property
     def entries(self) -> list[str]:  # type: ignore[override]
         """Numbered."""
         return [f"{self.name}#{k}" for k in range(self.places.count)]
 
-    def _find(self, name: str) -> int:
+    def find(self, name: str) -> int:
+        """A place that depends on the name alone."""
         return shared(name, self.places.count)
 
-    _look = _find
+    look = find
 
-    def full(self, cells: Cells, rows: Mask) -> Mask:
-        """None: every name has its place already."""
-        return np.zeros(len(rows), dtype=bool)
+    def has_room(self, cells: Cells, rows: Any) -> bool:
+        """Every name has its place already."""
+        return True
 
-    def check(self, cell: Any, where: str) -> None:
-        """Raise if it must not be missing."""
-        self._require(name_in(cell) is None, where)
+
+class Classes(Category):
+    """Classes of a target: each cell becomes the index of its class."""
+
+    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+        """Indices; 0 for a missing cell."""
+        return np.maximum(self._places_of(cells, rows, learn), 0)[:, None]
+
+    def problem(self, cells: Cells, cell: Any) -> str | None:
+        """There is no such class, or no room for one more."""
+        if self.has_room(cells, slice(None)):
+            return None
+        if self.places.fixed:
+            return f"none of the classes {self._room()}. Add it to classes"
+        return f"one more than classes={self._room()} has room for. Raise it"
 
 
 def declare(
@@ -268,7 +301,7 @@ def declare(
     missing: Missing = "raise",
     largest: float = math.inf,
 ) -> list[Column]:
-    """The columns as a user declared them.
+    """The input columns as a user declared them.
 
     Args:
         u: Their names.
@@ -311,10 +344,25 @@ def declare(
         if name in categories:
             made.append(Category(name, policy, to_places(categories[name], f"categories[{name!r}]")))
         elif name in hashed:
-            made.append(Hashed(name, policy, _count(hashed[name], name)))
+            made.append(Hashed(name, policy, NamePlaces(_count(hashed[name], name))))
         else:
-            made.append(Number(name, policy, largest))
+            remedy = (
+                f"If the column names categories, declare it: categories={{{name!r}: [...]}} lists them, "
+                f"categories={{{name!r}: 8}} finds up to 8 on the way, hashed={{{name!r}: 16}} lets them "
+                "share places. "
+            )
+            made.append(Number(name, policy, largest, remedy))
     return made
+
+
+def declare_targets(names: Sequence[str], classes: Sequence[Any] | int | None, largest: float) -> list[Column]:
+    """The target columns: numbers, or one column of classes. A missing cell is no error."""
+    if classes is not None:
+        if len(names) != 1:
+            raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(list(names))}.")
+        return [Classes(names[0], 0.0, to_places(classes, "classes"))]
+    remedy = "If it names classes, say so: classes=[...] lists them, classes=8 finds up to 8 on the way. "
+    return [Number(name, 0.0, largest, remedy if len(names) == 1 else "") for name in names]
 
 
 def _is_policy(missing: Any) -> bool:

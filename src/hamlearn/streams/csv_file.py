@@ -1,16 +1,14 @@
-"""Rows of a CSV file: compressed or not, in any encoding, read line by line and resumed at any row."""
+"""Rows of a CSV file: compressed or not, in any encoding, read by Python's csv module and resumed at any row."""
 
 from __future__ import annotations
 
 import bz2
 import codecs
-import contextlib
 import csv
 import gzip
 import importlib
 import io
 import lzma
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -50,8 +48,6 @@ class CsvFile(TableSource):
         ConfigError: The file or its header cannot be read.
     """
 
-    is_file = True
-
     def __init__(self, path: Path, delimiter: str, encoding: str | None) -> None:
         self._path, self._delimiter, self.name = path, delimiter, path.name
         self._file: IO[str] | None = None
@@ -67,7 +63,15 @@ class CsvFile(TableSource):
             ) from error
         except (OSError, EOFError, lzma.LZMAError) as error:
             raise ConfigError(f"{path} cannot be read: {error}. Give the path of a file.") from error
-        self._header = self._read_header()
+        header, problem = self._row(None)
+        if problem is not None:
+            raise ConfigError(
+                f"{self.name}, line 1 {problem}, or say by delimiter=... what separates the cells, if it is not "
+                f"{self._delimiter!r}."
+            )
+        if not header:
+            raise ConfigError(f"{self.name}, line 1 is empty. Name the columns in the first line.")
+        self._header: list[str] = header
         self.start = self.mark()
 
     def __del__(self) -> None:
@@ -80,34 +84,44 @@ class CsvFile(TableSource):
 
     def mark(self) -> list[int]:
         """The position in the text, as Python's text files tell it, and the number of lines before it."""
-        return [self._open().tell(), self._line]
+        assert self._file is not None
+        return [self._file.tell(), self._line]
 
     def seek(self, mark: Any) -> None:
-        """Go to the beginning of a line."""
-        position, self._line = int(mark[0]), int(mark[1])
-        if self._file is not None and not os.path.samestat(self._path.stat(), os.fstat(self._file.fileno())):
-            # Another file has taken its place.
+        """Go to the beginning of a line; a file that has taken the place of the old one is opened."""
+        if self._file is not None:
             self._file.close()
-            self._file = None
-        self._open().seek(position)
-        self._records = csv.reader(self._lines(), delimiter=self._delimiter, strict=True)
+        self._file = io.TextIOWrapper(_decompressed(self._path), self._encoding, _NOT_TEXT, newline="")
+        self._file.seek(int(mark[0]))
+        self._line = int(mark[1])
 
     def read(self, names: Sequence[Any], n: int) -> RowBatch:
         """The next rows; an empty line is passed over."""
-        begin = self.mark()
-        broken: dict[int, str] = {}
-        rows, numbers = self._regular(n), range(begin[1] + 1, begin[1] + 1 + n)
+        assert self._file is not None
+        begin, broken = self.mark(), {}
+        lines = list(islice(iter(partial(self._file.readline, LONGEST), ""), n))
+        rows, numbers = self._parsed(lines), list(range(begin[1] + 1, begin[1] + 1 + len(lines)))
+        self._line += len(lines)
         if rows is None:
-            self.seek(begin)
-            rows, numbers = self._one_by_one(n, begin, broken)
+            # Something is broken, or a cell has several lines: the rows are read one by one.
+            self._file.seek(begin[0])
+            self._line = begin[1]
+            rows, numbers = [], []
+            while len(rows) < n:
+                line, (row, problem) = self._line + 1, self._row(len(self._header))
+                if problem is not None:
+                    broken[len(rows)], row = problem, [None] * len(self._header)
+                elif row is None:
+                    break
+                if row:
+                    rows.append(row)
+                    numbers.append(line)
         columns = list(zip(*rows, strict=True))
         cells = [columns[self._header.index(name)] for name in names] if rows else []
         return RowBatch(cells, len(rows), lambda k: f"{self.name}, line {numbers[k]}", broken)
 
-    def _regular(self, n: int) -> list[list[str]] | None:
-        """The next rows, if each is a line of its own and none is broken; else `None`."""
-        lines = list(islice(iter(partial(self._open().readline, LONGEST), ""), n))
-        self._line += len(lines)
+    def _parsed(self, lines: list[str]) -> list[list[str]] | None:
+        """The rows of lines, if each is a whole row and none is broken; else `None`."""
         if "\0" in "".join(lines) or LONGEST in map(len, lines):
             return None
         try:
@@ -116,73 +130,44 @@ class CsvFile(TableSource):
             return None
         return rows if len(rows) == len(lines) and set(map(len, rows)) <= {len(self._header)} else None
 
-    def _one_by_one(self, n: int, begin: list[int], broken: dict[int, str]) -> tuple[list[Any], Any]:
-        """The next rows and their lines; says in `broken` what is wrong with some."""
-        width = len(self._header)
-        rows: list[Any] = []
-        numbers: list[int] = []
-        while len(rows) < n:
-            line, (row, problem) = self._line + 1, self._record(begin, width)
-            if problem is not None:
-                broken[len(rows)], row = problem, [None] * width
-            elif row is None:
-                break
-            if row:
-                numbers.append(line)
-                rows.append(row)
-        return rows, numbers
+    def _row(self, width: int | None) -> tuple[list[Any] | None, str | None]:
+        """The cells of the next row, `None` at the end; and what is wrong with it.
 
-    def _record(self, begin: list[int], width: int | None) -> tuple[Any, str | None]:
-        """The cells of the next row, `None` at the end; and what is wrong with it."""
+        A quote that is not closed takes in the lines after it, up to the next quote or the end. Only the line in
+        which it stands is bad: reading goes on with the next one.
+        """
+        assert self._file is not None
+        self._second: int | None = None
         line = self._line + 1
         row, problem = None, None
         try:
-            row = next(self._records, None)
+            row = next(csv.reader(self._lines(line), delimiter=self._delimiter, strict=True), None)
             if row and width is not None and len(row) != width:
                 problem = f"has {len(row)} cells, but the header names {width} columns. Correct the row"
         except csv.Error as error:
-            problem = f"cannot be read: {error}. Correct it"
-            if self._line > line:
-                problem = f"cannot be read: {error}. A quote opens in it that is not closed. Correct it"
-        if problem is not None:
-            # A quote that is not closed takes in the lines after it, up to the next quote or the end. Only the
-            # line in which it stands is bad: reading goes on with the next one.
-            rest = self._line > line
-            self.seek(begin if rest else self.mark())
-            while rest and self._line < line:
-                with contextlib.suppress(csv.Error):
-                    next(self._lines())
+            quote = "A quote opens in it that is not closed. " if self._line > line else ""
+            problem = f"cannot be read: {error}. {quote}Correct it"
+        if problem is not None and self._second is not None:
+            self._file.seek(self._second)
+            self._line = line
         return row, problem
 
-    def _lines(self) -> Iterator[str]:
-        file = self._open()
-        for line in iter(partial(file.readline, LONGEST), ""):
+    def _lines(self, first: int) -> Iterator[str]:
+        """The lines that a row may take; the place of the second one is noted."""
+        assert self._file is not None
+        while line := self._file.readline(LONGEST):
             self._line += 1
             if self._line == 1:
                 line = line.removeprefix("\ufeff")
             if "\0" in line:
                 raise csv.Error(f"it is not {self._encoding} text: save the file as UTF-8, or give its encoding")
             if len(line) == LONGEST and not line.endswith(("\n", "\r")):
-                while (rest := file.readline(LONGEST)) and not rest.endswith(("\n", "\r")):
+                while (rest := self._file.readline(LONGEST)) and not rest.endswith(("\n", "\r")):
                     pass
                 raise csv.Error(f"it is longer than {LONGEST} characters. Is the file a table?")
             yield line
-
-    def _open(self) -> IO[str]:
-        if self._file is None:
-            self._file = io.TextIOWrapper(_decompressed(self._path), self._encoding, _NOT_TEXT, newline="")
-        return self._file
-
-    def _read_header(self) -> list[str]:
-        row, problem = self._record([0, 0], None)
-        if problem is not None:
-            raise ConfigError(
-                f"{self.name}, line 1 {problem}, or say by delimiter=... what separates the cells, if it is not "
-                f"{self._delimiter!r}."
-            )
-        if not row:
-            raise ConfigError(f"{self.name}, line 1 is empty. Name the columns in the first line.")
-        return list(row)
+            if self._line == first:
+                self._second = self._file.tell()
 
 
 def _decompressed(path: Path) -> IO[bytes]:
@@ -195,9 +180,7 @@ def _decompressed(path: Path) -> IO[bytes]:
         return bz2.open(path)
     if start.startswith(b"\xfd7zXZ"):
         return lzma.open(path)
-    if start.startswith(b"\x28\xb5\x2f\xfd"):
-        return _zstd(path)
-    return path.open("rb")
+    return _zstd(path) if start.startswith(b"\x28\xb5\x2f\xfd") else path.open("rb")
 
 
 def _zstd(path: Path) -> IO[bytes]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal
@@ -15,14 +15,13 @@ import torch
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
+from hamlearn.streams.cells import Mask, column_names, is_missing, name_of
 from hamlearn.streams.clock import Clock, seconds_of
-from hamlearn.streams.columns import Categories, Cells, Missing, declare
-from hamlearn.streams.fields import Mask, is_missing
+from hamlearn.streams.columns import OR_SKIP, Categories, Classes, Missing, declare, declare_targets
 from hamlearn.streams.moments import Array
 from hamlearn.streams.row_source import RowBatch
-from hamlearn.streams.targets import Targets
-from hamlearn.streams.units import Unit, unit_or_auto
-from hamlearn.streams.values import shown
+from hamlearn.streams.units import Unit, logger
+from hamlearn.streams.values import TensorSpec, shown
 
 
 @dataclass(frozen=True)
@@ -60,32 +59,35 @@ class Encoded:
 
 
 @dataclass(slots=True)
-class _Reading:
-    """A batch as it is looked at: the cells of each kind of column, and what is known of the rows.
+class _Rows:
+    """Accepted rows: those that are events, and the entries of those that are samples.
 
     Attributes:
-        inputs: Of the input columns.
-        targets: Of the target columns.
-        stamps: Seconds; `None` without a time column.
-        ids: `None` without a column of ids.
-        labels: Rows that are labels of earlier samples.
-        bad: Rows that are bad, or turn out to be.
-        taken: Rows that become samples.
-        taus: Their time steps.
+        events: Indices of the rows that are samples or labels.
+        labels: Which of the events are labels of earlier samples.
+        u: Inputs of the samples.
+        taus: Their time steps; NaN for the first of all, and without a time column.
+        target: Targets of the events.
+        known: Which events have one.
     """
 
-    inputs: list[Cells]
-    targets: Cells
-    stamps: Array | None
-    ids: list[Any] | None
+    events: Any
     labels: Mask
-    bad: Mask
-    taken: Mask
-    taus: Array | None = None
+    u: Array
+    taus: Array
+    target: Array
+    known: Mask
+
+
+class _BadRowsError(Exception):
+    """Some of the rows cannot be encoded together: they are looked at in smaller parts."""
 
 
 class RowEncoder:
     """Rows of a table as samples, with what is known of the rows before: means, names, classes, the last time.
+
+    A batch is encoded at once. If a row is refused (or is out of room for its category), the batch is halved until
+    that row stands alone, so that an error is explained for one row, and all others stay fast.
 
     Args:
         settings: What the columns are.
@@ -95,150 +97,185 @@ class RowEncoder:
     def __init__(self, settings: TableSettings, u: Sequence[Any]) -> None:
         if settings.bad not in ("raise", "skip"):
             raise ConfigError(f'bad={settings.bad!r} is not known. Give "raise" or "skip".')
-        self._bad, self._time, self._id, self._format = (
-            settings.bad,
-            settings.time,
-            settings.id,
-            settings.time_format,
-        )
+        self._skips, self._time, self._id = settings.bad == "skip", settings.time, settings.id
+        self._format, self._warned = settings.time_format, False
         self.dtype = settings.dtype or torch.get_default_dtype()
         largest = torch.finfo(self.dtype).max if self.dtype.is_floating_point else math.inf
         self.columns = declare(u, settings.categories, settings.hashed, settings.missing, largest)
-        self.targets = Targets(column_names(settings.target), settings.classes, self.dtype, largest)
-        self.clock = Clock(unit_or_auto(settings.unit), None, settings.ties)
-        if self._id is not None and not self.targets.names:
+        self.target_names = column_names(settings.target)
+        self.targets = declare_targets(self.target_names, settings.classes, largest)
+        self.clock = Clock(settings.unit, settings.ties)
+        if self._id is not None and not self.targets:
             raise ConfigError(
                 f"id={self._id!r} says which sample a label belongs to, and there is no target: name it."
             )
         # The cells of a batch are in this order.
-        self.used = [*u, *self.targets.names, *column_names(self._id), *column_names(self._time)]
+        self.used = [*u, *self.target_names, *column_names(self._id), *column_names(self._time)]
 
     @property
     def leaves_out(self) -> bool:
         """Whether rows may be left out."""
-        return self._bad == "skip" or any(column.missing in ("skip", "hold") for column in self.columns)
+        return self._skips or any(column.missing in ("skip", "hold") for column in self.columns)
+
+    @property
+    def classes(self) -> Classes | None:
+        """The target column of classes; `None` if targets are numbers."""
+        return self.targets[0] if self.targets and isinstance(self.targets[0], Classes) else None
+
+    @property
+    def target_spec(self) -> TensorSpec | None:
+        """What a target looks like."""
+        if self.classes is not None:
+            return TensorSpec((), torch.int64)
+        return TensorSpec((len(self.targets),), self.dtype) if self.targets else None
 
     def encode(self, batch: RowBatch) -> Encoded:
         """Samples and labels of the rows, which are counted in, up to the first bad row that is not left out."""
-        reading = self._read(batch)
-        self._decide(reading)
-        refused = np.flatnonzero(reading.bad)
-        stop = int(refused[0]) if refused.size and self._bad == "raise" else batch.count
-        reading.taken[stop:] = reading.labels[stop:] = False
-        made = self._enter(reading, batch)
-        usable = ~reading.bad & ~reading.labels & (np.arange(batch.count) < stop)
-        for column, cells in zip(self.columns, reading.inputs, strict=True):
+        parts: list[_Rows] = []
+        waiting, error = [(0, batch.count)], None
+        while waiting and error is None:
+            start, stop = waiting.pop()
+            try:
+                parts.append(self._accept(batch, start, stop))
+            except _BadRowsError:
+                middle = (start + stop) // 2
+                if stop - start > 1:
+                    waiting += [(middle, stop), (start, middle)]
+                elif not self._skips:
+                    error = self._explain(batch, start)
+        return self._events(batch, parts, error)
+
+    def _accept(self, batch: RowBatch, start: int, stop: int) -> _Rows:
+        """Encode some rows of a batch and count them in; nothing has changed if that cannot be."""
+        count, part = stop - start, [cells[start:stop] for cells in batch.cells]
+        width, ends = len(self.columns), len(self.columns) + len(self.targets)
+        inputs = [column.read(cells) for column, cells in zip(self.columns, part[:width], strict=True)]
+        targets = [column.read(cells) for column, cells in zip(self.targets, part[width:ends], strict=True)]
+        ids = [_id_of(cell) for cell in part[ends]] if self._id is not None else [None] * count
+        known = ~_any([cells.gaps for cells in targets], count) if targets else np.zeros(count, dtype=bool)
+        # A row with an id, a target and no inputs is a label; it needs no time.
+        named = np.array([id is not None for id in ids], dtype=bool)
+        labels = np.logical_and.reduce([known, named, *(cells.gaps for cells in inputs)])
+
+        def with_gaps(policy: str) -> Mask:
+            cells_of = zip(self.columns, inputs, strict=True)
+            return _any([cells.gaps for column, cells in cells_of if column.missing == policy], count) & ~labels
+
+        left_out, bad = with_gaps("skip"), with_gaps("raise")
+        bad |= _any([cells.bad for cells in (*inputs, *targets)], count)
+        seconds = None if self._time is None else seconds_of(self._stamps(part[-1]))
+        if seconds is not None:
+            bad |= np.isnan(seconds) & ~labels
+        bad |= np.array([id is _NO_ID for id in ids], dtype=bool)
+        # A row that is left out may hold anything, but it has to be a row.
+        bad &= ~left_out
+        bad[[row - start for row in batch.broken if start <= row < stop]] = True
+        self._require(not bad.any() or self._skips)
+
+        usable = ~bad & ~labels
+        held = [column.missing == "hold" for column in self.columns]
+        for k, column in enumerate(self.columns):
+            if held[k]:
+                inputs[k].gaps |= inputs[k].bad
+                inputs[k] = column.fill(inputs[k], usable)
+        taken = usable & ~left_out & ~with_gaps("hold")
+        taus = np.full(count, math.nan)
+        if seconds is not None:
+            index = np.flatnonzero(taken)
+            taus[index], late = self.clock.steps(seconds[index])
+            # What is held depends on which rows are late.
+            self._require(not late.any() or (self._skips and not any(held)))
+            taken[index[late]] = False
+        labels &= ~bad
+        events, rows = np.flatnonzero(taken | labels), np.flatnonzero(taken)
+        both = [*zip(self.columns, inputs, strict=True), *zip(self.targets, targets, strict=True)]
+        fits = [column.has_room(cells, rows if k < width else events) for k, (column, cells) in enumerate(both)]
+        self._require(all(fits))
+
+        # From here on rows are counted in.
+        for column, cells in both[:width]:
             if column.missing == "hold":
                 column.hold(cells, usable)
-        if reading.stamps is not None:
-            self.clock.commit(reading.stamps[reading.taken])
-        if stop < batch.count:
-            made.error = self._explain(batch, stop)
-        return made
+        if seconds is not None:
+            self.clock.commit(seconds[rows])
+        u = [column.enter(cells, rows) for column, cells in both[:width]]
+        target = [column.enter(cells, events) for column, cells in both[width:]]
+        return _Rows(
+            events + start,
+            labels[events],
+            np.concatenate([np.empty((len(rows), 0)), *u], 1),
+            taus[rows],
+            np.concatenate(target or [np.zeros((len(events), 1))], 1),
+            known[events],
+        )
 
-    def _read(self, batch: RowBatch) -> _Reading:
-        """The cells, and rows that are bad whatever came before them; rows that are left out are not."""
-        width, ends = len(self.columns), len(self.columns) + len(self.targets.names)
-        inputs = [column.read(cells) for column, cells in zip(self.columns, batch.cells, strict=False)]
-        targets = self.targets.read(batch.cells[width:ends], batch.count)
-        ids = None if self._id is None else [_id_of(cell) for cell in batch.cells[ends]]
-        stamps = None if self._time is None else seconds_of(self.stamps(batch.cells[-1]))
-        labels, bad, left_out = (np.zeros(batch.count, dtype=bool) for _ in range(3))
-        if ids is not None:
-            # A row with an id, a target and no inputs is a label; it needs no time.
-            labels = np.array([id is not None for id in ids]) & ~targets.gaps
-            labels &= np.logical_and.reduce([cells.gaps for cells in inputs])
-            bad |= np.array([id is _NO_ID for id in ids])
-        bad |= targets.bad
-        for column, cells in zip(self.columns, inputs, strict=True):
-            bad |= cells.bad
-            if column.missing in ("raise", "skip"):
-                (bad if column.missing == "raise" else left_out)[cells.gaps & ~labels] = True
-        if stamps is not None:
-            bad |= np.isnan(stamps) & ~labels
-        bad &= ~left_out
-        bad[list(batch.broken)] = True
-        return _Reading(inputs, targets, stamps, ids, labels, bad, ~bad)
+    def _require(self, accepted: bool) -> None:
+        if not accepted:
+            raise _BadRowsError
 
-    def _decide(self, reading: _Reading) -> None:
-        """Find the rows that become samples; hold values, and complete what is bad.
-
-        Whether there is room for a category, whether time moves forward and which value is held depend on the rows
-        before, and on each other. What is found is right up to the first row that has to be refused; the rest is
-        then looked at again without it.
-        """
-        alone, late = reading.bad, np.zeros_like(reading.bad)
-        raw, labels = reading.inputs, reading.labels
-        while True:
-            reading.bad, taken = alone | late, ~alone & ~labels
-            usable = ~reading.bad & ~labels
-            reading.inputs = [
-                column.fill(cells, usable) if column.missing == "hold" else cells
-                for column, cells in zip(self.columns, raw, strict=True)
-            ]
-            for column, cells in zip(self.columns, reading.inputs, strict=True):
-                if column.missing in ("skip", "hold"):
-                    taken &= ~cells.gaps
-            if reading.stamps is not None:
-                reading.taus, now = self.clock.steps(reading.stamps, taken)
-                if (now != late).any():
-                    late = now
-                    continue
-                taken &= ~late
-            events = taken | (labels & ~reading.bad)
-            full = [column.full(cells, taken) for column, cells in zip(self.columns, reading.inputs, strict=True)]
-            full.append(self.targets.full(reading.targets, events))
-            reading.taken, reading.labels = taken, labels & ~reading.bad
-            first, rows = min(((_first(rows & events), rows) for rows in full), key=lambda found: found[0])
-            if first == len(events):
-                return
-            # From here on this column is full, and stays so.
-            alone = alone | (rows & (np.arange(len(rows)) >= first))
-
-    def _enter(self, reading: _Reading, batch: RowBatch) -> Encoded:
-        """Samples and labels, which are counted in."""
-        rows, events = np.flatnonzero(reading.taken), np.flatnonzero(reading.taken | reading.labels)
-        parts = [column.enter(cells, rows) for column, cells in zip(self.columns, reading.inputs, strict=True)]
-        u = torch.from_numpy(np.concatenate([np.empty((len(rows), 0)), *parts], 1)).to(self.dtype)
-        target, known = self.targets.enter(reading.targets, events)
-        self.targets.warn(batch, len(self.columns), events[~known])
-        taus = None
-        if reading.taus is not None and np.isfinite(reading.taus[rows]).any():
-            taus = [None if tau != tau else tau for tau in reading.taus[rows].tolist()]
-        if reading.ids is None:
-            has = None if known.all() or not known.any() else known.tolist()
-            return Encoded(
-                Block(len(rows), [u], None, [target] if known.any() else [], None, has, taus), rows.tolist()
-            )
+    def _events(self, batch: RowBatch, parts: list[_Rows], error: SampleError | None) -> Encoded:
+        """The accepted rows as one block, or as a list of samples and labels."""
+        if not parts:
+            return Encoded([], [], error)
+        whole = parts[0]
+        if len(parts) > 1:
+            names = ("events", "labels", "u", "taus", "target", "known")
+            whole = _Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        u = torch.from_numpy(whole.u).to(self.dtype)
+        target = torch.from_numpy(whole.target)
+        target = target[:, 0].long() if self.classes is not None else target.to(self.dtype)
+        taus = [None if tau != tau else tau for tau in whole.taus.tolist()]
+        known, rows = whole.known, whole.events.tolist()
+        if self.classes is not None and not known.all():
+            self._warn(batch, whole.events[~known])
+        if self._id is None:
+            has_tau = any(tau is not None for tau in taus)
+            block = Block(len(u), [u], None, [target] if known.any() else [], None)
+            block.known = None if known.all() or not known.any() else known.tolist()
+            block.tau = taus if has_tau else None
+            return Encoded(block, rows, error)
         made: list[Sample | Label] = []
-        for k, row in enumerate(events.tolist()):
-            id, at = reading.ids[row], int(np.searchsorted(rows, row))
-            if reading.labels[row]:
-                made.append(Label(id, target[k]))
-            elif known[k]:
-                made.append(Sample(u[at], target[k], None if taus is None else taus[at]))
-            else:
-                made.append(Sample(u[at], None, None if taus is None else taus[at], id=id))
-        return Encoded(made, events.tolist())
+        samples = iter(zip(u, taus, strict=True))
+        ids = batch.cells[len(self.columns) + len(self.targets)]
+        for k, row in enumerate(rows):
+            if whole.labels[k]:
+                made.append(Label(_id_of(ids[row]), target[k]))
+                continue
+            one, tau = next(samples)
+            made.append(Sample(one, target[k], tau) if known[k] else Sample(one, None, tau, id=_id_of(ids[row])))
+        return Encoded(made, rows, error)
+
+    def _warn(self, batch: RowBatch, rows: Any) -> None:
+        """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
+        assert self.classes is not None
+        if self._warned or self.classes.places.fixed:
+            return
+        cells = batch.cells[len(self.columns)]
+        for row in rows:
+            if isinstance(cells[row], str | bytes) and cells[row].strip():
+                self._warned = True
+                logger.warning(
+                    "%s: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
+                    batch.where(row),
+                    name_of(cells[row]),
+                )
+                return
 
     def _explain(self, batch: RowBatch, row: int) -> SampleError:
         """The error of a row that is bad, after those before it were counted in."""
         where, cells = batch.where(row), [column[row] for column in batch.cells]
-        width, ends = len(self.columns), len(self.columns) + len(self.targets.names)
+        ends = len(self.columns) + len(self.targets)
         try:
             if row in batch.broken:
-                raise SampleError(f'{where} {batch.broken[row]}, or leave such rows out with bad="skip".')
+                raise SampleError(f"{where} {batch.broken[row]}, {OR_SKIP}")
             if self._id is not None and _id_of(cells[ends]) is _NO_ID:
                 what = shown(cells[ends])
                 raise SampleError(f"{where}: column {self._id!r} holds {what}, neither a text nor a whole number.")
-            for column, cell in zip(self.columns, cells, strict=False):
+            for column, cell in zip((*self.columns, *self.targets), cells, strict=False):
                 column.check(cell, where)
-            self.targets.check(cells[width:ends], where)
-            if self._time is not None:
-                self.clock.advance(self._stamp(cells[-1], where), where, skip=False, option="bad")
+            return self.clock.explain(self._stamp(cells[-1], where), where, "bad")
         except SampleError as error:
             return error
-        raise AssertionError(f"{where} was refused without a reason")
 
     def look(self, cells: Sequence[Sequence[Any]], count: int) -> torch.Tensor:
         """The vectors of rows, each as if it came next; nothing changes.
@@ -263,9 +300,14 @@ class RowEncoder:
             parts.append(column.enter(read, slice(None), learn=False))
         return torch.from_numpy(np.concatenate(parts, 1)).to(self.dtype)
 
-    def stamps(self, cells: Sequence[Any]) -> list[Any]:
+    def find_unit(self, batch: RowBatch) -> None:
+        """Find the unit of time from the first rows of the table."""
+        stamps = self._stamps(batch.cells[-1]) if batch.count else []
+        self.clock.find([stamp for stamp in stamps if not is_missing(stamp)])
+
+    def _stamps(self, cells: Sequence[Any]) -> Sequence[Any]:
         """Time stamps, read by `time_format`; `None` for one that does not follow it."""
-        return list(cells) if self._format is None else [self._stamp(cell) for cell in cells]
+        return cells if self._format is None else [self._stamp(cell) for cell in cells]
 
     def _stamp(self, cell: Any, where: str | None = None) -> Any:
         text = cell.strip() if isinstance(cell, str) else cell
@@ -284,13 +326,15 @@ class RowEncoder:
     def state(self) -> dict[str, Any]:
         """What was learned from the rows so far, as JSON."""
         columns = [column.state() for column in self.columns]
-        return {"columns": columns, "classes": self.targets.state(), **self.clock.state()}
+        found = self.classes.state()[1] if self.classes is not None else []
+        return {"columns": columns, "classes": found, **self.clock.state()}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Set what `state` returned."""
         for column, mine in zip(self.columns, state["columns"], strict=True):
             column.load(mine)
-        self.targets.load(state["classes"])
+        if self.classes is not None:
+            self.classes.load([None, state["classes"]])
         self.clock.load_state(state)
 
 
@@ -309,18 +353,6 @@ def _id_of(cell: Any) -> Any:
     return cell.strip() if isinstance(cell, str) else cell
 
 
-def _first(rows: Mask) -> int:
-    """The first of the rows that is set; their number if none is."""
-    return int(rows.argmax()) if rows.any() else len(rows)
-
-
-def column_names(names: Any) -> list[Any]:
-    """None, one or several columns, as a list; pandas may call columns by whole numbers.
-
-    Example:
-        >>> column_names("x"), column_names(["x", "y"]), column_names(3)
-        (['x'], ['x', 'y'], [3])
-    """
-    if names is None:
-        return []
-    return list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
+def _any(masks: list[Mask], count: int) -> Mask:
+    """Which rows are set in any of the masks."""
+    return np.logical_or.reduce(masks) if masks else np.zeros(count, dtype=bool)

@@ -154,7 +154,7 @@ def of_columnar_file(path: str | os.PathLike[str]) -> Columns:
         raise ConfigError(
             f"{os.fspath(path)!r} cannot be read ({error}). Give a Parquet or Arrow file."
         ) from error
-    source.name, source.is_file = Path(path).name, True
+    source.name = Path(path).name
     return source
 
 

@@ -9,7 +9,8 @@ from itertools import chain, islice
 from typing import Any
 
 from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.streams.units import FIRST, raising
+from hamlearn.streams.blocks import raising, read_some
+from hamlearn.streams.units import FIRST
 from hamlearn.streams.values import shown
 
 Row = Mapping[str, Any]
@@ -41,13 +42,12 @@ class TableSource(ABC):
         name: What to call it in messages.
         start: The mark of its beginning.
         once: Whether it is an iterator, whose rows come only once.
-        is_file: Whether it may be another one when it is read again.
         length: How many rows it has; `None` if unknown.
     """
 
     name = "the table"
     start: Any = 0
-    once = is_file = False
+    once = False
     length: int | None = None
 
     @abstractmethod
@@ -170,14 +170,10 @@ class RowSource(TableSource):
 
     def _take(self, n: int) -> list[Any]:
         """The next rows; if the source fails, those before come first and its error with the next call."""
-        rows: list[Any] = []
-        try:
-            for row in islice(self._iterator, n):
-                # A source may use the memory of a row again.
-                rows.append(dict(row) if isinstance(row, Mapping) else row)
-        except Exception as error:
-            if not rows:
-                raise
+        # Copied, since a source may use the memory of a row again.
+        copies = (dict(row) if isinstance(row, Mapping) else row for row in self._iterator)
+        rows, error = read_some(copies, n)
+        if error is not None:
             self._iterator = raising(error)
         self._at += len(rows)
         return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import zlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,8 +12,8 @@ from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.encoder import Encoded, RowEncoder, TableSettings, column_names
-from hamlearn.streams.fields import is_missing, listed, require_columns
+from hamlearn.streams.cells import column_names, listed, require_columns
+from hamlearn.streams.encoder import Encoded, RowEncoder, TableSettings
 from hamlearn.streams.frames import source_of
 from hamlearn.streams.row_source import RowBatch, TableSource
 from hamlearn.streams.units import FIRST
@@ -64,7 +63,7 @@ class TableStream(Stream):
         """Vectors of the columns; the length if it is known and no row is left out."""
         length = None if self._encoder.leaves_out else self._source.length
         inputs = TensorSpec((len(self.numbers),), self._encoder.dtype)
-        return Spec(inputs, self._encoder.targets.spec, length)
+        return Spec(inputs, self._encoder.target_spec, length)
 
     @property
     def numbers(self) -> list[bool]:
@@ -81,7 +80,7 @@ class TableStream(Stream):
     def classes(self) -> list[str] | None:
         """The classes of the target found so far, in order; `None` if it is a number."""
         self._settle()
-        return self._encoder.targets.classes
+        return None if self._encoder.classes is None else self._encoder.classes.places.names
 
     @property
     def unit(self) -> float | None:
@@ -145,9 +144,7 @@ class TableStream(Stream):
             # Rows at the end of the batch before may have been left out.
             self._pass_rows(self._batch.count)
         if self._time is not None and self.unit is None:
-            first = self._source.first(self._encoder.used, FIRST + 1)
-            stamps = self._encoder.stamps(first.cells[-1]) if first.count else []
-            self._encoder.clock.find([stamp for stamp in stamps if not is_missing(stamp)])
+            self._encoder.find_unit(self._source.first(self._encoder.used, FIRST + 1))
         mark = self._source.mark()
         batch = self._source.read(self._encoder.used, max(n, self._ahead) if self.replayable else n)
         if batch.count == 0:
@@ -170,13 +167,7 @@ class TableStream(Stream):
         self._ahead, self.skipped = 1, int(known["skipped"])
 
     def _cursor(self) -> dict[str, Any]:
-        return {"mark": self._mark, "again": self._again, "check": self._check(), "before": self._before}
-
-    def _check(self) -> int | None:
-        """A checksum of the first and the last row since the mark, to notice a file that was changed before it."""
-        if self._batch is None or not self._again or not self._source.is_file:
-            return None
-        return zlib.crc32(repr([(cells[0], cells[self._again - 1]) for cells in self._batch.cells]).encode())
+        return {"mark": self._mark, "again": self._again, "before": self._before}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         if not self.replayable and cursor == self._cursor():
@@ -190,14 +181,7 @@ class TableStream(Stream):
                 "saved with."
             )
         if again:
-            self._batch, self._again = batch, again
-            if self._check() != cursor["check"]:
-                raise StreamError(
-                    f"{batch.where(again - 1)} is not the row that was read before this place: the file was "
-                    "changed before it since, or its last row was not whole yet. Give the file that it was saved "
-                    "with, or read this one from its beginning."
-                )
-            self._at = len(self._encoder.encode(batch).rows)
+            self._batch, self._at = batch, len(self._encoder.encode(batch).rows)
             self._pass_rows(again)
 
     def _settle(self) -> None:
@@ -206,12 +190,12 @@ class TableStream(Stream):
             self._seek(self._cursor())
 
     def _config(self) -> dict[str, Any]:
-        targets, clock = self._encoder.targets, self._encoder.clock
+        classes = self._encoder.classes
         return {
             "u": self._u,
-            "target": targets.names,
+            "target": self._encoder.target_names,
             "time": self._time,
-            "ties": clock.ties,
+            "ties": self._encoder.clock.ties,
             "width": len(self.numbers),
-            "classes": None if targets.places is None else targets.places.count,
+            "classes": None if classes is None else classes.places.count,
         }

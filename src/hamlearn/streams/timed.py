@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import chain, islice, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -12,10 +13,12 @@ import torch
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, is_dense
-from hamlearn.streams.clock import Clock, Stamp, since_1970
-from hamlearn.streams.units import FIRST, Unit, ahead, unit_or_auto
+from hamlearn.streams.blocks import Block, is_dense, raising, read_some
+from hamlearn.streams.clock import Clock, Stamp, seconds_of, to_seconds
+from hamlearn.streams.units import FIRST, Unit
 from hamlearn.streams.values import Spec, native, to_tensors
+
+_INDEXED = (list, tuple, np.ndarray, torch.Tensor, range)
 
 
 def timed(
@@ -54,7 +57,6 @@ def timed(
         >>> [sample.tau for sample in timed(days, [[0.1], [0.2], [0.3]], unit=timedelta(days=1), gap="after")]
         [1.0, 3.0, None]
     """
-    seconds = unit_or_auto(unit)
     if backwards not in ("raise", "skip"):
         raise ConfigError(f'backwards={backwards!r} is not known. Give "raise" or "skip".')
     if gap not in ("before", "after"):
@@ -63,7 +65,9 @@ def timed(
     sizes = {name: len(column) for name, column in columns.items() if isinstance(column, _INDEXED)}
     if len(set(sizes.values())) > 1:
         raise ConfigError(f"the columns differ in length: {sizes}. Give one entry for each time stamp.")
-    return TimedStream(times, u, target, seconds, first, backwards, ties, gap)
+    return TimedStream(
+        [times, u] if target is None else [times, u, target], Clock(unit, ties), first, backwards, gap
+    )
 
 
 class TimedStream(Stream):
@@ -71,23 +75,15 @@ class TimedStream(Stream):
 
     _n = skipped = 0
     _moves = ("_n", "skipped")
+    _fixed = ("_gap",)
 
     def __init__(
-        self,
-        times: Iterable[Stamp],
-        u: Iterable[Any],
-        target: Iterable[Any] | None,
-        unit: float | None,
-        first: float | None,
-        backwards: str,
-        ties: float | None,
-        gap: str,
+        self, columns: list[Iterable[Any]], clock: Clock, first: float | None, backwards: str, gap: str
     ) -> None:
-        self._columns: tuple[Iterable[Any], ...] = (times, u) if target is None else (times, u, target)
-        self._clock = Clock(unit, first, ties)
-        self._backwards, self._gap = backwards, gap
+        self._columns, self._clock, self._first = columns, clock, first
+        self._skips, self._gap = backwards == "skip", gap
+        self._is_indexed = all(isinstance(column, _INDEXED) for column in columns)
         self._seen: Sample | None = None
-        self._arrays: tuple[list[torch.Tensor] | None] | None = None
         self._rewind()
 
     @property
@@ -98,12 +94,9 @@ class TimedStream(Stream):
     @property
     def spec(self) -> Spec:
         """As the first sample looks; the length where all columns have one and nothing is skipped."""
-        indexed = all(isinstance(column, _INDEXED) for column in self._columns)
-        if self._seen is None and indexed:
-            row = next(zip(*self._columns, strict=False), None)
-            if row is not None:
-                self._sample(row, None)
-        known = indexed and self._backwards == "raise"
+        if self._seen is None and self._is_indexed:
+            self._seen = next((_sample(row, None) for row in zip(*self._columns, strict=False)), None)
+        known = self._is_indexed and not self._skips
         length = len(self._columns[0]) if known else None  # type: ignore[arg-type]
         return Spec(None, None, length) if self._seen is None else Spec.of(self._seen, length)
 
@@ -112,10 +105,11 @@ class TimedStream(Stream):
         self._clock.last = None
 
     def _config(self) -> dict[str, Any]:
-        return {"ties": self._clock.ties, "gap": self._gap}
+        return {**super()._config(), "ties": self._clock.ties}
 
     def _cursor(self) -> dict[str, Any]:
         clock = self._clock.state()
+        # With gap="after", a pass begins with the row that waits for its successor.
         return {**super()._cursor(), **clock, "last": None if self._gap == "after" else clock["last"]}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
@@ -124,89 +118,105 @@ class TimedStream(Stream):
 
     def _block(self, n: int) -> Block | None:
         # Rows of arrays in memory: a block is one indexing and one subtraction, not one of each per sample.
-        times, rows = self._columns[0], self._tensors()
-        if rows is None or self._n == len(times):  # type: ignore[arg-type]
+        rows = _arrays(self._columns[1:]) if self._is_indexed and self._gap == "before" else None
+        times: Any = self._columns[0]
+        if rows is None or self._n == len(times):
             return None
-        stop = min(self._n + n, len(times))  # type: ignore[arg-type]
+        stop = min(self._n + n, len(times))
         if self._clock.unit is None:
-            self._clock.find(times[self._n : self._n + FIRST + 1])  # type: ignore[index]
-        taus = self._taus(times, self._n, stop)
-        if taus is None:
-            # One of them wants a closer look: it is left out, or an error says which it is.
+            self._clock.find(times[self._n : self._n + FIRST + 1])
+        seconds = seconds_of(times[self._n : stop])
+        taus, late = self._clock.steps(seconds)
+        if late.any() or np.isnan(seconds).any():
+            # One of them is left out, or an error says which it is.
             return None
+        self._clock.commit(seconds)
         # Copied, as samples are that are read one by one: the arrays may be written to before all are learned.
         parts = [column[self._n : stop].clone() for column in rows]
         block = Block(stop - self._n, parts[:1], None, parts[1:], None)
-        block.tau = None if all(tau is None for tau in taus) else taus
+        steps = [self._first if tau != tau else tau for tau in taus.tolist()]
+        block.tau = None if steps == [None] else steps
         self._n = stop
-        if self._seen is None:
-            self._seen = block.sample(0)
         return block
 
-    def _taus(self, times: Any, start: int, stop: int) -> list[float | None] | None:
-        """The time steps of rows of an array; `None` where one of them is none."""
-        if self._gap == "before":
-            return self._clock.advance_many(_stamps(times[start:stop]))
-        self._clock.last = None
-        taus = self._clock.advance_many(_stamps(times[start : stop + 1]))
-        self._clock.last = None
-        if taus is None:
-            return None
-        return taus[1:] if stop < len(times) else [*taus[1:], self._clock.first]
-
-    def _tensors(self) -> list[torch.Tensor] | None:
-        """Inputs and targets as tensors; `None` where rows are to be looked at one by one."""
-        if self._arrays is None:
-            indexed = isinstance(self._columns[0], _INDEXED)
-            self._arrays = (_arrays(self._columns[1:]) if indexed else None,)
-        return self._arrays[0]
-
     def _samples(self) -> Iterator[Any]:
-        columns = [_from(column, self._n) for column in self._columns]
-        rows = _zip(columns, self._n)
+        rows = self._rows()
         if self._clock.unit is None:
-            seen, rows = ahead(rows)
-            self._clock.find(row[0] for row in seen)
-        return self._held(rows) if self._gap == "after" else self._timed(rows)
+            seen, error = read_some(rows, FIRST + 1)
+            self._clock.find([row[0] for row in seen])
+            rows = chain(seen, rows if error is None else raising(error))
+        return self._after(rows) if self._gap == "after" else self._before(rows)
 
-    def _timed(self, rows: Iterable[Any]) -> Iterator[Sample]:
+    def _before(self, rows: Iterable[Any]) -> Iterator[Sample]:
         for row in rows:
             self._n += 1
-            tau, ok = self._clock.advance(row[0], f"sample {self._n - 1}", self._backwards == "skip")
+            tau, ok = self._step(row[0], self._n - 1)
             if ok:
-                yield self._sample(row, tau)
+                sample = _sample(row, tau)
+                self._seen = self._seen or sample
+                yield sample
             else:
                 self.skipped += 1
 
-    def _held(self, rows: Iterable[Any]) -> Iterator[Sample]:
+    def _after(self, rows: Iterable[Any]) -> Iterator[Sample]:
         """Samples that wait for the time stamp of the next one. The cursor stands at the row that waits."""
-        before, clock, skipped, end = None, self._clock, self.skipped, self._n
-        # Resumed, a pass begins with the row that waits, before which there is none.
-        clock.last = None
+        waiting, skipped, end = None, self.skipped, self._n
+        self._clock.last = None
         for place, row in enumerate(rows, self._n):
-            tau, ok = clock.advance(row[0], f"sample {place}", self._backwards == "skip")
+            tau, ok = self._step(row[0], place)
             end = place + 1
             if not ok:
                 skipped += 1
-            elif before is None:
-                before = row
+            elif waiting is None:
+                waiting = _sample(row, None)
             else:
                 self._n, self.skipped = place, skipped
-                sample, before = self._sample(before, tau), row
+                sample, waiting = replace(waiting, tau=tau), _sample(row, None)
                 yield sample
-        if before is not None:
+        if waiting is not None:
             self._n, self.skipped = end, skipped
-            yield self._sample(before, clock.first)
+            yield replace(waiting, tau=self._first)
 
-    def _sample(self, row: Sequence[Any], tau: float | None) -> Sample:
-        sample = Sample(to_tensors(row[1]), to_tensors(row[2]) if len(row) > 2 else None, tau)
-        if self._seen is None:
-            self._seen = sample
-        return sample
+    def _step(self, stamp: Stamp, place: int) -> tuple[float | None, bool]:
+        """The time since the last stamp, and whether it is a step forward."""
+        seconds = np.array([to_seconds(stamp, f"sample {place}")])
+        taus, late = self._clock.steps(seconds)
+        if late[0]:
+            if not self._skips:
+                raise self._clock.explain(stamp, f"sample {place}", "backwards")
+            return None, False
+        self._clock.commit(seconds)
+        return self._first if taus[0] != taus[0] else float(taus[0]), True
+
+    def _rows(self) -> Iterator[tuple[Any, ...]]:
+        """The rows from the cursor on."""
+        columns = [_from(column, self._n) for column in self._columns]
+        for place, row in enumerate(zip_longest(*columns, fillvalue=_ENDED), self._n):
+            if any(entry is _ENDED for entry in row):
+                raise StreamError(
+                    f"times, u and target do not end together: at sample {place} some have ended and some have "
+                    "not. Give one entry for each time stamp."
+                )
+            yield row
+
+
+_ENDED: Any = object()
+
+
+def _sample(row: Sequence[Any], tau: float | None) -> Sample:
+    return Sample(to_tensors(row[1]), to_tensors(row[2]) if len(row) > 2 else None, tau)
+
+
+def _from(column: Iterable[Any], n: int) -> Iterator[Any]:
+    """The entries of a column from number `n` on."""
+    if isinstance(column, torch.Tensor | np.ndarray):
+        # One by one: to iterate over a tensor makes a tensor of every row at once.
+        return (column[k] for k in range(n, len(column)))
+    return islice(column, n, None)
 
 
 def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
-    """Columns as tensors, in their own memory if that can be; `None` where rows are to be looked at one by one."""
+    """Columns as tensors, in their own memory if that can be; `None` if rows have to be read one by one."""
     tensors = []
     for column in columns:
         if type(column) is torch.Tensor and is_dense(column) and column.dim() and not column.requires_grad:
@@ -220,38 +230,3 @@ def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:
         else:
             return None
     return tensors
-
-
-def _stamps(times: Any) -> Sequence[Stamp]:
-    """Time stamps as Python has them; dates of NumPy's in seconds."""
-    if isinstance(times, np.ndarray) and times.dtype.kind == "M" and not np.isnat(times).any():
-        try:
-            times = since_1970(times)
-        except OverflowError:
-            # The one that is too far away raises an error when its turn comes.
-            return list(times)
-    plain = isinstance(times, torch.Tensor) or (isinstance(times, np.ndarray) and times.dtype.kind != "M")
-    return times.tolist() if plain else list(times)
-
-
-def _from(column: Iterable[Any], n: int) -> Iterator[Any]:
-    """The entries of a column from number `n` on."""
-    if isinstance(column, torch.Tensor | np.ndarray):
-        # One by one: to iterate over a tensor makes a tensor of every row at once.
-        return (column[k] for k in range(n, len(column)))
-    return itertools.islice(column, n, None)
-
-
-def _zip(columns: Sequence[Iterator[Any]], n: int) -> Iterator[tuple[Any, ...]]:
-    for k, row in enumerate(itertools.zip_longest(*columns, fillvalue=_ENDED)):
-        if any(entry is _ENDED for entry in row):
-            raise StreamError(
-                f"times, u and target do not end together: at sample {n + k} some have ended and some "
-                "have not. "
-                "Give one entry for each time stamp."
-            )
-        yield row
-
-
-_ENDED = object()
-_INDEXED = (list, tuple, np.ndarray, torch.Tensor, range)

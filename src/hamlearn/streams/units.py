@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import math
 import statistics
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import timedelta
-from itertools import chain, islice, pairwise
-from typing import Any, Literal
+from itertools import islice, pairwise
+from typing import Literal
 
 from hamlearn.errors import ConfigError
 
@@ -42,7 +42,7 @@ def unit_or_auto(unit: Unit) -> float | None:
 
 
 def median_gap(stamps: Iterable[float]) -> float | None:
-    """The median of the steps forward among the first time stamps; `None` where there is none.
+    """The median of the steps forward among the first time stamps; `None` if there is none.
 
     Example:
         >>> median_gap([0.0, 2.0, 4.0, 60.0, 59.0])
@@ -51,30 +51,3 @@ def median_gap(stamps: Iterable[float]) -> float | None:
     first = list(islice(stamps, FIRST + 1))
     gaps = [b - a for a, b in pairwise(first) if b > a]
     return statistics.median(gaps) if gaps else None
-
-
-def tell(unit: float, dates: bool) -> None:
-    """Say which unit was found: in seconds, where time stamps are dates."""
-    logger.warning(
-        "one unit of time is %g%s: the median of the first gaps between time stamps. Give unit=... for another",
-        unit,
-        " s" if dates else "",
-    )
-
-
-def ahead(rows: Iterator[Any]) -> tuple[list[Any], Iterator[Any]]:
-    """The first rows, and all of them again; what goes wrong among them does so when its turn comes."""
-    seen: list[Any] = []
-    rest: Iterator[Any] = rows
-    try:
-        for row in islice(rows, FIRST + 1):
-            seen.append(row)
-    except Exception as error:  # whatever the source raises belongs to the row that it could not give
-        rest = raising(error)
-    return seen, chain(seen, rest)
-
-
-def raising(error: Exception) -> Iterator[Any]:
-    """An iterator whose next item raises."""
-    raise error
-    yield

@@ -10,9 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.errors import SampleError
-from hamlearn.streams.fields import is_missing
+from hamlearn.streams.cells import NamePlaces, is_missing, name_of, shared
 from hamlearn.streams.moments import Standard
-from hamlearn.streams.places import NamePlaces, name_of, shared
 from hamlearn.streams.units import logger
 
 __all__ = ["Encoder", "Standard", "require_class", "require_features", "require_number"]

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from hamlearn.errors import ConfigError
+from hamlearn.streams.cells import is_missing
 from hamlearn.streams.columns import Categories, Missing
 from hamlearn.streams.encoder import TableSettings
-from hamlearn.streams.fields import is_missing
 from hamlearn.streams.row_source import Row, RowSource
 from hamlearn.streams.table import TableStream
 from hamlearn.streams.units import FIRST, Unit, logger

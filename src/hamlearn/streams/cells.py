@@ -1,0 +1,264 @@
+"""Cells of a table as numbers and as names: what counts as missing, and which place a name has."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Container, Hashable, Iterable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import numpy as np
+import torch
+
+from hamlearn.errors import ConfigError
+from hamlearn.streams.moments import Array
+from hamlearn.streams.values import shown
+
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+Codes = np.ndarray[Any, np.dtype[np.int64]]
+
+_WORDS = ("", "na", "n/a", "nan", "null", "none", "?")
+_MISSING = frozenset({*_WORDS, *(word.encode() for word in _WORDS)})
+_TRUTH = {"true": 1.0, "false": 0.0}
+_WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
+
+
+def is_missing(cell: Any) -> bool:
+    """Whether a cell is missing: `None`, NaN, not a time, or a word such as NA."""
+    if isinstance(cell, str | bytes):
+        return cell.strip().lower() in _MISSING
+    # NaN and NaT differ from themselves.
+    return cell is None or (isinstance(cell, float | np.floating | np.datetime64) and bool(cell != cell))
+
+
+def is_date(cell: Any) -> bool:
+    """Whether a cell is a date, or a text in ISO format that has one.
+
+    Example:
+        >>> [is_date(cell) for cell in ("2024-03-01 08:01", "3.5", "north")]
+        [True, False, False]
+    """
+    if not isinstance(cell, str):
+        return isinstance(cell, date | np.datetime64)
+    try:
+        return bool(datetime.fromisoformat(cell.strip()))
+    except ValueError:
+        return False
+
+
+def numbers(cells: Sequence[Any]) -> Array:
+    """Many cells as numbers: NaN if one is missing, infinity if it is not a finite number.
+
+    Example:
+        >>> numbers(["1.5", " TRUE ", "NA", "1_0", "soon"]).tolist()
+        [1.5, 1.0, nan, inf, inf]
+    """
+    kinds = set(map(type, cells))
+    # Python's float reads 1_0 as 10, which no other program writes.
+    if kinds <= {int, float} or (kinds == {str} and "_" not in "".join(cells)):
+        try:
+            return np.array(list(map(float, cells)), dtype=np.float64)
+        except (ValueError, OverflowError):
+            # Some cells are missing or not numbers: each is read by itself.
+            pass
+    return np.array(list(map(_number, cells)), dtype=np.float64)
+
+
+def _number(cell: Any) -> float:
+    if type(cell) is str and not cell:
+        return np.nan
+    try:
+        return float(cell) if type(cell) is not str or "_" not in cell else np.inf
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        if is_missing(cell):
+            return np.nan
+        return _TRUTH.get(cell.strip().lower(), np.inf) if isinstance(cell, str) else np.inf
+
+
+def name_of(value: Any) -> str:
+    """A category as a text, the same whether it comes from a file or from Python.
+
+    A whole number is written without a point, also if the file has 3.0: pandas writes whole numbers of a column
+    with gaps that way. All other texts stay as they are, so that 01234 and 1234 are two categories.
+
+    Example:
+        >>> [name_of(value) for value in (" north ", True, "FALSE", b"west", 2.5, "1.50", "01234")]
+        ['north', 'true', 'false', 'west', '2.5', '1.50', '01234']
+        >>> [name_of(value) for value in (3, 3.0, "3", "3.0", torch.tensor(3))]
+        ['3', '3', '3', '3', '3']
+    """
+    if isinstance(value, torch.Tensor) and value.dim() == 0:
+        value = value.item()
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    if isinstance(value, float | np.floating) and value.is_integer():
+        value = int(value)
+    text = str(value).strip()
+    whole = _WHOLE.fullmatch(text)
+    if whole is not None:
+        return "0" if whole[1] == "-0" else whole[1]
+    return text.lower() if text.lower() in ("true", "false") else text
+
+
+def name_in(cell: Any, known: Container[Any] = ()) -> str | None:
+    """The name in a cell; `None` if the cell is missing and its word is not among the `known` names."""
+    if cell is None:
+        return None
+    name = name_of(cell)
+    return None if name not in known and is_missing(cell) else name
+
+
+def shared(value: Hashable, count: int) -> int:
+    """One of `count` places for a value, by a checksum, the same in every process.
+
+    Example:
+        >>> shared("north", 8) == shared("north", 8)
+        True
+    """
+    return zlib.crc32(repr(value).encode()) % count
+
+
+class NamePlaces:
+    """Places of names: those listed, or as many as there is room for, in order of appearance.
+
+    Args:
+        room: The names in order; or how many may be found.
+
+    Example:
+        >>> places = NamePlaces(2)
+        >>> places.find("north"), places.find("south"), places.find("north"), places.find("west")
+        (0, 1, 0, None)
+    """
+
+    def __init__(self, room: Iterable[Hashable] | int) -> None:
+        self.fixed = not isinstance(room, int)
+        names = () if isinstance(room, int) else tuple(room)
+        self.count = room if isinstance(room, int) else len(names)
+        self.index: dict[Hashable, int] = {name: place for place, name in enumerate(names)}
+
+    def find(self, value: Hashable) -> int | None:
+        """The place of a name; a new name is given a free one. `None` if there is no room."""
+        place = self.look(value)
+        if place is not None:
+            self.index[value] = place
+        return place
+
+    def look(self, value: Hashable) -> int | None:
+        """The place that `find` would return; nothing changes."""
+        place = self.index.get(value)
+        if place is None and not self.fixed and len(self.index) < self.count:
+            place = len(self.index)
+        return place
+
+    def without_room(self, names: Iterable[Hashable]) -> list[Hashable]:
+        """Those of the names, in order of appearance, that would get no place."""
+        new = [name for name in dict.fromkeys(names) if name not in self.index]
+        return new if self.fixed else new[max(0, self.count - len(self.index)) :]
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @property
+    def names(self) -> list[Any]:
+        """The names found so far, in the order of their places."""
+        return list(self.index)
+
+    @property
+    def listed(self) -> Container[Any]:
+        """The names that the user listed, which are names even if they look missing."""
+        return self.index if self.fixed else ()
+
+    def load(self, names: Iterable[Hashable]) -> None:
+        """Set the names that were found before."""
+        if not self.fixed:
+            self.index = {name: place for place, name in enumerate(names)}
+
+
+def to_places(room: Any, argument: str) -> NamePlaces:
+    """The places that a user asked for: a list of names, or a whole number.
+
+    Raises:
+        ConfigError: It is neither, or a name comes twice.
+    """
+    if isinstance(room, int) and not isinstance(room, bool):
+        if room < 1:
+            raise ConfigError(f"{argument}={room} leaves room for none. Give 1 or more, or a list of names.")
+        return NamePlaces(room)
+    names = None if isinstance(room, str) or not isinstance(room, Iterable) else [name_of(name) for name in room]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"{argument}={shown(room)} must name one or more, each once; or say by a whole number how many may "
+            "be found on the way."
+        )
+    return NamePlaces(names)
+
+
+class Names:
+    """Cells of one column as names.
+
+    Args:
+        cells: The cells.
+        known: Names that the user listed, which are names even if they look missing.
+
+    Attributes:
+        names: The names, each once, in order of appearance.
+        codes: For each cell the index of its name, -1 if it is missing.
+    """
+
+    def __init__(self, cells: Sequence[Any], known: Container[Any]) -> None:
+        if set(map(type, cells)) == {str}:
+            # Each distinct text is looked at once.
+            name_by_cell = {cell: name_in(cell, known) for cell in set(cells)}
+            named = list(map(name_by_cell.__getitem__, cells))
+        else:
+            named = [name_in(cell, known) for cell in cells]
+        index: dict[str | None, int] = {name: code for code, name in enumerate(dict.fromkeys(named))}
+        self.names: list[Any] = list(index)
+        self.codes: Codes = np.array(list(map(index.__getitem__, named)), dtype=np.int64)
+        if None in index:
+            self.codes[self.codes == index[None]] = -1
+
+    def code(self, name: str) -> int:
+        """The index of a name, which is added if it is new."""
+        if name not in self.names:
+            self.names.append(name)
+        return self.names.index(name)
+
+    def in_order(self, codes: Codes) -> list[int]:
+        """The codes among these, each once, in order of appearance; without the missing ones."""
+        found, first = np.unique(codes[codes >= 0], return_index=True)
+        return [int(code) for code in found[np.argsort(first)]]
+
+
+def column_names(names: Any) -> list[Any]:
+    """None, one or several columns, as a list; pandas may call columns by whole numbers.
+
+    Example:
+        >>> column_names("x"), column_names(["x", "y"]), column_names(3)
+        (['x'], ['x', 'y'], [3])
+    """
+    if names is None:
+        return []
+    return list(names) if isinstance(names, Iterable) and not isinstance(names, str) else [names]
+
+
+def listed(header: Sequence[Any]) -> str:
+    """The names of the columns, at most twenty of them."""
+    columns = ", ".join(str(column)[:60] for column in header[:20])
+    return columns + (f" and {len(header) - 20} more" if len(header) > 20 else "")
+
+
+def require_columns(header: Sequence[Any], names: Iterable[Any], table: str) -> None:
+    """Raise `ConfigError` if a column is missing, or is there more than once."""
+    for name in names:
+        found = [i for i, column in enumerate(header, 1) if column == name]
+        if not found:
+            near = next((column for column in header if str(column).strip() == str(name).strip()), None)
+            hint = "" if near is None else f" Did you mean {shown(near)}?"
+            raise ConfigError(f"{table} has no column {name!r}. Its columns are {listed(header)}.{hint}")
+        if len(found) > 1:
+            raise ConfigError(
+                f"{table}, line 1 names {name!r} {len(found)} times, as columns {', '.join(map(str, found[:5]))}. "
+                "Give each column that is used a name of its own."
+            )
