@@ -1,8 +1,7 @@
-"""What is known of the ticks of a block before they run: rates, targets that are compared, and reports."""
+"""The ticks of a block before they run: their rates, the targets that are compared, and what is reported."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +9,9 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.rates_table import RateSettings, Steps
+from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps, time_steps
 from hamlearn.engine.recorded import Pace
-from hamlearn.engine.ticks.recorded_rule import Compared, Masked
+from hamlearn.engine.ticks.recorded_rule import Compared
 from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.loops import UnsupportedError
 from hamlearn.rules.local.aligned import Aligned
@@ -23,7 +22,7 @@ from hamlearn.streams.blocks import Block
 
 
 class MixedError(Exception):
-    """Samples in flight have targets of other shapes than those to come, and are taken one by one."""
+    """Samples differ in what a loop of equal ticks cannot take: the first one is taken by itself."""
 
 
 class Shown(NamedTuple):
@@ -37,7 +36,7 @@ class Shown(NamedTuple):
 
 
 class TickPlan:
-    """Rates of all ticks, and the rows of the loop, each of which is one tick, or one pass if layers take turns.
+    """Rates of all ticks, and the rows of the loop. A row is one tick.
 
     Args:
         ticker: Time and updates of the learner.
@@ -47,26 +46,31 @@ class TickPlan:
 
     Attributes:
         count: How many samples can be taken.
-        rows: What the loop reads, one row after the other.
+        rows: What the loop reads: each sample as often as it is shown.
+        compared: The target leaves that the output of each row is compared with, and their structure.
+        known: Whether each row has such a target; `None`: all have one, or none has.
     """
 
     def __init__(self, ticker: Ticker, settings: RateSettings, block: Block, hold: int) -> None:
         self.ticker, self.block, self.hold = ticker, block, hold
-        self.ticks = ticker.rule.ticks
-        self.rows = self.compared(_held(block, hold))
-        if self.ticks > 1 and settings.timed:
-            raise UnsupportedError("a schedule would stand still while one layer after the other moves")
-        steps = Steps.of(self.entering(self.rows))
-        self.steps = settings.table(np.array([ticker.t]), np.array([ticker.updates]), steps)
-        self.count = self.steps.count // (hold * self.ticks)
+        self.rows = _held(block, hold)
+        self.compared, self.known = (self.rows.target, self.rows.target_spec), self.rows.known
+        self.arrange()
+        self.steps: RatesTable = settings.table(
+            np.array([ticker.t]), np.array([ticker.updates]), self.rates_asked(settings)
+        )
+        self.count = self.steps.count // (hold * ticker.rule.ticks)
 
-    def compared(self, rows: Block) -> Block:
-        """The rows, each with the target that its output is compared with."""
-        return rows
+    def arrange(self) -> None:
+        """Give each row the target that its output is compared with."""
 
-    def entering(self, rows: Block) -> Block:
-        """One row per tick, with a target if a loss enters the costates in this tick."""
-        return rows
+    def rates_asked(self, settings: RateSettings) -> Steps:
+        """What the rates of the ticks depend on."""
+        return Steps.of(self.rows)
+
+    def checked(self) -> tuple[list[Tensor], trees.Spec, list[bool] | None]:
+        """The targets as a recorded tick takes them: leaves, structure, and whether each row has one."""
+        return *self.compared, self.known
 
     @property
     def phis(self) -> np.ndarray:
@@ -84,15 +88,12 @@ class TickPlan:
 
     def pace(self) -> Pace:
         """Rates and β of the rows, as tensors."""
-        pace = self.steps.pace()
-        if self.ticks == 1:
-            return pace
-        return Pace([rate[:: self.ticks].contiguous() for rate in pace.rates], pace.betas, False, [])
+        return self.steps.pace()
 
     def shown(self, index: int) -> Shown | None:
         """The report of a sample: that of the last tick of its last row."""
-        row = (index + 1) * self.hold - 1
-        tick = (row + 1) * self.ticks - 1
+        row, ticks = (index + 1) * self.hold - 1, self.ticker.rule.ticks
+        tick = (row + 1) * ticks - 1
         sample, learned = self.block.sample(index), self.block.has_target(index)
         return Shown(row, sample, self.times[tick], self.phi(tick), learned)
 
@@ -104,64 +105,64 @@ class TickPlan:
 
 
 class PassPlan(TickPlan):
-    """Rates if one layer moves at a time: the loss of a pass enters in the first tick of the next."""
+    """A row is one pass over all layers, each of which moves in one tick. The loss enters in the next row."""
 
-    def compared(self, rows: Block) -> Block:
-        """The rows, each with its target, and whether it has one."""
-        if not rows.target or rows.known is None:
-            return rows
-        known = torch.tensor(
-            rows.known, dtype=rows.target[0].dtype if rows.target[0].is_floating_point() else None
-        )
-        blank = trees.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
-        spec = trees.flatten(Masked(blank, known[0]))[1]
-        return Block(
-            rows.count, rows.u, rows.u_spec, [*rows.target, known], spec, rows.known, rows.tau, rows.boundary
-        )
-
-    def entering(self, rows: Block) -> Block:
-        """The first tick of a pass has a target if the last pass had one."""
-        before = [self.ticker.carry.entering, *(rows.has_target(k) for k in range(rows.count - 1))]
-        known = [entered and not tick for entered in before for tick in range(self.ticks)]
-        tau = None if rows.tau is None else [tau for tau in rows.tau for _ in range(self.ticks)]
-        return Block(len(known), None, None, [torch.empty(0)], None, known, tau)
+    def rates_asked(self, settings: RateSettings) -> Steps:
+        """One step per tick; the first tick of a row learns from the loss of the row before."""
+        rows, ticks = self.rows, self.ticker.rule.ticks
+        if settings.timed:
+            raise UnsupportedError("a schedule would stand still while one layer after the other moves")
+        if rows.known is not None or self.ticker.carry.entering != bool(rows.target):
+            raise MixedError
+        tau = None if rows.tau is None else np.repeat(time_steps(rows.tau), ticks)[:, None]
+        learns = np.tile(np.arange(ticks) == 0, rows.count) & bool(rows.target)
+        return Steps(rows.count * ticks, tau, None, learns[:, None], np.ones(1, dtype=bool))
 
     def pace(self) -> Pace:
-        """Rates and β of the rows; φ of each, since what enters is 0 if the last pass had no target."""
+        """Rates and β of the rows."""
         pace = super().pace()
-        phi = np.broadcast_to(self.phis, (self.rows.count * self.ticks,))[:: self.ticks]
-        pace.rates[4] = torch.from_numpy(phi.copy())
-        return pace
+        return Pace([rate[:: self.ticker.rule.ticks].contiguous() for rate in pace.rates], pace.betas, False, [])
 
     def carry(self, before: Any, ran: Any) -> Any:
         """The beginning of the next pass, with what the last one has left."""
-        return self.ticker.rule.lent(ran)._replace(entering=self.block.has_target(self.block.count - 1))
+        return self.ticker.rule.lent(ran)._replace(entering=bool(self.rows.target))
 
 
 class AlignedPlan(TickPlan):
-    """Rates if a row compares the output of a sample that entered some ticks before."""
+    """A row compares the output of a sample that entered some ticks before."""
 
-    def __init__(self, ticker: Ticker, settings: RateSettings, block: Block, hold: int) -> None:
-        rule: Any = ticker.rule
+    def arrange(self) -> None:
+        """Targets of the samples in flight that are due, then those of the block."""
+        rows, rule = self.rows, self.ticker.rule
+        assert isinstance(rule, Aligned)
         self.due, self.horizon = rule.due, rule.schedule.horizon
-        entries: list[Any] = ticker.carry.entries
-        self._waiting: list[Entry] = entries[: self.due][::-1]
-        super().__init__(ticker, settings, block, hold)
+        self.waiting: list[Entry] = self.ticker.carry.entries[: self.due][::-1]
+        targets = [entry.sample.target for entry in self.waiting][: rows.count]
+        known = [target is not None for target in targets]
+        known += [rows.has_target(k) for k in range(rows.count - len(known))]
+        some = next((target for target in targets if target is not None), None)
+        if some is None and rows.target:
+            some = trees.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
+        self.compared, self.known = ([], None), None if all(known) or not any(known) else known
+        if any(known):
+            leaves = [trees.flatten(some if target is None else target) for target in targets]
+            self.compared = _joined(leaves, trees.flatten(some), rows)
 
-    def compared(self, rows: Block) -> Block:
-        """The rows, each with the target of the sample that is due then."""
-        known = [entry.sample.target is not None for entry in self._waiting]
-        known = [*known, *(rows.has_target(k) for k in range(rows.count))][: rows.count]
-        waiting = [entry.sample.target for entry in self._waiting if entry.sample.target is not None]
-        target, spec = _joined(waiting, known, rows, len(self._waiting)) if any(known) else ([], None)
-        seen = None if all(known) or not any(known) else known
-        if not all(leaf.is_floating_point() for leaf in rows.target):
+    def rates_asked(self, settings: RateSettings) -> Steps:
+        """Rates of the ticks, which learn from the samples that are due."""
+        rows = self.rows
+        due = Block(rows.count, None, None, self.compared[0], None, self.known, rows.tau)
+        return Steps.of(due)
+
+    def checked(self) -> tuple[list[Tensor], trees.Spec, list[bool] | None]:
+        """Targets as a recorded tick takes them: those that enter too, if their values may be refused."""
+        (target, spec), entering = self.compared, self.rows.target
+        if all(leaf.is_floating_point() for leaf in entering):
             # Real numbers of a shape that fits always fit; classes may be out of range.
-            due = trees.unflatten([leaf[0] for leaf in target], spec) if target else ()
-            entering = trees.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
-            target, spec = [*target, *rows.target], trees.flatten(Compared(due, entering))[1]
-            seen = None if all(known) else known
-        return Block(rows.count, rows.u, rows.u_spec, target, spec, seen, rows.tau)
+            return target, spec, self.known
+        due = trees.unflatten([leaf[0] for leaf in target], spec) if target else ()
+        comes = trees.unflatten([leaf[0] for leaf in entering], self.rows.target_spec)
+        return [*target, *entering], trees.flatten(Compared(due, comes))[1], self.known
 
     def _strides(self) -> np.ndarray:
         return np.broadcast_to(self.steps.rates[:, 0, 1], (self.rows.count,))
@@ -169,16 +170,15 @@ class AlignedPlan(TickPlan):
     def pace(self) -> Pace:
         """Rates and β of the rows: a loss weighs by the time step of its own sample."""
         pace, own = super().pace(), self._strides()
-        due = np.concatenate([[entry.stride for entry in self._waiting], own])[: self.rows.count]
+        due = np.concatenate([[entry.stride for entry in self.waiting], own])[: self.rows.count]
         if (due != own).any():
             pace.rates[4] = pace.rates[4] * torch.from_numpy(due / own)
         return pace
 
     def carry(self, before: Pipeline, ran: Any) -> Pipeline:
         """The registers, with the samples that are in flight after the block."""
-        rule: Any = self.ticker.rule
+        rule, rows, strides = self.ticker.rule, self.rows.count, self._strides()
         assert isinstance(rule, Aligned)
-        rows, strides = self.rows.count, self._strides()
         entries: list[Entry | None] = []
         for age in range(self.horizon):
             row = rows - 1 - age
@@ -197,7 +197,7 @@ class AlignedPlan(TickPlan):
             entered = row - self.due
             phi = self.phi(row)
             if entered < 0:
-                entry = self._waiting[entered + len(self._waiting)]
+                entry = self.waiting[entered + len(self.waiting)]
                 if entry.reported:
                     return Shown(row, entry.given or entry.sample, entry.t, phi, entry.sample.target is not None)
             elif entered % self.hold == self.hold - 1:
@@ -230,25 +230,20 @@ def _held(block: Block, times: int) -> Block:
     return Block(block.count * times, u, block.u_spec, target, block.target_spec, known, tau, ends)
 
 
-def _joined(waiting: Sequence[Any], known: list[bool], rows: Block, lag: int) -> tuple[list[Tensor], trees.Spec]:
-    """Targets of the samples that are due in each row: of those in flight, then of those in the block."""
-    example: Any = waiting[0] if waiting else None
-    if example is None:
-        example = trees.unflatten([leaf[0] for leaf in rows.target], rows.target_spec)
-    before = iter(waiting)
-    compared = [next(before) if known[k] else example for k in range(min(lag, rows.count))]
-    flat = [trees.flatten(tree) for tree in compared]
-    leaves, spec = trees.flatten(example)
-    forms = {(str(s), *((x.shape, x.dtype) for x in xs)) for xs, s in flat}
-    if rows.target and rows.count > lag:
+def _joined(
+    before: list[tuple[list[Tensor], trees.Spec]], some: tuple[list[Tensor], trees.Spec], rows: Block
+) -> tuple[list[Tensor], trees.Spec]:
+    """Leaves of the targets in flight, `before`, and of the block, one row for each row of the block."""
+    rest = rows.count - len(before)
+    forms = {(str(spec), *((x.shape, x.dtype) for x in leaves)) for leaves, spec in before}
+    if rows.target and rest:
         forms.add((str(rows.target_spec), *((x.shape[1:], x.dtype) for x in rows.target)))
     if len(forms) > 1:
         raise MixedError
     joined = []
-    for place, leaf in enumerate(leaves):
-        parts = [xs[place].unsqueeze(0) for xs, _ in flat]
-        if rows.count > lag:
-            some = leaf.expand(rows.count - lag, *leaf.shape)
-            parts.append(rows.target[place][: rows.count - lag] if rows.target else some)
+    for place, leaf in enumerate(some[0]):
+        parts = [leaves[place].unsqueeze(0) for leaves, _ in before]
+        if rest:
+            parts.append(rows.target[place][:rest] if rows.target else leaf.expand(rest, *leaf.shape))
         joined.append(torch.cat(parts))
-    return joined, spec
+    return joined, some[1]

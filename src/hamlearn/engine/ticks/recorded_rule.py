@@ -34,13 +34,6 @@ class Compared(NamedTuple):
     entering: Any
 
 
-class Masked(NamedTuple):
-    """The target of a sample, or any other one where `known` is 0."""
-
-    target: Any
-    known: Tensor
-
-
 class RecordedRule(Order):
     """The ticks of one showing of a sample: one, or one for each layer if the layers take turns.
 
@@ -58,10 +51,7 @@ class RecordedRule(Order):
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """States, costates and weights after these ticks, and what was shown."""
         system, rates = self.system, now.rates
-        target, known = now.sample.target, None
-        if isinstance(target, Masked):
-            target, known = target
-        due = self._checked_on_entry(target)
+        due = self._checked_on_entry(now.sample.target)
         # The sample that is compared with its target entered some ticks ago, but for a graph of one node.
         in_flight = isinstance(self.rule, Aligned) and self.rule.due > 0
         own = Sample(now.sample.u, None if in_flight else due)
@@ -73,7 +63,6 @@ class RecordedRule(Order):
         held = rule.lent(Flat(carry.h, carry.z, carry.E), rates.stride, due)
         for _ in range(rule.ticks):
             rule.system = system.over(theta)
-            rule.system.known = known
             with self._lending(theta):
                 proposal = rule.tick(held, own, Now(0.0, rates))
             held, done = proposal.carry, proposal.done or done

@@ -53,15 +53,18 @@ class TickRunner(PlannedRunner[TickPlan]):
 
     def __init__(self, ticker: Ticker, hold: int, reader: Reader, step: Callable[[Sample], Any]) -> None:
         super().__init__(reader, step)
-        self.ticker, self.hold, self.rule = ticker, hold, ticker.rule
-        require_recordable(ticker)
-        self.system = ticker.system
-        self.order = RecordedRule(self.rule)
-        self.engine = Engine(self.order, reset_each=False, carries=True)
-        root = self.system.network
-        self.engine.buffer_names = [name for name, _ in root.named_buffers()]
-        self.engine.frozen_names = [name for name, weight in root.named_parameters() if not weight.requires_grad]
+        self.ticker, self.hold, self.rule, self.system = ticker, hold, ticker.rule, ticker.system
         self.settings = RateSettings([self.system.hyper], [self.system.velocity], self.system.order)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Make the engine of the loop."""
+        require_recordable(self.ticker)
+        self.order = RecordedRule(self.rule)
+        self.engine = engine = Engine(self.order, reset_each=False, carries=True)
+        root = self.system.network
+        engine.buffer_names = [name for name, _ in root.named_buffers()]
+        engine.frozen_names = [name for name, weight in root.named_parameters() if not weight.requires_grad]
 
     def plan(self, block: Block) -> TickPlan | None:
         """Rates of all ticks; `None` if the first sample has to be taken by itself."""
@@ -83,10 +86,10 @@ class TickRunner(PlannedRunner[TickPlan]):
             return None
         try:
             plan = plan_of(ticker, self.settings, block.part(0, good), self.hold)
+            if 0 < plan.count < good:
+                plan = plan_of(ticker, self.settings, block.part(0, plan.count), self.hold)
         except MixedError:
             return None
-        if 0 < plan.count < good:
-            plan = plan_of(ticker, self.settings, block.part(0, plan.count), self.hold)
         ticker.usual.overshoot.look(plan.steps.rates_of())
         return plan
 
@@ -103,38 +106,35 @@ class TickRunner(PlannedRunner[TickPlan]):
     @torch.no_grad()
     def take(self, block: Block, plan: TickPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """All ticks by one loop; returns how many samples went well from the first one on."""
-        ticker, engine, rows = self.ticker, self.engine, plan.rows
-        theta, first = self.system.theta, block.sample(0)
+        ticker, rows, first = self.ticker, plan.rows, block.sample(0)
         begun = self.rule.begin(ticker.carry, first.u)
         if isinstance(self.rule, Aligned):
-            self._check_target(block)
-        flat = self.rule.flat(begun)
-        start = Carry(flat.h, flat.z, [dense(w) for w in ticker.omega], None, E=flat.memory)
-        buffers, frozen = named(self.order, engine.buffer_names), named(self.order, engine.frozen_names)
+            some = next((k for k in range(block.count) if block.has_target(k)), None)
+            if some is not None:
+                self.rule.check_target(block.sample(some))
         begins = None
-        if rows.boundary is not None and not isinstance(self.rule, DelayFree):
+        if rows.boundary is not None and not isinstance(self.rule, DelayFree | Aligned):
             begins = rows.begins(False, rows.count)
-        pace, shown = plan.pace(), copied(first)
-        trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
 
         def run(watch: Watch) -> BlockResult:
             ticker.carry = begun
-            return engine.run(theta, buffers, frozen, start, begins, pace, rows, watch, trial)
+            return self.loop(begun, plan, begins, watch, first)
 
+        compared = Block(rows.count, None, None, plan.compared[0], None, plan.known)
         watch: Watch = "nothing" if ticker.on_nonfinite == "ignore" else "state"
-        ran, good = run_watched(run, undo, theta, rows, watch)
-        if watch == "state" and not self._goes_on(ran, plan):
-            good = min(good, rows.count - 1)
-        if good < rows.count and self.system.order == "parallel":
-            # Weights that are not finite after a tick are refused in the tick before, which made their costate.
-            good = max(0, good - 1)
+        ran, good = run_watched(run, undo, self.system.theta, compared, watch)
         return ran, good // self.hold
 
-    def _check_target(self, block: Block) -> None:
-        """Raise if targets of this form cannot enter."""
-        some = next((k for k in range(block.count) if block.has_target(k)), None)
-        if some is not None:
-            cast(Aligned, self.rule).check_target(block.sample(some))
+    def loop(self, begun: Any, plan: TickPlan, begins: Tensor | None, watch: Watch, first: Sample) -> BlockResult:
+        """The rows of a plan, from what is carried when they begin."""
+        engine, rows, flat = self.engine, plan.rows, self.rule.flat(begun)
+        start = Carry(flat.h, flat.z, [dense(w) for w in self.ticker.omega], None, E=flat.memory)
+        buffers, frozen = named(self.order, engine.buffer_names), named(self.order, engine.frozen_names)
+        shown = copied(first)
+        trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
+        target, spec, known = plan.checked()
+        block = Block(rows.count, rows.u, rows.u_spec, target, spec, known, rows.tau)
+        return engine.run(self.system.theta, buffers, frozen, start, begins, plan.pace(), block, watch, trial)
 
     def accept(self, block: Block, plan: TickPlan, ran: BlockResult) -> None:
         """Where the last tick has led."""
@@ -174,14 +174,6 @@ class TickRunner(PlannedRunner[TickPlan]):
         y, loss = (None, None) if report is None else (report.y, report.loss)
         outcome = Outcome(flat.h, flat.z, omega, () if y is None else y, loss, None, E=flat.memory)
         return EagerReference.of(self.system.theta, start, outcome)
-
-    def _goes_on(self, ran: BlockResult, plan: TickPlan) -> bool:
-        """Whether the weights stay finite in the tick after these too, as the eager engine sees to."""
-        if self.system.order == "sequential":
-            return True
-        stride, theta = float(plan.steps.rates[-1, 0, 1]), self.system.theta
-        after = self.system.velocity.moved(theta, ran.carry.omega, plan.times[-2], stride)
-        return all_finite([x.detach() for x in after])
 
 
 def require_recordable(ticker: Ticker) -> None:

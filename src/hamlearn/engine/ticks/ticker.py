@@ -1,9 +1,10 @@
-"""Ticks as they are taken one by one: proposed, looked at, and accepted or withdrawn."""
+"""Ticks as they are taken one by one: proposed, checked, and accepted or withdrawn."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,27 +18,18 @@ from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.rates import UsualRates
 from hamlearn.rules.local.costates import Late, Omega, Outer, costate, dense, made
 from hamlearn.rules.local.local_system import LocalSystem
-from hamlearn.rules.local.rule import LocalRule, Now, Proposal, copied
+from hamlearn.rules.local.rule import LocalRule, Now, Proposal
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.reader import Reader
 
 
-class Change(NamedTuple):
-    """What a tick would change, looked at and found right."""
+class _SkippedError(Exception):
+    """A tick that is not to be taken; `drop`: what was under way is the cause and has to go."""
 
-    proposal: Proposal[Any]
-    omega: list[Omega]
-    tau: float
-    stride: float
-    report: StepReport | None
-
-
-class Skip(NamedTuple):
-    """A tick that is not to be taken, and whether what was under way is to blame and has to go."""
-
-    report: StepReport
-    drop: bool
+    def __init__(self, report: StepReport, *, drop: bool) -> None:
+        super().__init__()
+        self.report, self.drop = report, drop
 
 
 class Ticker:
@@ -68,63 +60,44 @@ class Ticker:
         self._buffers = Buffers([m for m in modules if m not in stacked])
         self._devices = devices_of(tensors_of(modules))
         self._kind = system.theta[0].device.type
-        # A finite weight that moves by less than this stays finite: the sum is rounded down.
-        limits = [torch.finfo(w.dtype) for w in system.theta]
-        self._risk = min(limit.max * limit.eps / 8 for limit in limits)
 
     @torch.no_grad()
     def show(self, sample: Sample | None, ticks: int, reader: Reader | None = None) -> StepReport | None:
         """Some ticks of one sample, all of them or none; the report of the last one that had something to report.
 
-        Ctrl-C waits while a tick is being made, and while one is withdrawn.
+        Ctrl-C waits until they are done.
 
         Args:
             sample: What is shown; `None`: nothing new.
             ticks: How many.
             reader: Counts the sample, if it comes from a stream.
         """
-        self._require_no_autocast()
-        before, report, taken = self._snapshot(ticks), None, False
-        try:
-            own = self._entering(sample)
-            for tick in range(ticks):
-                last = tick == ticks - 1
-                change = self._propose(sample, own, before[0], last=last)
-                if isinstance(change, Skip):
-                    self._restore(before)
-                    if change.drop:
-                        self.carry = self.rule.dropped(self.carry)
-                    self.count(sample, reader)
-                    return change.report
-                report = change.report or report
-                if not last:
-                    self._take(change)
-                    continue
-                with defer_sigint():
-                    self._take(change)
-                    self.count(sample, reader)
-                    taken = True
-        except BaseException:
-            if not taken:
-                with defer_sigint():
-                    self._restore(before)
-            raise
+        if self._stacks and torch.is_autocast_enabled(self._kind):
+            raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
+        with defer_sigint():
+            before = self._snapshot(ticks)
+            try:
+                report = self._ticks(sample, ticks, before[0])
+            except _SkippedError as skipped:
+                self._restore(before)
+                report = skipped.report
+                if skipped.drop:
+                    self.drop()
+            except BaseException:
+                self._restore(before)
+                raise
+            self.count(sample, reader)
         return report
 
     @torch.no_grad()
     def rehearse(self, sample: Sample, ticks: int, seen: Callable[[], Any]) -> tuple[Any, StepReport | None]:
         """What is seen after some ticks of a sample, and the last report; then everything is as before."""
         before = self._snapshot(max(2, ticks))
-        report: StepReport | None = None
         try:
-            own = self.rule.own(sample)
-            for tick in range(ticks):
-                change = self._propose(sample, own, before[0], last=tick == ticks - 1)
-                if isinstance(change, Skip):
-                    return None, None
-                report = change.report
-                self._take(change)
+            report = self._ticks(sample, ticks, before[0])
             return seen(), report
+        except _SkippedError:
+            return None, None
         finally:
             self._restore(before)
 
@@ -148,20 +121,17 @@ class Ticker:
         """ω by parameter name; costates that are kept as factors are written out, as copies."""
         return self.system.by_name(list(self.omega))
 
-    def _require_no_autocast(self) -> None:
-        if not torch.is_autocast_enabled(self._kind):
-            return
-        if self._stacks:
-            raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
+    def _ticks(self, sample: Sample | None, ticks: int, buffers: Kept) -> StepReport | None:
+        own, report = sample, None
+        if sample is not None:
+            self.carry = self.rule.begin(self.carry, sample.u)
+            own = self.rule.own(sample)
+        for tick in range(ticks):
+            report = self._tick(sample, own, buffers, last=tick == ticks - 1) or report
+        return report
 
-    def _entering(self, sample: Sample | None) -> Sample | None:
-        if sample is None:
-            return None
-        self.carry = self.rule.begin(self.carry, sample.u)
-        return self.rule.own(sample)
-
-    def _propose(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> Change | Skip:
-        """What one tick would change, or that it is to be skipped."""
+    def _tick(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> StepReport | None:
+        """One tick: what it would change is computed beside the learner, checked, and then taken."""
         system, t = self.system, self.t
         if torch.is_autocast_enabled(self._kind):
             # Autocast keeps weights in its own type until its block ends; these have moved since.
@@ -170,66 +140,48 @@ class Ticker:
         system.velocity.check(t)
         proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
-        done, report = proposal.done, None
         if self.on_nonfinite != "ignore":
-            spoilt = self._buffers.spoilt(buffers)
-            if spoilt or not (self._is_sound(proposal, omega) and self._weights_stay_finite(omega, rates.stride)):
-                if self.on_nonfinite == "raise":
-                    raise NonFiniteError(_message(proposal, spoilt, omega, t))
-                y, loss, shown = (None, None, sample) if done is None else (done.y, done.loss, done.sample)
-                report = StepReport(t if done is None else done.t, y, loss, shown, skipped=True)
-                # Costates come from samples before this one: kept, they would spoil every sample to come.
-                states = proposal.h if proposal.loss is None else [*proposal.h, proposal.loss]
-                return Skip(report, self.rule.aligned or (all_finite(states) and not spoilt))
-        if done is not None:
-            # A report's y belongs to the reader of the report; this one is the state of a node.
-            y = None if done.y is None else trees.copied(done.y)
-            report = StepReport(done.t, y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
-        return Change(proposal, omega, rates.tau, rates.stride, report)
-
-    def _take(self, change: Change) -> None:
-        """Make a change."""
-        system, omega = self.system, change.omega
+            self._check(proposal, omega, sample, spoilt=self._buffers.spoilt(buffers))
         # θ follows the new ω, or the one that is about to be overwritten.
         if system.order == "sequential":
             omega = made(omega)
-            system.move(system.theta, omega, self.t, change.stride)
+            system.move(system.theta, omega, t, rates.stride)
         else:
-            system.move(system.theta, self.omega, self.t, change.stride)
+            system.move(system.theta, self.omega, t, rates.stride)
             omega = made(omega)
-        self.carry, self.omega = change.proposal.carry, omega
-        self.t, self.updates = self.t + change.tau, self.updates + change.proposal.entered
+        self.carry, self.omega = proposal.carry, omega
+        self.t, self.updates = t + rates.tau, self.updates + proposal.entered
+        done = proposal.done
+        if done is None:
+            return None
+        # A report's y belongs to the reader of the report; this one is the state of a node.
+        y = None if done.y is None else trees.copied(done.y)
+        return StepReport(done.t, y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
 
-    def _is_sound(self, proposal: Proposal[Any], omega: list[Omega]) -> bool:
-        """Whether loss, h, z and what is to be added to ω are all finite."""
+    def _check(self, proposal: Proposal[Any], omega: list[Omega], sample: Sample | None, *, spoilt: bool) -> None:
+        """Raise, or skip the tick, unless loss, h, z, ω and buffers would be finite after it.
+
+        A weight that overflows shows in the states of the next tick. So do costates of single large layers, which
+        move in their own memory.
+        """
         values = [*proposal.h, *proposal.z]
         if proposal.loss is not None:
             values.append(proposal.loss)
-        return all_finite(values + [x for w in omega if isinstance(w, Outer) for x in (w.delta, w.x)])
-
-    def _weights_stay_finite(self, omega: list[Omega], stride: float) -> bool:
-        """Whether ω is finite, and θ after a step with it: in parallel order that is the step after this one.
-
-        Large costates that move in their own memory are not looked at: they show in the states of later ticks.
-        """
-        system = self.system
-        beside: list[Tensor] = [w for w in omega if isinstance(w, Tensor)]
-        size = torch.stack(foreach_norm(beside)).sum().item() if beside else 0.0
-        for w in omega:
-            if isinstance(w, Outer) and not isinstance(w, Late):
-                size += torch.linalg.vector_norm(w.delta).item() * torch.linalg.vector_norm(w.x).item()
-        if stride * system.largest_beta(self.t) * size < self._risk:
-            return True
-        known = [w for w in omega if not isinstance(w, Late)]
-        if not all_finite([dense(w) for w in known]):
-            return False
-        places = [i for i, w in enumerate(omega) if not isinstance(w, Late)]
-        theta: list[Tensor] = [weight.detach().clone() for weight in system.theta]
-        for step in (omega,) if system.order == "sequential" else (self.omega, omega):
-            system.move(theta, [dense(w) for w in step], self.t, stride)
-            if not all_finite([theta[i] for i in places]):
-                return False
-        return True
+        values += [x for w in omega if isinstance(w, Outer) for x in (w.delta, w.x)]
+        if not spoilt and all_finite(values) and _bounded([w for w in omega if isinstance(w, Tensor)]):
+            return
+        if self.on_nonfinite == "raise":
+            raise NonFiniteError(_message(proposal, spoilt, omega, self.system.theta, self.t))
+        done = proposal.done
+        t, y, loss, shown = (
+            (self.t, None, None, sample) if done is None else (done.t, done.y, done.loss, done.sample)
+        )
+        # Costates come from samples before this one: kept, they would spoil every sample to come.
+        states = proposal.h if proposal.loss is None else [*proposal.h, proposal.loss]
+        raise _SkippedError(
+            StepReport(t, y, loss, shown, skipped=True),
+            drop=self.rule.aligned or (all_finite(states) and not spoilt),
+        )
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
         """All that some ticks change; several of them work on copies of what they write in place."""
@@ -238,7 +190,8 @@ class Ticker:
         theta = None
         if ticks > 1:
             theta = [weight.detach().clone() for weight in self.system.theta]
-            self.omega, self.carry = copied([self.omega, self.carry])
+            self.omega = [w.clone() if isinstance(w, Tensor) else w for w in self.omega]
+            self.carry = self.rule.unshared(self.carry)
         return self._buffers.keep(), random, theta, held
 
     def _restore(self, snapshot: tuple[Any, ...]) -> None:
@@ -264,18 +217,31 @@ def check_input(u: Any, policy: str) -> bool:
     return False
 
 
-def _message(proposal: Proposal[Any], spoilt: bool, omega: list[Omega], t: float) -> str:
+def _bounded(tensors: list[Tensor]) -> bool:
+    """Whether all entries are finite: their norms are, unless these overflow."""
+    if not tensors or math.isfinite(torch.stack(foreach_norm(tensors)).sum().item()):
+        return True
+    return all(is_finite(tensor) for tensor in tensors)
+
+
+def _message(proposal: Proposal[Any], spoilt: bool, omega: list[Omega], theta: list[Tensor], t: float) -> str:
     """Says what is not finite, and what to do."""
 
     def parts() -> Iterator[Part]:
+        yield "a weight has overflowed in the tick before and is not finite", theta
         if proposal.loss is not None:
             yield f"the loss is {proposal.loss.item()}", [proposal.loss]
         yield "a node's state h is not finite", proposal.h
         yield "a node's costate z is not finite", proposal.z
         if not spoilt:
-            yield "the costate omega of the weights is not finite", [dense(w) for w in omega]
+            yield (
+                "the costate omega of the weights is not finite",
+                [dense(w) for w in omega if not isinstance(w, Late)],
+            )
 
-    rest = "a buffer, such as a running statistic, is not finite" if spoilt else "the weights would not be finite"
+    rest = (
+        "a buffer, such as a running statistic, is not finite" if spoilt else "a costate of the weights overflows"
+    )
     what = what_is_not(parts(), rest)
     return (
         f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "

@@ -134,6 +134,11 @@ class Aligned(LocalRule[Pipeline]):
         """A pipeline without samples, at the same tick."""
         return self.empty()._replace(number=carry.number)
 
+    def unshared(self, carry: Pipeline) -> Pipeline:
+        """The same, with rings of its own."""
+        stacks = {name: stack._replace(ring=stack.ring.copy()) for name, stack in carry.stacks.items()}
+        return carry._replace(stacks=stacks)
+
     def in_flight(self, carry: Pipeline) -> list[int]:
         """Ages of the samples that have not left, as of the last tick."""
         return [age for age, entry in enumerate(carry.entries[:-1]) if entry is not None]

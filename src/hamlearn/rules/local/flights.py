@@ -131,6 +131,10 @@ class Ring:
             index = ((now - torch.tensor(delays)) % len(slots) * layers + torch.arange(layers)).to(slots.device)
         self.index = index
 
+    def copy(self) -> Ring:
+        """The same, in memory of its own."""
+        return Ring(self.slots.clone(), self.delays, self.place, self.index)
+
     def written(self, x: Tensor) -> Ring:
         """The same, with the inputs of this tick."""
         if isinstance(self.place, int):

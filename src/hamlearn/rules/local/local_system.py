@@ -49,8 +49,6 @@ class LocalSystem:
     """
 
     drive: Drive | None = None
-    known: Tensor | None = None
-    """Inside a recorded pass: 1 if its sample has a target, else 0; `None`: it has one."""
 
     def __init__(
         self,
@@ -202,12 +200,6 @@ class LocalSystem:
             if beta:
                 _descend(weights, costates, -(tau * beta))
 
-    def largest_beta(self, t: float) -> float:
-        """The largest of all β at time t."""
-        if self._one_beta:
-            return self._beta_at(t)
-        return max(float(beta.max()) if isinstance(beta, Tensor) else beta for beta in self.velocity.values(t))
-
     def _beta_at(self, t: float) -> float:
         beta: Any = self.hyper.beta
         return float(beta(t) if callable(beta) else beta)
@@ -275,7 +267,6 @@ class LocalSystem:
             if read is None:
                 continue
             scaled = gain * (read.to_dense() if read.is_sparse else read)
-            scaled = scaled if self.known is None else self.known.to(scaled) * scaled
             if layer is not None:
                 whole = torch.zeros_like(self.theta[slot], dtype=scaled.dtype, requires_grad=False)
                 whole[layer], scaled = scaled, whole

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from hamlearn.errors import SampleError
 from hamlearn.rates import Rates
-from hamlearn.rules.local.costates import Increment, Outer
-from hamlearn.rules.local.flights import Lines, Ring
+from hamlearn.rules.local.costates import Increment
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
@@ -119,6 +118,10 @@ class LocalRule(ABC, Generic[C]):
         """What is carried after states and samples in flight have been dropped."""
         return self.empty()
 
+    def unshared(self, carry: C) -> C:
+        """The same, with memory of its own for what ticks write in place."""
+        return carry
+
     @abstractmethod
     def by_node(self, carry: C) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """States and costates by node."""
@@ -138,23 +141,6 @@ class LocalRule(ABC, Generic[C]):
     @abstractmethod
     def loaded(self, tensors: Tensors, header: Any) -> C:
         """What `saved` returned; raises `ValueError` if it cannot have been saved here."""
-
-
-def copied(value: Any) -> Any:
-    """What a rule carries, or costates, in memory of their own; samples are the same."""
-    if isinstance(value, Tensor):
-        return value.clone()
-    if isinstance(value, Lines):
-        return Lines(value.spans, copied(value.held))
-    if isinstance(value, Ring):
-        return Ring(value.slots.clone(), value.delays, value.place, value.index)
-    if isinstance(value, Outer):
-        return value
-    if isinstance(value, dict):
-        return {name: copied(x) for name, x in value.items()}
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*map(copied, value))
-    return [copied(x) for x in value] if isinstance(value, list) else value
 
 
 def named(cells: Sequence[Cell | LayerStack], values: Sequence[Tensor]) -> dict[str, Tensor]:

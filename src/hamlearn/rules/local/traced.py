@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
-from hamlearn._base.replay import Buffers, devices_of, tensors_of
 from hamlearn.errors import ConfigError
 
 _REMEDY = "Build an hl.local.Graph, which says itself what its nodes and edges are"
@@ -33,9 +32,10 @@ def traced(module: nn.Module) -> tuple[list[Piece], str]:
     Every module that is called is a node. A function of a value that no other call reads belongs to the node that
     makes that value: a ReLU after a layer, the sum of a layer and a skip. Others are nodes of their own.
 
+    What a forward does besides calls of its input, such as drawing numbers of a fixed shape, is done once, here.
+
     Raises:
-        ConfigError: The forward cannot be traced, does other things when it is traced again or in evaluation
-            mode, or does not have one input and one output.
+        ConfigError: The forward cannot be traced, or does not have one input and one output.
 
     Example:
         >>> class Residual(nn.Module):
@@ -73,12 +73,11 @@ def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
 
 
 class _Tracer(fx.Tracer):
-    """Refuses to pass over a mode that a forward sets for a part of itself; keeps the modules it goes through."""
+    """Refuses a mode that a forward sets for a part of itself, and hooks of modules that it takes apart."""
 
     def __init__(self) -> None:
         super().__init__()
         self.mode = _mode()
-        self.through: list[nn.Module] = []
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """One call."""
@@ -92,8 +91,8 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is called as a whole."""
         leaf = super().is_leaf_module(m, module_qualified_name)
-        if not leaf:
-            self.through.append(m)
+        if not leaf and hooks_of(m):
+            raise hooked(m)
         return leaf
 
 
@@ -102,20 +101,13 @@ def _mode() -> tuple[bool, bool]:
 
 
 def _graph_of(module: nn.Module) -> fx.Graph:
-    """The calls of a forward; raises where they are not the same each time, or in evaluation mode."""
-    kind, modules = type(module).__name__, list(module.modules())
-    buffers, modes = Buffers(modules), [(one, one.training) for one in modules]
-    kept, versions = buffers.keep(), [b._version for b in module.buffers()]
+    """The calls of a forward in the present mode of the module, none of them in place."""
+    kind = type(module).__name__
+    if hooks_of(module):
+        raise hooked(module)
+    versions = [buffer._version for buffer in module.buffers()]
     try:
-        with torch.random.fork_rng(devices_of(tensors_of(modules))):
-            first = _traced_once(module)
-            if [b._version for b in module.buffers()] != versions:
-                raise ConfigError(
-                    f"the forward of {kind} writes to a tensor of the module, which a graph of calls would not do "
-                    f"again. {_REMEDY}"
-                )
-            module.train(not module.training)
-            other = _traced_once(module)
+        graph = _Tracer().trace(module)
     except ConfigError:
         raise
     except Exception as error:
@@ -124,31 +116,13 @@ def _graph_of(module: nn.Module) -> fx.Graph:
             "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
             f"{_REMEDY}"
         ) from error
-    finally:
-        for one, mode in modes:
-            one.training = mode
-        buffers.put_back(kept)
-    if str(first[0]) != str(other[0]) or not all(map(torch.equal, first[1], other[1])):
+    if versions != [buffer._version for buffer in module.buffers()]:
         raise ConfigError(
-            f"the forward of {kind} does other things each time it is traced, or in evaluation mode, such as "
-            "drawing random numbers of a fixed shape, or functional dropout: use modules, such as nn.Dropout. "
-            f"{_REMEDY}"
+            f"the forward of {kind} writes to a buffer, which a graph of calls would not do again. {_REMEDY}"
         )
-    return first[0]
-
-
-def _traced_once(module: nn.Module) -> tuple[fx.Graph, list[Tensor]]:
-    """The calls of a forward, and the tensors that it makes itself; those stay as attributes of the module."""
-    for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
-        delattr(module, name)
-    tracer = _Tracer()
-    graph = tracer.trace(module)
-    for one in [module, *tracer.through]:
-        if hooks_of(one):
-            raise hooked(one)
     for node in graph.nodes:
-        _out_of_place(node, type(module).__name__)
-    return graph, [x for name, x in vars(module).items() if name.startswith(_CONSTANT)]
+        _out_of_place(node, kind)
+    return graph
 
 
 def hooks_of(module: nn.Module) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -11,7 +12,6 @@ from torch import Tensor
 from hamlearn._base.scale import is_one
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, add_at
-from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal, check_shapes, named
 from hamlearn.rules.local.stacked import LayerStack
@@ -20,10 +20,21 @@ from hamlearn.state.tensors import Tensors
 
 
 class Nodes(NamedTuple):
-    """State and costate of each cell; none before the first sample of a sequence."""
+    """State and costate of each cell; none before the first sample of a sequence.
+
+    Attributes:
+        h: States.
+        z: Costates.
+        waiting: Delay-free: ∂L/∂h of each output after the last pass, which enters in the step that follows.
+        entering: Delay-free: whether there is one; else they are zeros.
+        layer: Delay-free: the layer that moves next.
+    """
 
     h: list[Tensor]
     z: list[Tensor]
+    waiting: Sequence[Tensor] = ()
+    entering: bool = False
+    layer: int = 0
 
 
 class Unaligned(LocalRule[Nodes]):
@@ -41,7 +52,8 @@ class Unaligned(LocalRule[Nodes]):
         """First states and zero costates, if there are none yet."""
         if carry.h:
             return carry
-        h = first_states(self.system, u)
+        h0 = self.system.wiring.start(u)
+        h = [cell.start(h0).clone() for cell in self.system.cells]
         return Nodes(h, [torch.zeros_like(x) for x in h])
 
     def tick(self, carry: Nodes, sample: Sample | None, now: Now) -> Proposal[Nodes]:
@@ -85,7 +97,7 @@ class Unaligned(LocalRule[Nodes]):
             for cell, trace, z in zip(cells, traces, z1, strict=True):
                 add_at(grads, cell.slots, trace.gradients(z))
         coupled = partial(coupling, carry.z, carry.h, h1, rates.tau)
-        done = Done(sample if now.given is None else now.given, now.t, system.read(shown), L, coupled)
+        done = Done(now.given or sample, now.t, system.read(shown), L, coupled)
         after = Nodes([], []) if over else Nodes(h1, z1)
         return Proposal(after, grads, h1, z1, L, L is not None, done)
 
@@ -104,41 +116,40 @@ class Unaligned(LocalRule[Nodes]):
         return named(self.system.cells, carry.h), named(self.system.cells, carry.z)
 
     def flat(self, carry: Nodes) -> Flat:
-        """States and costates."""
-        return Flat(list(carry.h), list(carry.z), [])
+        """States, costates and what waits."""
+        return Flat(list(carry.h), list(carry.z), list(carry.waiting))
 
     def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> Nodes:
         """The same."""
-        return Nodes(flat.h, flat.z)
+        return Nodes(flat.h, flat.z, flat.memory, entering=bool(flat.memory))
 
     def saved(self, carry: Nodes) -> tuple[dict[str, Tensor], Any]:
-        """Tensors by number of the cell, and whether there are any."""
-        tensors = {f"h/{i}": h for i, h in enumerate(carry.h)} | {f"z/{i}": z for i, z in enumerate(carry.z)}
+        """Tensors by number of the cell or output, and whether there are any."""
+        waiting = carry.waiting if carry.entering else ()
+        kinds = {"h": carry.h, "z": carry.z, "waiting": waiting}
+        tensors = {f"{kind}/{i}": x for kind, values in kinds.items() for i, x in enumerate(values)}
         return tensors, {"begun": bool(carry.h)}
 
     def loaded(self, tensors: Tensors, header: Any) -> Nodes:
         """What `saved` returned."""
-        return loaded_nodes(self.system, tensors, header)
+        cells, device = self.system.cells, self.system.theta[0].device
+        count = len(cells) if header["begun"] else 0
+        h = [tensors.keep(f"h/{i}", device) for i in range(count)]
+        z = [tensors.keep(f"z/{i}", device, x) for i, x in enumerate(h)]
+        waiting = self.waiting(h, {}) if h else []
+        entering = bool(waiting) and "waiting/0" in tensors
+        if entering:
+            waiting = [tensors.keep(f"waiting/{i}", x.device, x) for i, x in enumerate(waiting)]
+        return Nodes(h, z, waiting, entering)
 
-
-def first_states(system: LocalSystem, u: Any) -> list[Tensor]:
-    """The state that each cell begins with."""
-    h0 = system.wiring.start(u)
-    return [cell.start(h0).clone() for cell in system.cells]
+    def waiting(self, h: list[Tensor], dL: dict[str, Tensor]) -> list[Tensor]:
+        """Delay-free: what enters in the next step, zeros where there is no ∂L/∂h."""
+        return []
 
 
 def seen(cells: list[Cell | LayerStack], h: list[Tensor]) -> dict[str, Tensor]:
     """What the nodes show to each other."""
     return {cell.name: cell.last(x) for cell, x in zip(cells, h, strict=True)}
-
-
-def loaded_nodes(system: LocalSystem, tensors: Tensors, header: dict[str, Any]) -> Nodes:
-    """States and costates of a checkpoint."""
-    cells, device = system.cells, system.theta[0].device
-    count = len(cells) if header["begun"] else 0
-    h = [tensors.keep(f"h/{i}", device) for i in range(count)]
-    z = [tensors.keep(f"z/{i}", device, x) for i, x in enumerate(h)]
-    return Nodes(h, z)
 
 
 def _costate(
