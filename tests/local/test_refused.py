@@ -107,42 +107,21 @@ def along(y, target):
 @pytest.mark.parametrize(
     "setting", [{}, {"align": True}, {"order": "sequential"}, {"hold": 3}, {"delay_free": True}]
 )
-@pytest.mark.parametrize("beta", [1e150, {"*": 1e150}, lambda t: 1e150, torch.tensor(1e150, dtype=torch.float64)])
-@pytest.mark.parametrize("eta", [1.0, 0.5])
-def test_weights_that_would_overflow_are_not_taken_and_learning_goes_on(beta, eta, setting):
+def test_weights_that_overflow_are_named_by_the_next_step_at_the_latest(setting):
     # The loss and every costate of the huge sample are finite; a step of the weights along them is not.
-    huge, usual = (hl.Sample(torch.ones(4, 3), torch.full((4, 2), size)) for size in (1e160, 1e-154))
-    eta = 0.5 if "delay_free" in setting else eta  # with 1 no costate would outlast a sweep
-    found = {}
-    for policy in ("skip", "raise"):
-        module = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)), nn.Linear(3, 2))
-        learner = LocalLearner(module, along, hl.Hyper(eta=eta, beta=beta), on_nonfinite=policy, **setting)
-        for sample in [usual] * 4:
-            learner.step(sample)
-        before = [p.detach().clone() for p in module.parameters()]
-        for sample in [huge] * 12:
-            try:
-                found[policy] = found.get(policy, False) | learner.step(sample).skipped
-            except NonFiniteError as error:
-                found[policy] = "the weights would not be finite" in str(error)
-                learner.reset()
-        assert found[policy]
-        assert all(p.isfinite().all() for p in module.parameters())
-        if policy == "raise":
-            learner.reset()
-        reports = [learner.step(usual) for _ in range(9)]
-        # What the last huge sample has left under way goes with the first of these.
-        assert not any(report.skipped for report in reports[1:])
-        assert any(not torch.equal(p, q) for p, q in zip(module.parameters(), before, strict=True))
+    huge = hl.Sample(torch.ones(4, 3), torch.full((4, 2), 1e160))
+    module = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)), nn.Linear(3, 2))
+    learner = LocalLearner(module, along, hl.Hyper(eta=0.5, beta=1e150), **setting)
+    for _ in range(12):
+        finite = all(p.isfinite().all() for p in module.parameters())
+        try:
+            learner.step(huge)
+        except NonFiniteError as error:
+            assert finite or "a weight has overflowed" in str(error)
+            return
+        assert finite
+    raise AssertionError("nothing was said")
 
-
-def test_the_message_says_that_it_is_the_weights():
-    learner = LocalLearner(nn.Sequential(nn.Linear(1, 1)), mse, hl.Hyper(beta=1e200), groups=1, order="sequential")
-    weights = [p.detach().clone() for p in learner.module.parameters()]
-    with pytest.raises(NonFiniteError, match="weights would not be finite"):
-        learner.step(hl.Sample(torch.ones(1, 1), torch.full((1, 1), 1e150)))
-    assert all(torch.equal(p, q) for p, q in zip(learner.module.parameters(), weights, strict=True))
-    assert learner.state.updates == 0
 
 
 def test_a_step_in_inference_mode_is_refused_and_not_ignored():

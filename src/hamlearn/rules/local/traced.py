@@ -7,8 +7,9 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 
+from hamlearn._base.replay import evaluating
 from hamlearn.errors import ConfigError
 
 _REMEDY = "Build an hl.local.Graph, which says itself what its nodes and edges are"
@@ -32,10 +33,9 @@ def traced(module: nn.Module) -> tuple[list[Piece], str]:
     Every module that is called is a node. A function of a value that no other call reads belongs to the node that
     makes that value: a ReLU after a layer, the sum of a layer and a skip. Others are nodes of their own.
 
-    What a forward does besides calls of its input, such as drawing numbers of a fixed shape, is done once, here.
-
     Raises:
-        ConfigError: The forward cannot be traced, or does not have one input and one output.
+        ConfigError: The forward cannot be traced, does other things in evaluation mode or the next time, or does
+            not have one input and one output.
 
     Example:
         >>> class Residual(nn.Module):
@@ -101,13 +101,18 @@ def _mode() -> tuple[bool, bool]:
 
 
 def _graph_of(module: nn.Module) -> fx.Graph:
-    """The calls of a forward in the present mode of the module, none of them in place."""
+    """The calls of a forward, none of them in place; raises if they differ in evaluation mode or the next time."""
     kind = type(module).__name__
     if hooks_of(module):
         raise hooked(module)
-    versions = [buffer._version for buffer in module.buffers()]
+    versions, training = [b._version for b in module.buffers()], [m for m in module.modules() if m.training]
     try:
-        graph = _Tracer().trace(module)
+        with evaluating(module):
+            for one in training:
+                one.training = True
+            graph, constants = _traced_once(module)
+            module.eval()
+            other, same = _traced_once(module)
     except ConfigError:
         raise
     except Exception as error:
@@ -116,13 +121,28 @@ def _graph_of(module: nn.Module) -> fx.Graph:
             "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
             f"{_REMEDY}"
         ) from error
-    if versions != [buffer._version for buffer in module.buffers()]:
+    if versions != [b._version for b in module.buffers()]:
         raise ConfigError(
-            f"the forward of {kind} writes to a buffer, which a graph of calls would not do again. {_REMEDY}"
+            f"the forward of {kind} writes to a tensor of the module, which a graph of calls would not do again. "
+            f"{_REMEDY}"
         )
-    for node in graph.nodes:
-        _out_of_place(node, kind)
+    if str(graph) != str(other) or not all(map(torch.equal, constants, same)):
+        raise ConfigError(
+            f"the forward of {kind} does other things each time it is traced, or in evaluation mode, such as "
+            "drawing random numbers of a fixed shape, or functional dropout: use modules, such as nn.Dropout. "
+            f"{_REMEDY}"
+        )
     return graph
+
+
+def _traced_once(module: nn.Module) -> tuple[fx.Graph, list[Tensor]]:
+    """The calls of a forward, and the tensors that it makes itself; those stay as attributes of the module."""
+    for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
+        delattr(module, name)
+    graph = _Tracer().trace(module)
+    for node in graph.nodes:
+        _out_of_place(node, type(module).__name__)
+    return graph, [x for name, x in vars(module).items() if name.startswith(_CONSTANT)]
 
 
 def hooks_of(module: nn.Module) -> int:
