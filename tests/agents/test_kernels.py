@@ -1,4 +1,4 @@
-"""Agents by the kernels that a GPU takes, run where there is none: the same steps, the same skipping."""
+"""Agents by the kernels that a GPU takes, run where there is none: the same steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hamlearn.engine.lanes import runner
 from hamlearn.engine.lanes.lanes import Layout
 from hamlearn.loops import backends
 from tests.agents.feeds import alone, assert_as_alone, feed, maker
-from tests.agents.test_trouble import HYPER, SEEDS, poisoned
+from tests.agents.test_trouble import HYPER, SEEDS
 from tests.loops.emulated import InThreads
 
 
@@ -27,12 +27,3 @@ def test_agents_with_even_and_uneven_streams_take_the_steps_of_single_runs(
     population = hl.Population(make, HYPER, SEEDS, streams=feeds)
     reports = list(population.run(chunk=10))
     assert_as_alone(population, reports, alone(make, HYPER, SEEDS, feeds))
-
-
-def test_a_kernel_skips_for_one_member_and_goes_on_for_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    make = maker(on_nonfinite="skip")
-    feeds = [feed(0, 12), poisoned(1, 15, 5, 11, 12), poisoned(2, 18, 0, 12, 13), feed(3, 21)]
-    singles = alone(make, HYPER, SEEDS, feeds)
-    population = hl.Population(make, HYPER, SEEDS, streams=feeds)
-    monkeypatch.setattr(hl.Learner, "step", None)
-    assert_as_alone(population, list(population.run(chunk=64)), singles)

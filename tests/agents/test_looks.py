@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 import hamlearn as hl
-from hamlearn.engine.recorded import engine as compiled_engine
+from hamlearn.engine.recorded import recorder
 from tests.agents.feeds import Make, alone, assert_member, feed, maker
 from tests.loops.running import quickly_compiled
 
@@ -162,14 +162,14 @@ def test_a_copy_of_a_population_of_agents_goes_on_by_itself() -> None:
 def test_members_that_outlast_the_first_one_are_recorded_once() -> None:
     feeds = [feed(0, 4), feed(1, 4), feed(2, 40), feed(3, 40)]
     population = hl.Population(MAKE, HYPER, SEEDS, streams=feeds)
-    recorded, made = [], compiled_engine.make_step
+    recorded, made = [], recorder.record
 
     def counted(*given: Any) -> Any:
         recorded.append(given)
         return made(*given)
 
     with pytest.MonkeyPatch.context() as patch, quickly_compiled():
-        patch.setattr(compiled_engine, "make_step", counted)
+        patch.setattr(recorder, "record", counted)
         list(population.run(chunk=2, max_steps=4))
         for _ in range(3):
             list(population.run(chunk=4, max_steps=12, resume=True))

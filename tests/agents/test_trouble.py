@@ -72,15 +72,13 @@ def test_a_member_that_cannot_go_on_is_set_aside_and_the_others_go_on(engine: En
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
-def test_skipping_members_skip_what_they_would_skip_alone(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipping_members_skip_what_they_would_skip_alone(engine: Engine) -> None:
     make = maker(on_nonfinite="skip", credit=hl.Forward())
     # The last of a sequence, the first of one, several in a row, the very first, and the very last.
     feeds = [feed(0, 20), poisoned(1, 25, 5, 11, 12), poisoned(2, 30, 0, 12, 13, 29), poisoned(3, 35, 5, 6, 7)]
     singles = alone(make, HYPER, SEEDS, feeds)
     assert sum(report.skipped for _, reports, _ in singles for report in reports) == 10
     population = hl.Population(make, HYPER, SEEDS, streams=feeds)
-    if engine == "compiled":
-        monkeypatch.setattr(hl.Learner, "step", None)
     with quickly_compiled():
         reports = list(population.run(engine=engine, chunk=64))
     assert_as_alone(population, reports, singles)

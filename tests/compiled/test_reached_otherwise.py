@@ -297,7 +297,7 @@ REFUSED = {
     "a dict by weights": (mask_by_weight, "another"),
     "a running mean": (running_mean_that_is_no_buffer, "register that as a buffer"),
     "a view of a weight": (view_of_a_weight, "shares the memory of a weight"),
-    "a function of autograd": (weight_for_a_function_of_autograd, "gives another ω"),
+    "a function of autograd": (weight_for_a_function_of_autograd, "gives another omega"),
     "a transform": (weight_for_a_transform, "shares the memory of a weight"),
     "a buffer of a closure": (buffer_of_a_closure, "reads a buffer of the network that it holds"),
     "a buffer in a list": (buffer_in_a_list, "in a list or a dict too"),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.adaptive import Adaptive
-from hamlearn.engine.recorded import Pace, Watch
+from hamlearn.engine.recorded import Pace
 from hamlearn.hyper import Hyper
 from hamlearn.rates import Rates
 from hamlearn.rules.velocity import Velocity
@@ -157,7 +157,7 @@ class RateSettings:
             # It holds until a member has learned from its first target.
             before = np.cumsum(steps.learns, 0) - steps.learns == 0
             rates[..., 4] = np.where(before & pending, self.first, rates[..., 4])
-        return RatesTable(self, times, updates, steps, count, rates[:count], betas, pending=bool(pending.any()))
+        return RatesTable(self, times, updates, steps, count, rates[:count], betas)
 
     def _still_betas(self) -> list[list[Betas]]:
         """β of each member, for one step that stands for all."""
@@ -230,8 +230,6 @@ class RatesTable:
         rates: τ, stride, η, η_z and φ by step and member; one step stands for all if they are alike.
         betas: β by member, step and weight; one step stands for all if they are alike.
         usual: Whether every step is a usual one.
-        pending: Whether a member is still before its first update, which has a φ of its own.
-        skipped: Which steps were skipped, by step and member; `None` if none was.
     """
 
     settings: RateSettings
@@ -242,18 +240,6 @@ class RatesTable:
     rates: np.ndarray
     betas: list[list[Betas]]
     usual: bool = False
-    pending: bool = False
-    skipped: np.ndarray | None = None
-
-    @property
-    def independent(self) -> bool:
-        """Whether a step that is skipped changes nothing for those after it."""
-        return not (self.settings.timed or self.settings.driven or self.pending)
-
-    @cached_property
-    def clock(self) -> np.ndarray:
-        """Time of each member before each step, and after the last one."""
-        return self.clock_without(None)
 
     @cached_property
     def times(self) -> list[float]:
@@ -272,17 +258,18 @@ class RatesTable:
         phis: np.ndarray = self.rates[:, 0, 4]
         return phis
 
-    def clock_without(self, skipped: np.ndarray | None) -> np.ndarray:
-        """Time of each member before each step and after the last one, if steps of some members are skipped."""
+    @cached_property
+    def clock(self) -> np.ndarray:
+        """Time of each member before each step, and after the last one."""
         taus, begun, active = self.rates[..., 0], self.begun, self.steps.active
-        everywhere = skipped is None and bool(active.all())
+        everywhere = bool(active.all())
         if everywhere and len(taus) == 1 and (begun == begun[0]).all() and (taus == taus[0, 0]).all():
             # Often all members have one clock.
             taus, begun = taus[:, :1], begun[:1]
         clock = np.empty((self.count + 1, len(begun)))
         clock[0], clock[1:] = begun, taus
         if not everywhere:
-            clock[1:] *= active if skipped is None else active & ~skipped
+            clock[1:] *= active
         # Added up one by one, as single steps do.
         np.add.accumulate(clock, out=clock)
         return np.broadcast_to(clock, (self.count + 1, len(self.begun)))
@@ -295,21 +282,6 @@ class RatesTable:
         """The rates of a member step by step; once if they are alike."""
         s = self.settings.hypers[member].s
         return [Rates._make([*row, s]) for row in self.rates[:, member].tolist()]
-
-    def watch(self, on_nonfinite: str) -> Watch:
-        """What has to be looked at step by step: ω and v only if they could be lost sight of later in the block.
-
-        An ω that is not finite stays so, or has made the weights so, unless it is forgotten at once and moves
-        nothing; and so does v, unless it keeps nothing.
-        """
-        if on_nonfinite == "ignore":
-            return "nothing"
-        if any(isinstance(hyper.beta, Adaptive) and not hyper.beta.keep for hyper, _ in self.settings.groups):
-            return "all"
-        if not (self.rates[..., 1] * self.rates[..., 2] == 1.0).any():
-            return "state"
-        distinct = {id(own): own for own in self.betas}.values()
-        return "all" if any(_rests(beta) for own in distinct for step in own for beta in step) else "state"
 
     def pace(self) -> Pace:
         """Rates and β as the engine takes them; φ is 0 where a sample has no target."""
@@ -369,10 +341,6 @@ def _drive_rows(
         rows[..., 4] = np.sqrt(1 - beta.keep**k)
     rows[..., 5], rows[..., 6] = beta.eps, beta.shrink
     return rows
-
-
-def _rests(beta: float | Tensor) -> bool:
-    return bool((beta == 0).any()) if isinstance(beta, Tensor) else beta == 0
 
 
 def _packed(betas: Sequence[float | Tensor], axis: Axis) -> Tensor:

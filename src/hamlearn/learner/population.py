@@ -12,10 +12,10 @@ from torch import Tensor
 
 from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
-from hamlearn.engine.lanes.alike import difference
+from hamlearn.engine.lanes.alike import how_members_differ
 from hamlearn.engine.lanes.reading import BYTES
 from hamlearn.engine.lanes.reports import PopulationReport
-from hamlearn.engine.lanes.runner import LaneRunner, how_members_differ
+from hamlearn.engine.lanes.runner import LaneRunner
 from hamlearn.engine.setting import check_chunk, check_steps, no_sample
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
@@ -187,8 +187,8 @@ class Population(PopulationSaving):
         Args:
             stream: Any iterable of samples, endless or not; `None` if members have streams of their own.
             max_steps: How many samples to take at most, of each stream.
-            engine: `"compiled"`: all members in one loop. `"eager"`: one member after the other. Members with
-                `hl.Echo()` are taken one after the other, eagerly if they share a stream.
+            engine: `"compiled"`: all members in one loop. `"eager"`: one member after the other, as members with
+                `hl.Echo()` are in any case. A sample that a member skips is taken by all of them one by one.
             chunk: How many steps are taken at a time, at most; `None`: 256, and 1024 on a GPU, and fewer if that
                 many samples of all streams would take more than 128 MB.
             resume: Go on where the last run stopped, or where the loaded checkpoint was saved.
@@ -201,8 +201,7 @@ class Population(PopulationSaving):
         self._check_source(stream)
         runner.reader.limit = BYTES if chunk is None else math.inf
         streams: Any = [stream] if self._streams is None else self._streams
-        if engine == "eager" or isinstance(first.credit, Echo):
-            return runner.one_by_one(streams, max_steps, resume, engine, size)
+        runner.singly = engine == "eager" or isinstance(first.credit, Echo)
         return runner.reports(streams, max_steps, resume, size)
 
     def _check_source(self, stream: object) -> None:
@@ -252,9 +251,8 @@ def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable
 def _check_alike(members: list[Learner]) -> None:
     first = members[0]
     for number, member in enumerate(members[1:], start=1):
-        differs = difference("its", _setting(first), _setting(member)) or how_members_differ(
-            eager_of(first).parts, eager_of(member).parts
-        )
+        differs = _setting_differs(_setting(first), _setting(member))
+        differs = differs or how_members_differ(eager_of(first).parts, eager_of(member).parts)
         if differs is not None:
             raise ConfigError(
                 f"member 0 and member {number} are not alike: {differs}. The learners of a population differ in "
@@ -267,7 +265,15 @@ def _setting(member: Learner) -> dict[str, Any]:
     """What a compiled step has built in, besides the network and the loss."""
     names = ("order", "credit", "reset_h", "integrator", "on_nonfinite")
     adapts = isinstance(member.hyper.beta, Adaptive)
-    return {name: getattr(member, name) for name in names} | {"s": member.hyper.s, "beta that adapts": adapts}
+    return {name: repr(getattr(member, name)) for name in names} | {
+        "s": member.hyper.s,
+        "beta that adapts": adapts,
+    }
+
+
+def _setting_differs(one: dict[str, Any], other: dict[str, Any]) -> str | None:
+    differ = (name for name in one if one[name] != other[name])
+    return next((f"its {name} is {one[name]} here and {other[name]} there" for name in differ), None)
 
 
 def _check_apart(members: list[Learner]) -> None:

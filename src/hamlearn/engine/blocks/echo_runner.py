@@ -15,6 +15,7 @@ from hamlearn._base.finite import all_finite
 from hamlearn._base.scale import scaled
 from hamlearn._base.torch_private import foreach_copy_
 from hamlearn.engine.blocks.runner import PlannedRunner, undo_of
+from hamlearn.engine.blocks.step_runner import good_steps
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EchoEngine, Passed, ReferenceStep, Stretch, UnsupportedError
@@ -26,7 +27,7 @@ from hamlearn.state.tokens import Token
 from hamlearn.streams.blocks import Block, stacked
 
 
-class EchoRunner(PlannedRunner["RatesTable"]):
+class EchoRunner(PlannedRunner[RatesTable]):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
     def __init__(self, eager: EagerEngine, step: Callable[[Sample], Any]) -> None:
@@ -49,48 +50,43 @@ class EchoRunner(PlannedRunner["RatesTable"]):
         return sum(stretch.count for stretch in self.waiting) + self.order.pending()
 
     def plan(self, block: Block) -> RatesTable:
-        """Rates of its tokens, and where echoes fall due."""
+        """Rates of its tokens; something is learned where an echo falls due."""
         if self.credit.memory == "reversible":
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
         self._take_over()
-        state, learns = self.eager.state, self._due(block) & self._known(block)
+        state, (_, learns) = self.eager.state, self._echoes(block)
         plan = self.settings.table(np.array([state.t]), np.array([state.updates]), Steps.of(block, learns))
         self.parts.usual.overshoot.look(plan.rates_of())
         return plan
 
-    def _due(self, block: Block) -> np.ndarray:
-        """Whether an echo falls due at each token."""
-        due, since = np.zeros(block.count, dtype=bool), self.since
-        for index in range(block.count):
-            since += 1
-            due[index] = block.ends(index) or since == self.credit.every
-            since = 0 if due[index] else since
-        return due
-
-    def _known(self, block: Block) -> np.ndarray:
-        """Whether a token that would echo at each one has a target."""
-        known, targets = np.zeros(block.count, dtype=bool), deque[bool](maxlen=self.credit.truncate)
+    def _echoes(self, block: Block) -> tuple[np.ndarray, np.ndarray]:
+        """Whether an echo falls due at each token, and whether one of the tokens that it reaches has a target."""
+        due, learns = np.zeros((2, block.count), dtype=bool)
+        since, targets = self.since, deque[bool](maxlen=self.credit.truncate)
         for stretch in self.waiting:
-            targets.extend(stretch.block.has_target(index) for index in range(stretch.count))
-        for index, due in enumerate(self._due(block)):
+            targets.extend(map(stretch.block.has_target, range(stretch.count)))
+        for index in range(block.count):
+            since, ends = since + 1, block.ends(index)
             targets.append(block.has_target(index))
-            known[index] = any(targets)
-            if block.ends(index) or (due and self.credit.truncate is None):
-                targets.clear()
-        return known
+            if ends or since == self.credit.every:
+                due[index], learns[index], since = True, any(targets), 0
+                if ends or self.credit.truncate is None:
+                    targets.clear()
+        return due, learns
 
     def undo(self) -> Callable[[], None]:
         """What puts back the learner and its waiting tokens."""
         learner, since = undo_of(self.eager), self.since
-        waiting = [(stretch, stretch.fresh) for stretch in self.waiting]
+        # Rows are replaced and never written to.
+        waiting = [(stretch, dict(stretch.rows)) for stretch in self.waiting]
 
         def undo() -> None:
             learner()
             self.waiting, self.since = [stretch for stretch, _ in waiting], since
-            for stretch, fresh in waiting:
-                stretch.fresh = fresh
+            for stretch, rows in waiting:
+                stretch.rows = dict(rows)
             self.order.forget()
 
         return undo
@@ -104,56 +100,54 @@ class EchoRunner(PlannedRunner["RatesTable"]):
 
     def take(self, block: Block, plan: RatesTable, undo: Callable[[], None]) -> tuple[BlockResult, int]:
         """All tokens forward, and back again where an echo falls due."""
-        eager, system, passed, start = self.eager, self.parts.system, [], 0
-        due, learns = self._due(block), plan.steps.learns[:, 0]
-        rates_of, counts = self._each_rates(plan), int(plan.updates[0]) + np.cumsum(learns)
+        (due, learns), passed, start = self._echoes(block), list[Passed](), 0
+        rates_of, counts = plan.rates_of(), int(plan.updates[0]) + np.cumsum(learns)
+        rates_of = rates_of if len(rates_of) == plan.count else rates_of * plan.count
         for stop in [*(np.flatnonzero(due[:-1]) + 1).tolist(), block.count]:
-            part = block.part(start, stop)
+            part, last = block.part(start, stop), stop - 1
             done = self._forward(part, rates_of[start:stop])
             passed.append(done)
-            bad = _first_bad(done, part, self.checks)
-            if bad is not None:
-                return _rows(passed, eager.state.carry), start + bad
-            if due[stop - 1]:
-                t, rates = plan.times[stop - 1], rates_of[stop - 1]
-                omega, v = self._echo(t, rates, learned=bool(learns[stop - 1]))
-                with torch.no_grad():
-                    k = int(counts[stop - 1])
-                    theta = system.velocity.moved(system.theta, omega, t, rates.stride, v, k)
-                    moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
-                    if self.checks and not all_finite([*omega, *v, *moved]):
-                        return _rows(passed, eager.state.carry), stop - 1
-                    foreach_copy_(system.theta, theta)
-                self._become(carry=replace(eager.state.carry, omega=omega, v=v))
+            good = good_steps(done.mark, done.loss if self.checks else None, part)
+            if good < part.count:
+                return _rows(passed, self.eager.state.carry), start + good
+            if due[last]:
+                if not self._move(plan.times[last], rates_of[last], int(counts[last]), learned=bool(learns[last])):
+                    return _rows(passed, self.eager.state.carry), last
                 self._after_echo(part)
             start = stop
-        return _rows(passed, eager.state.carry), block.count
+        return _rows(passed, self.eager.state.carry), block.count
 
-    def _echo(self, t: float, rates: Rates, *, learned: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """ω⁺ and v⁺ after the echo of the waiting tokens, the last of which came at time `t`."""
-        carry, system, decay = self.eager.state.carry, self.parts.system, self.order.decay(t, rates)
-        if system.drive is None or self.credit.dissipate == "token":
+    @torch.no_grad()
+    def _move(self, t: float, rates: Rates, k: int, *, learned: bool) -> bool:
+        """ω and θ after the echo of the waiting tokens, the last of which came at time `t`, if they are finite."""
+        system, carry = self.parts.system, self.eager.state.carry
+        omega, v = self._echo(carry, self.order.decay(t, rates), rates.stride * rates.phi, learned=learned)
+        theta = system.velocity.moved(system.theta, omega, t, rates.stride, v, k)
+        moved = [new for new, old in zip(theta, system.theta, strict=True) if new is not old]
+        if self.checks and not all_finite([*omega, *v, *moved]):
+            return False
+        foreach_copy_(system.theta, theta)
+        self._become(carry=replace(carry, omega=omega, v=v))
+        return True
+
+    def _echo(
+        self, carry: Carry, decay: float, gain: float, *, learned: bool
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """ω⁺ and v⁺."""
+        drive, theta = self.parts.system.drive, self.parts.system.theta
+        if drive is None or self.credit.dissipate == "token":
             omega = self.engine.backward(self.waiting, scaled(carry.omega, decay))
-            if system.drive is not None and learned:
-                omega = system.drive.penalised(omega, system.theta, rates.stride * rates.phi)
-            return omega, carry.v
+            return drive.penalised(omega, theta, gain) if drive is not None and learned else omega, carry.v
         entered = self.engine.backward(self.waiting, [torch.zeros_like(leaf) for leaf in carry.omega])
-        gain = rates.stride * rates.phi
-        return system.drive.gather(carry.omega, carry.v, entered, system.theta, decay, gain, learned=learned)
-
-    def _each_rates(self, plan: RatesTable) -> list[Rates]:
-        """The rates of each token."""
-        rates = plan.rates_of()
-        return rates if len(rates) == plan.count else rates * plan.count
+        return drive.gather(carry.omega, carry.v, entered, theta, decay, gain, learned=learned)
 
     def _forward(self, part: Block, each: list[Rates]) -> Passed:
         state = self.eager.state
         met = self.parts.restarted(state.carry, part.sample(0).u) if state.fresh else state.carry
-        fresh = torch.zeros(part.count, dtype=torch.bool)
-        fresh[0] = state.fresh
-        rows = list(torch.tensor([rates[:5] for rates in each], dtype=torch.float64).unbind(1))
+        rows = _rate_rows(rates[:5] for rates in each)
         rows[4] = rows[4] * part.mask(part.count)
         trial = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
+        fresh = torch.arange(part.count) < int(state.fresh)
         done = self.engine.forward(met.h, met.spec, rows, fresh, part, trial)
         self._become(carry=state.carry.restarted(done.h, met.spec, []), fresh=False)
         self.since += part.count
@@ -163,17 +157,18 @@ class EchoRunner(PlannedRunner["RatesTable"]):
 
     def _after_echo(self, part: Block) -> None:
         self.since = 0
+        ends = part.ends(part.count - 1)
+        if ends or self.credit.truncate is None:
+            self.waiting = []
         # The weights have moved: a kept token's first state is not the one of the present weights.
         for stretch in self.waiting:
-            stretch.fresh = torch.zeros_like(stretch.fresh)
-        if self.credit.truncate is None:
-            self.waiting = []
-        if part.ends(part.count - 1):
-            self.waiting = []
+            stretch.rows["fresh"] = [torch.zeros_like(row) for row in stretch.rows["fresh"]]
+        if ends:
             carry = self.parts.restarted(self.eager.state.carry, part.sample(part.count - 1).u)
             self._become(carry=carry, fresh=True)
 
     def _trim(self) -> None:
+        """Keep the tokens that a truncated echo reaches."""
         if self.credit.truncate is None:
             return
         kept, left = [], self.credit.truncate
@@ -189,81 +184,65 @@ class EchoRunner(PlannedRunner["RatesTable"]):
 
     def hand_over(self) -> None:
         """Give the waiting tokens back to the order, which runs them again to have their graphs."""
-        if not self.waiting:
-            return
-        tokens = [token for stretch in self.waiting for token in _tokens(stretch)]
-        self.order.take_back(tokens, self.since, self.eager.state.carry.spec)
-        self.forget()
+        if self.waiting:
+            tokens = [token for stretch in self.waiting for token in _tokens(stretch)]
+            self.order.take_back(tokens, self.since, self.eager.state.carry.spec)
+            self.forget()
 
     def _take_over(self) -> None:
-        """Take the tokens that the order stores; their states are those that this engine's own pass gives."""
-        tokens, since = list(self.order.tokens), self.order.since
+        """Take the tokens that the order stores."""
+        tokens, since, spec = list(self.order.tokens), self.order.since, self.eager.state.carry.spec
         if not tokens:
             return
-        if any(token.random for token in tokens):
-            raise UnsupportedError("tokens that wait for their echo drew random numbers")
         present = self.parts.system.slots.present()
-        if any(not torch.equal(a, b) for token in tokens for a, b in zip(token.buffers, present, strict=False)):
-            raise UnsupportedError("tokens that wait for their echo changed buffers, and would do so again")
-        spec = self.eager.state.carry.spec
-        rows = list(torch.tensor([_masked(token) for token in tokens], dtype=torch.float64).unbind(1))
-        stale = len(tokens) - since
-        fresh = torch.tensor([token.fresh and index >= stale for index, token in enumerate(tokens)])
+        changed = any(not torch.equal(a, b) for t in tokens for a, b in zip(t.buffers, present, strict=False))
         blocks = list(stacked([token.sample for token in tokens]))
-        if len(blocks) > 1 or blocks[0].u is None:
-            raise UnsupportedError("the tokens of a sequence differ in shape")
-        block = blocks[0]
+        if changed or any(token.random for token in tokens) or len(blocks) > 1 or blocks[0].u is None:
+            raise UnsupportedError(
+                "tokens that wait for their echo changed buffers, drew random numbers or differ in shape"
+            )
+        block, stale = blocks[0], len(tokens) - since
+        rates = _rate_rows([*t.rates[:4], t.rates.phi if t.sample.target is not None else 0.0] for t in tokens)
+        fresh = torch.tensor([token.fresh and index >= stale for index, token in enumerate(tokens)])
         if self.order.joined:
-            met = [leaf.detach() for leaf in tokens[0].h]
-            taken = ReferenceStep(lambda: None, self.parts.network)
-            before = [buffer.clone() for buffer in present]
-            self.waiting = [self.engine.forward(met, spec, rows, fresh, block, taken).stretch]
-            # The tokens have changed the buffers when they came, and do so only once.
-            with torch.no_grad():
-                for buffer, was in zip(present, before, strict=True):
-                    buffer.copy_(was)
+            # Its own pass gives the bits that it would have given.
+            met, taken = [leaf.detach() for leaf in tokens[0].h], ReferenceStep(lambda: None, self.parts.network)
+            self.waiting = [self.engine.forward(met, spec, rates, fresh, block, taken).stretch]
         else:
-            h = [
-                torch.stack([leaf.detach() for leaf in leaves])
-                for leaves in zip(*(t.h for t in tokens), strict=True)
-            ]
-            assert block.u is not None
-            self.waiting = [Stretch(h, block.u, block.target, rows, fresh, block, spec)]
+            h = [torch.stack([x.detach() for x in leaves]) for leaves in zip(*(t.h for t in tokens), strict=True)]
+            rows = {"h": h, "rates": rates, "u": block.u, "target": block.target, "fresh": [fresh]}
+            self.waiting = [Stretch(rows, block, spec)]
         self.since = since
         self.order.forget()
 
 
 def _tokens(stretch: Stretch) -> list[Token]:
-    rates = torch.stack(stretch.rates, 1).tolist()
-    tokens = []
-    for index in range(stretch.count):
-        h = [leaf[index].clone() for leaf in stretch.h]
-        sample: Sample = stretch.block.sample(index)
-        fresh = bool(stretch.fresh[index])
-        tokens.append(Token(sample, Rates._make([*rates[index], -1]), h, [], None, None, fresh, [], []))
-    return tokens
+    rates, (fresh,) = torch.stack(stretch.rows["rates"], 1).tolist(), stretch.rows["fresh"]
+    return [
+        Token(
+            stretch.block.sample(index),
+            Rates._make([*rates[index], -1]),
+            [leaf[index].clone() for leaf in stretch.rows["h"]],
+            [],
+            None,
+            None,
+            bool(fresh[index]),
+            [],
+            [],
+        )
+        for index in range(stretch.count)
+    ]
 
 
-def _masked(token: Token) -> list[float]:
-    phi = token.rates.phi if token.sample.target is not None else 0.0
-    return [*token.rates[:4], phi]
-
-
-def _first_bad(done: Passed, part: Block, checked: bool) -> int | None:
-    losses = done.loss if checked else None
-    bad = torch.zeros(part.count, dtype=torch.bool)
-    if done.mark is not None:
-        bad |= (done.mark != 0).cpu()
-    if losses is not None:
-        wrong = ~losses.isfinite().cpu()
-        bad |= wrong if part.known is None else wrong & torch.tensor(part.known)
-    return int(bad.int().argmax()) if bool(bad.any()) else None
+def _rate_rows(rates: Any) -> list[Tensor]:
+    """Rates of tokens, one row each, as five tensors."""
+    return list(torch.tensor([*rates], dtype=torch.float64).unbind(1))
 
 
 def _rows(passed: list[Passed], carry: Carry) -> BlockResult:
     y = [torch.cat(leaves) for leaves in zip(*(done.y for done in passed), strict=True)]
-    losses: list[Any] = []
-    for done in passed:
-        none = torch.full((done.stretch.count,), torch.nan, device=done.y[0].device)
-        losses.append(none if done.loss is None else done.loss)
-    return BlockResult(carry, y, passed[0].y_spec, torch.cat(losses), None, None, passed[-1].guards)
+    none = [torch.full((done.stretch.count,), torch.nan, device=done.y[0].device) for done in passed]
+    losses: list[Any] = [
+        blank if done.loss is None else done.loss for done, blank in zip(passed, none, strict=True)
+    ]
+    return BlockResult(carry, y, passed[0].y_spec, torch.cat(losses), None, None)

@@ -43,7 +43,6 @@ class PendingBlock:
         before: How far reading had come before it.
         asked: Whether the user looked at the learner meanwhile.
         settled: Whether the learner was brought back before all of them were handed out.
-        stops: Whether the sample after the block has to be taken by itself.
     """
 
     def __init__(
@@ -53,7 +52,6 @@ class PendingBlock:
         self.count = block.count
         self.delivered = 0
         self.asked = self.settled = False
-        self.stops = False
 
     @cached_property
     def losses(self) -> Sequence[Tensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -25,15 +26,16 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 P = TypeVar("P", bound=Plan)
 FEWER = 256
-"""Samples that are taken at once after one that had to be taken by itself; twice as many after that."""
+"""Samples that a scan takes at once after one that had to be taken by itself; twice as many after that."""
 
 
 class BlockRunner(ABC):
     """Takes blocks of samples by a compiled engine.
 
-    A block is taken as a whole, and its reports are handed out afterwards. If the learner is asked for anything
-    in between, the snapshot from before the block is restored, and the samples reported so far are taken once
-    more, by the same recorded steps: the answer is that of the last report.
+    A block is taken as a whole, and its reports are handed out afterwards. If the learner is asked for anything in
+    between, the snapshot from before the block is restored, and the samples reported so far are taken once more,
+    by the same recorded steps: the answer is that of the last report. In the same way the steps before one that
+    goes wrong are taken, which is then left to the eager engine.
 
     Args:
         reader: Reads the stream and keeps count.
@@ -43,64 +45,47 @@ class BlockRunner(ABC):
         ahead: The block whose reports are being handed out.
         again: Whether a block is being taken once more.
         quiet: Whether a step that cannot be compiled is said in the log, not by a warning.
+        singly: Whether samples are taken one by one all the same.
+        refused: Why the step cannot be compiled, from then on to the end of the run.
     """
 
     def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
         self.reader = reader
         self.step = step
         self.ahead: PendingBlock | None = None
-        self.again = self.quiet = False
+        self.again = self.quiet = self.singly = False
+        self.refused: UnsupportedError | None = None
 
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each sample of the stream."""
-        reader = self.reader
+        reader, left = self.reader, math.inf if max_steps is None else max_steps
         self.settle()
-        turn = reader.open_blocks(stream, resume)
-        done, since, size, alone, compiles = 0, 0, chunk, False, True
+        turn, size, since, self.refused = reader.open_blocks(stream, resume), chunk, 0, None
         try:
-            while max_steps is None or done < max_steps:
+            while left > 0:
                 reader.check_turn(turn)
-                block = reader.peek(min(size if compiles else 1, chunk if max_steps is None else max_steps - done))
+                block = reader.peek(int(min(1 if self.singly or self.refused else size, left)))
                 if block is None:
                     reader.end(self.pending())
                     return
-                reason = None
-                try:
-                    if compiles and not alone and block.u is not None:
-                        try:
-                            self.run(block)
-                        except UnsupportedError as error:
-                            reason = error
-                    ahead = self.ahead
-                    if ahead is not None:
-                        yield from self._rows(ahead)
-                finally:
-                    self._back()
+                refused, ahead = self.refused, self._taken(block)
                 if ahead is None:
                     # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
                     report = reader.counted(self.step, block.sample(0))
-                    done, alone = done + 1, False
-                    if reason is not None:
-                        say_eager(reason, quiet=self.quiet)
-                        compiles = False
+                    if self.refused is not refused:
+                        say_eager(self.refused, quiet=self.quiet)
+                    left -= 1
                     yield report
                     continue
-                done += ahead.delivered
-                since += ahead.delivered
-                if ahead.asked:
-                    # A user who looks at the learner every so often will look again: the next block ends there.
-                    size, since = min(since, chunk), 0
-                else:
-                    size = min(2 * size, chunk)
-                alone = ahead.stops
+                try:
+                    yield from self._rows(ahead)
+                finally:
+                    self._back()
+                left, since = left - ahead.delivered, since + ahead.delivered
+                # A user who looks at the learner every so often will look again: the next block ends there.
+                size, since = (min(since, chunk), 0) if ahead.asked else (min(2 * size, chunk), since)
         finally:
             reader.close(turn)
-
-    def _rows(self, ahead: PendingBlock) -> Iterator[Any]:
-        row = self.row
-        while ahead.delivered < ahead.count and not ahead.settled:
-            ahead.delivered += 1
-            yield row(ahead, ahead.delivered - 1)
 
     def whole(
         self,
@@ -116,27 +101,23 @@ class BlockRunner(ABC):
             told: What to return, made of blocks and of the reports of samples that had to be taken by themselves.
         """
         taken: list[PendingBlock | Any] = []
-        start, size, alone, compiles = 0, block.count, False, True
+        start, size, self.refused = 0, block.count, None
         back: Callable[[], None] | None = None
         try:
             while start < block.count:
-                ahead = None
-                if compiles and not alone:
-                    try:
-                        ahead = self.run(block.part(start, min(start + size, block.count)))
-                    except UnsupportedError as error:
-                        compiles = False
-                        say_eager(error)
+                refused = self.refused
+                ahead = self._taken(block.part(start, min(start + size, block.count)))
                 if ahead is not None:
-                    self.ahead = None
-                    back = back or ahead.undo
+                    self.ahead, back = None, back or ahead.undo
                     taken.append(ahead)
-                    start, size, alone = start + ahead.count, 2 * size, ahead.stops
+                    start, size = start + ahead.count, 2 * size
                     continue
+                if self.refused is not refused:
+                    say_eager(self.refused)
                 back = back or keep()
                 # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
                 taken.append(self.step(copied(block.sample(start))))
-                start, size, alone = start + 1, FEWER, False
+                start, size = start + 1, FEWER
             return told(taken)
         except BaseException as error:
             self._back()
@@ -145,6 +126,22 @@ class BlockRunner(ABC):
             if block.count > 1 and isinstance(error, HamlearnError):
                 error.add_note(f"This was step {start} of {block.count} of a scan(), of which none was made.")
             raise
+
+    def _taken(self, block: Block) -> PendingBlock | None:
+        """The block as far as it goes well; `None` if its first sample has to be taken by itself."""
+        if block.u is None or self.singly or self.refused is not None:
+            return None
+        try:
+            return self.run(block)
+        except UnsupportedError as error:
+            self.refused = error
+            return None
+
+    def _rows(self, ahead: PendingBlock) -> Iterator[Any]:
+        row = self.row
+        while ahead.delivered < ahead.count and not ahead.settled:
+            ahead.delivered += 1
+            yield row(ahead, ahead.delivered - 1)
 
     def settle(self) -> None:
         """Bring the learner to the last report that was handed out, since the user asks for it."""
@@ -180,12 +177,9 @@ class BlockRunner(ABC):
         """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
 
     def shorter(self, block: Block, good: int, undo: Callable[[], None]) -> PendingBlock | None:
-        """Undo a block that went wrong after `good` of its steps, and take those; the next comes alone."""
+        """Undo a block that went wrong after `good` of its steps, and take those."""
         undo()
-        ahead = self.run(block.part(0, good)) if good else None
-        if ahead is not None:
-            ahead.stops = True
-        return ahead
+        return self.run(block.part(0, good)) if good else None
 
     def pending(self) -> int:
         """How many tokens wait for the end of their sequence; none if every sample is learned from at once."""
@@ -208,10 +202,8 @@ class BlockRunner(ABC):
         """Tell the reader how many samples have been taken, as far as reports have been handed out."""
         ahead = self.ahead
         if ahead is not None:
-            ends = ahead.block.boundary
-            self.reader.progress = ahead.before.after(
-                ahead.delivered, None if ends is None else ends[: ahead.delivered]
-            )
+            ends, done = ahead.block.boundary, ahead.delivered
+            self.reader.progress = ahead.before.after(done, None if ends is None else ends[:done])
 
 
 class PlannedRunner(BlockRunner, Generic[P]):
@@ -236,16 +228,15 @@ class PlannedRunner(BlockRunner, Generic[P]):
         plan = self.plan(block)
         if plan is None or plan.count == 0:
             return None
-        block, undo, mode = block.part(0, plan.count), self.undo(), torch.is_grad_enabled()
+        block, undo, mode, good = block.part(0, plan.count), self.undo(), torch.is_grad_enabled(), 0
         try:
             with defer_sigint():
-                good = 0
                 try:
                     ran, good = self.take(block, plan, undo)
                 except (UnsupportedError, AuditError):
                     raise
                 except HamlearnError:
-                    good = 0
+                    pass
                 if good == block.count:
                     self.accept(block, plan, ran)
                     self.ahead = PendingBlock(block, plan, ran, undo, self.reader.progress)

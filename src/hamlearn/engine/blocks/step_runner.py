@@ -23,7 +23,7 @@ from hamlearn.state.undo import Undo
 from hamlearn.streams.blocks import Block
 
 
-class StepRunner(PlannedRunner["RatesTable"]):
+class StepRunner(PlannedRunner[RatesTable]):
     """Orders in which every sample is a step of its own.
 
     Args:
@@ -62,7 +62,8 @@ class StepRunner(PlannedRunner["RatesTable"]):
         def run(watch: Watch) -> BlockResult:
             return engine.run(theta, buffers, frozen, start, fresh, pace, block, watch, trial)
 
-        return run_watched(run, undo, theta, block, plan.watch(self.parts.choices.on_nonfinite))
+        watch: Watch = "nothing" if self.parts.choices.on_nonfinite == "ignore" else "state"
+        return run_watched(run, undo, theta, block, watch)
 
     def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:
         """The state after the last step; h0 again, where that ends a sequence."""
@@ -81,7 +82,7 @@ def require_moving(members: Sequence[LearnerParts]) -> None:
 def run_watched(
     run: Callable[[Watch], BlockResult], undo: Callable[[], None], theta: list[Tensor], block: Block, watch: Watch
 ) -> tuple[BlockResult, int]:
-    """Run a block, and tell how many of its steps from the start on stayed finite.
+    """Run a block, and tell how many of its steps from the start on are known to have stayed finite.
 
     Args:
         run: Runs the block.
@@ -91,27 +92,27 @@ def run_watched(
         watch: What to look at step by step.
     """
     ran = run(watch)
-    if watch == "nothing":
-        return ran, _good_steps(ran.mark, None, block)
-    if watch == "state":
-        fine = _good_steps(ran.mark, ran.loss, block) == block.count
-        if fine and all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in theta)]):
-            return ran, block.count
-        # Something went wrong somewhere: look at every step.
-        undo()
-        ran = run("all")
-    return ran, _good_steps(ran.mark, ran.loss, block)
+    good = good_steps(ran.mark, ran.loss if watch == "state" else None, block)
+    if watch == "state" and good == block.count:
+        good = good_end([*ran.carry.omega, *ran.carry.v, *theta], block.count)
+    return ran, good
 
 
-def _good_steps(marks: Tensor | None, losses: Tensor | None, block: Block) -> int:
-    """How many steps from the start on went well, for every member where there are several."""
+def good_end(tensors: Sequence[Tensor], count: int) -> int:
+    """All `count` steps if these tensors, which are looked at after the last one only, are finite; else half."""
+    # It is not known where they overflowed: halves of halves lead to the step.
+    return count if all_finite([tensor.detach() for tensor in tensors]) else count // 2
+
+
+def good_steps(marks: Tensor | None, losses: Tensor | None, block: Block) -> int:
+    """How many steps from the start on have no mark, and a loss that is finite if they have a target."""
     quiet = block.known is None and (marks is None or not marks.sum())
     if quiet and (losses is None or math.isfinite(losses.sum())):
         return block.count
     bad = torch.zeros(block.count, dtype=torch.bool)
     if marks is not None:
-        bad |= (marks != 0).view(block.count, -1).any(1).cpu()
+        bad |= (marks != 0).cpu()
     if losses is not None:
-        wrong = ~losses.view(block.count, -1).isfinite().all(1).cpu()
+        wrong = ~losses.isfinite().cpu()
         bad |= wrong if block.known is None else wrong & torch.tensor(block.known)
     return int(bad.int().argmax()) if bool(bad.any()) else block.count

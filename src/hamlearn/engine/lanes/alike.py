@@ -4,108 +4,75 @@ from __future__ import annotations
 
 import functools
 import types
-import weakref
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-CALLED: dict[type, tuple[str, ...]] = {
-    types.FunctionType: ("__code__", "__defaults__"),
-    types.MethodType: ("__self__", "__func__"),
-    functools.partial: ("func", "args", "keywords"),
-}
-"""What functions are made of, beside the variables that they close over."""
+from hamlearn.engine.eager.parts import LearnerParts
+
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def difference(label: str, one: Any, other: Any, twins: Iterable[tuple[Any, Any]] = ()) -> str | None:
-    """Where two things differ in types, shapes or plain attributes; `None` if nowhere.
-
-    Args:
-        label: What they are called.
-        one: The first.
-        other: The second.
-        twins: Tensors that stand for each other: the weights of one module and those of the other.
-
-    Example:
-        >>> difference("net", nn.Sequential(nn.Tanh()), nn.Sequential(nn.Sigmoid()))
-        'net.0 is a Tanh here and a Sigmoid there'
-        >>> difference("net", nn.Linear(2, 1), nn.Linear(2, 1))
-    """
-    waiting = [(label, one, other)]
-    # With the things themselves, so that no other gets the number of one that is gone.
-    seen = {(id(a), id(b)): (a, b) for a, b in twins}
-    while waiting:
-        label, one, other = waiting.pop()
-        if one is other or (id(one), id(other)) in seen:
-            continue
-        seen[id(one), id(other)] = one, other
-        if _kind(one) != _kind(other):
-            return f"{label} is a {type(one).__name__} here and a {type(other).__name__} there"
-        parts, others = _parts(label, one), _parts(label, other)
-        if parts is None or others is None:
-            if not _equal(one, other):
-                return f"{label} is {one!r} here and {other!r} there"
-        elif list(parts) != list(others):
-            return f"{label} has {sorted({*parts} ^ {*others})} on one side only"
-        else:
-            waiting += [(name, part, others[name]) for name, part in parts.items()]
+def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
+    """Where two learners differ in modules, shapes, or the plain values of modules and loss; `None` if nowhere."""
+    first, second = facts_of(one), facts_of(other)
+    for label in {**first, **second}:
+        a, b = first.get(label, "absent"), second.get(label, "absent")
+        if type(a) is not type(b) or a != b:
+            return f"{label} is {_shown(a)} here and {_shown(b)} there"
     return None
 
 
-def _kind(thing: Any) -> Any:
-    # A module with parametrizations (weight_norm, spectral_norm) has a class of its own.
-    parametrized = isinstance(thing, nn.Module) and parametrize.is_parametrized(thing)
-    return type(thing).__bases__ if parametrized else type(thing)
+def facts_of(parts: LearnerParts) -> dict[str, Any]:
+    """What a recorded step has built in, by what to call it."""
+    return dict(_of_module("the network", parts.network)) | dict(_of_function("the loss", parts.system.loss))
 
 
-def _parts(label: str, thing: Any) -> dict[str, Any] | None:
-    """What a thing is made of, by name; `None` if it is a value."""
-    if isinstance(thing, nn.Module):
-        return _of_module(label, thing)
-    if isinstance(thing, dict):
-        return {f"{label}.{key}": part for key, part in thing.items()}
-    if isinstance(thing, list | tuple):
-        return {f"{label}[{index}]": part for index, part in enumerate(thing)}
-    if type(thing) in CALLED:
-        parts = {f"{name.strip('_')} of {label}": getattr(thing, name) for name in CALLED[type(thing)]}
-        names = thing.__code__.co_freevars if isinstance(thing, types.FunctionType) else ()
-        return parts | {f"{n!r} in {label}": thing.__closure__[k].cell_contents for k, n in enumerate(names)}
-    compares = isinstance(thing, type) or type(thing).__eq__ is not object.__eq__  # type: ignore[comparison-overlap]
-    if compares or not hasattr(thing, "__dict__"):
-        return None
-    return {f"{label}.{name}": part for name, part in vars(thing).items()}
+def _of_module(label: str, network: nn.Module) -> Iterator[tuple[str, Any]]:
+    for path, module in network.named_modules():
+        name = f"{label}.{path}" if path else label
+        # A module with parametrizations (weight_norm, spectral_norm) has a class of its own.
+        parametrized = parametrize.is_parametrized(module)
+        yield name, type(module).__bases__[0] if parametrized else type(module)
+        for key, value in vars(module).items():
+            if not key.startswith("_") and _is_plain(value):
+                yield f"{name}.{key}", value
+            elif isinstance(value, types.FunctionType):
+                yield from _of_function(f"{name}.{key}", value)
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            yield f"{name}.{key}", _layout(tensor)
 
 
-def _of_module(label: str, module: nn.Module) -> dict[str, Any]:
-    """Children, layouts of weights and buffers, hooks, and plain attributes."""
-    parts: dict[str, Any] = {}
-    for name, value in vars(module).items():
-        if name in ("_parameters", "_buffers"):
-            parts |= {f"{label}.{key}": _layout(tensor) for key, tensor in value.items()}
-        elif name == "_modules":
-            parts |= {f"{label}.{key}": child for key, child in value.items()}
-        elif isinstance(value, list) and any(isinstance(entry, weakref.ref) for entry in value):
-            continue  # nn.RNN keeps weak references of its weights.
-        elif "hooks" in name and isinstance(value, dict):
-            # Their keys are numbers that no two hooks of a program share.
-            parts[f"{label}.{name}"] = list(value.values())
-        elif not {f"{name}_g", f"{name}_orig"} & module._parameters.keys():
-            # With torch.nn.utils.weight_norm and spectral_norm a hook computes this from a weight of that name.
-            parts[f"{label}.{name}"] = value
-    return parts
+def _of_function(label: str, function: Any) -> Iterator[tuple[str, Any]]:
+    """The code of a function and the plain values that it closes over; the attributes of a callable object."""
+    if isinstance(function, nn.Module):
+        yield from _of_module(label, function)
+    elif isinstance(function, functools.partial):
+        yield from _of_function(label, function.func)
+        yield f"the arguments of {label}", tuple(filter(_is_plain, function.args))
+        yield from ((f"{k}=... of {label}", v) for k, v in function.keywords.items() if _is_plain(v))
+    elif isinstance(function, types.FunctionType):
+        yield label, function.__code__
+        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+            value = cell.cell_contents
+            if _is_plain(value):
+                yield f"{name!r} in {label}", value
+            elif isinstance(value, types.FunctionType):
+                yield from _of_function(f"{name!r} in {label}", value)
+    else:
+        yield label, type(function) if hasattr(function, "__dict__") else function
+        yield from ((f"{label}.{k}", v) for k, v in getattr(function, "__dict__", {}).items() if _is_plain(v))
+
+
+def _is_plain(value: Any) -> bool:
+    return all(map(_is_plain, value)) if type(value) is tuple else type(value) in PLAIN
 
 
 def _layout(tensor: Tensor | None) -> Any:
     return None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
 
 
-def _equal(one: Any, other: Any) -> bool:
-    if isinstance(one, Tensor):
-        return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, np.ndarray):
-        return one.dtype == other.dtype and np.array_equal(one, other)
-    return bool(one == other)
+def _shown(value: Any) -> str:
+    return f"a {value.__name__}" if isinstance(value, type) else repr(value)

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from hamlearn.engine.lanes.batch import LaneBatch
 from hamlearn.engine.lanes.lanes import Layout
@@ -14,7 +14,6 @@ from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.reader import Progress, Reader
 
-T = TypeVar("T")
 BYTES = 1 << 27
 """Bytes of samples that a block may have, unless a chunk is given."""
 
@@ -54,15 +53,11 @@ class LaneReader:
                 reader.progress = progress.after(taken, block.boundary and block.boundary[:taken])
 
     def open_blocks(self, streams: Sequence[Iterable[Sample]], resume: bool) -> dict[int, int]:
-        """Begin to read the streams; all members take part again."""
-        return self.opened(lambda number: self.readers[number].open_blocks(streams[number], resume))
-
-    def opened(self, begin: Callable[[int], T]) -> dict[int, T]:
-        """What `begin` returns for each reader; a member whose own stream cannot be opened is frozen."""
+        """Begin to read the streams; all members take part again, but for those whose own cannot be opened."""
         self.aside, self.ended, found = {}, set(), {}
-        for number in range(len(self.readers)):
+        for number, (reader, stream) in enumerate(zip(self.readers, streams, strict=True)):
             with self.freezing(number):
-                found[number] = begin(number)
+                found[number] = reader.open_blocks(stream, resume)
         return found
 
     def check_turn(self, turns: dict[int, int]) -> None:

@@ -129,15 +129,15 @@ class LaneReport(PopulationReport):
 
     @property
     def skipped(self) -> list[bool]:
-        """Which members skipped their sample."""
-        skipped = self._ahead.plan.skipped
-        return [False] * len(self) if skipped is None else skipped[self._index].tolist()
+        """None of them: steps that are not finite are taken one by one."""
+        return [False] * len(self)
 
     @property
     def y(self) -> Any:
         """Outputs of the members."""
         ran, active = self._ahead.ran, self._ahead.block.active
-        return trees.unflatten([_masked(self._flat(leaf), active) for leaf in ran.y], ran.y_spec)
+        flat = self._ahead.block.layout.flat
+        return trees.unflatten([_masked(flat(leaf[self._index]), active) for leaf in ran.y], ran.y_spec)
 
     @property
     def loss(self) -> Tensor | None:
@@ -165,15 +165,10 @@ class LaneReport(PopulationReport):
             sample,
             phi=plan.phi(self._index, lane),
             coupling=None if ran.coupling is None else pick(ran.coupling),
-            skipped=plan.skipped is not None and bool(plan.skipped[self._index, lane]),
         )
 
     def __len__(self) -> int:
         return len(self._ahead.block.blocks)
-
-    def _flat(self, rows: Tensor) -> Tensor:
-        """The row of this step, with the members as its first axis."""
-        return self._ahead.block.layout.flat(rows[self._index])
 
 
 def _masked(rows: Tensor, there: np.ndarray) -> Tensor:

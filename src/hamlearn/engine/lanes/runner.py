@@ -10,29 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn._base.finite import all_finite
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engine.blocks.reports import PendingBlock
 from hamlearn.engine.blocks.runner import PlannedRunner
-from hamlearn.engine.blocks.step_runner import require_moving
-from hamlearn.engine.eager.parts import LearnerParts
+from hamlearn.engine.blocks.step_runner import good_end, require_moving
 from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.lanes.alike import difference
+from hamlearn.engine.lanes.alike import how_members_differ
 from hamlearn.engine.lanes.batch import LaneBatch
 from hamlearn.engine.lanes.lanes import Lanes, Layout
 from hamlearn.engine.lanes.reading import LaneReader
 from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
-from hamlearn.engine.recorded import (
-    LEFT,
-    SKIPPED,
-    BlockResult,
-    Engine,
-    MemberControl,
-    ReferenceStep,
-    UnsupportedError,
-    Watch,
-)
+from hamlearn.engine.recorded import BlockResult, Engine, ReferenceStep, UnsupportedError, Watch
 from hamlearn.errors import HamlearnError
 from hamlearn.sample import StepReport
 from hamlearn.state.carry import Carry
@@ -84,27 +73,6 @@ class LaneRunner(PlannedRunner[Any]):
                 # Every member that had a sample may have failed at it.
                 if report is not None:
                     yield report
-
-    def one_by_one(
-        self, streams: Sequence[Any], max_steps: int | None, resume: bool, engine: str, chunk: int
-    ) -> Iterator[PopulationReport]:
-        """Yield the same reports, for which one member after the other takes a step."""
-        self.show()
-        reader, learners = self.reader, self.learners
-        if not self.own:
-            reader.aside = {}
-            yield from reader.readers[0].reports(self.step, streams[0], max_steps, resume, self.pending)
-            return
-        runs = reader.opened(lambda n: learners[n].run(streams[n], max_steps, engine, chunk, resume=resume))
-        while runs:
-            found: list[StepReport | None] = [None] * len(learners)
-            for number, run in list(runs.items()):
-                with reader.freezing(number):
-                    found[number] = next(run, None)
-                if found[number] is None:
-                    del runs[number]
-            if runs:
-                yield PopulationReport(found)
 
     def show(self) -> None:
         """Bring all members to the last report and write their lanes back: the user may change them."""
@@ -173,52 +141,31 @@ class LaneRunner(PlannedRunner[Any]):
 
     def take(self, block: Any, plan: RatesTable, undo: Any) -> tuple[BlockResult, int]:
         """All steps of all members by one loop, and how many of them went well for every member."""
-        batch, lanes, policy = block, self.lanes, self.choices.on_nonfinite
+        batch, lanes = block, self.lanes
         assert lanes is not None
-        weights, start, packed = (lanes.theta, lanes.buffers, lanes.frozen), lanes.carry, batch.packed()
-        pace, fresh = plan.pace(), batch.begins(lanes.fresh)
-        tried = int(batch.active.argmax())
-        one, sample = self.members[tried], batch.lane_sample(0, tried)
-        trial = ReferenceStep(lambda: one.rehearse(sample), one.parts.network, tried)
+        start, watch = lanes.carry, self._watch
+        number = int(batch.active.argmax())
+        one, sample = self.members[number], batch.lane_sample(0, number)
+        trial = ReferenceStep(lambda: one.rehearse(sample), one.parts.network, number)
+        fresh, pace = batch.begins(lanes.fresh), plan.pace()
+        ran = self.engine.run(
+            lanes.theta, lanes.buffers, lanes.frozen, start, fresh, pace, batch.packed(), watch, trial
+        )
+        self._freeze_resting(batch.active, [*undo.copies, *_leaves(start)], [*undo.tensors, *_leaves(ran.carry)])
+        return ran, self._good(ran, batch)
 
-        def run(watch: Watch, control: MemberControl | None) -> tuple[BlockResult, int]:
-            ran = self.engine.run(*weights, start, fresh, pace, packed, watch, trial, control)
-            self._keep_resting(batch.active, [*undo.copies, *_leaves(start)], [*undo.tensors, *_leaves(ran.carry)])
-            return ran, self._good(ran, batch)
-
-        def watched(control: MemberControl | None) -> tuple[BlockResult, int]:
-            watch = plan.watch(policy)
-            ran, good = run(watch, control)
-            if watch == "state" and not (good == batch.count and self._sound(ran)):
-                # A costate or weight overflowed at a step that is not known yet.
-                undo()
-                ran, good = run("all", control)
-            return ran, good
-
-        ran, good = watched(None)
-        if good < batch.count and policy == "skip" and plan.independent:
-            # Each lane skips for itself, which takes several times as long.
-            undo()
-            active = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
-            return watched(MemberControl(self._folded(active), "skip"))
-        return ran, good
+    @property
+    def _watch(self) -> Watch:
+        return "nothing" if self.choices.on_nonfinite == "ignore" else "state"
 
     def accept(self, block: Any, plan: RatesTable, ran: BlockResult) -> None:
         """Where the lanes are after the last step."""
         batch, lanes = block, self.lanes
         assert lanes is not None
-        skipped = again = None
-        if ran.verdict is not None:
-            skipped, again = self._columns(ran.verdict) == SKIPPED, self._columns(ran.kept[1][None])[0]
-        clock, learned = plan.clock, batch.learns
-        if skipped is not None:
-            plan.skipped, learned = skipped, learned & ~skipped
-            plan.clock = clock = plan.clock_without(skipped)
-        lanes.carry, lanes.times, lanes.updates = ran.carry, clock[-1].copy(), lanes.updates + learned.sum(0)
+        lanes.carry, lanes.times = ran.carry, plan.clock[-1].copy()
+        lanes.updates = lanes.updates + batch.learns.sum(0)
         lanes.moved = lanes.moved | batch.active
-        ends, begins = batch.boundary, np.zeros(len(self.learners), dtype=bool) if again is None else again
-        if ends is not None:
-            begins = begins | ends[-1]
+        begins = False if batch.boundary is None else batch.boundary[-1]
         lanes.fresh = np.where(batch.active, begins, lanes.fresh)
 
     def row(self, ahead: PendingBlock, index: int) -> Any:
@@ -250,7 +197,7 @@ class LaneRunner(PlannedRunner[Any]):
         return Lanes(members, [usual if row is None else row.u for row in rows], self.engine, self.layout)
 
     @torch.no_grad()
-    def _keep_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
+    def _freeze_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
         """Put lanes that rest back to where they were: the loop runs over all lanes."""
         if active.all():
             return
@@ -259,45 +206,27 @@ class LaneRunner(PlannedRunner[Any]):
             torch.where(resting.view(-1, *[1] * (new.dim() - 2), self.layout.width), old, new, out=new)
 
     def _good(self, ran: BlockResult, batch: LaneBatch) -> int:
-        """How many steps from the first one on went well for every member that takes part."""
-        losses = None if self.choices.on_nonfinite == "ignore" else ran.loss
-        if ran.verdict is not None:
-            bad = ran.verdict == LEFT
-        elif (ran.mark is None or not ran.mark.any()) and (losses is None or losses.sum().isfinite()):
+        """How many steps from the first one on are known to have gone well for every member that takes part."""
+        losses = ran.loss if self._watch == "state" else None
+        bad: Tensor | None = None
+        taking = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
+        if ran.mark is not None and ran.mark.any():
+            bad = (ran.mark != 0) & self._folded(taking).to(ran.mark.device)
+        if losses is not None and not losses.sum().isfinite():
+            known = self._folded(taking if batch.known is None else taking & batch.known).to(losses.device)
+            wrong = ~losses.isfinite() & known
+            bad = wrong if bad is None else bad | wrong
+        if bad is not None and bool(bad.any()):
+            return int(bad.flatten(1).any(1).int().argmax())
+        if self._watch == "nothing":
             return batch.count
-        else:
-            bad = torch.zeros((), dtype=torch.bool) if ran.mark is None else ran.mark != 0
-            looked_at = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
-            if losses is not None:
-                known = looked_at if batch.known is None else looked_at & batch.known
-                bad = bad.to(losses.device) | (~losses.isfinite() & self._folded(known).to(losses.device))
-            bad = bad & self._folded(looked_at).to(bad.device)
-        steps = bad.flatten(1).any(1)
-        return int(steps.int().argmax()) if bool(steps.any()) else batch.count
-
-    def _sound(self, ran: BlockResult) -> bool:
-        """Whether all costates and weights are finite at the end of a block."""
         assert self.lanes is not None
-        return all_finite([*ran.carry.omega, *ran.carry.v, *(weight.detach() for weight in self.lanes.theta)])
+        return good_end([*ran.carry.omega, *ran.carry.v, *self.lanes.theta], batch.count)
 
     def _folded(self, rows: np.ndarray) -> Tensor:
         """One value by step and lane, as the engine has it."""
         return self.layout.fold(torch.from_numpy(rows.copy()), 1)
 
-    def _columns(self, packed: Tensor) -> np.ndarray:
-        """One value by step and lane, as rows of lanes."""
-        return packed.flatten(1)[:, : len(self.learners)].cpu().numpy()
-
 
 def _leaves(carry: Carry) -> list[Tensor]:
     return [*carry.h, *carry.z, *carry.omega, *carry.v, *carry.E]
-
-
-def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
-    """Why one compiled step cannot serve both; `None` if it can."""
-    # A loss may hold weights, each member's its own.
-    pairs = ((*net.parameters(), *net.buffers()) for net in (one.network, other.network))
-    twins = list(zip(*pairs, strict=False))
-    return difference("the network", one.network, other.network, twins) or difference(
-        "the loss", one.system.loss, other.system.loss, twins
-    )

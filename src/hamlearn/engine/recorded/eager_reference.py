@@ -10,51 +10,48 @@ from torch import Tensor, fx, nn
 
 from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
-from hamlearn.engine.recorded.trace import Inputs
 from hamlearn.loops.comparison import outputs, require_alike
 from hamlearn.rules.system import Outcome
 from hamlearn.state.carry import Carry
+
+Groups = dict[str, list[Tensor]]
+"""Tensors by what they are."""
 
 
 class EagerReference(NamedTuple):
     """The start and the results of an eager step.
 
     Attributes:
-        theta: The weights.
         start: What it met.
         led_to: Results of it, copied.
     """
 
-    theta: Sequence[Tensor]
-    start: Carry
-    led_to: dict[str, list[Tensor]]
+    start: Groups
+    led_to: Groups
 
     @classmethod
     def of(cls, theta: Sequence[Tensor], start: Carry, outcome: Outcome) -> EagerReference:
         """A step that proposes `outcome`."""
+        met = {"theta": list(theta), "omega": start.omega, "h": start.h, "z": start.z, "E": start.E}
         led_to = {
-            "ω": outcome.omega,
+            "omega": outcome.omega,
             "h": outcome.h,
             "z": outcome.z,
-            "∂h/∂θ": outcome.E,
+            "E": outcome.E,
             "y": trees.flatten(outcome.y)[0],
             "loss": [] if outcome.loss is None else [outcome.loss],
         }
-        return cls(
-            theta, start, {name: [trees.copied(x) for x in group] for name, group in led_to.items() if group}
-        )
+        return cls(met, {name: [trees.copied(x) for x in group] for name, group in led_to.items() if group})
 
-    def began_as(self, inputs: Inputs) -> bool:
-        """Whether it started where a recorded step starts."""
-        met = self.start
-        pairs = [(self.theta, inputs.theta), (met.omega, inputs.omega)]
-        pairs += [(met.h, inputs.h), (met.z, inputs.z), (met.E, inputs.E)]
+    def comparable(self, first: Groups) -> bool:
+        """Whether it started where a recorded step starts, and led to finite values.
+
+        Weights of a member may be behind those of its lane in a population.
+        """
+        pairs = [(self.start[name], first.get(name)) for name in self.start]
         # What one of the two steps does without is not there.
-        return all(_equal(a, b) for one, other in pairs if one and other for a, b in zip(one, other, strict=True))
-
-    def is_finite(self) -> bool:
-        """Whether all that it led to is finite; a step that is refused has nothing to compare."""
-        return all_finite([x for group in self.led_to.values() for x in group if x.is_floating_point()])
+        same = all(_equal(a, b) for one, other in pairs if one and other for a, b in zip(one, other, strict=True))
+        return same and all_finite([x for group in self.led_to.values() for x in group if x.is_floating_point()])
 
 
 class ReferenceStep(NamedTuple):
@@ -73,26 +70,23 @@ class ReferenceStep(NamedTuple):
 
 def require_as_reference(
     graph: fx.GraphModule,
-    inputs: Inputs,
+    first: Groups,
     tried: EagerReference,
     read: Callable[[list[Tensor]], Mapping[str, list[Tensor]]],
 ) -> None:
     """Raise if the recorded step has other results than the eager one.
 
-    Nothing is compared if the weights of a member are behind those of its lane in a population, or if the numbers
-    are not finite.
-
     Args:
         graph: The recorded step.
-        inputs: What it is given first.
+        first: What it is given first.
         tried: The eager step with the same sample.
         read: What the results of the graph are, by name.
 
     Raises:
         UnsupportedError: If a result differs by more than rounding.
     """
-    if tried.began_as(inputs) and tried.is_finite():
-        found = read(outputs(graph, inputs.flat()))
+    if tried.comparable(first):
+        found = read(outputs(graph, [tensor for group in first.values() for tensor in group]))
         require_alike({name: group for name, group in tried.led_to.items() if name in found}, found)
 
 

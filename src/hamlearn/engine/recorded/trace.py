@@ -1,136 +1,51 @@
-"""One step of a learner as a pure graph of tensor operations: (carry, sample) in, (carry, results) out.
+"""One step of a learner as a pure function of tensors: (carry, sample) in, (carry, results) out.
 
-The graph is recorded from the order that the eager engine calls, so the mathematics is written once. Rates and β
-enter as tensors without axes, which makes one graph serve every hyper-parameter, schedule and uneven τ.
+It calls the order that the eager engine calls, so the mathematics is written once. Rates and β enter as tensors
+without axes, which makes one recording serve every hyper-parameter, schedule and uneven τ.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hamlearn._base import trees
 from hamlearn._base.scale import plus
-from hamlearn.engine.recorded.member_control import OnTrouble, controlled
-from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.engine.recorded.eager_reference import Groups
+from hamlearn.loops import UnsupportedError
 from hamlearn.loops.index_checks import counted
-from hamlearn.loops.recording import pure_graph
 from hamlearn.rates import Rates
 from hamlearn.rules.drive import Drive
-from hamlearn.rules.system import Instant, Order, System
+from hamlearn.rules.system import Instant, Order, Outcome, System
 from hamlearn.rules.velocity import Velocity
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 
-Watch = Literal["nothing", "state", "all"]
-"""What is watched for values that are not finite, step by step: nothing; h, z and buffers; or ω and θ too."""
+Watch = Literal["nothing", "state"]
+"""What is watched for values that are not finite, step by step: nothing; or h, z and buffers."""
+Specs = tuple[trees.Spec, trees.Spec, trees.Spec]
+"""Structures of h, of an input and of a target."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """What the samples of a chunk have, and so what a step has to handle.
+    """What the samples of a block have, and so what a step has to handle.
 
     Attributes:
         targets: Some have a target; those without one enter with φ = 0.
         fresh: A flag says whether a sample begins a sequence.
         watch: What each step counts the entries of that are not finite.
-        on_trouble: What a member does at a step that goes wrong; `None` if the caller reads the marks instead.
     """
 
     targets: bool
     fresh: bool
     watch: Watch
-    on_trouble: OnTrouble | None = None
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """All that a step reads, as flat lists of tensors, in the order of the graph's inputs."""
-
-    theta: list[Tensor]
-    omega: list[Tensor]
-    h: list[Tensor]
-    z: list[Tensor]
-    v: list[Tensor]
-    E: list[Tensor]
-    buffers: list[Tensor]
-    frozen: list[Tensor]
-    rates: list[Tensor]
-    betas: list[Tensor]
-    drive: list[Tensor]
-    u: list[Tensor]
-    target: list[Tensor]
-    fresh: list[Tensor]
-    flow: list[Tensor] = field(default_factory=list)
-    control: list[Tensor] = field(default_factory=list)
-    active: list[Tensor] = field(default_factory=list)
-
-    def flat(self) -> list[Tensor]:
-        """One list."""
-        return [tensor for group in vars(self).values() for tensor in group]
-
-    def kinds(self, carry: set[str], sample: set[str]) -> list[Kind]:
-        """What each tensor is to the loop over steps, by the names of the groups; all others are constant."""
-        kinds: list[Kind] = []
-        for name, group in vars(self).items():
-            kind: Kind = "carry" if name in carry else "sample" if name in sample else "constant"
-            kinds += [kind] * len(group)
-        return kinds
-
-    def laned(self, own: bool) -> list[bool]:
-        """Which tensors each member of a population has for itself; `own`: inputs and targets too."""
-        shared = set() if own else {"u", "target"}
-        return [name not in shared for name, group in vars(self).items() for _ in group]
-
-    def emptied(self) -> Inputs:
-        """The same groups of as many tensors, which hold nothing: what a step that is kept knows its inputs by."""
-        return self.like([torch.empty(0)] * len(self.flat()))
-
-    def like(self, flat: Sequence[Tensor]) -> Inputs:
-        """The same groups, made of other tensors."""
-        rest = iter(flat)
-        return Inputs(*([next(rest) for _ in group] for group in vars(self).values()))
-
-
-@dataclass
-class Recorded:
-    """The graph of a step, and how its results are to be read.
-
-    Attributes:
-        graph: Pure tensor operations.
-        step: The step itself, from the same tensors to the same results, by which the graph is audited.
-        y_spec: Structure of y.
-        y_count: Number of tensors in y.
-        loss: Whether the loss is among the results.
-        coupling: Whether ⟨z, f_h⟩ is.
-        mark: Whether a count of what is wrong is: entries that are not finite, indices out of range.
-        verdict: Whether what became of the step is, as `member_control` says.
-        carried: How many tensors of each kind it returns first, in their order.
-    """
-
-    graph: fx.GraphModule
-    step: Callable[..., list[Tensor]]
-    y_spec: trees.Spec
-    y_count: int
-    loss: bool
-    coupling: bool
-    mark: bool
-    verdict: bool = False
-    carried: dict[str, int] = field(default_factory=dict)
-
-    def read(self, found: list[Tensor]) -> dict[str, list[Tensor]]:
-        """What a call of the graph has returned, by name, as far as an eager step returns it too."""
-        rest = iter(found)
-        groups = {name: [next(rest) for _ in range(count)] for name, count in self.carried.items()}
-        results = self.y_count + self.loss + self.coupling + self.mark + self.verdict
-        last = found[len(found) - results :]
-        return groups | {"y": last[: self.y_count], "loss": last[self.y_count :][: self.loss]}
 
 
 class GivenRates:
@@ -168,9 +83,8 @@ class SubstitutedWeights(TorchFunctionMode):
 
     def _substituted(self, value: Any) -> Any:
         if isinstance(value, list | tuple) and any(isinstance(each, Tensor) for each in value):
-            return type(value)(
-                map(self._substituted, value)
-            )  # functions of PyTorch take lists of tensors, no deeper trees
+            # Functions of PyTorch take lists of tensors, no deeper trees.
+            return type(value)(map(self._substituted, value))
         if id(value) in self._buffers:
             raise UnsupportedError("it reads a buffer of the network that it holds by itself")
         return self._pairs[id(value)][1] if id(value) in self._pairs else value
@@ -180,22 +94,22 @@ class Stage:
     """An order that works on given tensors instead of the learner's own."""
 
     def __init__(
-        self, order: Order, given: Inputs, s: int, buffer_names: list[str], frozen_names: list[str]
+        self, order: Order, given: Groups, s: int, buffer_names: list[str], frozen_names: list[str]
     ) -> None:
-        self.theta = [_parameter(weight.detach().clone().requires_grad_()) for weight in given.theta]
-        self.buffers = [buffer.clone() for buffer in given.buffers]
-        self.rates = Rates._make([*given.rates, s])
+        self.theta = [_parameter(weight.detach().clone().requires_grad_()) for weight in given["theta"]]
+        self.buffers = [buffer.clone() for buffer in given["buffers"]]
+        self.rates = Rates._make([*given["rates"], s])
         self.system: System = copy.copy(order.system)
         self.system.theta = self.theta
         self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
-        self.system.drive, moments = Drive.given(given.drive)
-        if given.betas:
-            self.system.velocity = Velocity.given(given.betas, self.theta, moments)
+        self.system.drive, moments = Drive.given(given.get("drive", []))
+        if given.get("betas"):
+            self.system.velocity = Velocity.given(given["betas"], self.theta, moments)
         self.order = copy.copy(order)
         self.order.system = self.system
         self.names = self.system.by_name(self.theta)
         self.names |= dict(zip(buffer_names, self.buffers, strict=True))
-        self.names |= dict(zip(frozen_names, given.frozen, strict=True))
+        self.names |= dict(zip(frozen_names, given["frozen"], strict=True))
 
     def run(self, function: Callable[[], Any]) -> Any:
         """Call `function` with the network at these weights."""
@@ -212,93 +126,74 @@ class Stage:
         return result
 
 
-def record(
-    order: Order,
-    inputs: Inputs,
-    variant: Variant,
-    specs: tuple[trees.Spec, trees.Spec, trees.Spec],
-    names: tuple[list[str], list[str]],
-    reset_each: bool,
-    carries: bool,
-) -> Recorded:
-    """The graph of one step of `order`.
+class OrderStep:
+    """One step of an order.
 
     Args:
         order: What the eager engine steps by.
-        inputs: Tensors of the shapes and types to expect.
         variant: What the samples may have.
         specs: Structures of h, of u and of the target.
         names: Names of the buffers and of the parameters that are not learned.
         reset_each: Whether h starts from h0 at every sample.
         carries: Whether z is carried from step to step.
     """
-    described: dict[str, Any] = {}
-    h_spec, u_spec, target_spec = specs
 
-    def step(*flat: Tensor) -> list[Tensor]:
-        given = inputs.like(flat)
-        stage = Stage(order, given, order.system.hyper.s, *names)
-        system = stage.system
-        u = trees.unflatten(given.u, u_spec)
-        target = trees.unflatten(given.target, target_spec) if variant.targets else None
-        now = Instant(Sample(u, target), 0.0, stage.rates, False, False)
+    def __init__(
+        self,
+        order: Order,
+        variant: Variant,
+        specs: Specs,
+        names: tuple[list[str], list[str]],
+        reset_each: bool,
+        carries: bool,
+    ) -> None:
+        self.order, self.variant, self.specs, self.names = order, variant, specs, names
+        self.reset_each, self.carries = reset_each, carries
+        self.key = "step", variant, str(specs)
+        self.y_spec: trees.Spec = None
 
-        def propose() -> Any:
-            h, z, E = given.h, given.z, given.E
-            if h and (reset_each or variant.fresh):
-                start = stage.order.start(u, h, h_spec)
-                again = [torch.zeros_like(leaf) for leaf in z]
-                first = stage.order.first(start, h_spec)
-                if reset_each:
-                    h, z, E = start, z if carries else again, first
-                if variant.fresh:
-                    new = given.fresh[0] | given.control[1] if given.control else given.fresh[0]
-                    h, z, E = (
-                        [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
-                        for begun, kept in ((start, h), (again, z), (first, E))
-                    )
-            return stage.order.propose(Carry(h, z, given.omega, h_spec, v=given.v, E=E), now)
-
+    def __call__(self, given: Groups) -> tuple[Groups, Groups]:
+        """Weights, state, costates and buffers after the step; output, loss and what is wrong with the step."""
+        stage = Stage(self.order, given, self.order.system.hyper.s, *self.names)
         with counted() as faults:
-            outcome = stage.run(propose)
+            outcome = stage.run(lambda: self._proposed(stage, given))
         with torch.no_grad():
-            if outcome.theta is not None:
-                theta = outcome.theta
-            elif outcome.dtheta is None:
-                theta = system.velocity.moved(stage.theta, outcome.omega, 0.0, stage.rates.stride, outcome.v)
-            else:
-                theta = plus(stage.theta, outcome.dtheta, stage.rates.stride)
-        y, described["y_spec"] = trees.flatten(outcome.y)
-        described.update(y_count=len(y), loss=outcome.loss is not None)
-        described["coupling"] = outcome.coupling is not None
-        parts = (theta, outcome.omega, outcome.h, outcome.z, outcome.v, outcome.E, stage.buffers)
-        kinds = ("θ", "ω", "h", "z", "v", "∂h/∂θ")
-        described["carried"] = {kind: len(part) for kind, part in zip(kinds, parts, strict=False)}
-        carried = [tensor for part in parts for tensor in part]
-        carried = [new.detach().to(old.dtype) for new, old in zip(carried, flat, strict=False)]
-        results = [*y, *(x for x in (outcome.loss, outcome.coupling) if x is not None)]
-        watched = (
-            [] if variant.watch == "nothing" else floating([*outcome.h, *outcome.z, *outcome.E, *stage.buffers])
-        )
-        watched += [*outcome.omega, *theta, *outcome.v] if variant.watch == "all" else []
-        described["verdict"] = variant.on_trouble is not None
-        described["mark"] = bool(watched or faults) and variant.on_trouble is None
-        if variant.on_trouble is not None:
-            wrong = [mark(watched, [])] if watched else []
-            seen = [outcome.loss] if outcome.loss is not None and variant.watch != "nothing" else []
-            begins = given.fresh[0] | given.control[1] if variant.fresh else given.control[1]
-            trouble = (wrong, seen, faults, given.rates[4], variant.on_trouble)
-            carried, verdict = controlled(
-                carried, flat[: len(carried)], given.control, given.active[0], begins, *trouble
-            )
-            results.append(verdict)
-        elif watched or faults:
-            results.append(mark(watched, faults))
-        return [tensor.detach() for tensor in (*carried, *results)]
+            theta = _moved(stage, outcome)
+        y, self.y_spec = trees.flatten(outcome.y)
+        carried = {"theta": theta, "omega": outcome.omega, "h": outcome.h, "z": outcome.z}
+        carried |= {"v": outcome.v, "E": outcome.E, "buffers": stage.buffers}
+        watched = [*outcome.h, *outcome.z, *outcome.E, *stage.buffers] if self.variant.watch == "state" else []
+        loss, coupling = ([] if x is None else [x] for x in (outcome.loss, outcome.coupling))
+        return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults)}
 
-    graph = pure_graph(step, inputs.flat())
-    inputs = inputs.emptied()
-    return Recorded(graph, step, **described)
+    def _proposed(self, stage: Stage, given: Groups) -> Outcome:
+        h_spec, u_spec, target_spec = self.specs
+        u = trees.unflatten(given["u"], u_spec)
+        target = trees.unflatten(given["target"], target_spec) if self.variant.targets else None
+        h, z, E = given["h"], given["z"], given["E"]
+        if h and (self.reset_each or self.variant.fresh):
+            start = stage.order.start(u, h, h_spec)
+            zero, first = [torch.zeros_like(leaf) for leaf in z], stage.order.first(start, h_spec)
+            if self.reset_each:
+                h, z, E = start, z if self.carries else zero, first
+            if self.variant.fresh:
+                (new,) = given["fresh"]
+                h, z, E = (
+                    [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
+                    for begun, kept in ((start, h), (zero, z), (first, E))
+                )
+        now = Instant(Sample(u, target), 0.0, stage.rates, False, False)
+        return stage.order.propose(Carry(h, z, given["omega"], h_spec, v=given["v"], E=E), now)
+
+
+def _moved(stage: Stage, outcome: Outcome) -> list[Tensor]:
+    """θ⁺."""
+    stride, velocity = stage.rates.stride, stage.system.velocity
+    if outcome.theta is not None:
+        return outcome.theta
+    if outcome.dtheta is not None:
+        return plus(stage.theta, outcome.dtheta, stride)
+    return velocity.moved(stage.theta, outcome.omega, 0.0, stride, outcome.v)
 
 
 def _parameter(weight: Tensor) -> Tensor:
@@ -307,17 +202,15 @@ def _parameter(weight: Tensor) -> Tensor:
     return weight
 
 
-def floating(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Those that can hold what is not a number."""
-    return [tensor for tensor in tensors if tensor.is_floating_point()]
-
-
-def mark(watched: Sequence[Tensor], faults: Sequence[Tensor]) -> Tensor:
-    """How many entries of the tensors are not finite, and how many indices are out of range."""
+def mark(watched: Sequence[Tensor], faults: Sequence[Tensor]) -> list[Tensor]:
+    """How many entries of the tensors are not finite, and how many indices are out of range; empty for neither."""
+    watched = [x for x in watched if x.is_floating_point()]
     # Counted by comparison: a compiler that may reorder sums takes a sum of zeros times anything for zero.
     marks = [(1 - (x.abs() <= torch.finfo(x.dtype).max).to(x.dtype)).sum() for x in watched]
     marks += [count.to(marks[0].dtype if marks else torch.float32) for count in faults]
+    if not marks:
+        return []
     total = marks[0]
     for count in marks[1:]:
         total = total + count
-    return total
+    return [total]

@@ -1,0 +1,225 @@
+"""Sequences in two calls: tokens forward at frozen weights, and their echo back."""
+
+from __future__ import annotations
+
+import copy
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hamlearn._base import trees
+from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep
+from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
+from hamlearn.engine.recorded.trace import Specs, Stage, Variant, mark
+from hamlearn.loops import UnsupportedError
+from hamlearn.loops.index_checks import counted
+from hamlearn.rules.echo import Echoed
+from hamlearn.rules.transition import first_state
+from hamlearn.sample import Sample
+from hamlearn.streams.blocks import Block
+
+
+@dataclass
+class Stretch:
+    """Consecutive tokens, with the states they met, one row each.
+
+    Attributes:
+        rows: `"h"`, the states that they met; `"u"`; `"target"`, empty where no token of the stretch has one;
+            `"rates"`, τ, stride, η, η_z and φ, where φ is 0 if a token has no target; and `"fresh"`, whether a
+            token began its sequence.
+        block: The samples, with structures.
+        h_spec: Structure of the state.
+    """
+
+    rows: Groups
+    block: Block
+    h_spec: trees.Spec
+
+    @property
+    def count(self) -> int:
+        """Number of tokens."""
+        return self.block.count
+
+    def last(self, count: int) -> Stretch:
+        """The last tokens."""
+        start = max(self.count - count, 0)
+        rows = {name: [row[start:] for row in group] for name, group in self.rows.items()}
+        return Stretch(rows, self.block.part(start, self.count), self.h_spec)
+
+
+@dataclass
+class Passed:
+    """What the tokens forward led to: the last state, rows of outputs and losses, and the stretch itself."""
+
+    h: list[Tensor]
+    stretch: Stretch
+    y: list[Tensor]
+    y_spec: trees.Spec
+    loss: Tensor | None
+    mark: Tensor | None
+
+
+class TokenForward:
+    """(h, token) in; the next h, the state that the token met, y and the loss out."""
+
+    def __init__(self, order: Echoed, variant: Variant, specs: Specs, names: tuple[list[str], list[str]]) -> None:
+        self.order, self.variant, self.specs, self.names = _token_by_token(order), variant, specs, names
+        self.key = type(self).__name__, variant, str(specs)
+        self.y_spec: trees.Spec = None
+
+    def __call__(self, given: Groups) -> tuple[Groups, Groups]:
+        """The state and the buffers after the token; the state that it met, and what it led to."""
+        stage = Stage(self.order, given, -1, *self.names)
+        before = [buffer._version for buffer in stage.buffers]
+        with counted() as faults:
+            token, met = stage.run(lambda: self._token(stage, given))
+        if [buffer._version for buffer in stage.buffers] != before:
+            # Along the echo they would be others than those that the token met.
+            raise UnsupportedError("a token changes buffers of the network, which only the eager echo takes back")
+        y, self.y_spec = trees.flatten(token.y)
+        watched = token.h_next if self.variant.watch == "state" else []
+        loss = [] if token.loss is None else [token.loss]
+        return {"h": token.h_next}, {"met": met, "y": y, "loss": loss, "mark": mark(watched, faults)}
+
+    def _token(self, stage: Stage, given: Groups) -> tuple[Any, list[Tensor]]:
+        h_spec, u_spec, target_spec = self.specs
+        u = trees.unflatten(given["u"], u_spec)
+        target = trees.unflatten(given["target"], target_spec) if self.variant.targets else None
+        # A learned first state is part of the graph of the token that meets it.
+        with torch.enable_grad():
+            start, (new,) = first_state(stage.system.network.start(u), h_spec), given["fresh"]
+            h = [torch.where(new, a, b) for a, b in zip(start, given["h"], strict=True)]
+        order: Any = stage.order
+        token, _ = order.run_token(Sample(u, target), stage.rates, h, None, h_spec)
+        return token, [leaf.detach() for leaf in h]
+
+
+class TokenBackward(TokenForward):
+    """(z, what flows back, ω, token) in; the same for the token before it out."""
+
+    def __call__(self, given: Groups) -> tuple[Groups, Groups]:
+        """ω and the costates after the token's echo."""
+        stage = Stage(self.order, given, -1, *self.names)
+
+        def back() -> Any:
+            token, _ = self._token(stage, given)
+            omega = [tensor.clone() for tensor in given["omega"]]
+            return stage.order.echo_token(token, given["z"], given["flow"], omega)  # type: ignore[attr-defined]
+
+        z, flow, omega = stage.run(back)
+        return {"omega": omega, "z": z, "flow": flow}, {}
+
+
+class EchoEngine(Recorder):
+    """Runs the tokens of a sequence, and their echo.
+
+    Args:
+        order: The echo that the eager engine steps by.
+        checked: Whether each token says that the state stayed finite.
+    """
+
+    order: Echoed
+
+    def __init__(self, order: Echoed, checked: bool) -> None:
+        super().__init__(order)
+        self.checked = checked
+
+    def forward(
+        self,
+        h: list[Tensor],
+        h_spec: trees.Spec,
+        rates: list[Tensor],
+        fresh: Tensor,
+        block: Block,
+        trial: ReferenceStep,
+    ) -> Passed:
+        """Run the tokens of a block from the state `h`.
+
+        `trial` raises where the eager engine would refuse the first token; it is made before one of its kind is
+        recorded.
+        """
+        assert block.u is not None
+        h = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in h]
+        device, constant = self.order.system.theta[0].device, self._constant()
+        given = {"rates": [row.to(device) for row in rates], "u": block.u, "target": block.target}
+        rows = _contiguous(given | {"fresh": [fresh.to(device)]})
+        step = TokenForward(self.order, *self._form(rows, block, h_spec))
+        found, y_spec = self.loop(step, LoopInputs({"h": h}, rows, constant), block.count, trial)
+        stretch = Stretch({"h": found["met"], **rows}, block, h_spec)
+        loss, marks = (found[name][0] if found[name] else None for name in ("loss", "mark"))
+        return Passed(h, stretch, found["y"], y_spec, loss, marks)
+
+    def backward(self, stretches: list[Stretch], omega: list[Tensor]) -> list[Tensor]:
+        """ω after the echo of all tokens of the stretches, the last one first."""
+        joined = _joined(stretches)
+        rows = _contiguous({name: [row.flip(0) for row in group] for name, group in joined.rows.items()})
+        omega = [tensor.clone(memory_format=torch.contiguous_format) for tensor in omega]
+        z, flow = ([torch.zeros_like(row[0]) for row in rows["h"]] for _ in "zf")
+        step = TokenBackward(self.order, *self._form(rows, joined.block, joined.h_spec))
+        inputs = LoopInputs({"omega": omega, "z": z, "flow": flow}, rows, self._constant())
+        self.loop(step, inputs, joined.count, ReferenceStep(lambda: None, self.order.system.network))
+        return omega
+
+    def _constant(self) -> Groups:
+        own = {"theta": [weight.detach() for weight in self.order.system.theta]}
+        return own | {
+            "buffers": named(self.order, self.buffer_names),
+            "frozen": named(self.order, self.frozen_names),
+        }
+
+    def _form(self, rows: Groups, block: Block, h_spec: trees.Spec) -> tuple[Variant, Specs, Any]:
+        variant = Variant(bool(rows["target"]), True, "state" if self.checked else "nothing")
+        return variant, (h_spec, block.u_spec, block.target_spec), (self.buffer_names, self.frozen_names)
+
+
+def _token_by_token(order: Echoed) -> Echoed:
+    """The same echo, with one graph per token, none of which is run again."""
+    order = copy.copy(order)
+    order.joined = False
+    order.again = _Never()  # type: ignore[assignment]
+    return order
+
+
+class _Never:
+    """Stands in for what lets a token be run again."""
+
+    def met(self) -> tuple[list[Tensor], list[Tensor]]:
+        return [], []
+
+    def on_copies(self, buffers: list[Tensor]) -> Any:
+        return nullcontext()
+
+    def drawn(self, before: list[Tensor]) -> list[Tensor]:
+        return []
+
+
+def _joined(stretches: list[Stretch]) -> Stretch:
+    """Several stretches as one; tokens of a stretch without any target get arbitrary ones."""
+    if len(stretches) == 1:
+        return stretches[0]
+    like = next((s for s in stretches if s.rows["target"]), stretches[0])
+    for s in stretches:
+        if not s.rows["target"]:
+            s.rows["target"] = [row[:1].expand(s.count, *row.shape[1:]) for row in like.rows["target"]]
+    kinds = {
+        (
+            str(s.block.u_spec),
+            *((row.shape[1:], row.dtype) for part in ("h", "u", "target") for row in s.rows[part]),
+        )
+        for s in stretches
+    }
+    if len(kinds) > 1:
+        raise UnsupportedError("the tokens of a sequence differ in shape, type or structure")
+    rows = {
+        name: [torch.cat(parts) for parts in zip(*(s.rows[name] for s in stretches), strict=True)]
+        for name in like.rows
+    }
+    block = Block(sum(s.count for s in stretches), None, like.block.u_spec, [], like.block.target_spec)
+    return Stretch(rows, block, like.h_spec)
+
+
+def _contiguous(groups: Groups) -> Groups:
+    return {name: [row.contiguous() for row in group] for name, group in groups.items()}

@@ -1,0 +1,256 @@
+"""A step as a pure function of tensors: recorded once, run as a loop over the rows of a block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, fx, nn
+
+from hamlearn._base import trees
+from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep, require_as_reference
+from hamlearn.loops import Kind, UnsupportedError
+from hamlearn.loops.backends import make_loop
+from hamlearn.loops.comparison import audit
+from hamlearn.loops.costs import faster_eagerly
+from hamlearn.loops.guards import Guards
+from hamlearn.loops.recording import held_by, pure_graph
+from hamlearn.loops.step_cache import CompiledStep, StepCache
+from hamlearn.loops.tracing_lock import tracing_lock
+from hamlearn.rules.system import Order
+
+
+class Step(Protocol):
+    """One step, from groups of tensors to what they become and to the results of the step."""
+
+    key: Any
+    """What the function depends on beside the shapes of its tensors."""
+    y_spec: trees.Spec
+    """Structure of an output, known once the step has been called."""
+
+    def __call__(self, given: Groups) -> tuple[Groups, Groups]:
+        """The carried groups after the step, and its results."""
+
+
+@dataclass(frozen=True)
+class LoopInputs:
+    """What a loop reads: groups that it changes in place, groups with a row for each step, and constants."""
+
+    carried: Groups
+    rows: Groups
+    constant: Groups
+
+    def first(self) -> Groups:
+        """What the first step is given."""
+        return {
+            **self.carried,
+            **{name: [row[0] for row in group] for name, group in self.rows.items()},
+            **self.constant,
+        }
+
+    def form(self) -> tuple[Any, ...]:
+        """Shapes and types of all tensors."""
+        rows = [(x.shape[1:], x.dtype) for x in flat(self.rows)]
+        others = [(x.shape, x.dtype, x.device) for x in (*flat(self.carried), *flat(self.constant))]
+        return *rows, *others, *map(len, self.rows.values())
+
+    def kinds(self) -> list[Kind]:
+        """What each tensor is to the loop."""
+        parts: tuple[tuple[Kind, Groups], ...]
+        parts = ("carry", self.carried), ("sample", self.rows), ("constant", self.constant)
+        return [kind for kind, groups in parts for _ in flat(groups)]
+
+
+@dataclass
+class Recorded:
+    """The graph of a step.
+
+    Attributes:
+        graph: Pure tensor operations, from the groups as one flat list to the carried groups and the results.
+        function: The step itself, from the same list to the same results, by which the graph is audited.
+        counts: Number of tensors of each group that it returns.
+        results: Which of these groups are results.
+        y_spec: Structure of an output.
+    """
+
+    graph: fx.GraphModule
+    function: Callable[..., list[Tensor]]
+    counts: dict[str, int]
+    results: list[str]
+    y_spec: trees.Spec
+
+    def read(self, found: Sequence[Tensor]) -> Groups:
+        """What the graph returned, by group."""
+        return _split(found, self.counts)
+
+    def read_results(self, found: Sequence[Tensor]) -> Groups:
+        """The results alone."""
+        return _split(found, {name: self.counts[name] for name in self.results})
+
+
+class Recorder:
+    """Records the steps of an order, and runs them as loops.
+
+    Args:
+        order: What the eager engine steps by.
+        lanes: Number of members in a group of a population; their tensors have groups as their first axis and the
+            members of a group as their last one. 1 for a single learner, without such axes.
+        own: Whether each member has samples of its own, which then lie as all else does.
+    """
+
+    def __init__(self, order: Order, lanes: int = 1, own: bool = False) -> None:
+        self.order, self.lanes = order, lanes
+        self.shared = set() if own else {"u", "target"}
+        network = order.system.network
+        self.buffer_names = [name for name, _ in network.named_buffers() if not name.startswith("h0_")]
+        self.frozen_names = [name for name, _ in network.named_buffers() if name.startswith("h0_")]
+        self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
+        self.steps = StepCache()
+
+    def loop(self, step: Step, inputs: LoopInputs, count: int, trial: ReferenceStep) -> tuple[Groups, trees.Spec]:
+        """Run a step `count` times; the carried tensors change in place. Returns rows of results, and their form.
+
+        Raises:
+            UnsupportedError: If the step cannot be compiled.
+        """
+        made = self.steps.get((step.key, inputs.form()), lambda: self._make(step, inputs, trial))
+        carried, rows = flat(inputs.carried), flat(inputs.rows)
+        constants = [x.contiguous() for x in flat(inputs.constant)]
+        work = [x if x.is_contiguous() else x.contiguous() for x in carried]
+        if self.steps.audit_is_due(made):
+            self._audit(made, inputs, work, rows, constants)
+        results = made.loop(count, work, rows, constants)
+        with torch.no_grad():
+            for tensor, moved in zip(carried, work, strict=True):
+                if moved is not tensor:
+                    tensor.copy_(moved)
+        return made.recorded.read_results(results), made.recorded.y_spec
+
+    def _make(self, step: Step, inputs: LoopInputs, trial: ReferenceStep) -> CompiledStep:
+        """Record a step, compare the recording with the eager step, and make a loop of it."""
+        system, first = self.order.system, self._member(inputs.first(), trial.member)
+        functions = {"the loss": system.loss, **self.order.also_reads()}
+        made = CompiledStep(Guards(functions, {"the network": system.network}))
+        device = flat(inputs.constant if "theta" in inputs.constant else inputs.carried)[0].device
+        try:
+            made.guards.require_recordable()
+            with tracing_lock, _weights_kept(trial.network):
+                tried = trial.run()
+                made.guards.require_unchanged_by_step()
+                made.recorded = record(step, first, list(inputs.carried))
+                made.guards.require_unchanged_by_step()
+            graph = made.recorded.graph
+            _require_own_memory(graph, [system.network, trial.network])
+            if tried is not None:
+                require_as_reference(graph, first, tried, made.recorded.read)
+            if device.type == "cpu" and self.lanes == 1 and (reason := faster_eagerly(graph)) is not None:
+                raise UnsupportedError(reason)
+            laned = [name not in self.shared for name, group in first.items() for _ in group]
+            made.loop = make_loop(graph, inputs.kinds(), laned, self.lanes, device)
+        except UnsupportedError as error:
+            made.failure = error
+        return made
+
+    def _audit(
+        self,
+        made: CompiledStep,
+        inputs: LoopInputs,
+        carried: list[Tensor],
+        rows: list[Tensor],
+        constants: list[Tensor],
+    ) -> None:
+        """Compare the first step of a block with the step itself, called once more without recording it.
+
+        Raises:
+            AuditError: If they differ in two blocks in turn.
+        """
+        recorded: Recorded = made.recorded
+
+        def eagerly() -> Groups:
+            given = flat(self._member(inputs.first(), 0))
+            found = recorded.read(recorded.function(*(tensor.clone() for tensor in given)))
+            # Weights follow from ω and v, and Adam divides the rounding of tiny gradients by their size.
+            return {name: group for name, group in found.items() if name not in ("theta", "v")}
+
+        def by_loop() -> Groups:
+            copies = [tensor.clone() for tensor in carried]
+            results = made.loop(1, copies, [row[:1].contiguous() for row in rows], constants)
+            found = [*copies, *(row[0] for row in results)]
+            return recorded.read([x[0, ..., 0] for x in found] if self.lanes > 1 else found)
+
+        audit(made, eagerly, by_loop)
+
+    def _member(self, first: Groups, number: int) -> Groups:
+        """The tensors of one member."""
+        if self.lanes == 1:
+            return first
+        group, lane = divmod(number, self.lanes)
+        return {
+            name: tensors if name in self.shared else [tensor[group, ..., lane] for tensor in tensors]
+            for name, tensors in first.items()
+        }
+
+
+def record(step: Step, first: Groups, carried: Sequence[str]) -> Recorded:
+    """The graph of a step, for tensors such as `first`; `carried` are the groups that it changes."""
+    counts, returned = {name: len(group) for name, group in first.items()}, dict[str, int]()
+    results: list[str] = []
+
+    def function(*given: Tensor) -> list[Tensor]:
+        groups = _split(given, counts)
+        after, found = step(groups)
+        pairs = [pair for name in carried for pair in zip(after[name], groups[name], strict=True)]
+        moved = [new.detach().to(old.dtype) for new, old in pairs]
+        returned.update({name: counts[name] for name in carried} | {name: len(x) for name, x in found.items()})
+        results[:] = found
+        return [*moved, *(x.detach() for x in flat(found))]
+
+    graph = pure_graph(function, flat(first))
+    return Recorded(graph, function, returned, results, step.y_spec)
+
+
+def flat(groups: Groups) -> list[Tensor]:
+    """All tensors of some groups."""
+    return [tensor for group in groups.values() for tensor in group]
+
+
+def _split(found: Sequence[Tensor], counts: dict[str, int]) -> Groups:
+    rest = iter(found)
+    return {name: [next(rest) for _ in range(count)] for name, count in counts.items()}
+
+
+@contextmanager
+def _weights_kept(network: nn.Module) -> Iterator[None]:
+    """Within, a step may write to weights and buffers, as an embedding with `max_norm` does; they are put back."""
+    before = [(own, own.detach().clone()) for own in (*network.parameters(), *network.buffers())]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for own, copy in before:
+                if not torch.equal(own, copy):
+                    own.copy_(copy)
+
+
+def _require_own_memory(graph: fx.GraphModule, networks: Sequence[nn.Module]) -> None:
+    """Raise if the graph holds a tensor that shares the memory of a weight: a compiled step works on copies."""
+    weights = [own for network in networks for own in (*network.parameters(), *network.buffers())]
+    memory = {own.untyped_storage().data_ptr() for own in weights if own.numel()}
+    for tensor in held_by(graph):
+        if tensor.numel() and tensor.untyped_storage().data_ptr() in memory:
+            raise UnsupportedError(
+                "the step reads a tensor that shares the memory of a weight or a buffer, and not through the "
+                "network: hold the weight itself, and take its view or copy within the step"
+            )
+
+
+def named(order: Order, names: Sequence[str]) -> list[Tensor]:
+    """Buffers and parameters of the network by name."""
+    if not names:
+        return []
+    network = order.system.network
+    found = dict(network.named_buffers()) | dict(network.named_parameters())
+    return [found[name].detach() for name in names]
