@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -69,6 +69,8 @@ class Hyper:
     phi_first: float | None = None
     clock: Literal["events", "continuous"] = "events"
     weight_decay: float = 0.0
+    # The momentum that η was made of, to the bit: 1 − τη is rounded.
+    kept: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.clock not in ("events", "continuous"):
@@ -131,7 +133,7 @@ class Hyper:
         for name, value in (("momentum", momentum), ("dampening", dampening)):
             if not fraction(value):
                 raise ConfigError(f"{name}={value!r} must be a number between 0 and 1")
-        return cls(
+        hyper = cls(
             tau=tau,
             eta=(1.0 - momentum) / tau,
             beta=per_time(lr, tau),
@@ -140,6 +142,9 @@ class Hyper:
             phi_first=1.0 / tau,
             weight_decay=weight_decay,
         )
+        if hyper.at(0.0).decay != momentum:
+            object.__setattr__(hyper, "kept", float(momentum))
+        return hyper
 
     @classmethod
     def from_adam(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import multiprocessing
+import warnings
 from dataclasses import dataclass
 
 import pytest
@@ -33,9 +34,11 @@ def recurrent(cell: nn.Module | None = None) -> hl.Network:
     return hl.Network.recurrent(cell, nn.Linear(4, 1)).double()
 
 
-def penalised(network: hl.Network):
-    """A loss that reads all weights, those of the state net too."""
-    return lambda y, target: mse(y, target) + 0.1 * sum(w.square().sum() for w in network.parameters())
+def penalised(network: hl.Network, holds: bool):
+    """A loss that reads all weights, those of the state net too: it holds them, or asks the network for them."""
+    held = list(network.parameters())
+    weights = (lambda: held) if holds else network.parameters
+    return lambda y, target: mse(y, target) + 0.1 * sum(w.square().sum() for w in weights())
 
 
 SETTINGS = {
@@ -43,20 +46,28 @@ SETTINGS = {
     "cleared, s = +1": {"hyper": hl.Hyper(eta=0.1, beta=0.01, s=1)},
     "forward": {"credit": hl.Forward(), "hyper": hl.Hyper(eta=0.1, beta=0.01)},
     "parallel": {"credit": hl.Forward(), "order": "parallel", "hyper": hl.Hyper(eta=0.1, beta=0.01)},
+    "stages": {
+        "credit": hl.Forward(),
+        "order": "parallel",
+        "integrator": hl.RK4(),
+        "hyper": hl.Hyper(eta=0.0, beta=0.0, clock="continuous"),
+    },
+    "echo": {"credit": hl.Echo(every=1)},
+    "truncated echo": {"credit": hl.Echo(every=1, truncate=2)},
     "sensitivity": {"credit": hl.Sensitivity()},
     "parallel sensitivity": {"credit": hl.Sensitivity(), "order": "parallel"},
 }
 
 
-@pytest.mark.parametrize("engine", ["eager", "compiled"])
+@pytest.mark.parametrize(("engine", "holds"), [("eager", True), ("eager", False), ("compiled", True)])
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_penalty_in_the_loss_reaches_the_weights_of_the_state_net(setting, engine):
+def test_a_penalty_in_the_loss_reaches_the_weights_of_the_state_net(setting, engine, holds):
     given = {"hyper": hl.Hyper.from_sgd(lr=0.05), **SETTINGS[setting]}
     cell = hl.cells.ColumnarGRU(3, 4) if "sensitivity" in setting else None
     plain, with_penalty = recurrent(copy.deepcopy(cell)), recurrent(copy.deepcopy(cell))
     with_penalty.load_state_dict(plain.state_dict())
     one = hl.Learner(plain, mse, **given)
-    other = hl.Learner(with_penalty, penalised(with_penalty), **given)
+    other = hl.Learner(with_penalty, penalised(with_penalty, holds), **given)
     (sample,) = samples(1)
     before = {name: weight.detach().clone() for name, weight in plain.named_parameters()}
     for learner in (one, other):
@@ -138,6 +149,11 @@ def test_wrapped_and_scripted_modules_raise_with_the_remedy(tmp_path):
             hl.Learner(hl.Network.feedforward(wrapped), mse)
     finally:
         torch.distributed.destroy_process_group()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        scripted = torch.jit.script(nn.Linear(2, 1))
+    with pytest.raises(hl.errors.ConfigError, match=r"is a scripted module.* give the module it was made of"):
+        hl.Learner(hl.Network.feedforward(scripted), mse)
 
 
 def _position(learner: hl.Learner, queue) -> None:

@@ -84,8 +84,9 @@ def test_output_state_and_split_nets_follow_sgd_in_float64(model, scenario, role
     else:
         network = hl.Network.feedforward(start, role=role)
     hl_losses, hl_weights = train_hl(network, x, y, 3, hl.Hyper.from_sgd(**settings, tau=tau))
-    assert (losses - hl_losses).abs().max() < 1e-12
-    assert max((a - b).abs().max() for a, b in zip(weights, hl_weights, strict=True)) < 1e-12
+    bound = 0.0 if role == "output" else 1e-12
+    assert (losses - hl_losses).abs().max() <= bound
+    assert max((a - b).abs().max() for a, b in zip(weights, hl_weights, strict=True)) <= bound
 
 
 def test_first_step_is_undampened_and_the_second_is_not():

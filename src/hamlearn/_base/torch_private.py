@@ -1,8 +1,7 @@
-"""PyTorch's private functions, all that are used here: why each of them, and what stands in where it is missing.
+"""PyTorch's private functions, all that are used here, and why each of them.
 
-A release of PyTorch may change any of these without notice. No other file of this package uses one, each is bound
-once, when this file is imported, and `USED` lists them with their reasons and their substitutes. The substitutes
-give the same results, only more slowly; the tests run with all of them in place of the originals.
+A release of PyTorch may change any of these without notice. No other file of this package uses one. Each is bound
+once, when this file is imported, so that a release without one of them says so at once.
 """
 
 from __future__ import annotations
@@ -10,189 +9,65 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from hamlearn._base import plain_trees
-
-Tensors = Sequence[Tensor]
-
-
-class Private(NamedTuple):
-    """One private function.
-
-    Attributes:
-        path: Where PyTorch has it.
-        why: Why no public one is used.
-        instead: What is used where it is missing.
-    """
-
-    path: str
-    why: str
-    instead: Any
+USED: dict[str, tuple[str, str]] = {}
+"""By the name in this file: where PyTorch has it, and why no public function is used."""
 
 
-USED: dict[str, Private] = {}
-"""By the name that it has in this file."""
-
-
-def _bound(name: str, path: str, why: str, instead: Any) -> Any:
-    """PyTorch's own function, or the substitute where this release has none."""
-    USED[name] = Private(path, why, instead)
+def _bound(name: str, path: str, why: str) -> Any:
+    USED[name] = path, why
     try:
         return operator.attrgetter(path)(torch)
-    except AttributeError:
-        return instead
+    except AttributeError as error:
+        raise ImportError(
+            f"PyTorch {torch.__version__} has no torch.{path}, which hamlearn needs ({why}): install one of the "
+            "releases that hamlearn is tested with, as constraints.txt names them"
+        ) from error
 
 
-# Lists of tensors, one call for all: PyTorch's optimizers are built on these.
-
-
-def _mul(tensors: Tensors, by: Any) -> list[Tensor]:
-    return [tensor * by for tensor in tensors]
-
-
-def _mul_(tensors: Tensors, by: Any) -> None:
-    for tensor in tensors:
-        tensor.mul_(by)
-
-
-def _add(tensors: Tensors, others: Tensors, *, alpha: float = 1) -> list[Tensor]:
-    return [torch.add(a, b, alpha=alpha) for a, b in zip(tensors, others, strict=True)]
-
-
-def _add_(tensors: Tensors, others: Any, *, alpha: float = 1) -> None:
-    partners = others if isinstance(others, Sequence) else [others] * len(tensors)
-    for a, b in zip(tensors, partners, strict=True):
-        a.add_(b, alpha=alpha)
-
-
-def _addcmul_(tensors: Tensors, ones: Tensors, others: Tensors, *, value: float = 1) -> None:
-    for a, b, c in zip(tensors, ones, others, strict=True):
-        a.addcmul_(b, c, value=value)
-
-
-def _addcdiv_(tensors: Tensors, ones: Tensors, others: Tensors, *, value: float = 1) -> None:
-    for a, b, c in zip(tensors, ones, others, strict=True):
-        a.addcdiv_(b, c, value=value)
-
-
-def _div_(tensors: Tensors, by: Any) -> None:
-    for tensor in tensors:
-        tensor.div_(by)
-
-
-def _sqrt(tensors: Tensors) -> list[Tensor]:
-    return [tensor.sqrt() for tensor in tensors]
-
-
-def _lerp(tensors: Tensors, others: Tensors, weight: float) -> list[Tensor]:
-    return [torch.lerp(a, b, weight) for a, b in zip(tensors, others, strict=True)]
-
-
-def _copy_(tensors: Tensors, others: Tensors) -> None:
-    for a, b in zip(tensors, others, strict=True):
-        a.copy_(b)
-
-
-def _norm(tensors: Tensors) -> list[Tensor]:
-    return [torch.linalg.vector_norm(tensor) for tensor in tensors]
-
-
-_MANY = "one call for a list of tensors; one call for each takes several times as long where they are small"
-foreach_mul = _bound("foreach_mul", "_foreach_mul", _MANY, _mul)
-foreach_mul_ = _bound("foreach_mul_", "_foreach_mul_", _MANY, _mul_)
-foreach_add = _bound("foreach_add", "_foreach_add", _MANY, _add)
-foreach_add_ = _bound("foreach_add_", "_foreach_add_", _MANY, _add_)
-foreach_addcmul_ = _bound("foreach_addcmul_", "_foreach_addcmul_", _MANY, _addcmul_)
-foreach_addcdiv_ = _bound("foreach_addcdiv_", "_foreach_addcdiv_", _MANY, _addcdiv_)
-foreach_div_ = _bound("foreach_div_", "_foreach_div_", _MANY, _div_)
-foreach_sqrt = _bound("foreach_sqrt", "_foreach_sqrt", _MANY, _sqrt)
-foreach_lerp = _bound("foreach_lerp", "_foreach_lerp", _MANY, _lerp)
-foreach_copy_ = _bound("foreach_copy_", "_foreach_copy_", _MANY, _copy_)
-foreach_norm = _bound("foreach_norm", "_foreach_norm", _MANY, _norm)
-
-
-# Whether all is finite, and derivatives.
-
-
-def _non_finite_(tensors: Tensors, found: Tensor, one: Tensor) -> None:
-    if not all(bool(torch.isfinite(tensor).all()) for tensor in tensors):
-        found.fill_(1.0)
-
-
-def _backward(
-    roots: Tensors, seeds: Tensors, keep: bool, create: bool, inputs: Tensors, unused: bool, accumulate_grad: bool
-) -> Sequence[Tensor | None]:
-    return torch.autograd.grad(roots, inputs, seeds, keep, create, allow_unused=unused)
-
-
+_MANY = "one call for a list of tensors; one call for each takes several times as long if they are small"
+foreach_mul = _bound("foreach_mul", "_foreach_mul", _MANY)
+foreach_mul_ = _bound("foreach_mul_", "_foreach_mul_", _MANY)
+foreach_add = _bound("foreach_add", "_foreach_add", _MANY)
+foreach_add_ = _bound("foreach_add_", "_foreach_add_", _MANY)
+foreach_addcmul_ = _bound("foreach_addcmul_", "_foreach_addcmul_", _MANY)
+foreach_addcdiv_ = _bound("foreach_addcdiv_", "_foreach_addcdiv_", _MANY)
+foreach_div_ = _bound("foreach_div_", "_foreach_div_", _MANY)
+foreach_sqrt = _bound("foreach_sqrt", "_foreach_sqrt", _MANY)
+foreach_lerp = _bound("foreach_lerp", "_foreach_lerp", _MANY)
+foreach_copy_ = _bound("foreach_copy_", "_foreach_copy_", _MANY)
+foreach_norm = _bound("foreach_norm", "_foreach_norm", _MANY)
 non_finite_ = _bound(
     "non_finite_",
     "_amp_foreach_non_finite_check_and_unscale_",
     "the check that gradient scalers make: one call for a list, where `isfinite` takes two for each tensor",
-    _non_finite_,
 )
 run_backward = _bound(
     "run_backward",
     "autograd.Variable._execution_engine.run_backward",
     "`torch.autograd.grad` spends about 30 µs in Python per call, a fifth of a step of a small network",
-    _backward,
 )
-
-# Trees of tensors. PyTorch's own know whatever a user registered with them; the substitute knows tuples, lists and
-# dicts.
+set_grad = _bound(
+    "set_grad", "_C._set_grad_enabled", "switched twice a step, where the public class takes four times as long"
+)
 
 _TREES = "states and inputs may be trees, and PyTorch has no public functions for them"
-tree_flatten = _bound("tree_flatten", "utils._pytree.tree_flatten", _TREES, plain_trees.tree_flatten)
-tree_unflatten = _bound("tree_unflatten", "utils._pytree.tree_unflatten", _TREES, plain_trees.tree_unflatten)
-tree_leaves = _bound("tree_leaves", "utils._pytree.tree_leaves", _TREES, plain_trees.tree_leaves)
-tree_map = _bound("tree_map", "utils._pytree.tree_map", _TREES, plain_trees.tree_map)
-tree_map_only = _bound("tree_map_only", "utils._pytree.tree_map_only", _TREES, plain_trees.tree_map_only)
+tree_flatten = _bound("tree_flatten", "utils._pytree.tree_flatten", _TREES)
+tree_unflatten = _bound("tree_unflatten", "utils._pytree.tree_unflatten", _TREES)
+tree_leaves = _bound("tree_leaves", "utils._pytree.tree_leaves", _TREES)
+tree_map = _bound("tree_map", "utils._pytree.tree_map", _TREES)
+tree_map_only = _bound("tree_map_only", "utils._pytree.tree_map_only", _TREES)
 
-
-# Gradients on and off.
-
-set_grad = _bound(
-    "set_grad",
-    "_C._set_grad_enabled",
-    "switched twice a step, where the public class takes four times as long",
-    torch.set_grad_enabled,
-)
-
-
-# The loss of a classifier and its derivative, without a graph.
-
-
-def _unsupported(*given: Any) -> Tensor:
-    raise RuntimeError("this release of PyTorch has no such operation")
-
-
-_GRAPHLESS = "a loss and its derivative without a graph; if it is missing, the loss is differentiated instead"
-log_softmax = _bound("log_softmax", "ops.aten._log_softmax.default", _GRAPHLESS, _unsupported)
-log_softmax_backward = _bound(
-    "log_softmax_backward", "ops.aten._log_softmax_backward_data.default", _GRAPHLESS, _unsupported
-)
-
-
-# Recording a step.
-
-
-class _NoDispatch:
-    def __enter__(self) -> Any:
-        raise RuntimeError("this release of PyTorch does not show which operations are called")
-
-    def __exit__(self, *error: object) -> None:
-        return None
-
+_GRAPHLESS = "the loss of a classifier and its derivative, without a graph"
+log_softmax = _bound("log_softmax", "ops.aten._log_softmax.default", _GRAPHLESS)
+log_softmax_backward = _bound("log_softmax_backward", "ops.aten._log_softmax_backward_data.default", _GRAPHLESS)
 
 _dispatch_mode = _bound(
-    "_dispatch_mode",
-    "utils._python_dispatch.TorchDispatchMode",
-    "operations are seen while a step is recorded; where they cannot be, it is not, and runs eagerly",
-    _NoDispatch,
+    "_dispatch_mode", "utils._python_dispatch.TorchDispatchMode", "operations are seen while a step is recorded"
 )
 
 
@@ -227,11 +102,9 @@ def schema(target: Any) -> Any:
 
 
 def decompositions() -> dict[Any, Callable[..., Any]]:
-    """How PyTorch takes large operations apart into small ones; none, and steps with large ones run eagerly."""
-    try:
-        from torch._decomp import decomposition_table
-    except ImportError:
-        return {}
+    """How PyTorch takes large operations apart into small ones."""
+    from torch._decomp import decomposition_table
+
     return dict(decomposition_table)
 
 
@@ -252,10 +125,8 @@ def traced(function: Callable[..., Any], inputs: Sequence[Tensor], table: dict[A
 
 def compile_errors() -> type[Exception]:
     """What `torch.compile` raises where it cannot compile a function."""
-    try:
-        from torch._dynamo.exc import TorchDynamoException
-    except ImportError:
-        return RuntimeError
+    from torch._dynamo.exc import TorchDynamoException
+
     return TorchDynamoException
 
 

@@ -234,7 +234,7 @@ class Echoed(Order):
             return 1.0
         if rates.tau != rates.stride:
             rates = self.system.hyper.at(t)
-        return rates.decay
+        return self.system.decay(rates)
 
     def _echo_joined(self, tokens: list[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
         with_loss = [token for token in tokens if token.loss is not None]
@@ -297,7 +297,7 @@ class Echoed(Order):
             seeds.append(seed(token.loss, token.gain))
         grads = vjp(roots, seeds, [*token.h_next, *token.h, *self.system.theta], keep=True)
         if self.credit.dissipate == "token":
-            omega = scaled(omega, token.rates.decay)
+            omega = scaled(omega, self.system.decay(token.rates))
         add_(omega, grads[2 * n :], 1.0)
         return grads[:n], grads[n : 2 * n], omega
 

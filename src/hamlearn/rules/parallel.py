@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -58,18 +57,24 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
     def derivative(time: float, x: list[Tensor]) -> list[Tensor]:
         h, theta, z, omega = x[:n], x[n : n + m], x[n + m : n + m + n], x[2 * n + m :]
         at = rates if x is x0 else system.hyper.at(time, tau, first=now.first)
-        with torch.enable_grad(), stages.at(theta, start=x is x0) as (net, weights):
+        # The network holds the weights of the stage for the loss too, which may read them.
+        with torch.enable_grad(), stages.at(theta, start=x is x0) as weights:
             h_in = [leaf.detach().requires_grad_() for leaf in h]
             tree = trees.unflatten(h_in, carry.spec) if h_in else None
             dh: list[Tensor] = []
             if h_in:
-                result = as_state(net(sample.u, tree, "state"), h_in, carry.spec)
+                result = as_state(system.network.state_net(sample.u, tree), h_in, carry.spec)
                 dh = rate(system.network, h_in, result, tau)
-            y = net(sample.u, tree, "output")
+            y = system.network.output_net(sample.u, tree)
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-            loss_term = [] if L is None else [L]
-            scale = [] if L is None else [seed(L, at.phi)]
-            dH = vjp([*loss_term, *dh], [*scale, *_stretched(z, tau / stride)], [*h_in, *weights])
+            roots = [*([] if L is None else [L]), *dh]
+            seeds = [*([] if L is None else [seed(L, at.phi)]), *_stretched(z, tau / stride)]
+            if weights is system.theta:
+                dH = vjp(roots, seeds, [*h_in, *weights])
+            else:
+                # A loss may also hold the weights themselves, which stay those of the start of the step.
+                dH = vjp(roots, seeds, [*h_in, *weights, *system.theta])
+                dH[n:] = plus(dH[n : n + m], dH[n + m :], 1.0)
         if drive is not None and L is not None:
             dH[n:] = drive.penalised(dH[n:], theta, at.phi)
         if not seen:
@@ -117,19 +122,14 @@ class _Stages:
             self.buffers = {name: buffer.clone() for name, buffer in system.network.named_buffers()}
 
     @contextmanager
-    def at(self, theta: list[Tensor], *, start: bool) -> Iterator[tuple[Any, list[Tensor]]]:
-        """The nets as one callable `net(u, h, which)`, and the weights to differentiate by."""
+    def at(self, theta: list[Tensor], *, start: bool) -> Iterator[list[Tensor]]:
+        """Within, the network holds the weights of a stage, which are given to be differentiated by."""
         if start:
-            yield self.system.network.forward, self.system.theta
+            yield self.system.theta
             return
         assert self.random is not None
         weights = [weight.detach().requires_grad_() for weight in theta]
         swapped = dict(zip(self.system.names, weights, strict=True))
         swapped |= {name: buffer.clone() for name, buffer in self.buffers.items()}
-
-        def net(u: Any, h: Any, which: str) -> Any:
-            with self.system.slots.exchanged(swapped):
-                return self.system.network.forward(u, h, which)  # type: ignore[arg-type]
-
-        with drawing(self.devices, self.random):
-            yield net, weights
+        with self.system.slots.exchanged(swapped), drawing(self.devices, self.random):
+            yield weights

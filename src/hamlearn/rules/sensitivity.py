@@ -78,7 +78,7 @@ class Sensitive(Order):
             points = [leaf.detach().requires_grad_(sample.target is not None) for leaf in read]
             y = system.network.output_net(sample.u, trees.unflatten(points, carry.spec))
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-        decay, gain, drive = rates.decay, rates.stride * rates.phi, system.drive
+        decay, gain, drive = system.decay(rates), rates.stride * rates.phi, system.drive
         omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
         z = [torch.zeros_like(leaf) for leaf in read]
         if L is not None:

@@ -51,7 +51,7 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
     dL = None if L is None else vjp([L], [None], system.theta)
-    decay, gain = rates.decay, -rates.s * rates.stride * rates.phi
+    decay, gain = system.decay(rates), -rates.s * rates.stride * rates.phi
     outcome = Outcome([], [], carry.omega, reported(y), _reported(L), None, learned=L is not None)
     return _integrate(system, carry, dL, decay, gain, rates.phi, outcome)
 
@@ -73,7 +73,7 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
             z = scaled(z, gain)
     h = [leaf.detach() for leaf in h_next]
     outcome = Outcome(h, z, carry.omega, reported(y), _reported(L), None, spec, learned=L is not None)
-    return _integrate(system, carry, dL, rates.decay, gain, rates.phi, outcome)
+    return _integrate(system, carry, dL, system.decay(rates), gain, rates.phi, outcome)
 
 
 def _integrate(
@@ -121,7 +121,7 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
         if own is not None:
             flow = flow + (stride * phi) * own
         z.append((1 - stride * eta_z) * z_i - s * flow)
-    drive, decay, gain, learned, v = system.drive, rates.decay, -s * stride * phi, L is not None, carry.v
+    drive, decay, gain, learned, v = system.drive, system.decay(rates), -s * stride * phi, L is not None, carry.v
     omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
     add_some_(omega, partials(result, z, theta), -s * unit)
     if L is not None:

@@ -52,6 +52,14 @@ class System:
         self.large = any(weight.numel() >= LARGE for weight in self.theta)
         self.velocity = Velocity(hyper.beta, self.names, self.theta)
         self.drive = Drive.of(hyper)
+        self._kept = hyper.kept, hyper.eta, hyper.tau
+
+    def decay(self, rates: Rates) -> float:
+        """What a step leaves of ω: 1 − τη, or the momentum that η was made of, which 1 − τη rounds."""
+        kept, eta, tau = self._kept
+        if kept is None or isinstance(rates.eta, Tensor):
+            return rates.decay
+        return kept if (rates.eta, rates.stride) == (eta, tau) else rates.decay
 
     def by_name(self, theta: list[Tensor]) -> dict[str, Tensor]:
         """Tensors in the place of the weights, as the network names them."""
