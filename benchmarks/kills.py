@@ -124,7 +124,7 @@ def live(config: str, out: str) -> None:
 
 
 def stream(draw: random.Random, count: int) -> Iterator[Any]:
-    """Messages with times, some of them bad, some labelled later."""
+    """Messages with times and ids, some of them bad, some labelled later."""
     t = 0.0
     for k in range(count):
         t += draw.choice((0.5, 1.0, 1.5))
@@ -134,10 +134,8 @@ def stream(draw: random.Random, count: int) -> Iterator[Any]:
         if k % 11 == 7:
             yield {"id": k - 1 if (k - 1) % 17 != 5 else k - 2, "target": [draw.gauss(0, 1)]}
             continue
-        message: dict[str, Any] = {"u": [draw.gauss(0, 1), draw.gauss(0, 1)], "t": t}
-        if k % 11 in (5, 6):
-            message["id"] = k
-        else:
+        message: dict[str, Any] = {"u": [draw.gauss(0, 1), draw.gauss(0, 1)], "t": t, "id": k}
+        if k % 11 not in (5, 6):
             message["target"] = [draw.gauss(0, 1)]
         yield message
 
@@ -149,7 +147,8 @@ def compared(undisturbed: Path, disturbed: Path) -> dict[str, Any]:
     return {
         "tensors equal": set(ours) == set(theirs) and all(torch.equal(ours[name], theirs[name]) for name in ours),
         "records equal": (undisturbed / RECORD).read_bytes() == (disturbed / RECORD).read_bytes(),
-        "taken and bad": [(place["taken"], place["bad"]) for place in places],
+        "taken": [place["taken"] for place in places],
+        "ids equal": places[0]["ids"] == places[1]["ids"],
     }
 
 

@@ -112,19 +112,19 @@ def test_a_feed_brings_labels_as_objects_without_an_input():
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b'{"id": 1}', "a label needs an id and a target"),
-        (b'{"id": null, "target": [1.0]}', "a label needs an id and a target"),
-        (b'{"id": 1, "target": [1.0], "t": 3.0}', "it is a label, which has no 't'"),
-        (b'{"id": [1], "target": [1.0]}', "neither a text nor a whole number"),
-        (b'{"id": true, "u": [1.0]}', "neither a text nor a whole number"),
-        (b'{"id": 1, "target": [NaN]}', "NaN is no number"),
+        (b'{"id": 1}', "a label has an id, a target and no more"),
+        (b'{"id": null, "target": [1.0]}', "it has no u"),
+        (b'{"id": 1, "target": [1.0], "t": 3.0}', "a label has an id, a target and no more"),
+        (b'{"id": [1], "target": [1.0]}', "Expected `int | str | null`, got `array`"),
+        (b'{"id": true, "u": [1.0]}', "Expected `int | str | null`, got `bool`"),
+        (b'{"id": 1, "target": [NaN]}', "JSON is malformed"),
     ],
 )
 def test_labels_that_are_none_are_refused_by_name_or_left_out(line, problem):
     good = b'{"u": [1.0]}'
     with (
         hl.streams.live(served([line, good]), policy="block") as feed,
-        pytest.raises(hl.errors.StreamError) as told,
+        pytest.raises(hl.errors.SampleError) as told,
     ):
         list(feed)
     assert problem in str(told.value)
@@ -161,10 +161,9 @@ def test_labels_that_nobody_reads_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(live_buffer, "LABELS", 3)
     buffer = live_buffer.Buffer(1, block=False)
     for k in range(6):
-        buffer.put(live_buffer.Arrival("message", None, k, k, f"item {k}", 0.0, label=True))
+        buffer.put(live_buffer.Arrival(f"item {k}", 0.0, id=k, extra=True))
     assert buffer.dropped == 3
-    buffer.take(10)
-    assert [arrival.id for arrival in buffer.handed] == [3, 4, 5]
+    assert [arrival.id for arrival in buffer.pop(10)] == [3, 4, 5]
 
 
 TABLE = """order,when,price,shop,outcome

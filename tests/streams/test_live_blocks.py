@@ -1,7 +1,6 @@
 """What has arrived is one block: nothing is waited for, nothing is lost, nothing is learned twice."""
 
 import json
-import random
 import socket
 import threading
 
@@ -15,9 +14,6 @@ import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import StreamError
 from hamlearn.evaluate import evaluate
-from hamlearn.streams.blocks import Block
-from hamlearn.streams.live.arrivals import of_message
-from hamlearn.streams.live.reading import FeedPlace, Reading
 from tests.streams.reading import blocks_of
 
 PATIENCE = 20.0
@@ -205,32 +201,6 @@ def test_a_sample_that_is_refused_is_passed_over_and_those_behind_it_stay(engine
         assert torch.equal(u, sample.u)
 
 
-def test_an_interrupt_within_a_reading_loses_nothing(monkeypatch):
-    given = items(20)
-    one, (source, feed) = learner(), opened(given, policy="block")
-    read = Reading.read
-
-    def interrupted(self, arrivals, place):
-        done = read(self, arrivals, place)
-        if len(arrivals) > 1:
-            monkeypatch.setattr(Reading, "read", read)
-            raise KeyboardInterrupt
-        return done
-
-    monkeypatch.setattr(Reading, "read", interrupted)
-    with feed:
-        reports = one.run(feed, engine="compiled")
-        first_of(source, reports)
-        source.give(19)
-        source.end()
-        with pytest.raises(KeyboardInterrupt):
-            next(reports)
-        assert one.position == 1
-        rest = [report.sample.u for report in one.run(feed, engine="compiled", resume=True)]
-    for u, sample in zip(rest, given[1:], strict=True):
-        assert torch.equal(u, sample.u)
-
-
 def test_an_evaluation_of_a_feed_that_was_broken_off_loses_nothing():
     given = items(30)
     one, (source, feed), count = learner(), opened(given, policy="block"), metrics.MAE()
@@ -247,46 +217,6 @@ def test_an_evaluation_of_a_feed_that_was_broken_off_loses_nothing():
     expected = [step.scores["MAE"] for step in evaluate(learner(), given, other, engine="compiled")][9]
     assert last.scores["MAE"] == expected
     assert len(rest) == 20, "what was read ahead comes first"
-
-
-def messages(draw):
-    """Messages as senders write them: whole and broken numbers, lists of them, gaps, and some that are bad."""
-    kind = draw.choice(["floats", "mixed", "number", "whole", "bad", "uneven"])
-    found = []
-    for k in range(draw.randrange(2, 9)):
-        u = [draw.uniform(-1e3, 1e3), draw.randrange(-5, 5)] if kind != "number" else draw.random()
-        if kind == "whole":
-            u = [draw.randrange(2**60), draw.randrange(9)]
-        if draw.random() < 0.2:
-            u = {"bad": ["x", 1], "uneven": [1.0] * draw.randrange(4)}.get(kind, u)
-        item = {"u": u}
-        if draw.random() < 0.8:
-            item["target"] = draw.choice([k % 3, 0.25 * k, [1, 2]]) if kind == "mixed" else k % 3
-        if draw.random() < 0.9:
-            item["t"] = k + draw.random() - (2.0 if kind == "bad" and draw.random() < 0.3 else 0.0)
-        found.append(of_message(item, f"line {k}", 0.1 * k))
-    return found
-
-
-@pytest.mark.parametrize("dtypes", [(None, None), (torch.float64, torch.float32), (torch.float16, torch.int32)])
-def test_messages_that_are_read_at_once_are_to_the_bit_those_read_one_by_one(dtypes):
-    draw, at_once = random.Random(0), 0
-    for _ in range(400):
-        arrivals, reading = messages(draw), Reading(2.0, True, dtypes)
-        place = FeedPlace(5, 1, draw.choice([None, -3.0]), -1.0, draw.choice([0.0, 0.5]))
-        found, expected = reading.read(arrivals, place), reading._one_by_one(arrivals, place)
-        at_once += found.good is None
-        assert found.after == expected.after
-        some = found.made.each() if isinstance(found.made, Block) else found.made
-        same = expected.made
-        for a, b in zip(some, same, strict=True):
-            assert (a.tau, a.boundary, a.u.dtype) == (b.tau, b.boundary, b.u.dtype)
-            assert torch.equal(a.u, b.u)
-            assert (a.target is None) == (b.target is None)
-            if a.target is not None:
-                assert a.target.dtype == b.target.dtype
-                assert torch.equal(a.target, b.target)
-    assert at_once > 40 or dtypes[0] == torch.float16
 
 
 def test_lines_over_a_socket_are_learned_as_those_of_a_list():

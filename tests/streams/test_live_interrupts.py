@@ -1,7 +1,5 @@
 """A learner that is interrupted leaves a live feed where its last whole step stands."""
 
-import threading
-
 import pytest
 import torch
 from torch import nn
@@ -9,7 +7,6 @@ from torch.nn.functional import mse_loss
 
 import hamlearn as hl
 from hamlearn import streams
-from hamlearn.streams.live.buffer import Buffer
 
 COUNT = 10
 
@@ -86,37 +83,3 @@ def test_the_place_after_an_interrupt_is_that_before_the_step() -> None:
                 assert steps is None
             places.append(one._reader.state_dict())
     assert places[0] == places[1]
-
-
-@pytest.mark.parametrize("engine", ["eager", "compiled"])
-@pytest.mark.parametrize(("policy", "found"), [("drop", (COUNT, 0)), ("block", (COUNT, 1))])
-def test_a_learner_that_is_interrupted_while_it_waits_knows_what_was_left_out(
-    engine, policy, found, monkeypatch
-) -> None:
-    """What came and was dropped, or was bad, between the question and the interrupt still counts."""
-    given, go, gone = items(), threading.Event(), threading.Event()
-
-    def source():
-        yield from given[:2]
-        go.wait(20)
-        if policy == "block":
-            yield {"u": "nothing", "id": []}
-        yield from given[2:]
-        gone.set()
-
-    take = Buffer.take
-
-    def interrupted(self: Buffer, most: int) -> None:
-        monkeypatch.setattr(Buffer, "take", take)
-        go.set()
-        assert gone.wait(20)
-        raise KeyboardInterrupt
-
-    one = learner()
-    with streams.live(source(), policy=policy, bad="skip") as feed:
-        list(one.run(feed, max_steps=1, engine=engine))
-        monkeypatch.setattr(Buffer, "take", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            list(one.run(feed, engine=engine))
-        list(one.run(feed, engine=engine))
-        assert (feed.taken + feed.dropped, feed.bad) == found

@@ -1,14 +1,20 @@
 """Live feeds in trouble: clocks that are wrong, samples that come twice, senders that vanish or fall silent."""
 
 import json
+import os
+import signal
 import socket
 import threading
+import time
 
 import pytest
 import torch
 
 from hamlearn import streams
+from hamlearn.experiments.run import CHECKPOINT
+from hamlearn.experiments.run import run as run_config
 from hamlearn.sample import Sample
+from hamlearn.state import checkpoint as checkpoints
 from hamlearn.streams.live import buffer, sockets
 
 
@@ -87,6 +93,49 @@ def test_a_learner_that_waits_in_vain_says_so_once(monkeypatch, caplog):
         timer.join()
     here.close()
     assert sum("nothing has come from the feed" in message for message in caplog.messages) == 1
+
+
+CONFIG = """
+[stream]
+kind = "live"
+source = "tcp://127.0.0.1:{port}"
+policy = "block"
+[network]
+kind = "mlp"
+hidden = 2
+inputs = 1
+outputs = 1
+[checkpoint]
+every = 1
+"""
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["whole", "within a sequence"])
+def test_sigterm_to_a_run_saves_all_that_a_socket_has_sent(ends, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        (tmp_path / "run.toml").write_text(CONFIG.format(port=server.getsockname()[1]))
+
+        def send():
+            link, _ = server.accept()
+            ready.set()
+            lines = [{"u": [k], "target": [1.0], "tau": 1.0, "boundary": ends or k == 0} for k in range(50)]
+            link.sendall("".join(json.dumps(line) + "\n" for line in lines).encode())
+            checkpoint = tmp_path / "run" / CHECKPOINT
+            while not checkpoint.exists():
+                time.sleep(0.002)
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.wait(20)
+            link.close()
+
+        ready, done = threading.Event(), threading.Event()
+        thread = threading.Thread(target=send)
+        thread.start()
+        result = run_config(tmp_path / "run.toml", out=tmp_path / "run", progress=False)
+        done.set()
+        thread.join()
+    assert result.signal == signal.SIGTERM
+    assert result.steps == 50
+    assert checkpoints.read(tmp_path / "run" / CHECKPOINT)[1]["reader"]["position"] == 50
 
 
 def test_a_connection_is_asked_whether_the_other_side_still_lives():

@@ -125,6 +125,13 @@ class InterleavedStream(Stream):
             if close is not None:
                 close()
 
+    def finish(self) -> None:
+        """Let live feeds among the streams stop reading; what has arrived is still handed out."""
+        for stream in self._streams:
+            finish = getattr(stream, "finish", None)
+            if finish is not None:
+                finish()
+
     def _begin(self) -> None:
         if not self._resumed:
             # Of a feed and a list together, the list begins again.

@@ -87,6 +87,12 @@ class Wrapper(Stream):
         if close is not None:
             close()
 
+    def finish(self) -> None:
+        """Let a live feed inside stop reading; what has arrived is still handed out."""
+        finish = getattr(self.inner, "finish", None)
+        if finish is not None:
+            finish()
+
     def _begin(self) -> None:
         super()._begin()
         self.inner._begin()

@@ -6,6 +6,7 @@ import json
 import math
 import signal
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ from types import FrameType
 from typing import Any
 
 from hamlearn import record
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, StreamError
 from hamlearn.evaluate import scored
 from hamlearn.evaluate.carried import Carried
 from hamlearn.experiments.folder import alone_in
@@ -37,6 +38,8 @@ FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diver
 """Of the record: nothing that depends on the clock, so that two runs of one configuration write the same file."""
 PAYS = 10_000
 """Samples from which on the time to compile a step, one to two seconds, is won back."""
+DRAIN = 10.0
+"""Seconds that a run may go on learning what has arrived, once it was told to stop."""
 COUNTED = 64 << 20
 """Bytes of a table whose lines are counted; the length of a longer one is estimated by its size."""
 
@@ -107,16 +110,21 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
         stack.enter_context(exporter.serving())
         stopped = stack.enter_context(_stoppable(stream))
         reports = learner.run(bundle, left, _engine(config, total), chunk, resume=resumed)
-        for _ in recorder(scored(reports, opened.scores)):
-            if recorder.step % every == 0:
-                learner.save(folder / CHECKPOINT)
-            if stopped:
-                break
+        try:
+            for _ in recorder(scored(reports, opened.scores)):
+                if recorder.step % every == 0:
+                    learner.save(folder / CHECKPOINT)
+                if stopped and not (stream.live and time.monotonic() < stopped[1]):
+                    break
+        except StreamError:
+            # A feed that was told to stop may end within a sequence.
+            if not stopped:
+                raise
         learner.save(folder / CHECKPOINT)
         if bar is not None and not stopped:
             bar.finish()
     scores = opened.scores.summary()
-    size, number = opened.scores.window, stopped[0] if stopped else None
+    size, number = opened.scores.window, int(stopped[0]) if stopped else None
     return Result(folder, recorder.step, watch.since, watch.ended, number, window_size=size, **scores)
 
 
@@ -127,17 +135,21 @@ def _engine(config: Config, total: int | None) -> Any:
 
 
 @contextmanager
-def _stoppable(stream: Stream) -> Iterator[list[int]]:
-    """Collect SIGINT and SIGTERM, for a run to end after the current sample; a second signal ends it at once."""
-    stopped: list[int] = []
+def _stoppable(stream: Stream) -> Iterator[list[float]]:
+    """Collect SIGINT and SIGTERM, for a run to end after the current sample; a second signal ends it at once.
+
+    What has arrived from a live feed that cannot send it again is learned first. Yields the number of the signal,
+    and the time until which that may go on.
+    """
+    stopped: list[float] = []
 
     def stop(number: int, frame: FrameType | None) -> None:
         if stopped:
             raise KeyboardInterrupt
-        stopped.append(number)
+        stopped.extend((number, time.monotonic() + DRAIN))
         if stream.live:
             # A feed may be waiting for a sample that never comes.
-            stream.close()  # type: ignore[attr-defined]
+            stream.finish()  # type: ignore[attr-defined]
 
     before = {}
     if threading.current_thread() is threading.main_thread():

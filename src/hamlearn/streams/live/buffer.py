@@ -5,57 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Literal
 
 from hamlearn.errors import StreamError
+from hamlearn.streams.live.arrivals import Arrival
 from hamlearn.streams.units import logger
 
-Form = Literal["message", "arrays", "item", "bad"]
-
-
-@dataclass(slots=True)
-class Arrival:
-    """One sample or label as it came in.
-
-    Args:
-        form: What it is made of. `"message"`: numbers and lists as JSON has them; `"arrays"`: NumPy's, out of
-            tensors that have no need to be tensors yet; `"item"`: `u` is what the source gave, of any kind;
-            `"bad"`: a message that is left out, in its turn, so that what is acknowledged stays in order.
-        u: The input, in that form.
-        target: The target, in that form.
-        id: What a label that comes later calls it by.
-        place: How the source names it, for messages.
-        arrived: When it came, by the feed's clock.
-        stamp: The time that the source itself says; `None` where it says none.
-        tau: Time since the item before it, as the source says; what was dropped in between is added.
-        boundary: Whether it ends a sequence.
-        owed: Time steps of bad items before it.
-        label: Whether it is the label of an earlier item, or bad, and takes no place in the queue.
-        token: What a broker's message is acknowledged by; `None` if none is due.
-    """
-
-    form: Form
-    u: Any
-    target: Any
-    id: Any
-    place: str
-    arrived: float
-    stamp: float | None = None
-    tau: float | None = None
-    boundary: bool = False
-    owed: float = 0.0
-    label: bool = False
-    token: str | None = None
-
-
 LABELS = 10_000
-"""How many labels wait at most where samples are dropped: a learner that falls behind must not fill the memory."""
-
-
+"""How many labels and bad items wait at most where samples are dropped."""
 SILENT = 60.0
 """Seconds without an item after which a waiting learner says so."""
-
 NAP, LINGER = 0.0005, 0.004
 """Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
 what has come. To wake for every sample would cost more than to learn it."""
@@ -64,15 +22,14 @@ what has come. To wake for every sample would cost more than to learn it."""
 class Buffer:
     """A queue of at most `n` samples: when full it either makes the source wait or drops the oldest.
 
-    Labels come late as it is. They wait with the samples around them, and are dropped only where there are many.
+    Labels and bad items wait in their turn. They are dropped only if there are very many.
 
-    `put` and `end` belong to the source's thread, `take` to the learner's, `close` may be called from any thread.
+    `put` and `end` belong to the source's thread, `wait` and `pop` to the learner's, `close` and `finish` may be
+    called from any thread.
 
     Attributes:
-        handed: What the learner's thread has taken over and not yet made samples of.
         dropped: How many were discarded.
-        bad: How many the source's thread left out.
-        freed: Tokens of what was discarded, which will not be learned.
+        freed: Tokens of what was discarded.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -81,12 +38,10 @@ class Buffer:
         # Entering the lock itself takes half as long as entering the condition.
         self._lock = threading.RLock()
         self._change = threading.Condition(self._lock)
-        self._ended = self.closed = False
         self._error: BaseException | None = None
-        self.handed: list[Arrival] = []
-        self.dropped = self.bad = 0
+        self._ended = self.closed = False
+        self._extras = self._asleep = self._wanted = self.dropped = 0
         self.freed: list[str] = []
-        self._labels = self._asleep = self._wanted = 0
 
     @property
     def full(self) -> bool:
@@ -94,15 +49,14 @@ class Buffer:
         return self._block and len(self._items) >= self._n
 
     def put(self, arrival: Arrival) -> bool:
-        """Hand an item over; `False`: the buffer is closed."""
+        """Hand an item over; `False`: the buffer takes no more."""
         with self._lock:
-            while self.full and not self.closed:
+            while self.full and not self._ended:
                 self._sleep()
-            if self.closed:
+            if self._ended:
                 return False
             self._items.append(arrival)
-            if arrival.label:
-                self._labels += 1
+            self._extras += arrival.extra
             if not self._block:
                 self._make_room()
             # The learner seldom waits, and to notify it costs as much as all the rest.
@@ -114,41 +68,46 @@ class Buffer:
     def end(self, error: BaseException | None = None) -> None:
         """Say that nothing more will come, and why."""
         with self._change:
-            self._ended, self._error = True, error
+            self._error = None if self._ended else error
+            self._ended = True
             self._change.notify_all()
 
-    def take(self, most: int) -> None:
-        """Move what waits into `handed`, at most so many; what is not there yet is waited for only if nothing is.
+    def wait(self, most: int) -> None:
+        """Wait until something is there, or the end. Raises what ended the source, once all is read.
 
-        Where many may be taken, and nothing is dropped, a source that is giving may go on for a moment. At the end
-        nothing is moved. Raises what ended the source, once all is read.
+        If nothing is dropped, a source that is giving may go on for a moment, until there are so many.
         """
         with self._change:
-            while not (self._items or self._ended or self.closed):
-                if not self._sleep(SILENT):
+            told = False
+            while not (self._items or self._ended):
+                if not self._sleep(None if told else SILENT):
+                    told = True
                     logger.warning(
                         "nothing has come from the feed for %.0f seconds. Look whether its sender still runs, and "
                         "whether its broker has dropped what it could not keep",
                         SILENT,
                     )
-                    self._sleep()
             if self._block:
                 self._linger(min(most, self._n))
-            else:
-                self._make_room()
-            if self._items and not self.closed:
-                while self._items and len(self.handed) < most:
-                    self.handed.append(self._items.popleft())
-                if self._labels:
-                    self._labels = sum(item.label for item in self._items)
-                self._change.notify_all()
-            elif self._error is not None and not self.closed:
+            if self._error is not None and not self._items:
                 raise self._error
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something to take."""
-        return bool(self._items)
+    def pop(self, most: int) -> list[Arrival]:
+        """What waits, at most so many."""
+        with self._change:
+            count = min(most, len(self._items))
+            popped = [self._items.popleft() for _ in range(count)]
+            if self._extras:
+                self._extras -= sum([item.extra for item in popped])
+            self._change.notify_all()
+            return popped
+
+    def push_back(self, items: list[Arrival]) -> None:
+        """Put back what was popped and not looked at, because something before it was bad."""
+        if items and not self.closed:
+            with self._change:
+                self._items.extendleft(reversed(items))
+                self._extras += sum([item.extra for item in items])
 
     def free(self) -> list[str]:
         """The tokens of what was discarded, each once."""
@@ -156,14 +115,17 @@ class Buffer:
             freed, self.freed = self.freed, []
             return freed
 
+    def finish(self) -> None:
+        """Take no more; what is here is still handed out."""
+        self.end()
+
     def close(self) -> None:
         """End all waiting; what is still here is forgotten."""
         with self._change:
             self.closed = True
             self._items.clear()
-            self.handed = []
-            self._labels = 0
-            self._change.notify_all()
+            self._extras = 0
+            self.end()
 
     def _sleep(self, seconds: float | None = None) -> bool:
         """Wait for a change; `False` if none came within so many seconds."""
@@ -175,9 +137,8 @@ class Buffer:
 
     def _linger(self, most: int) -> None:
         """Let the source go on while it gives, until there are so many, or for as long as that may take."""
-        until = time.monotonic() + LINGER
-        before = 0
-        while before < len(self._items) < most and not (self._ended or self.closed) and time.monotonic() < until:
+        until, before = time.monotonic() + LINGER, 0
+        while before < len(self._items) < most and not self._ended and time.monotonic() < until:
             before, self._wanted = len(self._items), most
             # Without being counted among those asleep: only the last one that is wanted wakes the learner.
             self._change.wait(NAP)
@@ -185,30 +146,24 @@ class Buffer:
 
     def _make_room(self) -> None:
         """Drop the oldest until no more wait than may."""
-        while len(self._items) - self._labels > self._n:
-            self._drop(label=False)
-        while self._labels > LABELS:
-            self._drop(label=True)
+        while len(self._items) - self._extras > self._n:
+            self._drop(extra=False)
+        while self._extras > LABELS:
+            self._drop(extra=True)
+            self._extras -= 1
 
-    def _drop(self, *, label: bool) -> None:
-        place = next(i for i, item in enumerate(self._items) if item.label is label)
+    def _drop(self, *, extra: bool) -> None:
+        place = next(i for i, item in enumerate(self._items) if item.extra is extra)
         oldest = self._items[place]
-        del self._items[place]
-        if oldest.token is not None:
-            self.freed.append(oldest.token)
         if oldest.boundary:
             raise StreamError(
                 f"{oldest.place} ends a sequence and would have been dropped, so that two sequences would "
-                "run into "
-                'one. Read sequences with policy="block".'
+                'run into one. Read sequences with policy="block".'
             )
-        if label:
-            self._labels -= 1
-            self.bad += oldest.form == "bad"
-            self.dropped += oldest.form != "bad"
-            return
+        del self._items[place]
         self.dropped += 1
-        heir = next(item for item in self._items if not item.label)
-        heir.owed += oldest.owed
-        if heir.tau is not None and oldest.tau is not None:
+        if oldest.token is not None:
+            self.freed.append(oldest.token)
+        heir = None if extra else next(item for item in self._items if not item.extra)
+        if heir is not None and heir.tau is not None and oldest.tau is not None:
             heir.tau += oldest.tau

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from hamlearn.errors import SampleError, StreamError
-from hamlearn.streams.live.arrivals import of_item, of_message
-from hamlearn.streams.live.buffer import Arrival, Buffer
+from hamlearn.errors import HamlearnError, SampleError, StreamError
+from hamlearn.streams.live.arrivals import Arrival, Arrivals
+from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.sockets import SocketLines
 from hamlearn.streams.live.source import Source
 from hamlearn.streams.live.wire import Letter, tau_of
 
 
 class Feeder:
-    """Reads a source in a thread of its own until it ends, fails, or has no listener.
+    """Reads a source in a thread of its own until it ends, fails, or the buffer is closed.
 
     Args:
         source: What is read.
         buffer: Where it goes.
+        arrivals: Makes arrivals of what the source gives.
         clock: Seconds.
-        skip_bad: Whether items that are no samples are counted and left out; otherwise the first is the end.
     """
 
-    def __init__(self, source: Any, buffer: Buffer, clock: Callable[[], float], skip_bad: bool) -> None:
-        self._source, self._buffer, self._clock, self._skip_bad = source, buffer, clock, skip_bad
+    def __init__(self, source: Any, buffer: Buffer, arrivals: Arrivals, clock: Callable[[], float]) -> None:
+        self._source, self._buffer, self._arrivals, self._clock = source, buffer, arrivals, clock
         self._read = 0
-        self._owed = 0.0
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # A daemon: a source that hangs for ever must not keep the program from ending.
@@ -39,44 +39,36 @@ class Feeder:
         """Begin to read."""
         self._thread.start()
 
-    def stop(self, timeout: float) -> bool:
-        """Stop reading and wait for the thread; `False` says that the source hangs and was left alone."""
-        self._buffer.close()
+    def stop(self, timeout: float) -> None:
+        """Stop reading and wait for the thread; a source that hangs is left alone after so many seconds."""
+        self._buffer.finish()
         if isinstance(self._source, SocketLines | Source):
             self._source.stop()
-        loop, task = self._loop, self._task
-        if loop is not None and task is not None and not loop.is_closed():
-            try:
-                loop.call_soon_threadsafe(task.cancel)
-            except RuntimeError:
-                # The loop was closed between the question and the call: it has ended by itself.
-                return self._wait(timeout)
-        return self._wait(timeout)
-
-    def _wait(self, timeout: float) -> bool:
+        if self._loop is not None and self._task is not None:
+            # A loop that has ended by itself in the meantime raises.
+            with contextlib.suppress(RuntimeError):
+                self._loop.call_soon_threadsafe(self._task.cancel)
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout)
-        return not self._thread.is_alive()
 
     def _work(self) -> None:
+        error: BaseException | None = None
         try:
             if isinstance(self._source, AsyncIterable):
                 asyncio.run(self._follow_async(self._source))
             else:
                 self._follow(self._source)
         except asyncio.CancelledError:
-            self._buffer.end()
-        except BaseException as error:
-            self._buffer.end(_explained(error, self._read))
-        else:
-            self._buffer.end()
+            error = None
+        except BaseException as problem:
+            error = problem if isinstance(problem, HamlearnError) else self._explained(problem)
+        self._buffer.end(error)
 
     def _follow(self, source: Iterable[Any]) -> None:
         iterator = iter(source)
         try:
             for item in iterator:
-                arrival = self._arrival(item)
-                if arrival is not None and not self._buffer.put(arrival):
+                if not self._buffer.put(self._arrival(item)):
                     return
                 self._let_go(source)
         finally:
@@ -90,11 +82,8 @@ class Feeder:
         iterator = aiter(source)
         try:
             async for item in iterator:
-                arrival = self._arrival(item)
-                if arrival is None:
-                    continue
                 # Waiting for the learner must not stop whatever else the source's loop runs.
-                put = partial(self._buffer.put, arrival)
+                put = partial(self._buffer.put, self._arrival(item))
                 if not (await asyncio.to_thread(put) if self._buffer.full else put()):
                     return
                 self._let_go(source)
@@ -106,49 +95,35 @@ class Feeder:
     def _let_go(self, source: Any) -> None:
         """Acknowledge what was dropped, though the learner is busy: a broker that waits would send old values."""
         if self._buffer.freed and isinstance(source, Source):
-            source.acknowledge(self._buffer.free())
+            source.discard(self._buffer.free())
 
-    def _arrival(self, item: Any) -> Arrival | None:
-        """What goes into the buffer; `None` for a bad item that is left out, whose time is not forgotten."""
+    def _arrival(self, item: Any) -> Arrival:
+        """What goes into the buffer: a bad item too, so that the learner's thread comes to it in its turn."""
         self._read += 1
-        token = item.token if type(item) is Letter else None
+        letter = item if type(item) is Letter else None
+        place = f"item {self._read} of the feed" if letter is None else letter.place
         try:
-            if type(item) is Letter:
-                place, item = item.place, item.message()
-                arrival = of_message(item, place, self._clock())
-                arrival.token = token
-            else:
-                arrival = of_item(item, f"item {self._read} of the feed", self._clock())
-        except (SampleError, StreamError, RecursionError):
-            if not self._skip_bad:
-                raise
-            if token is not None:
-                return Arrival("bad", None, None, None, "", 0.0, tau=_legible_tau(item), label=True, token=token)
-            self._buffer.bad += 1
-            self._owed += _legible_tau(item)
-            return None
-        if self._owed and not arrival.label:
-            arrival.owed, self._owed = self._owed, 0.0
+            if letter is not None:
+                item = letter.message()
+            arrival = self._arrivals.of(item, place, self._clock())
+        except SampleError as error:
+            arrival = Arrival(place, 0.0, tau=_legible_tau(item), extra=True, error=error)
+        if letter is not None:
+            arrival.token = letter.token
         return arrival
+
+    def _explained(self, error: BaseException) -> StreamError:
+        explained = StreamError(
+            f"the live source failed after {self._read} items with {type(error).__name__}: {error}. "
+            "What it had given before was read; the learner is as it was after the last of them."
+        )
+        explained.__cause__ = error
+        return explained
 
 
 def _legible_tau(item: Any) -> float:
-    """The time step of a bad item, as far as it can be read."""
+    """The time step of a bad item, if it has one that can be read."""
     try:
-        tau = item.get("tau") if isinstance(item, Mapping) else getattr(item, "tau", None)
-        return tau_of(tau, "") or 0.0
+        return tau_of(item.get("tau") if isinstance(item, Mapping) else getattr(item, "tau", None), "") or 0.0
     except SampleError:
         return 0.0
-
-
-def _explained(error: BaseException, read: int) -> BaseException:
-    if isinstance(error, StreamError):
-        return error
-    if isinstance(error, SampleError):
-        return StreamError(str(error))
-    explained = StreamError(
-        f"the live source failed after {read} items with {type(error).__name__}: {error}. "
-        "What it had given before was read; the learner is as it was after the last of them."
-    )
-    explained.__cause__ = error
-    return explained

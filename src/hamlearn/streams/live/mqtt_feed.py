@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import unquote
 
@@ -72,9 +72,8 @@ def mqtt(
 class MqttSource(Source):
     """What `mqtt` returns.
 
-    A message is known by its packet identifier, which stays the same when the broker sends it again, and a digest
-    of its payload. A checkpoint keeps the last of them, and what the broker marks as sent before is left out if it
-    is among them.
+    A message is known by its packet identifier, which stays the same when the broker sends it again within the
+    life of its session.
 
     Attributes:
         subscribed: Whether the broker has confirmed the subscription: from then on it keeps what is published.
@@ -94,41 +93,28 @@ class MqttSource(Source):
             raise ConfigError(f"client={client!r} is not allowed. Name the session, for example 'agent-7'.")
         self._client_name, self._timeout = client, timeout
         self._change = threading.Condition()
-        self._inbox: deque[Letter] = deque()
-        # Packet identifiers of what was received and not acknowledged, and what was acknowledged last.
-        self._open: dict[str, int] = {}
-        self._done: deque[str] = deque(maxlen=2 * window)
+        # What has come, an error at the end, and nothing for a reader that is to stop.
+        self._inbox: SimpleQueue[Letter | StreamError | None] = SimpleQueue()
+        # What was received and not acknowledged in this session of the broker, by packet identifier: a hash.
+        self._open: dict[int, int] = {}
+        # What was acknowledged last: an acknowledgement may get lost, and the identifier may be used again.
+        self._done: deque[tuple[int, int]] = deque(maxlen=2 * window)
+        self._session = 0
         # When the connection was made, and since when there has been none that lasted.
         self._made: float | None = None
         self._trouble: float | None = None
-        self._error: BaseException | None = None
         self._stopped = False
         self._client: Any = None
         self._read = 0
         self._answered: int | None = None
         self.subscribed, self.lost = False, 0
 
-    def open(self, known: Any) -> None:
-        """Leave these out, should the broker send them again."""
-        self._done.extend(known or ())
-
-    def known(self, tokens: Sequence[str]) -> list[str]:
-        """The messages that were learned last."""
-        with self._change:
-            return [*self._done, *tokens][-2 * self.window :]
-
     def __iter__(self) -> Iterator[Letter]:
         self._connect()
         try:
-            while True:
-                with self._change:
-                    self._change.wait_for(lambda: self._inbox or self._error or self._stopped)
-                    if self._stopped:
-                        return
-                    if not self._inbox:
-                        assert self._error is not None
-                        raise self._error
-                    letter = self._inbox.popleft()
+            while (letter := self._inbox.get()) is not None and not self._stopped:
+                if isinstance(letter, BaseException):
+                    raise letter
                 yield letter
         finally:
             self._flush()
@@ -146,24 +132,19 @@ class MqttSource(Source):
         with self._change:
             self._change.wait_for(lambda: self._answered == packet or self._made is None, self._timeout)
 
-    def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Tell the broker."""
+    def acknowledge(self, tokens: Sequence[str]) -> None:
+        """Tell the broker; what an earlier session sent is no longer its concern."""
         with self._change:
             for token in tokens:
-                packet = self._open.pop(token, None)
-                if packet is not None:
+                session, packet = map(int, token.split("-"))
+                if session == self._session and packet in self._open:
+                    self._done.append((packet, self._open.pop(packet)))
                     self._client.ack(packet, 1)
-                    self._done.append(token)
-
-    def holds(self, token: str) -> bool:
-        """Whether it has been received and not been acknowledged."""
-        return token in self._open
 
     def stop(self) -> None:
         """Wake the reader."""
-        with self._change:
-            self._stopped = True
-            self._change.notify_all()
+        self._stopped = True
+        self._inbox.put(None)
 
     def _connect(self) -> None:
         try:
@@ -209,6 +190,7 @@ class MqttSource(Source):
             self._made = time.monotonic()
             if not flags.session_present:
                 # A new session has packet identifiers of its own: to acknowledge an old one could lose a message.
+                self._session += 1
                 self._open.clear()
         # What a topic retains is an old value, and no event: it would be learned again at every start.
         options = SubscribeOptions(qos=1, retainHandling=SubscribeOptions.RETAIN_DO_NOT_SEND)
@@ -255,23 +237,20 @@ class MqttSource(Source):
         letter = Letter(message.payload, f"message {self._read} of {self.name}")
         with self._change:
             if message.qos:
-                digest = hashlib.blake2b(message.payload, digest_size=8).hexdigest()
-                letter.token = token = f"{message.mid}-{digest}"
-                if token in self._open:
+                if message.mid in self._open:
                     # An identifier is not used again before it is acknowledged: this is the same message.
                     return
-                if message.dup and token in self._done:
+                content = hash(message.payload)
+                if message.dup and (message.mid, content) in self._done:
                     client.ack(message.mid, 1)
                     return
-                self._open[token] = message.mid
-            elif len(self._inbox) >= UNSURE:
+                self._open[message.mid] = content
+                letter.token = f"{self._session}-{message.mid}"
+            elif self._inbox.qsize() >= UNSURE:
                 self.lost += 1
                 return
-            self._inbox.append(letter)
-            self._change.notify_all()
+            self._inbox.put(letter)
 
     def _fail(self, problem: str) -> None:
-        with self._change:
-            self._error = StreamError(problem)
-            self._change.notify_all()
+        self._inbox.put(StreamError(problem))
         self._client.disconnect()

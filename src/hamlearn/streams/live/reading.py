@@ -2,41 +2,77 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import Any
 
+import numpy as np
 import torch
 
 from hamlearn.errors import SampleError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.live.buffer import Arrival
-from hamlearn.streams.live.bulk import in_one_block
-from hamlearn.streams.live.recent import Recent
-from hamlearn.streams.live.wire import require_step, tensor_of
+from hamlearn.streams.live.arrivals import Arrival
+from hamlearn.streams.live.wire import require_step
 from hamlearn.streams.units import logger
-from hamlearn.streams.values import to_sample
 
 USUAL = 16
 """Gaps over which the usual one is an average."""
 LEAP, BELIEVED = 10_000, 3
 """How many usual gaps a time stamp may be ahead, and how many of them in a row are believed all the same."""
+REMEMBERED = 4096
+"""Ids that are kept: a broker that came back from an old snapshot sends again what it had at that time."""
 
 
-class FeedPlace(NamedTuple):
-    """How far a feed has been read; a value, so that it changes all at once.
+class Recent:
+    """The ids of the last samples and labels, in order.
+
+    Example:
+        >>> recent = Recent(["a", "b"])
+        >>> recent.note("c")
+        >>> "b" in recent, "d" in recent, recent.until(2)
+        (True, False, ['a', 'b'])
+    """
+
+    def __init__(self, ids: Iterable[Any] = ()) -> None:
+        # That of a label is a pair, of which JSON makes a list.
+        kept = (tuple(id) if isinstance(id, list) else id for id in ids)
+        self._ids = deque(kept, maxlen=REMEMBERED)
+        self._known = set(self._ids)
+        self.count = len(self._ids)
+
+    def __contains__(self, id: object) -> bool:
+        return id in self._known
+
+    def note(self, id: Any) -> None:
+        """Add one; the oldest is forgotten."""
+        if len(self._ids) == REMEMBERED:
+            self._known.discard(self._ids[0])
+        self._ids.append(id)
+        self._known.add(id)
+        self.count += 1
+
+    def until(self, count: int) -> list[Any]:
+        """Those that are kept among the first `count`."""
+        return list(islice(self._ids, max(0, len(self._ids) - (self.count - count))))
+
+
+@dataclass(slots=True)
+class FeedPlace:
+    """How far a feed has been read.
 
     Attributes:
         taken: Samples and labels that the learner got.
         bad: Items that were left out on the way.
-        stamp: Time stamp of the last sample; `None` where it had none.
+        repeated: Samples and labels that were left out because their id had come before.
+        named: Samples and labels with an id.
+        seen: Messages of a broker among those taken.
+        token: The last of them.
+        stamp: Time stamp of the last sample; `None` if it had none.
         arrived: When that came; `None` before the first.
         owed: Time steps of bad items since.
-        seen: Messages of a broker, good and bad, that have been looked at.
-        repeated: Samples that were left out because their id had come before.
-        named: Samples with an id.
         gap: The usual gap between time stamps; `None` before there is one.
         leaps: Time stamps in a row that were much too far ahead, and left out.
         ahead: The last of them.
@@ -44,87 +80,92 @@ class FeedPlace(NamedTuple):
 
     taken: int = 0
     bad: int = 0
+    repeated: int = 0
+    named: int = 0
+    seen: int = 0
+    token: str | None = None
     stamp: float | None = None
     arrived: float | None = None
     owed: float = 0.0
-    seen: int = 0
-    repeated: int = 0
-    named: int = 0
     gap: float | None = None
     leaps: int = 0
     ahead: float = 0.0
 
-    def after(self, arrival: Arrival, good: bool | None = True) -> FeedPlace:
-        """One sample or label further, or one item that was left out; `None`: it had come before."""
-        seen = self.seen + (arrival.token is not None)
-        if good is None:
-            return self._replace(seen=seen, repeated=self.repeated + 1)
-        if not good:
-            leaps, ahead = self.leaps, self.ahead
-            if arrival.stamp is not None and self.leaps_to(arrival):
-                leaps, ahead = leaps + 1, arrival.stamp
-            owed = self.owed + (arrival.tau or 0.0) + arrival.owed
-            return self._replace(bad=self.bad + 1, owed=owed, seen=seen, leaps=leaps, ahead=ahead)
-        if arrival.label:
-            return self._replace(taken=self.taken + 1, seen=seen)
-        gap = self.gap
-        if arrival.stamp is not None and self.stamp is not None:
-            gap = usual(gap, arrival.stamp - self.stamp)
-        return self._replace(
-            taken=self.taken + 1,
-            stamp=arrival.stamp,
-            arrived=arrival.arrived,
-            owed=0.0,
-            seen=seen,
-            named=self.named + (arrival.id is not None),
-            gap=gap,
-            leaps=0,
-        )
+    def state(self) -> dict[str, Any]:
+        """All of it but the time of arrival, by a clock that a later process does not have, as JSON."""
+        return {name: getattr(self, name) for name in self.__slots__ if name != "arrived"}
 
-    def leaps_to(self, arrival: Arrival) -> bool:
-        """Whether a time stamp is so far ahead that it is left out: a clock that is wrong, rather than a long gap.
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> FeedPlace:
+        """The place that `state` returned."""
+        place = cls()
+        for name in place.state():
+            kind, value = type(getattr(place, name)), state[name]
+            setattr(place, name, value if value is None or kind is type(None) else kind(value))
+        return place
+
+    def move(self, arrival: Arrival, good: bool | None) -> None:
+        """Go past a sample or label, a bad item (`False`), or one that had come before (`None`)."""
+        if good is None:
+            self.repeated += 1
+        elif good:
+            self._take(arrival)
+        else:
+            if arrival.stamp is not None and self.leaps_to(arrival.stamp):
+                self.leaps, self.ahead = self.leaps + 1, arrival.stamp
+            self.bad += 1
+            self.owed += arrival.tau or 0.0
+
+    def _take(self, arrival: Arrival) -> None:
+        self.taken += 1
+        if arrival.token is not None:
+            self.seen, self.token = self.seen + 1, arrival.token
+        if arrival.id is not None:
+            self.named += 1
+        if arrival.extra:
+            return
+        stamp = arrival.stamp
+        if stamp is not None and self.stamp is not None:
+            passed = stamp - self.stamp
+            self.gap = passed if self.gap is None else self.gap + (passed - self.gap) / USUAL
+        self.stamp, self.arrived, self.owed, self.leaps = stamp, arrival.arrived, 0.0, 0
+
+    def leaps_to(self, stamp: float) -> bool:
+        """Whether a time stamp is so far ahead that a wrong clock is more likely than a long gap.
 
         Believed, it would make all that come after it run backwards. If `BELIEVED` in a row agree, they are right.
         """
-        if arrival.stamp is None or self.stamp is None or self.gap is None:
+        if self.stamp is None or self.gap is None or stamp - self.stamp <= LEAP * self.gap:
             return False
-        most = LEAP * self.gap
-        if arrival.stamp - self.stamp <= most:
-            return False
-        agrees = self.leaps > 0 and 0 < arrival.stamp - self.ahead <= most
+        agrees = self.leaps > 0 and 0 < stamp - self.ahead <= LEAP * self.gap
         return not (agrees and self.leaps >= BELIEVED - 1)
 
 
-def usual(gap: float | None, passed: float) -> float:
-    """The usual gap between time stamps, after one more."""
-    return passed if gap is None else gap + (passed - gap) / USUAL
-
-
-class Read(NamedTuple):
+@dataclass(slots=True)
+class Read:
     """What was made of some arrivals.
 
     Attributes:
         before: Where the feed stood before them.
-        after: Where it stands after them.
         arrivals: What was looked at, item by item.
-        good: Which of them are samples or labels, and `None` for one whose id had come before. `None`: all.
+        good: Which of them are samples or labels; `None` for one whose id had come before.
         made: The samples and labels: a block, or a list of them.
-        error: What was wrong with the last of them; `None` where nothing was, or it was left out.
+        error: What was wrong with the last of them; `None` if nothing was, or it was left out.
     """
 
     before: FeedPlace
-    after: FeedPlace
-    arrivals: Sequence[Arrival] = ()
-    good: Sequence[bool | None] | None = None
-    made: Block | list[Any] = []  # noqa: RUF012 (never written to)
-    error: SampleError | None = None
+    arrivals: Sequence[Arrival]
+    good: Sequence[bool | None]
+    made: Block | list[Any]
+    error: SampleError | None
 
     def until(self, taken: int) -> FeedPlace:
-        """The place in it after which so many had been taken."""
-        place, count = self.before, 0
-        while place.taken < taken and count < len(self.arrivals):
-            place = place.after(self.arrivals[count], self.good is None or self.good[count])
-            count += 1
+        """The place in it at which so many had been taken."""
+        place = replace(self.before)
+        for arrival, good in zip(self.arrivals, self.good, strict=True):
+            if place.taken >= taken:
+                break
+            place.move(arrival, good)
         return place
 
 
@@ -134,130 +175,57 @@ class Reading:
     Args:
         unit: Seconds in a unit of time.
         skip_bad: Whether bad items are counted and left out.
-        dtypes: Of inputs and targets in messages.
     """
 
-    def __init__(self, unit: float, skip_bad: bool, dtypes: tuple[torch.dtype | None, torch.dtype | None]) -> None:
+    def __init__(self, unit: float, skip_bad: bool) -> None:
         self._unit, self._skip_bad = unit, skip_bad
         self.recent = Recent()
-        self._u_dtype, self._target_dtype = dtypes
 
     def read(self, arrivals: Sequence[Arrival], place: FeedPlace) -> Read:
-        """What has arrived, up to the first item that is bad where such are not left out."""
-        return self._at_once(arrivals, place) or self._one_by_one(arrivals, place)
-
-    def _at_once(self, arrivals: Sequence[Arrival], before: FeedPlace) -> Read | None:
-        """Samples of one form and shape, none of them bad; `None` where there is anything else."""
-        if len(arrivals) == 1:
-            return None
-        block = in_one_block(arrivals, self._u_dtype or torch.get_default_dtype(), self._target_dtype)
-        if block is None:
-            return None
-        gap = before.gap
-        for then, now in itertools.pairwise([before.stamp, *[arrival.stamp for arrival in arrivals]]):
-            if now is not None and then is not None:
-                if gap is not None and now - then > LEAP * gap:
-                    return None
-                gap = usual(gap, now - then)
-        try:
-            taus = self._taus(arrivals, before)
-        except SampleError:
-            return None
-        if any(tau is not None for tau in taus):
-            block.tau = taus
-        ends = [arrival.boundary for arrival in arrivals]
-        if any(ends):
-            block.boundary = ends
-        seen = before.seen + sum([arrival.token is not None for arrival in arrivals])
-        last, taken = arrivals[-1], before.taken + len(arrivals)
-        after = before._replace(
-            taken=taken, stamp=last.stamp, arrived=last.arrived, owed=0.0, seen=seen, gap=gap, leaps=0
-        )
-        return Read(before, after, arrivals, None, block)
-
-    def _taus(self, arrivals: Sequence[Arrival], before: FeedPlace) -> list[float | None]:
-        """The time since the sample before, of each of them."""
-        taus = [self._tau(arrivals[0], before.stamp, before.arrived, before.owed)]
-        untimed = [arrival.stamp is None and arrival.tau is None for arrival in arrivals]
-        if all(untimed):
-            # By the clock alone, as most feeds are, and so without a call for each.
-            times, unit = [arrival.arrived for arrival in arrivals], self._unit
-            gaps = [max(now - then, 1e-9) / unit for then, now in itertools.pairwise(times)]
-            if min(gaps) > 0.0 and math.isfinite(sum(gaps)):
-                return [*taus, *gaps]
-        for then, now in itertools.pairwise(arrivals):
-            taus.append(self._tau(now, then.stamp, then.arrived, 0.0))
-        return taus
-
-    def _one_by_one(self, arrivals: Sequence[Arrival], before: FeedPlace) -> Read:
-        events: list[Sample | Label] = []
-        good: list[bool | None] = []
-        place, error = before, None
+        """What has arrived, up to the first item that raises; moves the place past it."""
+        before, good, error = replace(place), [], None
+        taken: list[Arrival] = []
+        taus: list[float | None] = []
         for arrival in arrivals:
-            if arrival.form == "bad" or self._is_left_out(arrival, place):
-                good.append(False)
-                place = place.after(arrival, False)
-                continue
-            if arrival.id is not None and not arrival.label and arrival.id in self.recent:
-                good.append(None)
-                place = place.after(arrival, None)
-                continue
             try:
-                events.append(self._label(arrival) if arrival.label else self._sample(arrival, place))
-                good.append(True)
-                if arrival.id is not None and not arrival.label:
-                    self.recent.note(arrival.id)
+                fine = self._is_new(arrival, place)
+                if fine:
+                    tau = None if arrival.extra else self._tau(arrival, place)
             except SampleError as wrong:
-                good.append(False)
-                if not self._skip_bad:
-                    error = wrong
-                    break
-            place = place.after(arrival, good[-1])
-        return Read(before, place, arrivals[: len(good)], good, events, error)
+                fine = False
+                error = None if self._skip_bad else wrong
+            good.append(fine)
+            if error is not None:
+                break
+            place.move(arrival, fine)
+            if fine:
+                taken.append(arrival)
+                taus.append(tau)
+                if arrival.id is not None:
+                    self.recent.note(arrival.id)
+        return Read(before, arrivals[: len(good)], good, samples_of(taken, taus), error)
 
-    def _is_left_out(self, arrival: Arrival, place: FeedPlace) -> bool:
-        """Whether its time stamp is much too far ahead; says so."""
-        leaps = place.leaps_to(arrival)
-        if leaps:
+    def _is_new(self, arrival: Arrival, place: FeedPlace) -> bool | None:
+        """Whether an arrival is to be taken if its time is right; `None`: it had come before."""
+        if arrival.error is not None:
+            raise arrival.error
+        if arrival.stamp is not None and place.leaps_to(arrival.stamp):
             logger.warning(
                 "%s is left out: its time stamp is %.3g ahead of the one before, and gaps of %.3g are usual. "
                 "If it is right, number %d of such stamps in a row is believed",
                 arrival.place,
-                (arrival.stamp or 0.0) - (place.stamp or 0.0),
+                arrival.stamp - (place.stamp or 0.0),
                 place.gap,
                 BELIEVED,
             )
-        return leaps
+            return False
+        return None if arrival.id is not None and arrival.id in self.recent else True
 
-    def _label(self, arrival: Arrival) -> Label:
-        if arrival.form == "item":
-            return arrival.u
-        return Label(arrival.id, tensor_of(arrival.target, self._target_dtype, "target", arrival.place))
-
-    def _sample(self, arrival: Arrival, before: FeedPlace) -> Sample:
-        tau = self._tau(arrival, before.stamp, before.arrived, before.owed)
-        u, target, place = arrival.u, arrival.target, arrival.place
-        if arrival.form == "arrays":
-            target = None if target is None else torch.from_numpy(target)
-            return Sample(torch.from_numpy(u), target, tau, arrival.boundary, arrival.id)
-        if arrival.form == "message":
-            u = tensor_of(u, self._u_dtype or torch.get_default_dtype(), "u", place)
-            target = tensor_of(target, self._target_dtype, "target", place)
-            return Sample(u, target, tau, arrival.boundary, arrival.id)
-        try:
-            sample = to_sample(u, self._u_dtype)
-        except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-            raise SampleError(
-                f"{place} is not a sample ({error}). Give Samples, pairs (u, target), or inputs: numbers, arrays "
-                "or lists of numbers of equal lengths."
-            ) from error
-        return Sample(sample.u, sample.target, tau, sample.boundary, sample.id)
-
-    def _tau(self, arrival: Arrival, stamp: float | None, arrived: float | None, owed: float) -> float | None:
+    def _tau(self, arrival: Arrival, last: FeedPlace) -> float | None:
         """Time since the last sample, by its stamp, its own τ with what bad items owe to it, or its arrival."""
         place = arrival.place
-        if arrival.stamp is not None and stamp is not None:
-            passed = arrival.stamp - stamp
+        if arrival.stamp is not None and last.stamp is not None:
+            passed = arrival.stamp - last.stamp
             if passed <= 0:
                 how = "stands still" if passed == 0 else "runs backwards"
                 which = "is" if passed == 0 else f"comes {-passed:g} before"
@@ -268,10 +236,57 @@ class Reading:
                 )
             return require_step(passed / self._unit, passed, place)
         if arrival.tau is not None:
-            owed += arrival.owed
-            return require_step(arrival.tau + owed, owed, place)
-        if arrived is None or arrival.stamp is not None:
+            return require_step(arrival.tau + last.owed, last.owed, place)
+        if last.arrived is None or arrival.stamp is not None:
             return None
         # Two arrivals within one tick of the clock are still one after the other.
-        passed = max(arrival.arrived - arrived, 1e-9)
+        passed = max(arrival.arrived - last.arrived, 1e-9)
         return require_step(passed / self._unit, passed, place)
+
+
+def samples_of(arrivals: Sequence[Arrival], taus: list[float | None]) -> Block | list[Any]:
+    """Arrivals with their time steps as one block if their arrays have one shape and type, else one by one."""
+    block = _block(arrivals) if len(arrivals) > 1 else None
+    if block is None:
+        return [_sample(arrival, tau) for arrival, tau in zip(arrivals, taus, strict=True)]
+    if any(tau is not None for tau in taus):
+        block.tau = taus
+    ends = [arrival.boundary for arrival in arrivals]
+    block.boundary = ends if any(ends) else None
+    return block
+
+
+def _block(arrivals: Sequence[Arrival]) -> Block | None:
+    # Lists, here and below: a generator takes twice as long for each.
+    odd = [one.item is not None or one.id is not None for one in arrivals]
+    if any(odd):
+        return None
+    targets = [one.target for one in arrivals]
+    known = [target is not None for target in targets]
+    example = targets[known.index(True)] if any(known) else None
+    if not all(known):
+        targets = [example if target is None else target for target in targets]
+    u = _stacked([one.u for one in arrivals])
+    target = None if example is None else _stacked(targets)
+    if u is None or (target is None and example is not None):
+        return None
+    held = [] if target is None else [target]
+    return Block(len(arrivals), [u], None, held, None, known if held and not all(known) else None)
+
+
+def _stacked(arrays: list[Any]) -> torch.Tensor | None:
+    shape, dtype = arrays[0].shape, arrays[0].dtype
+    odd = [array.shape != shape or array.dtype != dtype for array in arrays]
+    if any(odd):
+        return None
+    return torch.from_numpy(np.array(arrays))
+
+
+def _sample(arrival: Arrival, tau: float | None) -> Sample | Label:
+    item = arrival.item
+    if isinstance(item, Label):
+        return item
+    if item is not None:
+        return Sample(item.u, item.target, tau, arrival.boundary, arrival.id)
+    target = None if arrival.target is None else torch.from_numpy(arrival.target)
+    return Sample(torch.from_numpy(arrival.u), target, tau, arrival.boundary, arrival.id)

@@ -41,7 +41,7 @@ def redis(
         consumer: Name within the group, the same after a restart.
         acknowledge: When the group may forget an entry: `"saved"`, once it is in a checkpoint; or `"learned"`, for
             learners that are never saved.
-        window: Entries that may wait for that. No more are asked for, so that a learner has to be saved at least
+        window: Entries that may wait for that. No more are learned, so that a learner has to be saved at least
             every `window` entries; `hamlearn run` sees to it.
         patience: Seconds without a connection after which the feed fails.
         timeout: Seconds that an attempt to connect, and an answer, may take.
@@ -89,20 +89,16 @@ class RedisSource(Source):
             raise ConfigError(f"{name!r} has an unknown option. Write it as {FORM}.")
         self._url = parts._replace(path="", query=urlencode(options)).geturl()
         self._group, self._consumer, self._timeout = group, consumer, timeout
-        self._change, self._stopped = threading.Condition(), threading.Event()
-        self._open: set[str] = set()
-        self._last = self._done = "0-0"
+        self._stopped = threading.Event()
+        # The last entry that was handed out, and the last that was acknowledged as learned.
+        self._last = self._learned = "0-0"
         self._count = 1
         self._client: Any = None
         self.lost = 0
 
-    def open(self, known: Any) -> None:
+    def open(self, token: str | None) -> None:
         """Leave out the entries up to this one."""
-        self._last = self._done = known or self._done
-
-    def known(self, tokens: Sequence[str]) -> str | None:
-        """The last entry that was learned."""
-        return max((*tokens, self._done), key=_order)
+        self._last = self._learned = token or self._learned
 
     def __iter__(self) -> Iterator[Letter]:
         try:
@@ -132,29 +128,23 @@ class RedisSource(Source):
                             f"{self.name} cannot be read: {error}. Correct the key, the user or the password."
                         ) from error
 
-    def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Tell the server. An entry whose acknowledgement is lost comes again with the next connection."""
+    def acknowledge(self, tokens: Sequence[str]) -> None:
+        """Tell the server. An entry whose acknowledgement is lost comes again, and is acknowledged then."""
+        if tokens:
+            self._learned = tokens[-1]
+            self.discard(tokens)
+
+    def discard(self, tokens: Sequence[str]) -> None:
+        """Tell the server."""
         from redis.exceptions import ConnectionError as NoConnection
         from redis.exceptions import TimeoutError
 
-        with self._change:
-            told = [token for token in tokens if token in self._open]
-            self._open.difference_update(told)
-            self._done = max((*told, self._done), key=_order)
-            self._change.notify_all()
-        if told:
-            with contextlib.suppress(NoConnection, TimeoutError):
-                self._client.xack(self._key, self._group, *told)
-
-    def holds(self, token: str) -> bool:
-        """Whether it has been received and not been acknowledged."""
-        return token in self._open
+        with contextlib.suppress(NoConnection, TimeoutError):
+            self._client.xack(self._key, self._group, *tokens)
 
     def stop(self) -> None:
         """Let the reader end at its next look."""
         self._stopped.set()
-        with self._change:
-            self._change.notify_all()
 
     def _entries(self) -> Iterator[Letter]:
         """What was delivered and not acknowledged first; then what is new."""
@@ -173,13 +163,8 @@ class RedisSource(Source):
             yield from self._letters(self._read(">"))
 
     def _read(self, after: str) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
-        with self._change:
-            self._change.wait_for(lambda: self._stopped.is_set() or len(self._open) < self.window)
-            count = min(self._count, self.window - len(self._open))
-        if self._stopped.is_set():
-            return []
         answer = self._client.xreadgroup(
-            self._group, self._consumer, {self._key: after}, count=count, block=PAUSE if after == ">" else None
+            self._group, self._consumer, {self._key: after}, self._count, block=PAUSE if after == ">" else None
         )
         batches = answer.values() if isinstance(answer, dict) else [[batch] for _, batch in answer or ()]
         entries = [entry for batch in batches for part in batch for entry in part]
@@ -190,20 +175,18 @@ class RedisSource(Source):
     def _letters(self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]]) -> Iterator[Letter]:
         for name, fields in entries:
             token = name.decode()
-            with self._change:
-                if token in self._open:
-                    # It came with an earlier connection, and waits for its acknowledgement.
-                    continue
-                new = _order(token) > _order(self._last)
-                if new and fields:
-                    self._open.add(token)
-                    self._last = token
-            if new and fields:
-                yield Letter(fields.get(FIELD, b""), f"entry {token} of {self.name}", token)
+            if _order(token) <= _order(self._last):
+                # It was handed out before, and sent again: after a lost connection, or by an old snapshot.
+                if _order(token) <= _order(self._learned):
+                    self.discard([token])
                 continue
-            # It was learned before, or trimmed away in the meantime: only its id is left of it.
-            self.lost += new
-            self._client.xack(self._key, self._group, token)
+            self._last = token
+            if fields is None:
+                # It was trimmed away in the meantime: only its id is left of it.
+                self.lost += 1
+                self.discard([token])
+                continue
+            yield Letter(fields.get(FIELD, b""), f"entry {token} of {self.name}", token)
 
 
 def _order(token: str) -> tuple[int, ...]:

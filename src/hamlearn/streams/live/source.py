@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal
 from urllib.parse import SplitResult, quote, urlsplit
 
@@ -22,14 +22,12 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0
 
 
 class Source(ABC):
-    """A feed that is told which of its messages are done with, and sends the others again after a restart.
+    """A feed whose messages are acknowledged, and come again after a restart if they were not.
 
     It is an iterable, or an asynchronous iterable, of `Letter`s in the order in which they were sent. It connects
     when it is iterated over, and connects again when a connection is lost.
 
-    With `acknowledge="saved"` a message is done with once the learner that learned it is in a checkpoint. If the
-    process is killed in between, the broker sends a message again that the checkpoint has. `known` is what the
-    checkpoint says about that, and `open` leaves such messages out.
+    With `acknowledge="saved"` a message is acknowledged once the learner that learned it is in a checkpoint.
 
     Args:
         name: The address, without a password, for messages.
@@ -47,21 +45,16 @@ class Source(ABC):
             raise ConfigError(f"patience={patience!r} is not allowed. Give a number of seconds above 0.")
         self.name, self.when, self.window, self.patience = name, acknowledge, window, patience
 
-    @abstractmethod
-    def open(self, known: Any) -> None:
-        """Say, before the first message is asked for, what a checkpoint has: what `known` returned, or `None`."""
+    def open(self, token: str | None) -> None:
+        """Say, before the first message is asked for, which one a checkpoint has as its last."""
 
     @abstractmethod
-    def known(self, tokens: Sequence[str]) -> Any:
-        """What a checkpoint has to keep, as JSON, once these messages were learned and not yet acknowledged."""
+    def acknowledge(self, tokens: Sequence[str]) -> None:
+        """Acknowledge messages that were learned, in their order, from any thread."""
 
-    @abstractmethod
-    def acknowledge(self, tokens: Iterable[str]) -> None:
-        """Tell the broker that these are done with, from any thread; acknowledged ones are ignored."""
-
-    @abstractmethod
-    def holds(self, token: str) -> bool:
-        """Whether a message has been received and not been acknowledged."""
+    def discard(self, tokens: Sequence[str]) -> None:
+        """Acknowledge messages that will not be learned, though earlier ones may still wait."""
+        self.acknowledge(tokens)
 
     @abstractmethod
     def stop(self) -> None:
@@ -109,41 +102,6 @@ class _Patience:
             state.start_time, state.attempt_number = now, 1
             return False
         return (state.seconds_since_start or 0.0) > self._seconds
-
-
-class Unacknowledged:
-    """The tokens of the messages that a feed has handed out, in order, since the broker was last told."""
-
-    def __init__(self) -> None:
-        self._tokens: list[str] = []
-        self._bad: list[bool] = []
-        # Messages before the first token, counted from the beginning of the process.
-        self._first = 0
-
-    def note(self, tokens: Sequence[str], bad: Sequence[bool]) -> None:
-        """These were handed out next, or left out as bad."""
-        self._tokens += tokens
-        self._bad += bad
-
-    def until(self, seen: int) -> list[str]:
-        """Those among the first `seen` messages."""
-        return self._tokens[: max(0, seen - self._first)]
-
-    def bad(self) -> list[str]:
-        """Those of messages that were not samples."""
-        return [token for token, bad in zip(self._tokens, self._bad, strict=True) if bad]
-
-    def forget(self, seen: int) -> None:
-        """Leave out those among the first `seen` messages: the broker has been told of them."""
-        count = max(0, min(seen - self._first, len(self._tokens)))
-        del self._tokens[:count], self._bad[:count]
-        self._first += count
-
-    def __len__(self) -> int:
-        return len(self._tokens)
-
-    def __iter__(self) -> Any:
-        return iter(self._tokens)
 
 
 def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult, str]:

@@ -13,16 +13,17 @@ from typing import Any, Literal, Self
 
 import torch
 
+from hamlearn._base.interrupts import defer_sigint
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
+from hamlearn.streams.live.arrivals import Arrivals
 from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.feeders import Feeder
-from hamlearn.streams.live.reading import FeedPlace, Read, Reading
-from hamlearn.streams.live.recent import Recent
+from hamlearn.streams.live.reading import FeedPlace, Read, Reading, Recent
 from hamlearn.streams.live.sockets import SocketLines, connect, is_address
-from hamlearn.streams.live.source import Source, Unacknowledged
+from hamlearn.streams.live.source import Source
 from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec
 
@@ -106,15 +107,14 @@ def live(
             f"source={source!r} must be an address such as tcp://host:port or unix:///path; of brokers, give what "
             "streams.mqtt, streams.redis or streams.websocket return."
         )
-    skip_bad = bad == "skip"
-    reading = Reading(to_unit(unit), skip_bad, (dtype, target_dtype))
-    return LiveStream(source, Buffer(n, policy == "block"), reading, skip_bad, clock, timeout)
+    reading, arrivals = Reading(to_unit(unit), bad == "skip"), Arrivals(dtype, target_dtype)
+    return LiveStream(source, Buffer(n, policy == "block"), reading, arrivals, clock, timeout)
 
 
 class LiveStream(Stream):
     """What `live` returns.
 
-    What has arrived when it is asked for is one block, and is waited for only where nothing has. If a learner
+    What has arrived when it is asked for is one block, and is waited for only if nothing has. If a learner
     stops within a block, the rest waits in the learner, and comes first when it runs this feed again.
     """
 
@@ -123,21 +123,21 @@ class LiveStream(Stream):
         source: Any,
         buffer: Buffer,
         reading: Reading,
-        skip_bad: bool,
+        arrivals: Arrivals,
         clock: Callable[[], float],
         timeout: float,
     ) -> None:
-        self._source, self._buffer, self._reading = source, buffer, reading
-        self._skip_bad, self._clock, self._timeout = skip_bad, clock, timeout
+        self._source, self._buffer, self._reading, self._arrivals = source, buffer, reading, arrivals
+        self._clock, self._timeout = clock, timeout
         self._close: Callable[[], Any] | None = None
         self._seen: Sample | None = None
         self._place = FeedPlace()
         # What was handed out last: the place after each sample of it can be asked for.
         self._last: Read | None = None
-        self._before = 0
         self._broker = source if isinstance(source, Source) else None
-        self._passed = Unacknowledged()
-        self._known: Any = None
+        # Tokens of messages that were handed out and not acknowledged, and how many came before them.
+        self._passed: list[str] = []
+        self._acknowledged = 0
 
     @property
     def live(self) -> bool:
@@ -162,7 +162,7 @@ class LiveStream(Stream):
     @property
     def dropped(self) -> int:
         """Items that were discarded because the learner was busy."""
-        return self._before + self._buffer.dropped
+        return self._buffer.dropped
 
     @property
     def repeated(self) -> int:
@@ -171,12 +171,22 @@ class LiveStream(Stream):
 
     @property
     def bad(self) -> int:
-        """Items left out because they were no samples or time did not move forward (`bad="skip"`)."""
-        return self._place.bad + self._buffer.bad
+        """Items left out because they were not samples or time did not move forward (`bad="skip"`)."""
+        return self._place.bad
 
     def close(self) -> None:
-        """Stop reading. Can be called again, and from any thread."""
+        """Stop reading, and forget what has arrived. Can be called again, and from any thread."""
         self._buffer.close()
+        self.finish()
+
+    def finish(self) -> None:
+        """Stop reading; what has arrived is still handed out, unless a broker will send it again.
+
+        Can be called again, and from any thread.
+        """
+        if self._broker is not None:
+            self._buffer.close()
+        self._buffer.finish()
         if self._close is not None:
             self._close()
 
@@ -195,11 +205,9 @@ class LiveStream(Stream):
         return None if broker is None or broker.when != "saved" else max(1, broker.window // 2)
 
     def saved(self, state: Mapping[str, Any]) -> None:
-        """Tell the broker of all that the checkpoint has."""
+        """Acknowledge all that the checkpoint has."""
         if self._broker is not None and self._broker.when == "saved":
-            seen = int(state["cursor"].get("seen", 0))
-            self._broker.acknowledge(self._passed.until(seen))
-            self._passed.forget(seen)
+            self._acknowledge(int(state["cursor"]["seen"]))
 
     def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
         """The place after `taken` samples of the block that was handed out last."""
@@ -213,29 +221,15 @@ class LiveStream(Stream):
         return self._cursor_of(self._place)
 
     def _cursor_of(self, place: FeedPlace) -> dict[str, Any]:
-        bad = place.bad + self._buffer.bad
-        cursor: dict[str, Any] = {"taken": place.taken, "dropped": self.dropped, "bad": bad, "last": place.stamp}
-        cursor |= {"gap": place.gap, "repeated": place.repeated, "ids": self._reading.recent.until(place.named)}
-        if self._broker is not None:
-            known = self._known if self._close is None else self._broker.known(self._passed.until(place.seen))
-            cursor |= {"owed": place.owed, "known": known, "seen": place.seen}
-        return cursor
+        return {**place.state(), "dropped": self.dropped, "ids": self._reading.recent.until(place.named)}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        taken, dropped, bad = (int(cursor[key]) for key in ("taken", "dropped", "bad"))
-        stamp = None if cursor["last"] is None else float(cursor["last"])
-        owed, gap = float(cursor.get("owed", 0.0)), cursor["gap"]
-        self._reading.recent = Recent(cursor["ids"])
+        place, recent = FeedPlace.of(cursor), Recent(cursor["ids"])
         # What this feed has discarded or left out itself, perhaps since that place was noted, stays so.
-        dropped, bad = max(dropped, self.dropped), max(bad, self.bad)
-        self._before = dropped - self._buffer.dropped
-        self._place = self._place._replace(taken=taken, bad=bad - self._buffer.bad, stamp=stamp, owed=owed)
-        self._place = self._place._replace(
-            gap=None if gap is None else float(gap),
-            repeated=int(cursor["repeated"]),
-            named=self._reading.recent.count,
-        )
-        self._last, self._known = None, cursor.get("known")
+        self._buffer.dropped = max(int(cursor["dropped"]), self._buffer.dropped)
+        place.bad, place.named = max(place.bad, self.bad), recent.count
+        place.arrived, place.seen = self._place.arrived, self._place.seen
+        self._place, self._reading.recent, self._last = place, recent, None
 
     def block(self, n: int) -> Block | list[Any] | None:
         """What has arrived, at most `n` items; waits only if nothing has. `None` at the end."""
@@ -251,10 +245,7 @@ class LiveStream(Stream):
                 return read.made
 
     def _samples(self) -> Iterator[Any]:
-        while True:
-            read = self._read(1)
-            if read is None:
-                return
+        while (read := self._read(1)) is not None:
             if read.error is not None:
                 raise read.error
             if read.made:
@@ -262,50 +253,57 @@ class LiveStream(Stream):
 
     def _read(self, most: int) -> Read | None:
         """What has arrived, at most so many items, waited for; `None` at the end."""
-        # A learner that asks for more has learned all that was handed out before.
-        self._acknowledge_learned()
+        broker = self._broker
+        if broker is not None:
+            if broker.when == "learned":
+                # A learner that asks for more has learned all that was handed out before.
+                self._acknowledge(self._place.seen)
+            most = min(most, self._room(broker))
         if self._close is None and not self._buffer.closed:
             self._start()
-        if not self._buffer.handed:
-            if self._broker is not None and not self._buffer.waiting:
-                self._require_window(self._broker)
-            self._buffer.take(most)
-        handed = self._buffer.handed
-        if not handed:
-            return None
-        read = self._reading.read(handed[:most], self._place)
+        self._buffer.wait(most)
+        with defer_sigint():
+            arrivals = self._buffer.pop(most)
+            if not arrivals:
+                return None
+            self._last = read = self._reading.read(arrivals, self._place)
+            self._buffer.push_back(arrivals[len(read.arrivals) :])
+            if broker is not None:
+                self._note(broker, read)
         if self._seen is None:
             made = read.made.each() if isinstance(read.made, Block) else read.made
             self._seen = next((one for one in made if isinstance(one, Sample)), None)
-        if self._broker is not None:
-            self._note(read)
-        self._place, self._last, self._buffer.handed = read.after, read, handed[len(read.arrivals) :]
         return read
 
-    def _note(self, read: Read) -> None:
-        good = read.good or [True] * len(read.arrivals)
-        marked = [(one.token, not fine) for one, fine in zip(read.arrivals, good, strict=True) if one.token]
-        self._passed.note([token for token, _ in marked], [bad for _, bad in marked])
+    def _note(self, broker: Source, read: Read) -> None:
+        """Keep the tokens of what will be learned; bad and repeated messages are done with."""
+        # An item that raises is the last one, and comes again after a restart.
+        looked_at = read.arrivals if read.error is None else read.arrivals[:-1]
+        marked = [(one.token, good) for one, good in zip(looked_at, read.good, strict=False) if one.token]
+        self._passed += [token for token, good in marked if good]
+        left_out = [token for token, good in marked if not good]
+        if left_out:
+            broker.discard(left_out)
 
-    def _acknowledge_learned(self) -> None:
-        if self._broker is not None and self._broker.when == "learned":
-            seen = self._place.seen
-            self._broker.acknowledge(self._passed.until(seen))
-            self._passed.forget(seen)
+    def _acknowledge(self, seen: int) -> None:
+        """Acknowledge the first `seen` messages that were handed out."""
+        count = max(0, seen - self._acknowledged)
+        done, self._passed = self._passed[:count], self._passed[count:]
+        self._acknowledged += len(done)
+        if self._broker is not None and done:
+            self._broker.acknowledge(done)
 
-    def _require_window(self, broker: Source) -> None:
-        """Raise instead of waiting for a broker that itself waits for a checkpoint."""
-        if len(self._passed) < broker.window:
-            return
-        # A learner that learns nothing is not saved: items that are not samples are done with.
-        broker.acknowledge(self._passed.bad())
-        waiting = sum(map(broker.holds, self._passed))
-        if waiting >= broker.window:
+    def _room(self, broker: Source) -> int:
+        """How many messages may still be handed out before a checkpoint; raises if none, instead of waiting."""
+        room = broker.window - len(self._passed)
+        if room <= 0:
             raise StreamError(
-                f"{waiting} messages of {broker.name} wait for a checkpoint, and no more come before they are "
-                f"acknowledged. Save the learner at least every {self.save_within} samples, raise `window` (and "
-                'what the broker allows), or give acknowledge="learned" for a learner that is never saved.'
+                f"{len(self._passed)} messages of {broker.name} wait for a checkpoint, and no more come before "
+                f"they are acknowledged. Save the learner at least every {self.save_within} samples, raise "
+                '`window` (and what the broker allows), or give acknowledge="learned" for a learner that is never '
+                "saved."
             )
+        return room
 
     def _start(self) -> None:
         source = self._source
@@ -317,13 +315,12 @@ class LiveStream(Stream):
             source = SocketLines(source, "the socket")
         elif not isinstance(source, Iterable | AsyncIterable):
             raise StreamError(
-                f"the source is a {type(source).__name__}, which can be neither iterated over nor "
-                "connected to. "
+                f"the source is a {type(source).__name__}, which can be neither iterated over nor connected to. "
                 "Give an iterable, an asynchronous generator, a socket or its address."
             )
         if self._broker is not None:
-            self._broker.open(self._known)
-        feeder = Feeder(source, self._buffer, self._clock, self._skip_bad)
+            self._broker.open(self._place.token)
+        feeder = Feeder(source, self._buffer, self._arrivals, self._clock)
         # The feeder does not know the stream, so that a stream that is not referenced any more is closed.
         self._close = weakref.finalize(self, feeder.stop, self._timeout)
         feeder.start()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from hamlearn.errors import ConfigError, StreamError, install
 from hamlearn.streams.live.source import Source, split
-from hamlearn.streams.live.wire import LONGEST, Letter, parse
+from hamlearn.streams.live.wire import LONGEST, Letter
 
 FORM = "ws://host:port/path, or wss:// for TLS"
 
@@ -51,16 +51,11 @@ class WebSocketSource(Source):
         self._link: Any = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._after: int | None = None
-        self._saved: int | None = None
         self._read = 0
 
-    def open(self, known: Any) -> None:
+    def open(self, token: str | None) -> None:
         """Begin after this message."""
-        self._after = self._saved = known
-
-    def known(self, tokens: Sequence[str]) -> int | None:
-        """The last message that was learned."""
-        return int(tokens[-1]) if tokens else self._saved
+        self._after = None if token is None else int(token)
 
     async def __aiter__(self) -> AsyncIterator[Letter]:
         try:
@@ -95,25 +90,20 @@ class WebSocketSource(Source):
                         f"{self.name} refuses the connection: {error}. Correct the address."
                     ) from error
 
-    def acknowledge(self, tokens: Iterable[str]) -> None:
+    def acknowledge(self, tokens: Sequence[str]) -> None:
         """Tell the server, if there is a connection; the next `{"after": …}` says it again."""
-        last = max((int(token) for token in tokens), default=-1)
-        if last < 0 or (self._saved is not None and last <= self._saved):
-            return
-        self._saved = last
-        if self._link is not None and self._loop is not None:
+        if tokens and self._link is not None and self._loop is not None:
             with contextlib.suppress(RuntimeError):
-                asyncio.run_coroutine_threadsafe(self._tell(self._link, last), self._loop)
+                asyncio.run_coroutine_threadsafe(self._tell(self._link, int(tokens[-1])), self._loop)
+
+    def discard(self, tokens: Sequence[str]) -> None:
+        """Nothing: a number stands for all messages up to it."""
 
     async def _tell(self, link: Any, last: int) -> None:
         from websockets.exceptions import ConnectionClosed
 
         with contextlib.suppress(ConnectionClosed, OSError):
             await link.send(json.dumps({"saved": last}))
-
-    def holds(self, token: str) -> bool:
-        """Whether it is in no checkpoint yet."""
-        return self._saved is None or int(token) > self._saved
 
     def stop(self) -> None:
         """Nothing: its task is cancelled, and lets the connection go."""
@@ -125,12 +115,12 @@ class WebSocketSource(Source):
         if not self._resume:
             return letter
         try:
-            message = parse(letter.data, letter.place)
-        except StreamError:
-            # It is bad with or without a number, and the learner's thread will say so.
-            return letter
-        number = message.pop("seq", None)
-        if type(number) is not int or number < 0:
+            message = json.loads(letter.data)
+            number = message.pop("seq")
+            if type(number) is not int or number < 0:
+                raise ValueError
+        except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            # It is bad, and the learner's thread will say so.
             return Letter(b"no number seq in " + letter.data[:80], letter.place)
         if self._after is not None and number <= self._after:
             return None

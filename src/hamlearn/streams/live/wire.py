@@ -2,23 +2,56 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
+import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn.errors import SampleError, StreamError
-from hamlearn.streams.values import require_whole, shown
+from hamlearn.errors import SampleError
+from hamlearn.streams.values import shown
 
 LONGEST = 1 << 20
 """Bytes in the longest message that is read: a feed without line ends must not fill the memory."""
-KEYS = ("u", "target", "t", "tau", "boundary", "id")
-_KNOWN = frozenset(KEYS)
-_LABEL = frozenset(("id", "target"))
+_REMEDY = 'Send objects like {"u": [0.1], "target": [1.0], "t": 0.5}, or leave bad messages out with bad="skip".'
+_MARK = b"\xef\xbb\xbf"
+"""The byte order mark that some systems write before the first line."""
+_NUMPY: dict[torch.dtype, Any] = {
+    getattr(torch, name): np.dtype(name)
+    for name in ("float16", "float32", "float64", "uint8", "int8", "int16", "int32", "int64")
+}
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """A sample, or the label of an earlier one: then it has an id and a target, and nothing else."""
+
+    u: Any = None
+    target: Any = None
+    t: Any = None
+    tau: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    boundary: bool = False
+    id: str | int | None = None
+
+    @property
+    def is_label(self) -> bool:
+        """Whether it is the label of an earlier sample."""
+        return self.u is None and self.id is not None
+
+    def check(self, place: str) -> None:
+        """Raise if it is neither a sample nor a label."""
+        problem = None
+        if self.u is None and self.id is None:
+            problem = "it has no u"
+        elif self.u is None and (
+            self.target is None or self.t is not None or self.tau is not None or self.boundary
+        ):
+            problem = "it has no u, and a label has an id, a target and nothing else"
+        if problem:
+            raise SampleError(f"{place} is not a sample: {problem}. {_REMEDY}")
 
 
 @dataclass(slots=True)
@@ -27,65 +60,49 @@ class Letter:
 
     Args:
         data: Its bytes: a JSON object.
-        place: How the source names it, for messages.
-        token: What it is acknowledged by, the same when it comes again; `None` if it comes only once.
+        place: Its name in messages.
+        token: What it is acknowledged by; `None` if no acknowledgement is due.
     """
 
     data: bytes
     place: str
     token: str | None = None
 
-    def message(self) -> dict[str, Any]:
-        """The object that it holds.
+    def message(self) -> Message:
+        """The message that it holds.
 
         Raises:
-            StreamError: It is not a message, or too long.
+            SampleError: It is not a message, or too long.
         """
         if len(self.data) > LONGEST:
-            raise StreamError(
+            raise SampleError(
                 f"{self.place} is longer than {LONGEST} bytes. Send one sample per message, end lines with a line "
                 'feed, or leave such messages out with bad="skip".'
             )
-        return parse(self.data, self.place)
+        try:
+            return _DECODER.decode(self.data.removeprefix(_MARK))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            start = self.data[:80].decode("utf-8", "replace").rstrip("\n")
+            raise SampleError(
+                f"{self.place} is not a sample: {str(error)[:200]}, in {start!r}. {_REMEDY}"
+            ) from error
 
 
-def parse(data: bytes, place: str) -> dict[str, Any]:
-    """The object in a line, which may still be no message.
+def message_of(item: Mapping[str, Any], place: str) -> Message:
+    """A mapping as a message.
 
     Raises:
-        StreamError: The line is no JSON object; says why.
+        SampleError: It is not a message.
     """
+    item = {**item, "tau": tau_of(item.get("tau"), place)}
     try:
-        item = _DECODER.decode(data.decode("utf-8").removeprefix("\ufeff"))
-    except RecursionError as error:
-        raise _bad_line(place, "it is nested too deeply", data) from error
-    except ValueError as error:
-        raise _bad_line(place, str(error), data) from error
-    if not isinstance(item, dict):
-        raise _bad_line(place, f"it is a {type(item).__name__}, not an object", data)
-    return item
-
-
-def _bad_line(place: str, problem: str, data: bytes) -> StreamError:
-    start = data[:80].decode("utf-8", "replace").rstrip("\n")
-    return StreamError(
-        f"{place} is no sample: {problem}, in {start!r}. Send objects like "
-        '{"u": [0.1], "target": [1.0], "t": 0.5}, or leave bad lines out with bad="skip".'
-    )
-
-
-def require_message(item: Mapping[str, Any], place: str) -> None:
-    """Refuse a mapping that is no message."""
-    problem = _problem(item)
-    if problem:
-        raise SampleError(
-            f"{place} is no sample: {problem}. Send objects like "
-            '{"u": [0.1], "target": [1.0], "t": 0.5}, or leave bad ones out with bad="skip".'
-        )
+        return msgspec.convert(item, Message)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise SampleError(f"{place} is not a sample: {error}. {_REMEDY}") from error
 
 
 def tau_of(value: Any, place: str) -> float | None:
-    """The time step that a message says; `None` where it says none."""
+    """The time step that a sample gives; `None` if it gives none."""
     if value is None:
         return None
     try:
@@ -99,76 +116,77 @@ def require_step(tau: float, said: Any, place: str) -> float:
     """A time step, which is a positive, finite number; `said` is what it was made of."""
     if not 0.0 < tau < math.inf:
         raise SampleError(
-            f"tau={shown(said)} at {place} is no time step. Send a positive, finite number, or leave such samples "
-            'out with bad="skip".'
+            f"tau={shown(said)} at {place} is not a time step. Send a positive, finite number, or leave such "
+            'samples out with bad="skip".'
         )
     return tau
 
 
-def tensor_of(value: Any, dtype: torch.dtype | None, name: str, place: str) -> Tensor | None:
-    """Numbers of a message as a tensor, all of them finite."""
-    if value is None:
-        return None
+class Numbers:
+    """Turns numbers of messages, and lists of them, into arrays of one type, with every number finite.
+
+    Args:
+        dtype: The type; `None`: whole numbers stay whole, and fractions get torch's default.
+        name: What they are, for messages: `"u"` or `"target"`.
+
+    Attributes:
+        fits: Whether NumPy has the type, so that tensors of these arrays have it too.
+
+    Example:
+        >>> Numbers(None, "target").array([1, 2], "line 1").dtype, Numbers(torch.float32, "u").array(1, "").dtype
+        (dtype('int64'), dtype('float32'))
+    """
+
+    def __init__(self, dtype: torch.dtype | None, name: str) -> None:
+        self._name, self._torch, self._keeps = name, dtype or torch.get_default_dtype(), dtype is None
+        self.fits = self._torch in _NUMPY
+        # Numbers of other types, such as bfloat16, go through doubles.
+        self._numpy = _NUMPY.get(self._torch, np.dtype("float64"))
+
+    def array(self, value: Any, place: str) -> Any:
+        """The array; `None` for `None`.
+
+        Raises:
+            SampleError: There is something else than numbers, or a number that the type cannot hold.
+        """
+        if value is None:
+            return None
+        try:
+            if _are_small(value):
+                array = np.array(value, None if self._keeps else self._numpy)
+                return array.astype(self._numpy) if self._keeps and array.dtype.kind == "f" else array
+            given = np.array(value)
+            if given.dtype.kind not in "bif":
+                raise ValueError(f"{shown(value)} is not made of numbers of at most 64 bits")
+            if self._keeps and given.dtype.kind != "f":
+                return given
+            with np.errstate(over="ignore", invalid="ignore"):
+                array = given.astype(self._numpy)
+            fits = np.isfinite(array) if array.dtype.kind == "f" else array == np.trunc(given)
+            if not fits.all():
+                raise ValueError(f"{self._torch} cannot hold {shown(value)}")
+        except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
+            raise SampleError(
+                f"{self._name} at {place} cannot be a tensor ({error}). Send a number, or lists of numbers of "
+                'equal lengths, or leave such samples out with bad="skip".'
+            ) from error
+        return array
+
+    def tensor(self, array: Any) -> Tensor:
+        """An array of these numbers as a tensor."""
+        tensor = torch.from_numpy(array)
+        return tensor if self.fits or not tensor.is_floating_point() else tensor.to(self._torch)
+
+
+def _are_small(value: Any) -> bool:
+    """Whether these are few numbers that any type can hold: Python has seen that before NumPy has begun."""
+    if type(value) is int:
+        return -128 < value < 128
     try:
-        tensor = torch.tensor(value, dtype=dtype)
-        require_whole(tensor, value)
-        # Most messages are short lists of numbers: Python is done with them before PyTorch has begun.
-        finite = _is_small(value) or bool(tensor.isfinite().all())
-    except (TypeError, ValueError, RuntimeError, OverflowError, RecursionError) as error:
-        raise SampleError(
-            f"{name} at {place} is no tensor ({error}). Send a number, or lists of numbers of equal lengths."
-        ) from error
-    if not finite:
-        raise SampleError(
-            f"{name} at {place} has a number that {tensor.dtype} cannot hold: {shown(value)}. Send smaller ones, "
-            'or leave such samples out with bad="skip".'
-        )
-    return tensor
-
-
-def is_label(item: Mapping[str, Any]) -> bool:
-    """Whether a message is the label of an earlier sample: it has an id, and no input."""
-    return "id" in item and "u" not in item
-
-
-def _problem(item: Mapping[str, Any]) -> str | None:
-    if item.get("id") is not None and type(item["id"]) not in (str, int):
-        return f"its id is {shown(item['id'])}, neither a text nor a whole number"
-    if is_label(item):
-        if item["id"] is None or item.get("target") is None:
-            return "it has no u, and a label needs an id and a target"
-        if not item.keys() <= _LABEL:
-            return f"it is a label, which has no {shown(min(str(key) for key in item.keys() - _LABEL))}"
-        return None
-    if item.get("u") is None:
-        return "its u is null" if "u" in item else "it has no u"
-    if not item.keys() <= _KNOWN:
-        unknown = sorted(str(key) for key in item.keys() - _KNOWN)
-        return f"it has the unknown key {shown(unknown[0])} (known are {', '.join(KEYS)})"
-    if not isinstance(item.get("boundary", False), bool):
-        return f"its boundary is {shown(item['boundary'])}, neither true nor false"
-    return None
-
-
-def _is_small(value: Any) -> bool:
-    if type(value) is not list:
-        return False
-    try:
-        # What is no number is not equal to itself, and makes the sum so.
-        return min(value) > -1e38 and max(value) < 1e38 and sum(value) == sum(value)
+        # NaN is not equal to itself, and makes the sum so.
+        return type(value) is list and min(value) > -128 and max(value) < 128 and sum(value) == sum(value)
     except (TypeError, ValueError):
         return False
 
 
-def _no_number(name: str) -> Any:
-    raise ValueError(f"{name} is no number in JSON")
-
-
-def _no_doubles(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    item = dict(pairs)
-    if len(item) != len(pairs):
-        raise ValueError("it has a key twice")
-    return item
-
-
-_DECODER = json.JSONDecoder(parse_constant=_no_number, object_pairs_hook=_no_doubles)
+_DECODER = msgspec.json.Decoder(Message)
