@@ -67,7 +67,8 @@ def bodies() -> dict[str, tuple[bytes, str, int]]:
     draw = np.random.default_rng(0)
     u, target = draw.standard_normal((BATCH, 32), np.float32), draw.standard_normal((BATCH, 1), np.float32)
     one = {"u": u[0].round(4).tolist(), "target": target[0].round(4).tolist()}
-    many = {"u": u.round(4).tolist(), "target": target.round(4).tolist()}
+    rows = zip(u.round(4).tolist(), target.round(4).tolist(), strict=True)
+    many = [{"u": x, "target": y} for x, y in rows]
     return {
         "single, JSON": (json.dumps(one).encode(), JSON, 1),
         "batch of 64, JSON": (json.dumps(many).encode(), JSON, BATCH),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import socket
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 import uvicorn
 
 from hamlearn.serve import Service, application, check
-from hamlearn.serve.server import _config, _listener
+from hamlearn.serve.server import _bound, config
 
 NET = {"kind": "mlp", "inputs": 2, "outputs": 1, "hidden": 3}
 ONE = {"u": [1.0, 2.0], "target": [0.5]}
@@ -39,17 +40,19 @@ class Server:
         self.settings = check(sections, folder, folder)
 
     def __enter__(self) -> Server:
-        loaded = threading.Event()
         self.service = Service(self.settings)
-        self._uvicorn = uvicorn.Server(_config(self.settings, application(self.service, lambda _: loaded.set())))
-        listener = _listener(self.settings)
+        self._uvicorn = uvicorn.Server(config(self.settings, application(self.service)))
+        listener = _bound(self.settings)
+        listener.listen()
         self.port = listener.getsockname()[1]
-        self._thread = threading.Thread(target=self._uvicorn.run, args=([listener],), daemon=True)
+
+        async def main() -> None:
+            self.loop = asyncio.get_running_loop()
+            await self._uvicorn.serve(sockets=[listener])
+
+        self._thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
         self._thread.start()
-        assert loaded.wait(60)
-        if self.service.failed is not None:
-            self.stop()
-            raise self.service.failed
+        assert self.ask("/readyz").status == 200
         return self
 
     def __exit__(self, *_: object) -> None:

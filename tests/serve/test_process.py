@@ -84,11 +84,11 @@ def test_a_full_disk_stops_neither_predictions_nor_learning_and_is_reported_at_t
         assert [answer["sample"] for answer in send(server, [ONE] * 20)] == list(range(1, 21))
         refused = server.ask("/checkpoint", method="POST")
         assert refused.status == 503
-        assert "cannot write" in refused.value["error"]
+        assert "cannot save" in refused.value["error"]
         assert server.ask("/state").value["checkpoint"]["position"] == 0
         code, lines = server.terminate()
         assert code == 2
-        assert "cannot write" in lines[-1] + lines[-2]
+        assert "cannot save" in lines[-1] + lines[-2]
         assert any("could not be written" in json.loads(line)["message"] for line in lines if line[0] == "{")
     with Process(tmp_path) as server:
         assert server.began == 0

@@ -1,6 +1,7 @@
 """Bad requests: a clear 4xx, never a 500, never a changed learner; and every bound has an answer."""
 
 import asyncio
+import gzip
 import json
 import threading
 import time
@@ -11,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.fuzz import serve_requests
-from tests.serve.server import ONE, Server
+from tests.serve.server import ONE, Server, heard
 from tests.serve.test_learning import samples
 
 BAD = {
@@ -19,7 +20,6 @@ BAD = {
     "a text for a number": ({**ONE, "u": [1.0, "2"]}, "Expected `float`, got `str` - at `$.u[1]`"),
     "a truth value for a number": ({**ONE, "u": [1.0, True]}, "Expected `float`, got `bool`"),
     "an id of more than 64 bits": ({**ONE, "id": 10**25}, "`$.id`"),
-    "too large for float32": ({**ONE, "u": [1e39, 0.0]}, "a number that float32 cannot hold"),
     "a target of two": ({**ONE, "target": [1.0, 2.0]}, "Expected `array` of length <= 1 - at `$.target`"),
     "no input": ({"target": [1.0]}, "missing required field `u`"),
     "an unknown key": ({**ONE, "weight": 2}, "unknown field `weight`"),
@@ -27,12 +27,8 @@ BAD = {
     "an id of another kind": ({**ONE, "id": 1.5}, "`$.id`"),
     "a long id": ({**ONE, "id": "x" * 201}, "Expected `str` of length <= 200"),
     "a boundary of another kind": ({**ONE, "boundary": 1}, "Expected `bool | null`, got `int`"),
-    "nothing in it": ([], "the list is empty"),
+    "nothing in it": ([], "Expected `array` of length >= 1"),
     "no object": (3, "Expected `object`, got `int`"),
-    "columns of unequal lengths": (
-        {"u": [[1.0, 2.0]], "target": [[1.0], [2.0]]},
-        "Expected `array` of length 1, got 2",
-    ),
     "the third of a batch": ([ONE, ONE, {"u": [1.0]}], "at `$[2].u`"),
 }
 BODIES = [
@@ -72,14 +68,12 @@ def test_a_body_that_cannot_be_read_is_answered_with_the_reason(body, reason, se
     assert reason in answer.value["error"]
 
 
-def test_a_body_without_a_content_type_or_with_that_of_curl_is_json_and_others_are_told_what_to_add(server):
+def test_a_body_is_json_whatever_its_content_type_says(server):
     body = json.dumps({"u": [1.0, 2.0]}).encode()
-    for kind in ("application/x-www-form-urlencoded", ""):
+    for kind in ("application/x-www-form-urlencoded", "", "text/plain"):
         assert server.ask("/evaluate", body=body, headers={"content-type": kind}).status == 200
-    for header in ({"content-type": "text/plain"}, {"content-encoding": "gzip"}):
-        refused = server.ask("/evaluate", body=body, headers=header)
-        assert refused.status == 415
-        assert "Add the header 'Content-Type: application/json'" in refused.value["error"]
+    refused = server.ask("/evaluate", body=gzip.compress(body), headers={"content-encoding": "gzip"})
+    assert (refused.status, "is not JSON" in refused.value["error"]) == (400, True)
 
 
 def test_spoiled_requests_are_refused_with_a_reason_and_leave_every_learner_as_it_was():
@@ -88,22 +82,19 @@ def test_spoiled_requests_are_refused_with_a_reason_and_leave_every_learner_as_i
     assert counts["taken"] > 100
 
 
-def test_a_body_over_its_bound_gets_413_also_if_the_client_sends_on_meanwhile(server):
+def test_a_body_over_its_bound_gets_413_and_fills_no_memory_if_the_client_sends_on(server):
     answer = server.ask("/predict", body=b"x" * 400_000)
     assert answer.status == 413
     assert "serve.body = 100000" in answer.value["error"]
-
-
-def test_a_body_of_a_gigabyte_is_not_read(server):
+    before = memory()
     with server.dial() as link:
-        link.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 1000000000\r\n\r\n")
-        sent = 0
-        try:
-            while sent < 10**8:
-                sent += link.send(b" " * 100_000)
-        except OSError:
-            pass
-        assert sent < 10**7
+        link.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 300000000\r\n\r\n")
+        assert link.recv(65536).startswith(b"HTTP/1.1 413")
+        for _ in range(300):
+            link.sendall(b" " * 1_000_000)
+        link.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+        assert b"200 OK" in heard(link)
+    assert memory() - before < 5 * 10**7
 
 
 @pytest.mark.parametrize("route", [b"POST /predict", b"GET /livez", b"GET /nowhere"])
@@ -129,17 +120,11 @@ def memory():
     return int(Path("/proc/self/status").read_text().partition("VmRSS:")[2].split()[0]) * 1024
 
 
-def test_a_body_that_does_not_arrive_is_answered_in_time(server):
-    said = server.say(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 50\r\n\r\n{")
-    assert b"408" in said.splitlines()[0]
-    assert b"serve.timeout" in said
-
-
 def test_a_batch_over_its_bound_a_route_and_a_method_that_do_not_exist_are_refused(server):
     assert server.ask("/evaluate", method="GET").status == 405
     assert "See /openapi.json" in server.ask("/nowhere").value["error"]
-    for many in ([ONE] * 11, {"u": [ONE["u"]] * 11}):
-        assert server.ask("/predict", many).status in (413, 422)
+    refused = server.ask("/predict", [ONE] * 11)
+    assert (refused.status, "of length <= 10" in refused.value["error"]) == (422, True)
     assert server.ask("/evaluate", [ONE] * 10).status == 200
 
 
@@ -153,8 +138,7 @@ class Held:
             begun.set()
             self.free.wait(30)
 
-        loop = server.service._tasks[0].get_loop()
-        asyncio.run_coroutine_threadsafe(server.service.do(hold), loop)
+        asyncio.run_coroutine_threadsafe(server.service.do(hold), server.loop)
         assert begun.wait(10)
 
 
@@ -224,27 +208,17 @@ def test_no_more_websockets_are_open_than_allowed(server):
     stream(server).close()
 
 
-def test_a_websocket_that_finds_no_room_is_slowed_down_and_not_refused(tmp_path):
-    with Server(tmp_path, serve={"queue": 10, "batch": 10, "agents": 2}) as server, stream(server) as link:
-        for _ in range(20):
-            link.send(json.dumps([ONE] * 10))
-        rows = [row for _ in range(20) for row in json.loads(link.recv())]
-        assert [row["sample"] for row in rows] == list(range(1, 201))
-
-
-def test_clients_that_read_events_are_bounded_and_leave_nothing_behind(server):
-    request = b"GET /events HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n"
-    loop = server.service._tasks[0].get_loop()
-    before = len(asyncio.all_tasks(loop))
-    links = [server.dial() for _ in range(4)]
+def test_clients_that_read_events_leave_nothing_behind(server):
+    before = len(asyncio.all_tasks(server.loop))
+    links = [server.dial() for _ in range(20)]
     for link in links:
-        link.sendall(request)
+        link.sendall(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
         assert b"text/event-stream" in link.recv(65536)
-    assert b"503" in server.say(request).splitlines()[0]
+    assert len(asyncio.all_tasks(server.loop)) >= before + 20
     for link in links:
         link.close()
     until = time.monotonic() + 20
-    while len(asyncio.all_tasks(loop)) > before + 2 and time.monotonic() < until:
+    while len(asyncio.all_tasks(server.loop)) > before + 2 and time.monotonic() < until:
         time.sleep(0.1)
     # One task of the library looks whether the server is about to stop; it is there once.
-    assert len(asyncio.all_tasks(loop)) <= before + 2
+    assert len(asyncio.all_tasks(server.loop)) <= before + 2

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import hmac
 import logging
 from pathlib import Path
-from typing import Any
 
-from starlette.responses import Response
+from starlette.authentication import AuthCredentials, AuthenticationBackend, UnauthenticatedUser
+from starlette.requests import HTTPConnection
 
 from hamlearn.errors import ConfigError
-from hamlearn.serve.forms import JSON, encode
 from hamlearn.serve.refusals import Refused
 from hamlearn.serve.settings import Settings, is_loopback
 
@@ -21,6 +19,9 @@ OPEN = ("/livez", "/readyz")
 """Paths that need no token: they say nothing but whether the server works."""
 DELAY, DELAYED = 1.0, 32
 """Seconds that a failed login waits for its answer, and how many may wait at the same time."""
+LEARN = "learn"
+"""What a token allows beside predictions."""
+_CLOSE = {"connection": "close"}
 
 log = logging.getLogger("hamlearn.serve")
 
@@ -37,108 +38,78 @@ class Tokens:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = self._seen()
-        self._tokens = self._read()
+        self._stamp, self._tokens = self._read()
 
-    def holds(self, token: bytes) -> bool:
+    def hold(self, token: bytes) -> bool:
         """Whether this is one of them; takes the same time for each wrong one."""
-        self._refresh()
-        found = [hmac.compare_digest(token, known) for known in self._tokens]
-        return any(found)
-
-    def _refresh(self) -> None:
         try:
-            if self._seen() != self._stamp:
-                self._tokens, self._stamp = self._read(), self._seen()
+            if self._path.stat().st_mtime_ns != self._stamp:
+                self._stamp, self._tokens = self._read()
                 log.info("%s has changed: %d tokens are valid now", self._path, len(self._tokens))
         except (ConfigError, OSError) as error:
             log.warning("the tokens before stay valid: %s", error)
+        return sum(hmac.compare_digest(token, known) for known in self._tokens) > 0
 
-    def _seen(self) -> tuple[int, int]:
+    def _read(self) -> tuple[int, list[bytes]]:
         try:
-            status = self._path.stat()
+            stamp, tokens = self._path.stat().st_mtime_ns, self._path.read_bytes().split()
         except OSError as error:
-            raise ConfigError(
-                f"cannot read the tokens in {self._path}: {error.strerror}. Create the file."
-            ) from error
-        return status.st_mtime_ns, status.st_ino
-
-    def _read(self) -> list[bytes]:
-        tokens = self._path.read_bytes().split()
+            reason = f"cannot read the tokens in {self._path}: {error.strerror}. Create the file."
+            raise ConfigError(reason) from error
         if not tokens or any(len(token) < 16 for token in tokens):
             raise ConfigError(
                 f"{self._path} holds no token, or one of fewer than 16 characters. Write one per line, such as "
                 "'openssl rand -hex 32' prints."
             )
-        return tokens
+        return stamp, tokens
 
 
-class Access:
-    """ASGI middleware that lets a request pass or answers it; `scope["may_learn"]` says what it may do.
+class Access(AuthenticationBackend):
+    """What a request may do, for Starlette's `AuthenticationMiddleware`.
 
     With token files, every request shows a token as `Authorization: Bearer TOKEN`, or as the password of basic
     authentication, which browsers ask for. Without them the server listens on loopback alone, and a request must
     name this machine as its host: so a web page cannot reach the server under a name of its own.
 
     Args:
-        app: The application.
         settings: Of the server.
 
     Attributes:
         failed: How many logins failed.
     """
 
-    def __init__(self, app: Any, settings: Settings) -> None:
-        self._app, self.failed, self._delayed = app, 0, 0
-        self._proxy = settings.serve["behind_proxy"]
+    def __init__(self, settings: Settings) -> None:
+        self.failed, self._delayed = 0, 0
         files = {name: settings.tokens(name) for name in ("learn_tokens", "predict_tokens")}
-        self._tokens = {name: Tokens(path) for name, path in files.items() if path is not None}
-        if "predict_tokens" in self._tokens and "learn_tokens" not in self._tokens:
-            raise ConfigError(
-                "serve.predict_tokens needs serve.learn_tokens: nothing could be learned without them."
-            )
+        self._learn, self._predict = (None if path is None else Tokens(path) for path in files.values())
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        """Let a request pass, or answer it."""
-        if scope["type"] == "lifespan":
-            await self._app(scope, receive, send)
-            return
-        headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
-        try:
-            if b"transfer-encoding" in headers:
-                # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
-                reason = (
-                    "a chunked body is not accepted. Send Content-Length; a proxy can buffer requests to know it."
-                )
-                raise Refused(411, reason, headers={"connection": "close"})
-            if scope["path"] not in OPEN:
-                self._require_origin(headers, scope["method"] if scope["type"] == "http" else "WEBSOCKET")
-                scope["may_learn"] = await self._login(headers) if self._tokens else True
-        except Refused as refused:
-            if scope["type"] == "websocket":
-                await send({"type": "websocket.close", "code": 1008, "reason": refused.reason[:100]})
-            else:
-                await refuse(refused)(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+    async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, UnauthenticatedUser]:
+        """The scopes of a request.
 
-    def _require_origin(self, headers: dict[bytes, str], method: str) -> None:
-        host, origin = headers.get(b"host", ""), headers.get(b"origin")
-        if not self._tokens and not self._proxy and not is_loopback(_name(host)):
+        Raises:
+            Refused: It may do nothing.
+        """
+        host, origin = conn.headers.get("host", ""), conn.headers.get("origin")
+        if "transfer-encoding" in conn.headers:
+            # The HTTP parser keeps the trailers of a chunked body in memory, however many there are.
+            reason = "a chunked body is not accepted. Send Content-Length; a proxy can buffer requests to know it."
+            raise Refused(411, reason, headers=_CLOSE)
+        if self._learn is None and not is_loopback(_name(host)):
             reason = f"the host {host[:100]!r} is not loopback. Ask for 127.0.0.1 or localhost."
-            raise Refused(403, reason, headers={"connection": "close"})
-        if method not in ("GET", "HEAD") and origin is not None and origin.partition("://")[2] != host:
-            raise Refused(
-                403, f"a page of {origin[:100]!r} may not do this here.", headers={"connection": "close"}
-            )
+            raise Refused(403, reason, headers=_CLOSE)
+        if conn.scope.get("method") not in ("GET", "HEAD") and origin and origin.partition("://")[2] != host:
+            raise Refused(403, f"a page of {origin[:100]!r} may not do this here.", headers=_CLOSE)
+        scopes = [LEARN]
+        if self._learn is not None and conn.scope["path"] not in OPEN:
+            scopes = await self._login(self._learn, _shown(conn.headers.get("authorization", "")))
+        return AuthCredentials(scopes), UnauthenticatedUser()
 
-    async def _login(self, headers: dict[bytes, str]) -> bool:
-        """Whether the token that is shown allows learning."""
-        token = _shown(headers.get(b"authorization", ""))
-        if self._tokens["learn_tokens"].holds(token):
-            return True
-        if "predict_tokens" in self._tokens and self._tokens["predict_tokens"].holds(token):
-            return False
+    async def _login(self, learn: Tokens, token: bytes) -> list[str]:
+        """What the token that is shown allows."""
+        if learn.hold(token):
+            return [LEARN]
+        if self._predict is not None and self._predict.hold(token):
+            return []
         self.failed += 1
         if self._delayed >= DELAYED:
             raise Refused(429, "too many logins failed at the same time. Try again later.", retry=int(DELAY))
@@ -147,13 +118,15 @@ class Access:
             await asyncio.sleep(DELAY)
         finally:
             self._delayed -= 1
-        ask = {"www-authenticate": 'Basic realm="hamlearn"', "connection": "close"}
+        ask = {"www-authenticate": 'Basic realm="hamlearn"', **_CLOSE}
         raise Refused(401, "a token is missing or wrong. Send 'Authorization: Bearer TOKEN'.", headers=ask)
 
 
-def refuse(refused: Refused) -> Response:
-    """A refusal as a response."""
-    return Response(encode(refused.body()), refused.status, refused.headers, JSON)
+def require_learning(conn: HTTPConnection) -> None:
+    """Refuse a request whose token does not allow learning."""
+    if LEARN not in conn.auth.scopes:
+        reason = "this token allows predictions only. Leave targets out, or use a token of serve.learn_tokens."
+        raise Refused(403, reason)
 
 
 def _name(host: str) -> str:
@@ -164,10 +137,8 @@ def _name(host: str) -> str:
 def _shown(header: str) -> bytes:
     kind, _, rest = header.partition(" ")
     if kind.lower() == "bearer":
-        return rest.strip().encode("latin-1")
-    if kind.lower() == "basic":
-        try:
-            return base64.b64decode(rest.strip(), validate=True).partition(b":")[2]
-        except (binascii.Error, ValueError):
-            return b""
-    return b""
+        return rest.strip().encode()
+    try:
+        return base64.b64decode(rest, validate=True).partition(b":")[2] if kind.lower() == "basic" else b""
+    except ValueError:
+        return b""

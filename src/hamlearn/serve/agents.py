@@ -11,8 +11,6 @@ from hamlearn.serve.checkpoints import PATTERN
 from hamlearn.serve.refusals import Refused
 from hamlearn.serve.settings import Settings
 
-FOLDER = "agents"
-
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
@@ -25,58 +23,46 @@ class Agents:
 
     def __init__(self, settings: Settings) -> None:
         self._settings, self._most = settings, settings.serve["agents"]
-        self._known = {"": Agent(settings, settings.folder)}
-        saved = sorted({path.parent.name for path in (settings.folder / FOLDER).glob(f"*/{PATTERN}")})
+        self._folder = settings.folder / "agents"
+        saved = sorted({path.parent.name for path in self._folder.glob(f"*/{PATTERN}")})
         if saved and len(saved) >= self._most:
             raise ConfigError(
                 f"{settings.folder} holds {len(saved) + 1} agents, and serve.agents = {self._most} allows fewer. "
                 "Raise it, or move folders of agents away."
             )
+        self._known = {"": Agent(settings, settings.folder)}
         for key in saved:
-            self._known[key] = self._made(key)
+            self._known[key] = Agent(settings, self._folder / key)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
 
     def items(self) -> list[tuple[str, Agent]]:
         """Keys and agents."""
         return list(self._known.items())
 
-    def require(self, key: str, *, make: bool) -> None:
-        """Refuse a key that no agent has, unless one may be made for it."""
-        if key in self._known:
-            return
-        require_key(key)
-        if not make:
-            raise Refused(404, f"there is no agent {key!r} yet. Send it a sample first: POST /predict?agent={key}")
-        if len(self._known) >= self._most:
-            raise Refused(
-                429,
-                f"there are {len(self._known)} agents, and serve.agents = {self._most} allows no more. Use one of "
-                "them, delete one, or raise serve.agents.",
-                retry=60,
-            )
-
     def get(self, key: str, *, make: bool = False) -> Agent:
-        """The agent of a key, which is made if it may be."""
+        """The agent of a key, which is made if it may be.
+
+        Raises:
+            Refused: There is none, or there are as many as there may be.
+        """
         if key not in self._known:
-            self.require(key, make=make)
-            self._known[key] = self._made(key)
+            if not _KEY.fullmatch(key):
+                allowed = "Give 1 to 64 letters, digits, '.', '_' or '-', without '.' first."
+                raise Refused(422, f"agent={key[:80]!r} is not a key. {allowed}")
+            if not make:
+                raise Refused(404, f"there is no agent {key!r}. Send it a sample first: POST /predict?agent={key}")
+            if len(self._known) >= self._most:
+                remedy = "Use one of them, delete one, or raise serve.agents."
+                raise Refused(429, f"there are serve.agents = {self._most} agents already. {remedy}", retry=60)
+            self._known[key] = Agent(self._settings, self._folder / key)
         return self._known[key]
 
     def delete(self, key: str) -> None:
         """Forget an agent, with its checkpoints and records."""
         if not key:
             raise Refused(422, "the agent without a key cannot be deleted. Name one: DELETE /agent?agent=KEY")
-        self.require(key, make=False)
+        self.get(key)
         del self._known[key]
-        shutil.rmtree(self._settings.folder / FOLDER / key)
-
-    def _made(self, key: str) -> Agent:
-        return Agent(self._settings, self._settings.folder / FOLDER / key)
-
-
-def require_key(key: str) -> None:
-    """Refuse what cannot be the key of an agent."""
-    if key and not _KEY.fullmatch(key):
-        reason = (
-            f"agent={key[:80]!r} is not a key. Give 1 to 64 letters, digits, '.', '_' or '-', without '.' first."
-        )
-        raise Refused(422, reason)
+        shutil.rmtree(self._folder / key)

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
-import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 
 from hamlearn.errors import CheckpointError
+from hamlearn.state import checkpoint
 
 PATTERN = "checkpoint-*.safetensors"
-_SUFFIX = ".tmp"
+_SERVED = "served"
+"""The entry of a file's header that a server adds to that of the learner."""
 
 
 class About(NamedTuple):
@@ -41,9 +39,14 @@ class About(NamedTuple):
     diverging: int | None = None
 
     @property
+    def taken(self) -> datetime:
+        """When it was taken."""
+        return datetime.fromisoformat(self.time)
+
+    @property
     def age(self) -> float:
         """Seconds since it was taken."""
-        return (datetime.now(UTC) - datetime.fromisoformat(self.time)).total_seconds()
+        return (datetime.now(UTC) - self.taken).total_seconds()
 
 
 class Checkpoints:
@@ -57,6 +60,9 @@ class Checkpoints:
         folder: Where they are.
         keep: How many are kept.
         apart: Seconds between two that are kept.
+
+    Attributes:
+        known: Those that are there, oldest first.
     """
 
     def __init__(self, folder: Path, keep: int, apart: float) -> None:
@@ -68,109 +74,61 @@ class Checkpoints:
         """The last one; `None` before the first."""
         return self.known[-1] if self.known else None
 
-    def path(self, number: int) -> Path:
-        """The file of a checkpoint."""
-        return self._folder / f"checkpoint-{number:09d}.safetensors"
-
-    def write(self, about: About, state: Mapping[str, Any], journal: Mapping[str, Any]) -> None:
-        """Write a checkpoint whole or not at all, wait for the disk, and remove those that are not kept.
+    def write(self, about: About, state: Mapping[str, Any], journal: Mapping[str, Any]) -> About:
+        """Write a checkpoint whole or not at all, and remove those that are not kept.
 
         Args:
             about: Of the checkpoint; it gets the next number.
             state: What `learner.state_dict()` returned.
             journal: Counts, ids and scores, as JSON.
         """
-        number = self.known[-1].number + 1 if self.known else 1
-        about = about._replace(number=number)
-        tensors = {name: tensor.contiguous() for name, tensor in state["tensors"].items()}
-        rest = {name: value for name, value in state.items() if name != "tensors"}
-        told = json.dumps({"about": about._asdict(), "state": rest, "journal": journal})
-        header = {"hamlearn.serve": told, "sha256": _digest(tensors, told)}
-        try:
-            _write_whole(self.path(number), save(tensors, header))
-        except OSError as error:
-            raise CheckpointError(
-                f"cannot write {self.path(number)}: {error.strerror or error}. Make room, or check permissions; "
-                "the last checkpoint is still there"
-            ) from error
+        about = about._replace(number=1 + (self.known[-1].number if self.known else 0))
+        tensors, header = checkpoint.parts(state)
+        told = {"about": about._asdict(), "journal": journal}
+        checkpoint.write(self._path(about), tensors, {**header, _SERVED: told})
         self.known.append(about)
         self._prune()
+        return about
 
-    def read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def read(self, about: About) -> tuple[dict[str, Any], dict[str, Any]]:
         """The learner's state and the journal of a checkpoint."""
-        path = self.path(number)
-        try:
-            with safe_open(path, framework="pt") as file:
-                metadata = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-            told = metadata["hamlearn.serve"]
-            if metadata["sha256"] != _digest(tensors, told):
-                raise CheckpointError(f"{path} is damaged: its checksum differs. {_REMEDY}")
-            header = json.loads(told)
-            return header["state"] | {"tensors": tensors}, header["journal"]
-        except (SafetensorError, OSError, KeyError, ValueError) as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise CheckpointError(f"{path} cannot be read ({error}). {_REMEDY}") from error
+        tensors, header = checkpoint.read(self._path(about))
+        journal = header.pop(_SERVED)["journal"]
+        return checkpoint.value(tensors, header), journal
 
     def healthy_before(self) -> About | None:
         """The last checkpoint before the newest that was not taken while the learner diverged."""
         return next((about for about in reversed(self.known[:-1]) if about.diverging is None), None)
 
     def _prune(self) -> None:
-        if len(self.known) >= 2:
+        if len(self.known) > 1:
             before, newest = self.known[-2:]
-            near = len(self.known) >= 3 and _seconds(self.known[-3], before) < self._apart
+            gap = (before.taken - self.known[-3].taken).total_seconds() if len(self.known) > 2 else self._apart
             # The last one before the learner diverged is worth keeping, however near the one before it is.
-            if before.diverging is not None or (near and not before.pinned and newest.diverging is None):
+            if before.diverging is not None or (
+                gap < self._apart and not before.pinned and newest.diverging is None
+            ):
                 self._remove(before)
         while len(self.known) > self._keep:
             self._remove(self.known[0])
+
+    def _path(self, about: About) -> Path:
+        return self._folder / f"checkpoint-{about.number:09d}.safetensors"
 
     def _remove(self, about: About) -> None:
         self.known.remove(about)
         # One that cannot be removed now stays; it is found, and pruned, at the next start.
         with contextlib.suppress(OSError):
-            self.path(about.number).unlink()
-
-
-_REMEDY = "Move it away to start from the checkpoint before it."
+            self._path(about).unlink()
 
 
 def _about(path: Path) -> About:
+    """Read the header alone; `read` verifies all of the file."""
     try:
         with safe_open(path, framework="pt") as file:
-            return About(**json.loads((file.metadata() or {})["hamlearn.serve"])["about"])
+            header = json.loads(json.loads((file.metadata() or {})["hamlearn"])["header"])
+        return About(**header[_SERVED]["about"])
     except (SafetensorError, OSError, KeyError, ValueError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}). {_REMEDY}") from error
-
-
-def _seconds(first: About, second: About) -> float:
-    return (datetime.fromisoformat(second.time) - datetime.fromisoformat(first.time)).total_seconds()
-
-
-def _digest(tensors: Mapping[str, torch.Tensor], told: str) -> str:
-    found = hashlib.sha256(told.encode())
-    for name in sorted(tensors):
-        found.update(name.encode())
-        found.update(tensors[name].reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write under another name, wait for the disk, and rename: the file is complete or absent."""
-    draft = path.with_name(f".{path.name}{_SUFFIX}")
-    try:
-        with draft.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        draft.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        raise CheckpointError(
+            f"{path} cannot be read ({error}). Move it away to start from the checkpoint before it."
+        ) from error

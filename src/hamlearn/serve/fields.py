@@ -51,23 +51,8 @@ class Fields:
         except StreamError as error:
             raise ConfigError(f"rows of named fields cannot be encoded: {error}") from error
 
-    @property
-    def spec(self) -> Any:
-        """Shapes of inputs and targets."""
-        return self._stream.spec
-
-    def samples(self, rows: list[Any]) -> list[dict[str, Any]]:
-        """The same samples with vectors as their inputs."""
-        found = []
-        for index, row in enumerate(rows):
-            try:
-                found.append(self.sample(row))
-            except SampleError as error:
-                raise SampleError(f"row {index}: {error}") from error
-        return found
-
     def sample(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """One of them.
+        """The same sample with a vector as its input.
 
         Raises:
             SampleError: Naming the column that is unknown, missing or cannot be read.

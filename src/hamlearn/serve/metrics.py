@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from hamlearn.serve.access import Access
 from hamlearn.serve.agent import Agent
 from hamlearn.serve.service import Service
 
@@ -38,11 +39,11 @@ class Metrics:
 
     Args:
         service: The learners and their queue.
-        failed_logins: Returns how many logins failed.
+        access: Counts failed logins.
     """
 
-    def __init__(self, service: Service, failed_logins: Callable[[], int]) -> None:
-        self._service, self._failed_logins = service, failed_logins
+    def __init__(self, service: Service, access: Access) -> None:
+        self._service, self._access = service, access
         # A registry of its own: two servers in one process do not share counts.
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -55,17 +56,12 @@ class Metrics:
             buckets=_SECONDS,
             registry=self._registry,
         )
-        self._found: dict[tuple[str, int], Any] = {}
         self._registry.register(self)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request that was answered."""
-        if (route, status) not in self._found:
-            # To look them up by their labels takes longer than to count.
-            self._found[route, status] = self._requests.labels(route, str(status)), self._seconds.labels(route)
-        counter, histogram = self._found[route, status]
-        counter.inc()
-        histogram.observe(seconds)
+        self._requests.labels(route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
@@ -74,34 +70,34 @@ class Metrics:
     def collect(self) -> Iterator[Metric]:
         """Read the metrics of the learners; called by the registry."""
         service = self._service
-        agents = service.agents.items() if service.ready else []
+        agents = service.agents.items()
         for name, about in _COUNTS.items():
-            family: Any = CounterMetricFamily(f"hamlearn_{name}", about, labels=["agent"])
-            for key, agent in agents:
-                family.add_metric([key], agent.counts[name])
-            yield family
+            yield _family(CounterMetricFamily, name, about, [(key, agent.counts[name]) for key, agent in agents])
         for name, (about, value) in _GAUGES.items():
-            family = GaugeMetricFamily(f"hamlearn_{name}", about, labels=["agent"])
-            for key, agent in agents:
-                if (found := value(agent)) is not None:
-                    family.add_metric([key], found)
-            yield family
-        yield self._baselines(agents)
-        yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=service.waiting)
-        yield CounterMetricFamily("hamlearn_dropped", "Samples refused for lack of room.", value=service.dropped)
-        failures, logins = service.failures, self._failed_logins()
-        yield CounterMetricFamily("hamlearn_checkpoint_failures", "Checkpoints not written.", value=failures)
-        yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)
-
-    def _baselines(self, agents: list[tuple[str, Agent]]) -> Metric:
+            yield _family(GaugeMetricFamily, name, about, [(key, value(agent)) for key, agent in agents])
         about = "Squared error (accuracy) of the running mean (most frequent class), and of the last target."
         family = GaugeMetricFamily("hamlearn_baseline", about, labels=["agent", "kind"])
         for key, agent in agents:
             scores = agent.journal.scores.read()
             for kind in ("mean", "last"):
-                if (value := scores[kind]) is not None:
-                    family.add_metric([key, kind], value)
-        return family
+                if (found := scores[kind]) is not None:
+                    family.add_metric([key, kind], found)
+        yield family
+        yield GaugeMetricFamily("hamlearn_queue", "Samples that wait.", value=service.waiting)
+        yield CounterMetricFamily("hamlearn_dropped", "Samples refused for lack of room.", value=service.dropped)
+        failures, logins = service.failures, self._access.failed
+        yield CounterMetricFamily("hamlearn_checkpoint_failures", "Checkpoints not written.", value=failures)
+        yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)
+
+
+def _family(kind: Any, name: str, about: str, values: list[tuple[str, float | None]]) -> Metric:
+    """A value of each agent that has one."""
+    family = kind(f"hamlearn_{name}", about, labels=["agent"])
+    for key, value in values:
+        if value is not None:
+            family.add_metric([key], value)
+    found: Metric = family
+    return found
 
 
 def _newest(agent: Agent, name: str) -> Any:

@@ -10,6 +10,7 @@ import msgspec
 
 from hamlearn._version import __version__
 from hamlearn.serve.forms import JSON, Reader
+from hamlearn.serve.routes import Endpoint
 from hamlearn.serve.settings import Settings
 
 
@@ -21,16 +22,17 @@ class Refusal(msgspec.Struct):
     retry_after: int | None = None
 
 
-def document(settings: Settings, endpoints: Sequence[Any], reader: Reader) -> dict[str, Any]:
+def document(settings: Settings, endpoints: Sequence[Endpoint], reader: Reader) -> dict[str, Any]:
     """The document, with the sizes of this network and the bounds of this server."""
-    models = [*reader.models, Refusal]
+    models = (reader.sample, reader.label, Refusal)
     refs, schemas = msgspec.json.schema_components(models, ref_template="#/components/schemas/{name}")
-    named = {model.__name__: ref for model, ref in zip(models, refs, strict=True)}
+    bodies = {"Sample": [refs[0]], "Label": [refs[1]]}
     if reader.fields is not None:
         cell = {"type": ["string", "number", "boolean", "null"]}
         about = f"Named fields: the input columns, and the target columns {reader.fields.targets}."
         schemas["Row"] = {"type": "object", "additionalProperties": cell, "description": about}
-    refusal = {"description": "Why not.", "content": {JSON: {"schema": named["Refusal"]}}}
+        bodies["Sample"].append({"$ref": "#/components/schemas/Row"})
+    refusal = {"description": "Why not.", "content": {JSON: {"schema": refs[2]}}}
     paths: dict[str, Any] = {}
     for endpoint in endpoints:
         operation: dict[str, Any] = {
@@ -39,9 +41,7 @@ def document(settings: Settings, endpoints: Sequence[Any], reader: Reader) -> di
             "responses": {"200": {"description": "As asked."}, "default": refusal},
         }
         if endpoint.body:
-            one = [named[name] for name in endpoint.body]
-            if reader.fields is not None and "Sample" in endpoint.body:
-                one.append({"$ref": "#/components/schemas/Row"})
+            one = bodies[endpoint.body]
             several = {"type": "array", "items": {"anyOf": one}, "maxItems": settings.serve["batch"]}
             operation["requestBody"] = {"content": {JSON: {"schema": {"anyOf": [*one, several]}}}}
         paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = operation

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-BUSY = 1
-"""Seconds after which a client may try again if too much is waiting."""
+from starlette.authentication import AuthenticationError
+from starlette.responses import JSONResponse, Response
 
 
-class Refused(Exception):  # noqa: N818 (most often the client's error, not ours)
-    """A request that is not served; nothing has changed.
+class Refused(AuthenticationError):  # noqa: N818 (most often the client's error, not ours)
+    """A request that is not served; nothing has changed. Starlette asks for this base of a failed login.
 
     Args:
         status: HTTP status, 4xx for a mistake of the client, 503 if the server cannot answer now.
@@ -20,13 +20,14 @@ class Refused(Exception):  # noqa: N818 (most often the client's error, not ours
         self, status: int, reason: str, retry: int | None = None, headers: dict[str, str] | None = None
     ) -> None:
         super().__init__(reason)
-        self.status, self.reason, self.retry = status, reason, retry
-        self.headers = dict(headers or {})
-        if retry is not None:
-            self.headers["retry-after"] = str(retry)
+        self.status, self.reason, self.retry, self.headers = status, reason, retry, headers or {}
 
     def body(self) -> dict[str, object]:
         """The response body."""
-        return {"error": self.reason, "status": self.status} | (
-            {} if self.retry is None else {"retry_after": self.retry}
-        )
+        told: dict[str, object] = {"error": self.reason, "status": self.status}
+        return told if self.retry is None else told | {"retry_after": self.retry}
+
+    def response(self) -> Response:
+        """The response."""
+        wait = {} if self.retry is None else {"retry-after": str(self.retry)}
+        return JSONResponse(self.body(), self.status, self.headers | wait)

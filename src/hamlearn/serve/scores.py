@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,8 +11,8 @@ MEMORY = 1000
 """Samples over which sums are kept: older ones fade exponentially."""
 RECENT = 100
 """Samples of one judgement on divergence."""
-AT_ONCE = 64
-"""Requests after which sums are brought up to date, unless they are read before."""
+TOGETHER = 64
+"""Blocks that are counted together: one by one, this takes as long as a small network takes to learn."""
 WORSE = 10.0
 """How many times its best level the loss has to be before a learner is marked as diverging."""
 REFUSED = 10
@@ -46,49 +45,44 @@ class RunningScores:
     def __init__(self, classes: int | None = None) -> None:
         self._classes = classes
         self._sums: dict[str, Any] = {}
-        self._last: Any = None
-        self._waiting: list[tuple[np.ndarray, np.ndarray, list[float]]] = []
-        self._number = 0
+        self._last: list[Any] = []
+        self._waiting: list[tuple[int, np.ndarray, np.ndarray, list[float]]] = []
         self._recent: list[float] = []
         self._best: float | None = None
         self._refused = 0
         self.diverging: int | None = None
 
     def add(self, number: int, y: np.ndarray, target: np.ndarray, losses: list[float]) -> None:
-        """Count in predictions and targets; `number` is that of the last sample."""
+        """Count predictions and targets; `number` is that of the last sample."""
         self._refused = 0
-        self._waiting.append((y, target, losses))
-        self._number = number
-        # One by one, this would take as long as a small network takes to learn.
-        if len(self._waiting) >= AT_ONCE:
+        self._waiting.append((number, y, target, losses))
+        if len(self._waiting) >= TOGETHER:
             self._count()
 
     def _count(self) -> None:
-        """Count in what waits."""
+        """Count what waits."""
         if not self._waiting:
             return
-        ys, targets, several = zip(*self._waiting, strict=True)
+        numbers, ys, targets, parts = zip(*self._waiting, strict=True)
         self._waiting = []
-        y, target, losses = (
-            np.concatenate(ys),
-            np.concatenate(targets),
-            [loss for part in several for loss in part],
-        )
-        shifted = np.concatenate([target[:1] if self._last is None else self._last, target[:-1]])
-        new: dict[str, Any] = {"loss": math.fsum(losses), "weight": float(len(target))}
+        y, target = np.concatenate(ys), np.concatenate(targets)
+        losses = [loss for part in parts for loss in part]
+        before = np.concatenate([self._last or target[:1], target[:-1]])
+        new: dict[str, Any] = {"weight": float(len(target)), "loss": sum(losses)}
         if self._classes is None:
             wide = target.astype(np.float64)
-            new["error"] = ((y - wide) ** 2).mean(axis=1).sum()
-            new["last"] = ((shifted - wide) ** 2).mean(axis=1).sum()
-            new["targets"], new["squares"] = wide.sum(axis=0), (wide**2).sum(axis=0)
+            new |= {
+                "error": ((y - wide) ** 2).mean(axis=1).sum(),
+                "last": ((before - wide) ** 2).mean(axis=1).sum(),
+            }
+            new |= {"targets": wide.sum(axis=0), "squares": (wide**2).sum(axis=0)}
         else:
-            new["error"] = float((y.argmax(axis=1) == target).sum())
-            new["last"] = float((shifted == target).sum())
-            new["targets"] = np.bincount(target, minlength=self._classes).astype(np.float64)
+            new |= {"error": (y.argmax(axis=1) == target).sum(), "last": (before == target).sum()}
+            new["targets"] = np.bincount(target, minlength=self._classes)
         fade = (1 - 1 / MEMORY) ** len(target)
         self._sums = {name: fade * self._sums.get(name, 0.0) + value for name, value in new.items()}
-        self._last = target[-1:]
-        self._judge(self._number, losses)
+        self._last = target[-1:].tolist()
+        self._judge(numbers[-1], losses)
 
     def refused(self, number: int) -> None:
         """Count a sample that the learner refused because a loss or a costate was not finite."""
@@ -101,46 +95,37 @@ class RunningScores:
         self._count()
         if not self._sums:
             return dict.fromkeys(("loss", "score", "mean", "last"))
-        weight = self._sums["weight"]
-        means = {name: value / weight for name, value in self._sums.items()}
-        found: dict[str, float | None] = {"loss": float(means["loss"]), "last": float(means["last"])}
+        means = {name: value / self._sums["weight"] for name, value in self._sums.items()}
+        error, loss, last = (float(means[name]) for name in ("error", "loss", "last"))
         if self._classes is not None:
-            return found | {"score": float(means["error"]), "mean": float(means["targets"].max())}
+            return {"loss": loss, "score": error, "mean": float(means["targets"].max()), "last": last}
         variance = float(np.maximum(means["squares"] - means["targets"] ** 2, 0.0).mean())
-        return found | {"mean": variance, "score": 1 - float(means["error"]) / variance if variance > 0 else None}
+        # Constant targets have no R²: any tiny error would look bad beside a variance of 0.
+        score = 1 - error / variance if variance > 0 else None
+        return {"loss": loss, "score": score, "mean": variance, "last": last}
 
     def _judge(self, number: int, losses: list[float]) -> None:
         self._recent += losses
         while len(self._recent) >= RECENT:
-            level = sum(self._recent[:RECENT]) / RECENT
-            self._recent = self._recent[RECENT:]
-            if self._best is not None and level > WORSE * self._best and self._worse_than_guessing():
-                self.diverging = number if self.diverging is None else self.diverging
-            else:
-                self.diverging = None
+            level, self._recent = sum(self._recent[:RECENT]) / RECENT, self._recent[RECENT:]
+            worse = self._best is not None and level > WORSE * self._best and self._worse_than_guessing()
+            self.diverging = (self.diverging or number) if worse else None
             self._best = level if self._best is None else min(level, self._best)
 
     def _worse_than_guessing(self) -> bool:
         now = self.read()
-        # Constant targets have no R²: any tiny error would look bad beside a variance of 0.
-        return now["score"] is not None and now["score"] < (0.0 if self._classes is None else now["mean"] or 0.0)
+        guess = 0.0 if self._classes is None else now["mean"]
+        return now["score"] is not None and guess is not None and now["score"] < guess
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as JSON."""
         self._count()
         sums = {name: np.asarray(value).tolist() for name, value in self._sums.items()}
-        last = None if self._last is None else self._last.tolist()
-        return {
-            "sums": sums,
-            "last": last,
-            "recent": self._recent,
-            "best": self._best,
-            "diverging": self.diverging,
-        }
+        state = {"last": self._last, "recent": self._recent[:], "best": self._best, "diverging": self.diverging}
+        return {"sums": sums, **state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with what `state_dict` returned."""
         self._sums = {name: np.array(value) for name, value in state["sums"].items()}
-        self._last = None if state["last"] is None else np.array(state["last"])
-        self._recent, self._best = list(state["recent"]), state["best"]
+        self._last, self._recent, self._best = state["last"], list(state["recent"]), state["best"]
         self.diverging, self._refused, self._waiting = state["diverging"], 0, []

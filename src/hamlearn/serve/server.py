@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import torch
 import uvicorn
 
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.folder import alone_in
+from hamlearn.experiments.run.opened import torch_as
 from hamlearn.serve.app import application
 from hamlearn.serve.service import Service
 from hamlearn.serve.settings import Settings, load
@@ -32,7 +32,7 @@ def serve(
     Args:
         path: A TOML file, or the folder of a finished run.
         out: Folder of checkpoints and records, instead of `run.out`. What was saved there is continued.
-        ready: Called once with the address, when checkpoints are loaded and steps are compiled.
+        ready: Called once with the address, when checkpoints are loaded, steps are compiled, and the port opens.
         given: Keys of `[serve]` that replace those of the file, such as `host` or `port`.
 
     Raises:
@@ -51,23 +51,17 @@ def serve(
         handler = logging.StreamHandler()
         handler.setFormatter(JsonLines())
         logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
-    with alone_in(settings.folder):
-        torch.set_default_dtype(settings.dtype)
-        if settings.config["run"]["threads"]:
-            torch.set_num_threads(settings.config["run"]["threads"])
-        with contextlib.closing(_listener(settings)) as listener, _signals_end_nothing():
-            service = Service(settings)
-
-            def loaded(problem: Exception | None) -> None:
-                if problem is not None:
-                    server.should_exit = True
-                elif ready is not None:
-                    ready(_address(listener), service)
-
-            server = uvicorn.Server(_config(settings, application(service, loaded)))
+    with alone_in(settings.folder), torch_as(settings.config["run"]), _bound(settings) as listener:
+        service = Service(settings)
+        server = uvicorn.Server(config(settings, application(service)))
+        # Clients that connect from here on are answered in a moment.
+        listener.listen(1024)
+        if ready is not None:
+            ready(_address(listener), service)
+        with _signals_end_nothing():
             server.run(sockets=[listener])
-            if service.failed is not None:
-                raise service.failed
+        if service.failed is not None:
+            raise service.failed
 
 
 class JsonLines(logging.Formatter):
@@ -77,9 +71,8 @@ class JsonLines(logging.Formatter):
         """A record as one line."""
         line = {"time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"), "level": record.levelname.lower()}
         line |= {"logger": record.name, "message": record.getMessage()}
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
+        trace = {"exception": self.formatException(record.exc_info)} if record.exc_info else {}
+        return json.dumps(line | trace)
 
 
 @contextlib.contextmanager
@@ -97,16 +90,14 @@ def _signals_end_nothing() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _config(settings: Settings, app: Any) -> uvicorn.Config:
+def config(settings: Settings, app: Any) -> uvicorn.Config:
+    """The configuration of uvicorn."""
     return uvicorn.Config(
         app,
-        http="httptools",
         ws="websockets-sansio",
-        loop="auto",
         ws_max_size=settings.serve["body"],
         # A small message that unpacks into a large one would pass the bound.
         ws_per_message_deflate=False,
-        lifespan="on",
         log_config=None,
         log_level="warning",
         access_log=False,
@@ -117,20 +108,21 @@ def _config(settings: Settings, app: Any) -> uvicorn.Config:
     )
 
 
-def _listener(settings: Settings) -> socket.socket:
-    """The open port: taken before anything is built, so that a port in use is reported at once."""
+def _bound(settings: Settings) -> socket.socket:
+    """The port: taken before anything is built, so that one in use is reported at once, and not yet open."""
     host, port = settings.serve["host"], settings.serve["port"]
     try:
-        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, port), family=family, backlog=1024)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            stack.pop_all()
+            return listener
     except OSError as error:
         raise ConfigError(
             f"cannot listen at {host}:{port}: {error.strerror or error}. Give another serve.host or serve.port."
         ) from error
-    # Head and body of a response are two writes: without this, the body waits until the client has acknowledged
-    # the head. (asyncio sets it by itself only on sockets that were opened with the protocol's number.)
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return listener
 
 
 def _address(listener: socket.socket) -> str:

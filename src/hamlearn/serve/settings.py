@@ -38,7 +38,7 @@ class Serve:
         queue: Samples that wait for the learner, over all requests.
         rate: Samples per second that one agent takes; 0: no bound.
         timeout: Seconds that a request may take.
-        sockets: WebSockets, and as many readers of `/events`, at the same time.
+        sockets: WebSockets at the same time.
         agents: Learners, each with a key of its own.
         ids: Samples whose ids are remembered, so that none is learned twice.
         late: Samples that wait for their labels.

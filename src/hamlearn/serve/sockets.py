@@ -8,11 +8,11 @@ from typing import Any
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from hamlearn.errors import HamlearnError
-from hamlearn.serve.batch import Batch
-from hamlearn.serve.forms import Reader, encode
+from hamlearn.serve.access import require_learning
+from hamlearn.serve.forms import Batch, Reader, encode
 from hamlearn.serve.metrics import Metrics
 from hamlearn.serve.refusals import Refused
-from hamlearn.serve.routes import agent_of, require_learning
+from hamlearn.serve.routes import agent_of
 from hamlearn.serve.service import Service
 
 
@@ -20,7 +20,7 @@ class Sockets:
     """`/stream`: each message is a body of `POST /predict` or `POST /label`.
 
     The response to a bad message is its error, and the stream continues. A message is read when the one before it
-    was answered, and when there is room in the queue: a fast client is slowed down, not refused.
+    was answered.
 
     Args:
         service: The learners and their queue.
@@ -34,22 +34,19 @@ class Sockets:
 
     async def serve(self, socket: WebSocket) -> None:
         """Serve one connection to its end."""
-        most = self._service.settings.serve["sockets"]
-        try:
-            agent = agent_of(socket)
-            self._service.agents.require(agent, make=True)
-            if self._open >= most:
-                raise Refused(503, f"serve.sockets = {most} WebSockets are open. Close one.")
-        except Refused as refused:
+        if self._open >= self._service.settings.serve["sockets"]:
             # Before the handshake is done, this is a 403.
-            await socket.close(1008, refused.reason[:100])
+            await socket.close(1013, "serve.sockets WebSockets are open. Close one.")
             return
         self._open += 1
         try:
             await socket.accept()
-            while (message := await socket.receive())["type"] != "websocket.disconnect":
+            while True:
+                message = await socket.receive()
+                if message["type"] == "websocket.disconnect":
+                    return
                 began = time.perf_counter()
-                status, answer = await self._answer(agent, message, socket)
+                status, answer = await self._answer(socket, message)
                 self._metrics.count("/stream", status, time.perf_counter() - began)
                 await socket.send_text(encode(answer).decode())
         except (OSError, RuntimeError, WebSocketDisconnect):
@@ -58,13 +55,12 @@ class Sockets:
         finally:
             self._open -= 1
 
-    async def _answer(self, agent: str, message: Any, socket: WebSocket) -> tuple[int, Any]:
+    async def _answer(self, socket: WebSocket, message: Any) -> tuple[int, Any]:
         try:
             batch = self._read((message.get("text") or "").encode() or message.get("bytes") or b"")
-            batch.agent = agent
+            batch.agent = agent_of(socket)
             if batch.learns:
-                require_learning(socket.scope)
-            await self._service.room(batch.count)
+                require_learning(socket)
             await self._service.take(batch)
             return 200, batch.response()
         except Refused as refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 import os
 import socket
@@ -20,15 +19,17 @@ from hamlearn.record.page import PLACES, asset
 from hamlearn.watch.folder import RunFolder
 
 try:
+    import anyio
     import uvicorn
+    from sse_starlette import EventSourceResponse, ServerSentEvent
     from starlette.applications import Starlette
     from starlette.concurrency import run_in_threadpool
     from starlette.middleware import Middleware
     from starlette.middleware.trustedhost import TrustedHostMiddleware
-    from starlette.responses import HTMLResponse, Response, StreamingResponse
+    from starlette.responses import HTMLResponse, Response
     from starlette.routing import Route
 except ImportError as error:
-    raise ConfigError(f"the live page needs Starlette and uvicorn: {install('watch')}") from error
+    raise ConfigError(f"the live page needs Starlette, sse-starlette and uvicorn: {install('watch')}") from error
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -38,8 +39,8 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What the page may load: its own style, script and events, and nothing from anywhere else."""
-PAUSE, STILL_HERE = 0.5, 15.0
-"""Seconds between two looks for something new, and until an empty line shows whether the reader is there."""
+PAUSE = 0.5
+"""Seconds between two looks for something new."""
 LOCAL = ("127.0.0.1", "localhost")
 
 
@@ -66,10 +67,9 @@ def app(folder: str | os.PathLike[str], title: str | None = None, *, hosts: tupl
         return Response(text, media_type=kind)
 
     async def events(request: Request) -> Response:
-        seen = request.headers.get("last-event-id", "")
-        return StreamingResponse(
-            _events(request, run, seen), media_type="text/event-stream", headers={"Cache-Control": "no-store"}
-        )
+        ending = anyio.Event()
+        views = _events(run, request.headers.get("last-event-id", ""), ending)
+        return EventSourceResponse(views, shutdown_event=ending, shutdown_grace_period=2 * PAUSE)
 
     routes = [Route("/", shown), *(Route(f"/{name}", file) for name in own), Route("/events", events)]
     return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
@@ -89,20 +89,15 @@ def files() -> dict[str, tuple[str, str]]:
     }
 
 
-async def _events(request: Request, run: RunFolder, seen: str) -> AsyncIterator[str]:
-    """The data as they are, and again whenever they change, as server-sent events."""
-    quiet = 0.0
-    # An open page must not hold up the end of its server.
-    while not getattr(request.app.state, "ended", False):
+async def _events(run: RunFolder, seen: str, ending: anyio.Event) -> AsyncIterator[ServerSentEvent]:
+    """The data as they are, and again whenever they change, until the reader leaves or the server stops."""
+    while not ending.is_set():
         version, data = await run_in_threadpool(run.look)
         if str(version) != seen:
-            seen, quiet = str(version), 0.0
-            yield f"event: data\nid: {version}\ndata: {data}\n\n"
-        elif quiet >= STILL_HERE:
-            quiet = 0.0
-            yield ": still here\n\n"
-        await asyncio.sleep(PAUSE)
-        quiet += PAUSE
+            seen = str(version)
+            yield ServerSentEvent(data, event="data", id=seen)
+        with anyio.move_on_after(PAUSE):
+            await ending.wait()
 
 
 @dataclass(frozen=True)
@@ -155,7 +150,7 @@ def watch(folder: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 8
         yield watching
     finally:
         watching.ended.set()
-        served.state.ended = server.should_exit = True
+        server.should_exit = True
         thread.join()
 
 
