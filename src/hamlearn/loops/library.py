@@ -54,9 +54,9 @@ class Loop:
         for dtype, c_type in C_TYPES.items():
             if c_type in program.products:
                 ctypes.c_void_p.in_dll(library, f"blas_{c_type}").value = blas.address(dtype)
-        self._run = library.run
-        self._run.argtypes = [*[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 5]
-        self._run.restype = None
+        self.run = library.run
+        self.run.argtypes = [*[ctypes.c_int64] * 4, *[ctypes.c_void_p] * 5]
+        self.run.restype = None
 
     def __call__(
         self, steps: int, carry: list[Tensor], samples: list[Tensor], constants: list[Tensor], groups: int = 1
@@ -73,12 +73,12 @@ class Loop:
         # Tensors that the step holds by itself are read as they are now, as the eager step would.
         held = [tensor.detach().contiguous() for tensor in self.program.constants]
         memory = (carry, samples, [*constants, *held], results)
-        pointers = [_pointers(tensors) for tensors in memory]
+        pointers = [pointers_to(tensors) for tensors in memory]
 
         def run(first: int, last: int) -> None:
             # Not kept: two threads may run the same loop at once.
             scratch = torch.zeros(self.program.scratch + 64, dtype=torch.uint8)
-            self._run(steps, first, last, groups, *pointers, scratch.data_ptr() + -scratch.data_ptr() % 64)
+            self.run(steps, first, last, groups, *pointers, scratch.data_ptr() + -scratch.data_ptr() % 64)
 
         threads = min(groups, torch.get_num_threads())
         if threads == 1:
@@ -96,7 +96,8 @@ def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="hamlearn")
 
 
-def _pointers(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+def pointers_to(tensors: list[Tensor]) -> ctypes.Array[ctypes.c_void_p]:
+    """Addresses of tensors, as the C function takes them."""
     for tensor in tensors:
         if not tensor.is_contiguous():
             raise ValueError(f"a tensor of strides {tensor.stride()} cannot enter a loop: call contiguous() on it")

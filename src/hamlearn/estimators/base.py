@@ -1,0 +1,294 @@
+"""What all estimators share: rows of any kind in, columns and classes that come later, save and resume."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn.errors import CheckpointError, ConfigError, SampleError
+from hamlearn.estimators.encoder import Columns, Layout, fine_bins
+from hamlearn.estimators.pipeline import ROWS, Pipeline
+from hamlearn.estimators.tasks import Classes, Numbers
+from hamlearn.estimators.team import Team
+from hamlearn.state import checkpoint
+
+Row = Mapping[Any, Any]
+
+
+class Estimator:
+    """A mixture of networks over rows whose columns become known as they come.
+
+    Args:
+        seed: Of the first weights.
+    """
+
+    kind = ""
+
+    def __init__(self, seed: int = 0) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise ConfigError(f"seed={seed!r} must be a whole number of 0 or more")
+        self.seed = seed
+        self._columns = Columns()
+        self._names: tuple[Any, ...] = ()
+        self._pipeline: Pipeline | None = None
+
+    @property
+    def rows(self) -> int:
+        """How many rows have been learned."""
+        return 0 if self._pipeline is None else self._pipeline.encoder.rows
+
+    def _task(self, outputs: int) -> Classes | Numbers:
+        raise NotImplementedError
+
+    def _outputs(self) -> int:
+        """Places that are needed for outputs."""
+        raise NotImplementedError
+
+    def _ready(self) -> Pipeline:
+        """The pipeline, large enough for all columns and classes that are known."""
+        numbers, hot = self._columns.layout
+        outputs, now = self._outputs(), self._pipeline
+        if now is not None:
+            own = now.layout
+            if numbers <= own.numbers and hot <= own.hot and outputs <= now.task.outputs:
+                return now
+            # Half as many again: each new column would cost a compilation.
+            numbers = own.numbers if numbers <= own.numbers else max(numbers, own.numbers * 3 // 2)
+            hot, outputs = max(hot, own.hot), max(outputs, now.task.outputs)
+        task = self._task(outputs)
+        fine = fine_bins(numbers) if now is None else now.layout.fine
+        made = Pipeline(task, Layout(task.last, numbers, hot, fine), self.seed)
+        if now is not None:
+            carry_over(now, made)
+        self._pipeline = made
+        return made
+
+    def _write(self, x: Row, out: np.ndarray, pipeline: Pipeline) -> None:
+        """Write a row of numbers; the usual row, of numbers alone in the usual order, in one stroke."""
+        if tuple(x) == self._names and not self._columns.codes:
+            try:
+                out[: len(self._names)] = tuple(x.values())
+            except (TypeError, ValueError):
+                pass  # something that is not a number, and so is missing
+            else:
+                out[len(self._names) :] = np.nan
+                return
+        self._columns.write(x, out, pipeline.layout.numbers)
+
+    def _learn_columns(self, rows: Sequence[Row]) -> Pipeline:
+        """New columns and categories get their places."""
+        if not all(isinstance(row, Mapping) for row in rows):
+            raise SampleError(f"a row is a {type(rows[0]).__name__}: give a dictionary from column to value")
+        self._columns.learn(rows)
+        self._names = tuple(self._columns.numbers)
+        return self._ready()
+
+    def _learn_one(self, x: Row) -> Pipeline:
+        """The pipeline with a row written, whose target is to be written."""
+        now = self._pipeline
+        if now is None or tuple(x) != self._names or self._columns.codes:
+            now = self._learn_columns([x])
+        self._write(x, now.raw[0], now)
+        return now
+
+    def _blocks(self, rows: Rows, begin: Sequence[int] = ()) -> Iterator[tuple[int, int, Pipeline]]:
+        """Write rows block by block, for the caller to write their targets and to learn them at once.
+
+        Args:
+            rows: The rows.
+            begin: Rows that have to begin a block.
+
+        Yields:
+            First row and number of rows of each block.
+        """
+        start, count = 0, len(rows)
+        pipeline = self._learn_columns([rows.first()] if rows.plain else rows.all()) if count else None
+        while pipeline is not None and start < count:
+            stop = min((at for at in begin if at > start), default=count)
+            size = min(stop - start, pipeline.until_look())
+            self._write_many(rows, start, size, pipeline.raw, pipeline)
+            yield start, size, pipeline
+            start += size
+
+    def _rows_of(self, X: Any, y: Sequence[Any] | np.ndarray) -> Rows:
+        """Rows with as many targets."""
+        rows = as_rows(X)
+        if len(rows) != len(y):
+            raise SampleError(f"there are {len(rows)} rows and {len(y)} targets: give one target for each row")
+        return rows
+
+    def _write_many(self, rows: Rows, start: int, size: int, out: np.ndarray, pipeline: Pipeline) -> None:
+        if rows.array is not None and rows.names == self._names and not self._columns.codes:
+            width = len(self._names)
+            out[:size, :width] = rows.array[start : start + size]
+            out[:size, width:] = np.nan
+            return
+        for place in range(size):
+            self._write(rows[start + place], out[place], pipeline)
+
+    def _ask_many(self, X: Any) -> Iterator[tuple[int, int, Pipeline]]:
+        """Answers for many rows, block by block; nothing moves."""
+        rows, pipeline = as_rows(X), self._pipeline
+        if pipeline is None:
+            return
+        for start in range(0, len(rows), ROWS):
+            size = min(len(rows) - start, ROWS)
+            self._write_many(rows, start, size, pipeline.asked, pipeline)
+            pipeline.ask(size)
+            yield start, size, pipeline
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the estimator is, as a value."""
+        return checkpoint.value(*self._parts())
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Become what `state_dict` told of: the next answers are bit-for-bit those that it would have given."""
+        self._take(*checkpoint.parts(dict(state)))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write all that the estimator is to a file, whole or not at all."""
+        checkpoint.write(path, *self._parts())
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Become what was saved."""
+        tensors, about = checkpoint.read(Path(path))
+        with checkpoint.reading(path):
+            self._take(tensors, about)
+
+    def _about(self) -> dict[str, Any]:
+        columns = self._columns
+        return {
+            "estimator": self.kind,
+            "seed": self.seed,
+            "rows": self.rows,
+            "numbers": [plain(name) for name in columns.numbers],
+            "categories": [
+                [plain(name), [plain(value) for value in codes]] for name, codes in columns.codes.items()
+            ],
+        }
+
+    def _parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        about, now = self._about(), self._pipeline
+        if now is None:
+            return {}, about | {"layout_of": None, "outputs": 0}
+        layout = [now.layout.last, now.layout.numbers, now.layout.hot, now.layout.fine]
+        return now.tensors(), about | {"layout_of": layout, "outputs": now.task.outputs}
+
+    def _take(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        if about.get("estimator") != self.kind:
+            raise CheckpointError(
+                f"it holds {about.get('estimator')!r}, and this is a {self.kind}: load it into one of its kind"
+            )
+        pipeline = None
+        if about["layout_of"] is not None:
+            pipeline = Pipeline(self._task(about["outputs"]), Layout(*about["layout_of"]), about["seed"])
+            pipeline.load(tensors, about["rows"])
+        columns = Columns()
+        columns.numbers = {name: place for place, name in enumerate(about["numbers"])}
+        columns.categories = {name: place for place, (name, _) in enumerate(about["categories"])}
+        columns.codes = {
+            name: {value: code for code, value in enumerate(codes)} for name, codes in about["categories"]
+        }
+        self.seed, self._columns, self._pipeline = about["seed"], columns, pipeline
+        self._names = tuple(columns.numbers)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"seed": self.seed, "state": checkpoint.to_bytes(self.state_dict())}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        type(self).__init__(self, state["seed"])
+        self.load_state_dict(checkpoint.from_bytes(state["state"]))
+
+
+class Rows:
+    """Many rows: a table of numbers, or dictionaries."""
+
+    def __init__(self, names: tuple[Any, ...], array: np.ndarray | None, rows: Sequence[Row]) -> None:
+        self.names, self.array, self._rows = names, array, rows
+        self.plain = array is not None
+
+    def __len__(self) -> int:
+        return len(self._rows) if self.array is None else len(self.array)
+
+    def __getitem__(self, index: int) -> Row:
+        if self.array is None:
+            return self._rows[index]
+        return dict(zip(self.names, self.array[index].tolist(), strict=True))
+
+    def first(self) -> Row:
+        """A row with all columns of a table."""
+        return dict.fromkeys(self.names, 0.0)
+
+    def all(self) -> list[Row]:
+        """All rows."""
+        return list(self._rows)
+
+
+def as_rows(X: Any) -> Rows:
+    """Many rows of any kind: a NumPy array or a tensor, a DataFrame of pandas or polars, or dictionaries.
+
+    Raises:
+        SampleError: If it is something else.
+    """
+    if isinstance(X, Tensor):
+        X = X.detach().cpu().numpy()
+    columns = getattr(X, "columns", None)
+    if columns is not None:
+        names, values = tuple(columns), X.to_numpy()
+    elif isinstance(X, np.ndarray):
+        if X.ndim != 2:
+            raise SampleError(
+                f"X has {X.ndim} axes: give rows × columns, for example X.reshape(1, -1) for one row"
+            )
+        names, values = tuple(range(X.shape[1])), X
+    elif isinstance(X, Sequence) and not isinstance(X, str) and all(isinstance(row, Mapping) for row in X):
+        return Rows((), None, X)
+    else:
+        try:
+            return as_rows(np.asarray(X, dtype=np.float64))
+        except (TypeError, ValueError) as error:
+            raise SampleError(
+                f"X is a {type(X).__name__}: give an array, a DataFrame or a list of dictionaries"
+            ) from error
+    if values.dtype.kind in "fiub":
+        return Rows(names, values.astype(np.float64), ())
+    return Rows(names, None, [dict(zip(names, row, strict=True)) for row in values.tolist()])
+
+
+@torch.no_grad()
+def carry_over(old: Pipeline, new: Pipeline) -> None:
+    """Let a larger pipeline go on where `old` is: what is added has first weights, and is 0 elsewhere."""
+    before, after = old.tensors(), new.tensors()
+    places = torch.from_numpy(old.layout.moved_to(new.layout))
+    firsts = {}
+    for number, (small, large) in enumerate(zip(old.teams, new.teams, strict=True)):
+        for member in range(len(small.nets)):
+            firsts[f"team.{number}.nets.{member}.0.weight"] = _read(small, large, member, places)
+    for name, tensor in before.items():
+        target = after[name]
+        columns = next((at for first, at in firsts.items() if name.startswith(first)), None)
+        if columns is None or tensor.dim() != 2:
+            target[tuple(slice(size) for size in tensor.shape)] = tensor
+        else:
+            target[: len(tensor), columns] = tensor
+    new.encoder.rows = old.encoder.rows
+    for code in range(old.task.width):
+        if old.task.mask[code] == 0:
+            new.open(code)
+
+
+def _read(small: Team, large: Team, member: int, places: Tensor) -> Tensor:
+    """Where the inputs of a member lie among those of its larger self."""
+    (start, stop), (begin, _) = small.slices[member], large.slices[member]
+    return places[start:stop] - begin
+
+
+def plain(value: Any) -> Any:
+    """A name or a class as JSON keeps it."""
+    return value.item() if isinstance(value, np.generic) else value

@@ -1,0 +1,172 @@
+"""Classes, one row at a time or many."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+import numpy as np
+
+from hamlearn.errors import SampleError
+from hamlearn.estimators.base import Estimator, Row, plain
+from hamlearn.estimators.encoder import is_number
+from hamlearn.estimators.pipeline import Pipeline
+from hamlearn.estimators.tasks import CLOSED, Classes
+
+FIRST_PLACES = 4
+"""Places for classes at first; twice as many whenever they are used up."""
+
+
+class Classifier(Estimator):
+    """Learns classes from a stream with nothing to set: a mixture of networks over columns of any kind.
+
+    Numbers are standardised and encoded between running quantiles, texts are categories, and `None` and NaN are
+    missing. Columns and classes may come and go. A dozen networks that differ in width, rule and rate learn from
+    every row by Hamiltonian Learning in compiled loops, and are mixed by how well each predicted the latest
+    classes.
+
+    Rows learned one by one and in blocks lead to the same state.
+
+    Args:
+        seed: Of the first weights.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> model = hl.estimators.Classifier()
+        >>> for hour in range(60):
+        ...     x = {"hour": hour % 24, "day": "weekend" if hour >= 48 else "weekday"}
+        ...     model.learn_one(x, "open" if 8 <= hour % 24 < 18 else "closed")
+        >>> model.predict_one({"hour": 12, "day": "weekday"})
+        'open'
+    """
+
+    kind = "classifier"
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__(seed)
+        self._codes: dict[Hashable, int] = {}
+        self._labels: list[Any] = []
+
+    @property
+    def classes(self) -> list[Any]:
+        """The classes in the order in which they came."""
+        return list(self._labels)
+
+    def learn_one(self, x: Row, y: Hashable) -> None:
+        """Learn that the row `x` is of class `y`."""
+        (code,) = self._coded([y])
+        pipeline = self._learn_one(x)
+        self._set([code], pipeline)
+        pipeline.learn(1)
+
+    def learn_many(self, X: Any, y: Sequence[Any] | np.ndarray) -> None:
+        """Learn many rows, in order: the same as `learn_one` for each."""
+        self.predict_proba_then_learn(X, y)
+
+    def predict_one(self, x: Row) -> Any:
+        """The most likely class of `x`; `None` before the first row was learned."""
+        p = self._probabilities(x)
+        return None if p is None else self._labels[int(p.argmax())]
+
+    def predict_proba_one(self, x: Row) -> dict[Any, float]:
+        """The probability of each class that was seen so far."""
+        p = self._probabilities(x)
+        return {} if p is None else dict(zip(self._labels, p.tolist(), strict=True))
+
+    def predict_proba_many(self, X: Any) -> np.ndarray:
+        """Probabilities of many rows, one column for each of `classes`."""
+        parts = [pipeline.said[0][:size, : len(self._labels)].copy() for _, size, pipeline in self._ask_many(X)]
+        return np.concatenate(parts) if parts else np.empty((0, len(self._labels)), dtype=np.float32)
+
+    def predict_many(self, X: Any) -> np.ndarray:
+        """The most likely classes of many rows."""
+        return self._named(self.predict_proba_many(X))
+
+    def predict_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray) -> np.ndarray:
+        """Test-then-train: the most likely class of each row, from before its class was learned."""
+        return self._named(self.predict_proba_then_learn(X, y))
+
+    def predict_proba_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray) -> np.ndarray:
+        """Test-then-train: the probabilities of each row's classes, from before its class was learned.
+
+        A class that comes for the first time in its row has a probability of its own there, as its row is being
+        learned; it is not the most likely one.
+        """
+        labels = y.tolist() if isinstance(y, np.ndarray) else list(y)
+        rows, known = self._rows_of(X, labels), len(self._labels)
+        codes = self._coded(labels)
+        # A class becomes possible where it comes first: a block begins there.
+        first = [codes.index(code) for code in range(known, len(self._labels))]
+        out = np.zeros((len(labels), len(self._labels)), dtype=np.float32)
+        for start, size, pipeline in self._blocks(rows, first):
+            self._set(codes[start : start + size], pipeline)
+            pipeline.learn(size)
+            out[start : start + size] = pipeline.answers[0][:size, : len(self._labels)]
+        for row in first:
+            out[row, codes[row]] = 0.0
+        return out
+
+    def _probabilities(self, x: Row) -> np.ndarray | None:
+        pipeline = self._pipeline
+        if pipeline is None:
+            return None
+        self._write(x, pipeline.asked[0], pipeline)
+        pipeline.ask(1)
+        return pipeline.said[0][0, : len(self._labels)]
+
+    def _named(self, probabilities: np.ndarray) -> np.ndarray:
+        names = np.array(self._labels) if len({type(label) for label in self._labels}) == 1 else None
+        if names is None or names.ndim != 1:
+            names = np.empty(len(self._labels), dtype=object)
+            names[:] = self._labels
+        return names[probabilities.argmax(1)] if len(names) else np.empty(0, dtype=object)
+
+    def _coded(self, labels: Sequence[Any]) -> list[int]:
+        """The places of classes; new ones get theirs, once all are found to be classes."""
+        codes = self._codes
+        try:
+            return [codes[label] for label in labels]
+        except (KeyError, TypeError):
+            for label in labels:
+                _require_class(label)
+        for label in labels:
+            if label not in codes:
+                codes[label] = len(codes)
+                self._labels.append(plain(label))
+        return [codes[label] for label in labels]
+
+    def _set(self, codes: Sequence[int], pipeline: Pipeline) -> None:
+        size, mask = len(codes), pipeline.task.mask
+        if self._opened < len(self._labels):
+            for code in sorted(set(codes)):
+                if mask[code] == CLOSED:
+                    pipeline.open(code)
+                    self._opened += 1
+        pipeline.y[:size] = 0.0
+        pipeline.y[range(size), codes] = 1.0
+
+    _opened = 0
+
+    def _task(self, outputs: int) -> Classes:
+        return Classes(outputs)
+
+    def _outputs(self) -> int:
+        places = FIRST_PLACES
+        while places < len(self._labels):
+            places *= 2
+        return places
+
+    def _about(self) -> dict[str, Any]:
+        return super()._about() | {"classes": self._labels}
+
+    def _take(self, tensors: Any, about: dict[str, Any]) -> None:
+        super()._take(tensors, about)
+        self._labels = list(about["classes"])
+        self._codes = {label: code for code, label in enumerate(self._labels)}
+        self._opened = 0 if self._pipeline is None else int((self._pipeline.task.mask > CLOSED).sum())
+
+
+def _require_class(label: Any) -> None:
+    missing = label is None or (is_number(label) and label != label)
+    if missing or not isinstance(label, Hashable):
+        raise SampleError(f"y={label!r} is no class: give a text, a number or a truth value")

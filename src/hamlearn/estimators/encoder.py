@@ -1,0 +1,267 @@
+"""Columns as inputs of small networks, on line: standardised, piecewise-linear between quantiles, one-hot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn.loops.bound import Tensors
+
+COARSE = 8
+"""Bins of the piecewise-linear encoding of a numeric column; a second one is finer, as `fine_bins` says."""
+FITS = (64, 256, 1024)
+"""Rows after which the quantiles are taken; from the last one on they are checked every `FITS[-1]` rows."""
+MOVED = 0.2
+"""Largest distance between the distributions of a column, then and now, that leaves its quantiles as they are."""
+CLIP = 6.0
+HOT = 16
+"""Inputs of a column of categories; those that come after the first `HOT - 4` share the last four."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where everything lies in the vector that the networks read.
+
+    The order is: last target, standardised numbers, one-hot categories, whether a number is missing, and two
+    piecewise-linear encodings. So each network reads one slice.
+
+    Args:
+        last: Entries of the last target.
+        numbers: Numeric columns.
+        hot: One-hot entries of all columns of categories.
+        fine: Bins of the finer encoding.
+    """
+
+    last: int
+    numbers: int
+    hot: int
+    fine: int
+
+    @property
+    def bins(self) -> tuple[int, int]:
+        """Bins of the two encodings."""
+        return COARSE, self.fine
+
+    @property
+    def edges(self) -> list[int]:
+        """Where each segment begins, and the end of the last one."""
+        sizes = [self.last, self.numbers, self.hot, self.numbers, *(self.numbers * bins for bins in self.bins)]
+        return [0, *np.cumsum(sizes).tolist()]
+
+    @property
+    def size(self) -> int:
+        """Entries of the vector."""
+        return self.edges[-1]
+
+    def slice(self, name: str) -> tuple[int, int]:
+        """First and last entry of what a network reads.
+
+        Args:
+            name: `z`: numbers and categories. `q`: the first encoding too. `Q`: also the finer one. With `l` after
+                it: also the last target.
+        """
+        edges = self.edges
+        last = {"z": 4, "q": 5, "Q": 6}[name[0]]
+        return (0 if name.endswith("l") else edges[1]), edges[last]
+
+    def moved_to(self, larger: Layout) -> np.ndarray:
+        """Where each entry of this vector lies in a larger one."""
+        found, starts = [], larger.edges
+        for start, stop, begin in zip(self.edges, self.edges[1:], starts, strict=False):
+            found.append(np.arange(stop - start) + begin)
+        return np.concatenate(found)
+
+
+def fine_bins(numbers: int) -> int:
+    """Bins of the finer encoding: fewer for many columns."""
+    return 32 if numbers <= 12 else 16
+
+
+class Encoder:
+    """Running moments and quantiles of the columns, and the pure step that encodes a row by them.
+
+    Args:
+        layout: Where everything lies.
+
+    Attributes:
+        moments: Count, mean and sum of squared differences of each numeric column.
+        bins: For each encoding: lower edge, 1/width and presence of each bin, by column.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        numbers = layout.numbers
+        self.moments = [torch.zeros(numbers, dtype=torch.float64) for _ in range(3)]
+        self.bins = [[torch.zeros(numbers, count, dtype=torch.float64) for _ in range(3)] for count in layout.bins]
+        # The latest rows, from which quantiles are taken.
+        self.recent = np.full((FITS[-1], numbers), np.nan)
+        self.rows = 0
+
+    def constants(self) -> list[Tensor]:
+        """What changes between blocks only."""
+        return [tensor for part in self.bins for tensor in part]
+
+    def step(self, moments: Tensors, raw: Tensor, last: Tensor, constants: Tensors) -> tuple[list[Tensor], Tensor]:
+        """The moments with this row, and the encoded row; a number that is missing is NaN."""
+        count, mean, squares = moments
+        numbers = self.layout.numbers
+        x = raw[:numbers]
+        known = x.abs() <= torch.finfo(x.dtype).max
+        x = torch.where(known, x, mean)
+        there = known.to(x.dtype)
+        new_count = count + there
+        away = x - mean
+        new_mean = mean + away * there / new_count.clamp(min=1.0)
+        new_squares = squares + away * (x - new_mean) * there
+        deviation = (new_squares / new_count.clamp(min=1.0)).sqrt()
+        varies = deviation > 1e-9 * (1.0 + new_mean.abs())
+        z = (x - new_mean) / torch.where(varies, deviation, torch.ones_like(deviation))
+        z = torch.where(varies & known, z.clamp(-CLIP, CLIP), torch.zeros_like(z))
+        parts = [last, z.float()]
+        if self.layout.hot:
+            parts.append(raw[numbers:].float())
+        parts.append(1 - there.float())
+        for index in range(2):
+            low, inverse, present = constants[3 * index : 3 * index + 3]
+            inside = ((x[:, None] - low) * inverse).clamp(0.0, 1.0)
+            parts.append(((2 * inside - 1) * present * there[:, None]).float().reshape(-1))
+        return [new_count, new_mean, new_squares], torch.cat(parts)
+
+    def remember(self, rows: np.ndarray) -> None:
+        """Keep the latest rows for the quantiles."""
+        size = len(self.recent)
+        places = (self.rows + np.arange(len(rows))) % size
+        self.recent[places[-size:]] = rows[-size:, : self.layout.numbers]
+        self.rows += len(rows)
+
+    def until_fit(self) -> int:
+        """How many rows may be taken before `refit` is due."""
+        due = next((fit for fit in FITS if fit > self.rows), (self.rows // FITS[-1] + 1) * FITS[-1])
+        return due - self.rows
+
+    @property
+    def fit_is_due(self) -> bool:
+        """Whether `until_fit` has just run out."""
+        return self.rows in FITS or not self.rows % FITS[-1]
+
+    def refit(self) -> list[tuple[int, int, np.ndarray, np.ndarray]]:
+        """Take the quantiles of columns that have moved away from theirs, or have none.
+
+        Returns:
+            For each of them: first entry and number of entries in the vector; the matrix A and the vector c with
+            which weights w of the old encoding become A w of the new one, plus a bias of c·w, so that the answers
+            stay. Not for the first quantiles of a column: its inputs were 0 until then.
+        """
+        changes = []
+        recent = self.recent[: min(self.rows, len(self.recent))]
+        for column in range(self.layout.numbers):
+            values = recent[:, column]
+            values = values[np.isfinite(values)]
+            if len(values) < 32 or not self._moved(column, values):
+                continue
+            for index, count in enumerate(self.layout.bins):
+                low, inverse, present = (part[column].numpy() for part in self.bins[index])
+                knots = quantiles(values, count)
+                old = [part.copy() for part in (low, inverse, present)]
+                used = len(knots) - 1
+                present[:], inverse[:], low[:] = 0.0, 0.0, 0.0
+                low[:used], inverse[:used], present[:used] = knots[:-1], 1 / np.diff(knots), 1.0
+                if not old[2].any():
+                    continue
+                # The old function at the new knots: its differences are the new weights.
+                at = (2 * np.clip((knots[:, None] - old[0]) * old[1], 0, 1) - 1) * old[2]
+                matrix = np.zeros((count, count))
+                matrix[:used] = np.diff(at, axis=0) / 2
+                start = self.layout.edges[4 + index] + column * count
+                changes.append((start, count, matrix, at[0] + matrix.sum(0)))
+        return changes
+
+    def _moved(self, column: int, values: np.ndarray) -> bool:
+        low, inverse, present = (part[column].numpy() for part in self.bins[0])
+        used = int(present.sum())
+        if not used or self.rows in FITS:
+            return True
+        knots = np.append(low[:used], low[used - 1] + 1 / inverse[used - 1])
+        below = np.searchsorted(np.sort(values), knots, side="right") / len(values)
+        if used < COARSE:
+            return bool(values.min() < knots[0] or values.max() > knots[-1])
+        return bool(np.abs(below - np.linspace(0, 1, len(knots))).max() > MOVED)
+
+
+def quantiles(values: np.ndarray, bins: int) -> np.ndarray:
+    """At least two and at most `bins` + 1 increasing knots: all values where they are few, else quantiles.
+
+    Example:
+        >>> quantiles(np.array([0.0, 1, 1, 2]), 8)
+        array([0., 1., 2.])
+    """
+    different = np.unique(values)
+    knots = different
+    if len(different) > bins + 1:
+        knots = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)))
+    if len(knots) > 1:
+        return knots
+    return np.array([knots[0], knots[0] + max(abs(knots[0]), 1.0)])
+
+
+class Columns:
+    """The names of the columns, and rows as numbers: one place for each number, several for each category.
+
+    Columns are numeric or of categories from the first value that is not missing on. They may come and go: what is
+    not in a row is missing there.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[object, int] = {}
+        self.categories: dict[object, int] = {}
+        self.codes: dict[object, dict[object, int]] = {}
+
+    @property
+    def layout(self) -> tuple[int, int]:
+        """Numeric columns, and one-hot entries."""
+        return max(len(self.numbers), 1), HOT * len(self.categories)
+
+    def learn(self, rows: Sequence[Mapping[Any, Any]]) -> None:
+        """Give new columns, and new categories, their places."""
+        for row in rows:
+            for name, value in row.items():
+                if name in self.numbers:
+                    continue
+                codes = self.codes.get(name)
+                if codes is not None:
+                    if value is not None and value not in codes and len(codes) < HOT - 4:
+                        codes[value] = len(codes)
+                elif value is None:
+                    continue
+                elif is_number(value):
+                    self.numbers[name] = len(self.numbers)
+                else:
+                    self.categories[name] = len(self.categories)
+                    self.codes[name] = {value: 0}
+
+    def write(self, row: Mapping[Any, Any], out: np.ndarray, numbers: int) -> None:
+        """Write a row of numbers; what is missing is NaN, what is not yet known is left out."""
+        out[:numbers] = np.nan
+        out[numbers:] = 0.0
+        for name, value in row.items():
+            place = self.numbers.get(name)
+            if place is not None:
+                if is_number(value):
+                    out[place] = value
+                continue
+            codes = self.codes.get(name)
+            if codes is not None and value is not None:
+                code = codes.get(value)
+                if code is None:
+                    code = HOT - 4 + sum(map(ord, str(value))) % 4
+                out[numbers + HOT * self.categories[name] + code] = 1.0
+
+
+def is_number(value: object) -> bool:
+    """Whether a value belongs into a numeric column."""
+    return isinstance(value, (int, float, np.number, np.bool_))

@@ -1,0 +1,185 @@
+"""What the members say, as one answer: weights that follow who was right lately, with probabilities or intervals.
+
+All of it is written as pure steps over tensors, which are compiled with the encoder into one call.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hamlearn.loops.bound import Tensors
+
+SHARE = 0.001
+"""What each sample gives back to all members alike: the best member may change."""
+LEVELS = (0.5, 0.8, 0.9, 0.95, 0.99)
+"""Coverages of the intervals that are followed on line."""
+RATE = 0.1
+"""Of the exponential weights of numbers, by the squared error in units of what it usually is."""
+FORGET = 0.9995
+"""What recursive least squares keeps from one sample to the next."""
+RIDGE = 0.1
+"""How far its weights may be from equal ones at first."""
+_SLOW = 0.999
+_LEAST = 1e-4
+
+
+def shared(weights: Tensor) -> Tensor:
+    """Weights of sum 1, of which each member keeps a least share (Herbster and Warmuth's fixed share)."""
+    return (1 - SHARE) * weights / weights.sum() + SHARE / len(weights)
+
+
+class ClassMixer:
+    """Mixes probabilities by fixed-share exponential weights, by weighted logarithms, and both by fixed share.
+
+    Two simple members are added here: the last class, and the classes as often as they came.
+
+    Args:
+        members: How many networks there are.
+        classes: Places for classes.
+    """
+
+    def __init__(self, members: int, classes: int) -> None:
+        count = members + 2
+        self.members, self.classes = members, classes
+        self.carry = [
+            torch.full((count,), 1 / count),  # weights of the members
+            torch.full((count,), 1 / count),  # exponents of the logarithmic mixture
+            torch.full((2,), 0.5),  # weights of the two mixtures
+            torch.zeros(classes),  # how often each class came, slowly forgotten
+            torch.zeros(count),  # log loss of each member, slowly forgotten
+        ]
+
+    def answer(self, carry: Tensors, logits: Tensor, last: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Probabilities of all members, of the two mixtures, and of the whole.
+
+        Args:
+            carry: Weights.
+            logits: Of the networks.
+            last: The last class, one-hot.
+            mask: 0 for classes that have been seen, very negative for all others.
+        """
+        weights, exponents, halves, often, _ = carry
+        opened = torch.exp(mask)
+        even = opened / opened.sum()
+        p = torch.softmax(logits + mask, -1)
+        # A member that has diverged says nothing.
+        p = torch.where(p.sum(-1, keepdim=True) > 0.5, p, even)
+        seen = often.sum()
+        usual = torch.where(seen > 0, often / seen.clamp(min=_LEAST), even)
+        before = torch.where(last.sum() > 0, 0.98 * last + 0.02 * even, even)
+        p = torch.cat([p, before[None], (0.98 * usual + 0.02 * even)[None]])
+        by_weight = weights @ p
+        by_logarithm = torch.softmax(exponents @ p.clamp(min=_LEAST).log() + mask, -1)
+        both = torch.stack([by_weight, by_logarithm])
+        return p, both, halves @ both
+
+    def step(
+        self, carry: Tensors, logits: Tensor, last: Tensor, mask: Tensor, target: Tensor
+    ) -> tuple[Tensors, Tensor]:
+        """The carry after the target is known, and the answer from before."""
+        weights, exponents, halves, often, losses = carry
+        p, both, answer = self.answer(carry, logits, last, mask)
+        given = (p * target).sum(-1).clamp(_LEAST, 1.0)
+        new_weights = shared(weights * given.sqrt())
+        away = (target - both[1]) * torch.exp(mask)
+        new_exponents = (exponents + 0.002 * (p.clamp(min=_LEAST).log() @ away)).clamp(min=0.0)
+        new_halves = shared(halves * (both * target).sum(-1).clamp(_LEAST, 1.0))
+        new_losses = _SLOW * losses - (1 - _SLOW) * given.log()
+        return [new_weights, new_exponents, new_halves, 0.998 * often + 0.002 * target, new_losses], answer
+
+    def lost(self, index: int) -> bool:
+        """Whether a member is far behind the guess by frequency: it has diverged."""
+        losses = self.carry[4]
+        return not float(losses[index]) < 2 * float(losses[-1]) + 1
+
+    def forget(self, index: int) -> None:
+        """Judge a member as if it were new, and let it answer by its least share."""
+        self.carry[0][index] = SHARE / len(self.carry[0])
+        self.carry[1][index] = 0.0
+        self.carry[4][index] = self.carry[4][-1]
+
+
+class NumberMixer:
+    """Mixes numbers, in units of the running deviation of the target, and follows the errors.
+
+    Two simple members are added here: the mean, and the last value.
+
+    Args:
+        members: How many networks there are.
+    """
+
+    def __init__(self, members: int) -> None:
+        count = members + 2
+        self.members = members
+        self.carry = [
+            torch.full((count,), 1 / count),  # weights of the members
+            torch.ones(1),  # what the best member's squared error usually is
+            torch.zeros(count),  # squared error of each member, slowly forgotten
+            RIDGE * torch.eye(count),  # covariance of recursive least squares
+            torch.full((count,), 1 / count),  # its weights
+            torch.full((2,), 0.5),  # weights of the two mixtures
+            torch.tensor([*(1.0 for _ in LEVELS), 1.0]),  # half widths in units of the usual error, and that
+        ]
+
+    def answer(
+        self, carry: Tensors, outputs: Tensor, last: Tensor, reach: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What all members, the two mixtures and the whole say; `reach` is the range of answers allowed."""
+        weights, _, _, _, stacked, halves, _ = carry
+        said = torch.cat([outputs, torch.zeros_like(last), last])
+        said = torch.where(said.abs() < 1e6, said, torch.zeros_like(said))
+        said = torch.minimum(torch.maximum(said, reach[0]), reach[1])
+        both = torch.stack([weights @ said, torch.minimum(torch.maximum(stacked @ said, reach[0]), reach[1])])
+        return said, both, halves @ both
+
+    def step(
+        self, carry: Tensors, outputs: Tensor, last: Tensor, reach: Tensor, target: Tensor
+    ) -> tuple[Tensors, Tensor]:
+        """The carry after the target is known; and the answer from before, with its half widths."""
+        weights, usual, errors, covariance, stacked, halves, widths = carry
+        said, both, answer = self.answer(carry, outputs, last, reach)
+        squares = (said - target).square().clamp(max=100.0)
+        new_usual = _SLOW * usual + (1 - _SLOW) * squares.min().clamp(max=10.0)
+        new_weights = shared(weights * torch.exp(-RATE * (squares / new_usual).clamp(max=20.0)) + 1e-12)
+        # Recursive least squares with slow forgetting, from the same weights for all.
+        gain = covariance @ said
+        gain = gain / (FORGET + said @ gain)
+        new_stacked = stacked + gain * (target - stacked @ said).clamp(-3.0, 3.0)
+        new_covariance = (covariance - torch.outer(gain, covariance @ said)) / FORGET
+        off = (both - target).square()
+        new_halves = shared(halves * torch.exp(-0.1 * (off / new_usual).clamp(max=20.0)) + 1e-12)
+        new = [
+            new_weights,
+            new_usual,
+            _SLOW * errors + (1 - _SLOW) * squares,
+            new_covariance,
+            new_stacked,
+            new_halves,
+        ]
+        return [*new, follow(widths, (answer - target).abs())], answer
+
+    def lost(self, index: int) -> bool:
+        """Whether a member is far behind the mean: it has diverged."""
+        errors = self.carry[2]
+        return not float(errors[index]) < 4 * float(errors[-2]) + 1
+
+    def forget(self, index: int) -> None:
+        """Judge a member as if it were new, and let it answer by its least share."""
+        weights, _, errors, covariance, stacked = self.carry[:5]
+        weights[index] = SHARE / len(weights)
+        errors[index] = errors[-2]
+        stacked[index] = 0.0
+        covariance[index] = 0.0
+        covariance[:, index] = 0.0
+        covariance[index, index] = RIDGE
+
+
+def follow(widths: Tensor, error: Tensor) -> Tensor:
+    """The half widths of the intervals after one more error: those that it missed grow, the others shrink."""
+    scale = widths[-1:]
+    levels = torch.tensor(LEVELS)
+    missed = (error > widths[:-1] * scale).to(widths.dtype)
+    new_scale = 0.98 * scale + 0.02 * error.clamp(max=100.0)
+    new = widths[:-1] + 0.05 * (missed - (1 - levels)) * widths[:-1].clamp(min=0.1)
+    return torch.cat([new.clamp(min=1e-3), new_scale.clamp(min=1e-6)])

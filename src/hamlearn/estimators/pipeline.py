@@ -1,0 +1,210 @@
+"""From a row to an answer, and to what is learned from it: four compiled loops over one piece of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hamlearn.engine.blocks.direct import DirectLoop, carry_of
+from hamlearn.estimators.encoder import Encoder, Layout
+from hamlearn.estimators.tasks import CLOSED, Classes, Numbers
+from hamlearn.estimators.team import Team, learner_of
+from hamlearn.learner.learner import eager_of
+from hamlearn.loops.bound import Bound, Tensors, bind
+from hamlearn.loops.library import Loop
+
+ROWS = 256
+"""Rows of a block, and from one look at the members to the next."""
+
+_compiled: dict[Any, Loop] = {}
+"""Loops by what they were compiled for: estimators of one shape share them."""
+
+
+class Pipeline:
+    """The compiled loops of an estimator whose columns and classes are known: one call for a block or for one row.
+
+    Four loops learn: `prepare` scales the target and encodes the row; one for each team of networks with one rule
+    is a learner's compiled step; `mix` makes the answer, and moves the weights of the mixture. A fifth, `answer`,
+    goes through all of it without learning.
+
+    Args:
+        task: `Classes` or `Numbers`.
+        layout: Where everything lies in the encoded row.
+        seed: Of the first weights.
+
+    Attributes:
+        raw: Rows as numbers, to be written to.
+        y: Targets, to be written to.
+    """
+
+    def __init__(self, task: Classes | Numbers, layout: Layout, seed: int) -> None:
+        self.task, self.layout, self.seed = task, layout, seed
+        self.encoder = Encoder(layout)
+        columns = layout.numbers + layout.hot
+        raw, y = torch.zeros(ROWS, columns, dtype=torch.float64), torch.zeros(ROWS, task.width, dtype=task.dtype)
+        self.raw, self.y = raw.numpy(), y.numpy()
+        self.asked = np.zeros((ROWS, columns))
+        self._key = (type(task), task.outputs, layout)
+        self._prepare = self._bound(
+            "prepare", self._prepared, [*task.carry, *self.encoder.moments], [raw, y], self.encoder.constants()
+        )
+        encoded, learned, *row = self._prepare.results
+        rules = sorted({member.rule for member in task.members})
+        self.teams, self.loops = [], []
+        for rule in rules:
+            team = Team(
+                [member for member in task.members if member.rule == rule],
+                layout,
+                task.outputs,
+                seed,
+                float(task.mask[0]),
+            )
+            eager = eager_of(learner_of(team, task.loss))
+            loop = DirectLoop(eager, encoded, learned, _compiled.get((*self._key, rule)))
+            _compiled[(*self._key, rule)] = loop.compiled
+            self.teams.append(team)
+            self.loops.append(loop)
+        samples = [*(loop.y for loop in self.loops), learned, *row]
+        self._mix = self._bound("mix", self._mixed, task.mixer.carry, samples, task.constants)
+        self.answers = [result.numpy() for result in self._mix.results]
+        weights = [weight.detach() for team in self.teams for weight in team.parameters()]
+        held = [*task.carry, *self.encoder.moments, *self.encoder.constants(), *task.mixer.carry, *task.constants]
+        self._answer = self._bound("answer", self._answered, [], [torch.from_numpy(self.asked)], [*held, *weights])
+        self.said = [result.numpy() for result in self._answer.results]
+
+    def _bound(
+        self, name: str, step: Callable[..., Any], carry: Tensors, samples: Tensors, constants: Tensors
+    ) -> Bound:
+        loop = _compiled.get((*self._key, name))
+        if loop is not None:
+            return Bound(loop, carry, samples, constants)
+        made = bind(step, carry, samples, constants)
+        _compiled[(*self._key, name)] = made.loop
+        return made
+
+    def _prepared(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+        own = len(self.task.carry)
+        state, row = self.task.step(carry[:own], sample[1])
+        moments, encoded = self.encoder.step(carry[own:], sample[0], row[1], constants)
+        return [*state, *moments], [encoded, *row]
+
+    def _mixed(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+        count = len(self.loops)
+        return self.task.mixed(carry, torch.cat(list(sample[:count])), sample[count:], constants)
+
+    def _answered(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
+        rest = iter(constants)
+        take = lambda tensors: [next(rest) for _ in tensors]  # noqa: E731
+        task = self.task
+        state, moments = take(task.carry), take(self.encoder.moments)
+        bins, mixture, fixed = take(self.encoder.constants()), take(task.mixer.carry), take(task.constants)
+        row = task.before(state)
+        _, encoded = self.encoder.step(moments, sample[0], row[0], bins)
+        outputs = []
+        for team in self.teams:
+            weights = {name: next(rest) for name, _ in team.named_parameters()}
+            weights["mask"] = fixed[0] if fixed else torch.zeros(1)
+            outputs.append(torch.func.functional_call(team, weights, (encoded,)))
+        return [], task.answer(mixture, torch.cat(outputs), row, fixed)
+
+    def open(self, code: int) -> None:
+        """Let a class be an answer from now on."""
+        self.task.mask[code] = 0.0
+        for team in self.teams:
+            team.mask[code] = 0.0
+
+    def learn(self, count: int) -> None:
+        """Learn from the first rows of `raw` and `y`; `answers` are those from before each of them was learned."""
+        self._prepare(count)
+        for loop in self.loops:
+            loop(count)
+        self._mix(count)
+        encoder = self.encoder
+        encoder.remember(self.raw[:count])
+        if not encoder.rows % ROWS or encoder.fit_is_due:
+            self._look()
+
+    def ask(self, count: int) -> None:
+        """Answer the first rows of `asked`, in `said`; nothing moves."""
+        self._answer(count)
+
+    def until_look(self) -> int:
+        """How many rows may be learned in one call."""
+        return min(ROWS - self.encoder.rows % ROWS, self.encoder.until_fit())
+
+    @torch.no_grad()
+    def _look(self) -> None:
+        """Between two blocks: new quantiles, if columns have moved; members that have diverged begin again."""
+        if self.encoder.fit_is_due:
+            for start, count, matrix, offset in self.encoder.refit():
+                self._reexpress(start, count, torch.from_numpy(matrix), torch.from_numpy(offset))
+        index = 0
+        for team, loop in zip(self.teams, self.loops, strict=True):
+            for member in range(len(team.nets)):
+                if self.task.mixer.lost(index) or not _sound(team.nets[member]):
+                    self.restart(team, loop, member, index)
+                index += 1
+
+    def restart(self, team: Team, loop: DirectLoop, member: int, index: int) -> None:
+        """First weights for a member that has diverged; its share of the answer is the least one for now."""
+        team.reset(member)
+        names = [name for name, _ in team.named_parameters()]
+        carry = carry_of(loop)
+        for part in (carry.omega, carry.v):
+            for name, tensor in zip(names, part, strict=False):
+                if name.startswith(f"nets.{member}."):
+                    tensor.zero_()
+        self.task.mixer.forget(index)
+
+    def _reexpress(self, start: int, count: int, matrix: Tensor, offset: Tensor) -> None:
+        """The same answers by weights of the new encoding of a column."""
+        for team in self.teams:
+            for (first, last), net in zip(team.slices, team.nets, strict=True):
+                layer = next(net.children())
+                if not first <= start < last or not isinstance(layer, nn.Linear):
+                    continue
+                part = layer.weight[:, start - first : start - first + count]
+                old = part.double()
+                layer.bias.add_((old @ offset).float())
+                part.copy_((old @ matrix.T).float())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that moves, by name; these are the tensors themselves."""
+        found: dict[str, Tensor] = {"mask": self.task.mask}
+        groups = {
+            "task": self.task.carry,
+            "moments": self.encoder.moments,
+            "bins": self.encoder.constants(),
+            "mix": self.task.mixer.carry,
+        }
+        for name, group in groups.items():
+            found |= {f"{name}.{index}": tensor for index, tensor in enumerate(group)}
+        for number, (team, loop) in enumerate(zip(self.teams, self.loops, strict=True)):
+            names = [name for name, _ in team.named_parameters()]
+            carry = carry_of(loop)
+            found |= {f"team.{number}.{name}": weight.detach() for name, weight in team.named_parameters()}
+            for kind, part in (("omega", carry.omega), ("v", carry.v)):
+                found |= {
+                    f"team.{number}.{name}.{kind}": tensor for name, tensor in zip(names, part, strict=False)
+                }
+        found["recent"] = torch.from_numpy(self.encoder.recent)
+        return found
+
+    def load(self, tensors: dict[str, Tensor], rows: int) -> None:
+        """Write all that moves."""
+        own = self.tensors()
+        for name, tensor in own.items():
+            tensor.copy_(tensors[name])
+        self.encoder.rows = rows
+        for code in range(self.task.width):
+            if self.task.mask[code] > CLOSED:
+                self.open(code)
+
+
+def _sound(net: nn.Module) -> bool:
+    # Inputs and targets are of size 1: weights of this size say that a member has diverged, and so does NaN.
+    return all(float(weight.abs().max()) < 1e4 for weight in net.parameters())

@@ -1,0 +1,167 @@
+"""What is learned: classes or numbers, each with its target, its loss and its mixture."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from hamlearn.estimators.mixing import LEVELS, ClassMixer, NumberMixer
+from hamlearn.estimators.team import Member
+from hamlearn.loops.bound import Tensors
+
+CLASS_MEMBERS = (
+    Member("z", (), "sgd", 0.05),
+    Member("z", (16,), "sgd", 0.05, "tanh"),
+    Member("zl", (64,), "sgd", 0.05, "tanh"),
+    Member("q", (), "sgd", 0.02),
+    Member("q", (128, 64), "sgd", 0.03),
+    Member("ql", (64,), "sgd", 0.05, "tanh"),
+    Member("z", (64,), "rms", 0.003),
+    Member("q", (64,), "rms", 0.001),
+    Member("ql", (64,), "rms", 0.003),
+    Member("q", (128, 64), "rms", 0.001),
+    Member("q", (256, 128), "rms", 0.0003),
+    Member("Q", (128, 64), "rms", 0.001),
+)
+NUMBER_MEMBERS = (
+    Member("z", (16,), "sgd", 0.02, "tanh"),
+    Member("ql", (), "sgd", 0.003),
+    Member("q", (128, 64), "sgd", 0.02),
+    Member("ql", (128, 64), "sgd", 0.02, "tanh"),
+    Member("z", (64,), "rms", 0.003),
+    Member("q", (64,), "rms", 0.001),
+    Member("ql", (64,), "rms", 0.003),
+    Member("q", (128, 64), "rms", 0.001),
+    Member("q", (256, 128), "rms", 0.0003),
+    Member("Q", (128, 64), "rms", 0.001),
+)
+
+
+class Classes:
+    """One of several classes, as a one-hot row.
+
+    Args:
+        outputs: Places for classes.
+
+    Attributes:
+        carry: The last target.
+        constants: 0 for classes that have been seen, very negative for the others.
+    """
+
+    members = CLASS_MEMBERS
+    dtype = torch.float32
+
+    def __init__(self, outputs: int) -> None:
+        self.outputs, self.width, self.last = outputs, outputs, outputs
+        self.mixer = ClassMixer(len(self.members), outputs)
+        self.carry = [torch.zeros(outputs)]
+        self.mask = torch.full((outputs,), CLOSED)
+        self.constants = [self.mask]
+
+    def step(self, carry: Tensors, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The last target from now on; the target, and the last one until now."""
+        return [y], [y, carry[0]]
+
+    def before(self, carry: Tensors) -> list[Tensor]:
+        """What a step finds out before the target is known."""
+        return [carry[0]]
+
+    def mixed(
+        self, carry: Tensors, logits: Tensor, row: Tensors, constants: Tensors
+    ) -> tuple[Tensors, list[Tensor]]:
+        """The mixture after a target, and the answer from before."""
+        target, last = row
+        new, answer = self.mixer.step(carry, logits, last, constants[0], target)
+        return new, [answer]
+
+    def answer(self, carry: Tensors, logits: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
+        """The answer: probabilities; and those of all members."""
+        said, _, answer = self.mixer.answer(carry, logits, row[0], constants[0])
+        return [answer, said]
+
+    @staticmethod
+    def loss(y: Tensor, target: Tensor) -> Tensor:
+        """Cross-entropy of all members; they share no weights, so each has its own gradient."""
+        return -(torch.log_softmax(y, -1) * target).sum()
+
+
+CLOSED = -1e4
+"""Logit of a class that has not been seen."""
+
+
+class Numbers:
+    """One number, in units of its running deviation.
+
+    Attributes:
+        carry: Count, mean, sum of squared differences, least, largest and last value of the target.
+    """
+
+    members = NUMBER_MEMBERS
+    dtype = torch.float64
+
+    def __init__(self, outputs: int = 1) -> None:
+        self.outputs, self.width, self.last = outputs, 1, 1
+        self.mixer = NumberMixer(len(self.members))
+        self.carry = [torch.zeros(6, dtype=torch.float64)]
+        self.mask = torch.zeros(1)
+        self.constants: list[Tensor] = []
+
+    def step(self, carry: Tensors, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The moments with this target; the target to learn, then the last target and others from `before`."""
+        count, mean, squares, least, largest, _ = carry[0].unbind()
+        (value,) = y.unbind()
+        new_count = count + 1
+        away = value - mean
+        new_mean = mean + away / new_count
+        new_squares = squares + away * (value - new_mean)
+        first = count < 0.5
+        least = torch.where(first, value, torch.minimum(least, value))
+        largest = torch.where(first, value, torch.maximum(largest, value))
+        new = torch.stack([new_count, new_mean, new_squares, least, largest, value])
+        _, scale = _units(new)
+        learned = ((value - new_mean) / scale).clamp(-10.0, 10.0)
+        last, reach, units = self.before(carry)
+        return [new], [learned.float().reshape(1), last, reach, units, y]
+
+    def before(self, carry: Tensors) -> list[Tensor]:
+        """The last target and the range of answers, in units of the deviation; mean and deviation."""
+        mean, scale = _units(carry[0])
+        _, _, _, least, largest, last = carry[0].unbind()
+        margin = 0.1 * (largest - least)
+        reach = torch.stack([(least - margin - mean) / scale, (largest + margin - mean) / scale])
+        return [((last - mean) / scale).float().reshape(1), reach.float(), torch.stack([mean, scale])]
+
+    def mixed(
+        self, carry: Tensors, outputs: Tensor, row: Tensors, constants: Tensors
+    ) -> tuple[Tensors, list[Tensor]]:
+        """The mixture after a target, and the answer from before."""
+        _, last, reach, units, y = row
+        target = ((y[0] - units[0]) / units[1]).float()
+        widths = carry[-1]
+        new, answer = self.mixer.step(carry, outputs.reshape(-1), last, reach, target)
+        half = widths[:-1] * widths[-1]
+        return new, [(answer.double() * units[1] + units[0]).reshape(1), half.double() * units[1]]
+
+    def answer(self, carry: Tensors, outputs: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
+        """The answer, its half widths, and what all members say."""
+        last, reach, units = row
+        said, _, answer = self.mixer.answer(carry, outputs.reshape(-1), last, reach)
+        half = carry[-1][:-1] * carry[-1][-1]
+        answers = torch.cat([answer.reshape(1), half]).double() * units[1]
+        return [torch.cat([answers[:1] + units[0], answers[1:]]), said.double() * units[1] + units[0]]
+
+    @staticmethod
+    def loss(y: Tensor, target: Tensor) -> Tensor:
+        """Huber's loss of all members."""
+        return nn.functional.huber_loss(y, target.expand_as(y), reduction="sum")
+
+
+def _units(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of the target; before there is a deviation, the size of the mean."""
+    count, mean, squares, _, _, _ = moments.unbind()
+    deviation = (squares / count.clamp(min=1.0)).sqrt()
+    size = mean.abs().clamp(min=1e-3)
+    return mean, torch.where(deviation > 1e-9 * size, deviation, size)
+
+
+__all__ = ["LEVELS", "Classes", "Numbers"]

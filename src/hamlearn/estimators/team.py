@@ -1,0 +1,96 @@
+"""The networks that learn side by side: a fixed set that differs in inputs, width, rule and rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hamlearn.adaptive import Adaptive
+from hamlearn.estimators.encoder import Layout
+from hamlearn.hyper import Hyper
+from hamlearn.learner import Learner
+from hamlearn.network import Network
+
+
+class Member(NamedTuple):
+    """A network of the team.
+
+    Attributes:
+        reads: What of the encoded row it reads, as `Layout.slice` says.
+        widths: Of its hidden layers.
+        rule: `sgd` or `rms`.
+        rate: Its learning rate.
+        act: Its activation.
+    """
+
+    reads: str
+    widths: tuple[int, ...]
+    rule: str
+    rate: float
+    act: str = "relu"
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        net = "×".join(map(str, self.widths)) or "linear"
+        inputs = {"z": "numbers", "q": "bins", "Q": "fine bins"}[self.reads[0]]
+        return f"{net}, {inputs}{' and last target' if self.reads[1:] else ''}, {self.rule} {self.rate:g}"
+
+
+class Team(nn.Module):
+    """Networks side by side over slices of one vector; their outputs are stacked, one row each.
+
+    Args:
+        members: What they are.
+        layout: Where everything lies in the vector.
+        outputs: Of each network.
+        seed: Of the first weights.
+        mask: What is added to an output that is not in use yet.
+    """
+
+    def __init__(
+        self, members: Sequence[Member], layout: Layout, outputs: int, seed: int, mask: float = 0.0
+    ) -> None:
+        super().__init__()
+        self.members, self.layout, self.seed = list(members), layout, seed
+        self.slices = [layout.slice(member.reads) for member in members]
+        self.nets = nn.ModuleList()
+        self.mask: Tensor
+        self.register_buffer("mask", torch.full((outputs,), mask))
+        for member, (start, stop) in zip(members, self.slices, strict=True):
+            layers: list[nn.Module] = []
+            size = stop - start
+            for width in member.widths:
+                layers += [nn.Linear(size, width), nn.ReLU() if member.act == "relu" else nn.Tanh()]
+                size = width
+            self.nets.append(nn.Sequential(*layers, nn.Linear(size, outputs)))
+        for index in range(len(self.nets)):
+            self.reset(index)
+
+    def reset(self, index: int) -> None:
+        """The first weights of a member again, drawn as `nn.Linear` draws them."""
+        random = np.random.default_rng([self.seed, index])
+        for layer in self.nets[index].children():
+            if isinstance(layer, nn.Linear):
+                bound = layer.in_features**-0.5
+                for tensor in (layer.weight, layer.bias):
+                    drawn = random.uniform(-bound, bound, tuple(tensor.shape))
+                    tensor.data.copy_(torch.from_numpy(drawn))
+
+    def forward(self, u: Tensor) -> Tensor:
+        """Outputs of all members for one vector: members × outputs."""
+        outputs = [net(u[a:b]) for (a, b), net in zip(self.slices, self.nets, strict=True)]
+        return torch.stack(outputs) + self.mask
+
+
+def learner_of(team: Team, loss: Callable[..., Tensor]) -> Learner:
+    """The learner of a team whose members have one rule; each has its own rate."""
+    rates = {f"*nets.{index}.*": member.rate for index, member in enumerate(team.members)}
+    beta = rates if team.members[0].rule == "sgd" else Adaptive(rates, keep=0.999)
+    hyper = Hyper(eta=1.0, phi=1.0, beta=beta)
+    # A member that diverges is found and reset by the estimator: it must not stop the others.
+    return Learner(Network.feedforward(team), loss, hyper, on_nonfinite="ignore")
