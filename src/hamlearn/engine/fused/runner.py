@@ -12,7 +12,6 @@ from hamlearn.engine.fused.tick import AT_ONCE, Held, Ticks
 from hamlearn.engine.recorded import BlockResult, Pace, Watch
 from hamlearn.engine.ticks.plan import TickPlan
 from hamlearn.engine.ticks.runner import TickRunner
-from hamlearn.loops.guards import Guards
 from hamlearn.loops.step_cache import StepCache
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import dense
@@ -84,7 +83,7 @@ class FusedRunner(TickRunner):
         mark = (bad[:-1] | bad[1:]).long()
         coupled = None if self.rule.aligned else coupling / pace.rates[0].to(coupling)
         carry = Carry(flat.h, flat.z, omega, None, E=flat.memory)
-        return BlockResult(carry, [y], None, None if target is None else loss, coupled, mark, Guards({}, {}))
+        return BlockResult(carry, [y], None, None if target is None else loss, coupled, mark)
 
     def _fits(self, block: Block, groups: list[Group]) -> bool:
         """Whether the samples are of the kind that the kernels take; the others are taken one by one."""

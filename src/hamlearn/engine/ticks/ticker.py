@@ -16,7 +16,7 @@ from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_gen
 from hamlearn._base.torch_private import foreach_copy_, foreach_norm
 from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.rates import UsualRates
-from hamlearn.rules.local.costates import Late, Omega, Outer, costate, dense, made
+from hamlearn.rules.local.costates import Omega, Outer, costate, made
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.rule import LocalRule, Now, Proposal
 from hamlearn.rules.local.stacked import LayerStack
@@ -171,7 +171,7 @@ class Ticker:
         if not spoilt and all_finite(values) and _bounded([w for w in omega if isinstance(w, Tensor)]):
             return
         if self.on_nonfinite == "raise":
-            raise NonFiniteError(_message(proposal, spoilt, omega, self.system.theta, self.t))
+            raise NonFiniteError(_message(proposal, self.system.theta, self.t, spoilt=spoilt))
         done = proposal.done
         t, y, loss, shown = (
             (self.t, None, None, sample) if done is None else (done.t, done.y, done.loss, done.sample)
@@ -224,24 +224,21 @@ def _bounded(tensors: list[Tensor]) -> bool:
     return all(is_finite(tensor) for tensor in tensors)
 
 
-def _message(proposal: Proposal[Any], spoilt: bool, omega: list[Omega], theta: list[Tensor], t: float) -> str:
+def _message(proposal: Proposal[Any], theta: list[Tensor], t: float, *, spoilt: bool) -> str:
     """Says what is not finite, and what to do."""
+    if not is_finite([weight.detach() for weight in theta]):
+        return (
+            f"a weight has overflowed before t={t:g}, and is not finite: load a checkpoint, and lower beta or tau. "
+            "Nothing has moved since"
+        )
 
     def parts() -> Iterator[Part]:
-        yield "a weight has overflowed in the tick before and is not finite", theta
         if proposal.loss is not None:
             yield f"the loss is {proposal.loss.item()}", [proposal.loss]
         yield "a node's state h is not finite", proposal.h
         yield "a node's costate z is not finite", proposal.z
-        if not spoilt:
-            yield (
-                "the costate omega of the weights is not finite",
-                [dense(w) for w in omega if not isinstance(w, Late)],
-            )
 
-    rest = (
-        "a buffer, such as a running statistic, is not finite" if spoilt else "a costate of the weights overflows"
-    )
+    rest = "a buffer, such as a running statistic, is not finite" if spoilt else "the costate omega overflows"
     what = what_is_not(parts(), rest)
     return (
         f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "
