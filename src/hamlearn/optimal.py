@@ -291,15 +291,15 @@ def _newton(
     cost: Callable[[Tensor], Tensor], start: Tensor, robust: Tensor, tolerance: float, max_sweeps: int
 ) -> tuple[Tensor, int, float]:
     """A minimum of `cost` near `start`, the sweeps it took, and the largest derivative relative to that of x."""
-    x, sweeps, residual = start, 0, math.inf
+    x, sweeps, residual, near = start, 0, math.inf, False
     while True:
         x = x.detach().requires_grad_()
         value = cost(x)
         (graph,) = torch.autograd.grad(value, x, create_graph=True)
         gradient, sweeps = graph.detach(), sweeps + 1
         before, residual = residual, _relative(gradient * robust, x.detach() * robust)
-        # Half as small at least, or rounding has the last word.
-        if residual <= tolerance or sweeps >= max_sweeps or (residual < 1e-6 and residual > 0.5 * before):
+        # Near the minimum, half as small at least, or rounding has the last word.
+        if residual <= tolerance or sweeps >= max_sweeps or (near and residual > 0.5 * before):
             return x.detach(), sweeps, residual
 
         def curvature(p: Tensor, graph: Tensor = graph, x: Tensor = x) -> Tensor:
@@ -308,11 +308,12 @@ def _newton(
         direction, used = _conjugate(curvature, -gradient, min(0.1, residual / 10), max_sweeps - sweeps)
         sweeps += used
         height, slope, length = float(value.detach()), float(gradient @ direction), 1.0
-        if -slope <= 1e-15 * abs(height):  # what is left to gain is below rounding
-            return x.detach(), sweeps, residual
+        near = -slope <= 1e-12 * abs(height)  # differences of the cost are rounding: the full step is the best one
         with torch.no_grad():
-            while float(cost(x + length * direction)) > height + 1e-4 * length * slope and length > 1e-6:
+            while not near and float(cost(x + length * direction)) > height + 1e-4 * length * slope:
                 length, sweeps = 0.5 * length, sweeps + 1
+                if length < 1e-6:
+                    return x.detach(), sweeps, residual
         x = x + length * direction
 
 

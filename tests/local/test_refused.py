@@ -112,12 +112,17 @@ def test_weights_that_overflow_are_named_by_the_next_step_at_the_latest(setting)
     huge = hl.Sample(torch.ones(4, 3), torch.full((4, 2), 1e160))
     module = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)), nn.Linear(3, 2))
     learner = LocalLearner(module, along, hl.Hyper(eta=0.5, beta=1e150), **setting)
-    with pytest.raises(NonFiniteError) as caught:
+    finite = [True]
+
+    def steps():
         for _ in range(12):
-            finite = all(p.isfinite().all() for p in module.parameters())
             learner.step(huge)
-            assert finite
-    assert finite or "a weight has overflowed" in str(caught.value)
+            assert finite[-1]
+            finite.append(all(p.isfinite().all() for p in module.parameters()))
+
+    with pytest.raises(NonFiniteError) as caught:
+        steps()
+    assert finite[-1] or "a weight has overflowed" in str(caught.value)
 
 
 def test_a_step_in_inference_mode_is_refused_and_not_ignored():

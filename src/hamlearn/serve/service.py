@@ -31,7 +31,7 @@ class Job(NamedTuple):
     """What waits for the learners: a batch, or a function of them; its samples; and its result."""
 
     work: Batch | Callable[[Agents], Any]
-    count: int
+    samples: int
     future: asyncio.Future[Any]
 
 
@@ -157,14 +157,14 @@ class Service:
         """One function, or batches of some 1,024 samples; not those whose client has given up."""
         jobs: list[Job] = []
         count = 0
-        while self._queue and (not jobs or count + self._queue[0].count <= ROUND):
+        while self._queue and (not jobs or count + self._queue[0].samples <= ROUND):
             if jobs and not (isinstance(jobs[0].work, Batch) and isinstance(self._queue[0].work, Batch)):
                 break
             job = self._queue.popleft()
-            self.waiting -= job.count
+            self.waiting -= job.samples
             if not job.future.done():
                 jobs.append(job)
-                count += job.count
+                count += job.samples
         return jobs
 
     def _round(self, works: list[Any]) -> list[Any]:
@@ -183,7 +183,7 @@ class Service:
             await asyncio.sleep(min(interval / 10, 1.0))
             for key, agent in self.agents.items():
                 if agent.due(interval):
-                    await self._save(key, self.do(lambda _, agent=agent: agent.copy()))
+                    await self._save(key, self.do(partial(_copied, key)))
 
     async def _save(self, key: str, copied: Awaitable[Callable[[], About]]) -> None:
         """Write a checkpoint; a failure is logged and counted, and learning continues."""
@@ -192,6 +192,10 @@ class Service:
         except (HamlearnError, OSError, Refused) as error:
             self.failures, self.failed = self.failures + 1, error
             log.warning("the checkpoint of agent %r could not be written: %s", key, error)
+
+
+def _copied(key: str, agents: Agents) -> Callable[[], About]:
+    return agents.get(key).copy()
 
 
 def _take(key: str, batches: list[Batch], agents: Agents) -> None:

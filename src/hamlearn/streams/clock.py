@@ -112,9 +112,9 @@ class Clock:
             )
         if now < last:
             return SampleError(
-                f"time runs backwards at {where}: {shown(stamp)} comes {last - now:g} before its "
-                "predecessor. Sort the data by time; if these are local times and the clock was put back, give them in UTC or with "
-                f'their offset (2024-10-27T02:30+02:00); or leave such samples out with {option}="skip".'
+                f"time runs backwards at {where}: {shown(stamp)} comes {last - now:g} before its predecessor. "
+                "Sort the data by time; if these are local times and the clock was put back, give them in UTC or "
+                f'with their offset (2024-10-27T02:30+02:00); or leave such samples out with {option}="skip".'
             )
         return SampleError(
             f"the time step at {where}, {now - last:g} in units of {self.unit or now - last:g}, is not a finite "
@@ -136,10 +136,9 @@ def seconds_of(stamps: Any) -> Array:
         >>> seconds_of([1.5, "1970-01-02", "soon", None]).tolist()
         [1.5, 86400.0, nan, nan]
     """
-    kind = getattr(getattr(stamps, "dtype", None), "kind", None)
-    if isinstance(stamps, np.ndarray) and kind in "biuf":
+    if isinstance(stamps, np.ndarray) and stamps.dtype.kind in "biuf":
         seconds = stamps.astype(np.float64)
-    elif isinstance(stamps, np.ndarray) and kind == "M":
+    elif isinstance(stamps, np.ndarray) and stamps.dtype.kind == "M":
         seconds = since_1970(stamps)
     else:
         stamps = stamps.tolist() if hasattr(stamps, "tolist") else stamps

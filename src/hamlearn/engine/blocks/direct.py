@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 from torch import Tensor
 
@@ -11,14 +9,12 @@ from hamlearn.engine.blocks.scans import whole_block
 from hamlearn.engine.blocks.step_runner import StepRunner
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.recorded import ReferenceStep, named
-from hamlearn.engine.recorded.engine import make_step
-from hamlearn.engine.recorded.trace import Inputs, Recorded, Variant, record
+from hamlearn.engine.recorded.recorder import LoopInputs, flat
+from hamlearn.engine.recorded.trace import OrderStep, Variant
 from hamlearn.errors import ConfigError
 from hamlearn.loops.bound import Bound
 from hamlearn.loops.library import Loop
-from hamlearn.rules.system import Order
 from hamlearn.state.carry import Carry
-from hamlearn.streams.blocks import Block
 
 
 class DirectLoop:
@@ -40,44 +36,35 @@ class DirectLoop:
     """
 
     def __init__(self, eager: EagerEngine, u: Tensor, target: Tensor, compiled: Loop | None = None) -> None:
-        self.eager, self._taken = eager, 0
-        parts, runner = eager.parts, StepRunner(eager, eager.take)
+        self.eager, self._taken, parts = eager, 0, eager.parts
         if parts.timed or (parts.hyper.phi_first is not None):
             raise ConfigError("rates that change from step to step cannot be bound to fixed memory: use scan()")
-        block = whole_block(u, target, None, None, None)
-        pace = runner.plan(block).pace()
-        carry = parts.met(eager.state, block.sample(0).u).copy()
-        self._carry = carry
+        block, runner = whole_block(u, target, None, None, None), StepRunner(eager, eager.take)
+        pace, carry = runner.plan(block).pace(), parts.met(eager.state, block.sample(0).u).copy()
         engine, order = runner.engine, parts.order
-        buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
-        own = (parts.system.theta, carry.omega, carry.h, carry.z, carry.v, carry.E, buffers, frozen)
-        rows = (pace.rates, pace.drive, [u], [target])
-        rates, drive, first, aim = ([tensor[0] for tensor in part] for part in rows)
-        inputs = Inputs(*own, rates, pace.betas, drive, first, aim, [])
-
-        def recording() -> Recorded:
-            names = engine.buffer_names, engine.frozen_names
-            specs = carry.spec, block.u_spec, block.target_spec
-            variant = Variant(targets=True, fresh=False, watch="nothing")
-            return record(order, inputs, variant, specs, names, engine.reset_each, engine.carries)
-
+        step = OrderStep(
+            order,
+            Variant(targets=True, fresh=False, watch="nothing"),
+            (carry.spec, block.u_spec, block.target_spec),
+            (engine.buffer_names, engine.frozen_names),
+            engine.reset_each,
+            engine.carries,
+        )
+        theta, buffers = parts.system.theta, named(order, engine.buffer_names)
+        own = {"theta": theta, "omega": carry.omega, "h": carry.h, "z": carry.z, "v": carry.v, "E": carry.E}
+        inputs = LoopInputs(
+            {name: [tensor.detach() for tensor in group] for name, group in (own | {"buffers": buffers}).items()},
+            {"rates": pace.rates, "drive": pace.drive, "u": [u], "target": [target]},
+            {"frozen": named(order, engine.frozen_names), "betas": pace.betas},
+        )
         if compiled is None:
-            compiled = self._compile(order, inputs, recording, block)
-        self.compiled = compiled
-        carried = [tensor.detach() for part in own[:-1] for tensor in part]
-        samples = [*pace.rates, *pace.drive, u, target]
-        self._loop = Bound(compiled, carried, samples, [*frozen, *pace.betas])
+            trial = ReferenceStep(lambda: eager.rehearse(block.sample(0)), parts.network)
+            compiled = engine.compiled(step, inputs, trial).loop.loop
+        self.compiled: Loop = compiled
+        self._carry = carry
+        self._loop = Bound(compiled, flat(inputs.carried), flat(inputs.rows), flat(inputs.constant))
         self.y = self._loop.results[0]
         self._accept(0)
-
-    def _compile(self, order: Order, inputs: Inputs, recording: Callable[[], Recorded], block: Block) -> Loop:
-        trial = ReferenceStep(lambda: self.eager.rehearse(block.sample(0)), self.eager.parts.network)
-        kinds = inputs.kinds({"theta", "omega", "h", "z", "v", "E", "buffers"}, {"rates", "drive", "u", "target"})
-        made = make_step(order, trial, recording, inputs, kinds, [False] * len(kinds), 1)
-        if made.failure is not None:
-            raise made.failure
-        loop: Loop = made.loop.loop
-        return loop
 
     def __call__(self, steps: int) -> Tensor:
         """Learn from the first `steps` samples; returns their outputs, each from before its sample was learned."""

@@ -210,7 +210,7 @@ class EchoRunner(PlannedRunner[RatesTable]):
             self.waiting = [self.engine.forward(met, spec, rates, fresh, block, taken).stretch]
         else:
             h = [torch.stack([x.detach() for x in leaves]) for leaves in zip(*(t.h for t in tokens), strict=True)]
-            rows = {"h": h, "rates": rates, "u": block.u, "target": block.target, "fresh": [fresh]}
+            rows = {"h": h, "rates": rates, "u": block.u or [], "target": block.target, "fresh": [fresh]}
             self.waiting = [Stretch(rows, block, spec)]
         self.since = since
         self.order.forget()

@@ -116,7 +116,7 @@ class Recorder:
         Raises:
             UnsupportedError: If the step cannot be compiled.
         """
-        made = self.steps.get((step.key, inputs.form()), lambda: self._make(step, inputs, trial))
+        made = self.compiled(step, inputs, trial)
         carried, rows = flat(inputs.carried), flat(inputs.rows)
         constants = [x.contiguous() for x in flat(inputs.constant)]
         work = [x if x.is_contiguous() else x.contiguous() for x in carried]
@@ -128,6 +128,14 @@ class Recorder:
                 if moved is not tensor:
                     tensor.copy_(moved)
         return made.recorded.read_results(results), made.recorded.y_spec
+
+    def compiled(self, step: Step, inputs: LoopInputs, trial: ReferenceStep) -> CompiledStep:
+        """The loop of a step: one that was made before and whose guards hold, or a new one.
+
+        Raises:
+            UnsupportedError: If the step cannot be compiled.
+        """
+        return self.steps.get((step.key, inputs.form()), lambda: self._make(step, inputs, trial))
 
     def _make(self, step: Step, inputs: LoopInputs, trial: ReferenceStep) -> CompiledStep:
         """Record a step, compare the recording with the eager step, and make a loop of it."""

@@ -228,8 +228,8 @@ def _message(proposal: Proposal[Any], theta: list[Tensor], t: float, *, spoilt: 
     """Says what is not finite, and what to do."""
     if not is_finite([weight.detach() for weight in theta]):
         return (
-            f"a weight has overflowed before t={t:g}, and is not finite: load a checkpoint, and lower beta or tau. "
-            "Nothing has moved since"
+            f"a weight has overflowed before t={t:g}, and is not finite: load a checkpoint, and lower beta or "
+            "tau. Nothing has moved since"
         )
 
     def parts() -> Iterator[Part]:

@@ -94,7 +94,7 @@ class Arrivals:
     def _of_message(self, message: Message, place: str, now: float) -> Arrival:
         message.check(place)
         target = self._targets.array(message.target, place)
-        if message.is_label:
+        if message.u is None and message.id is not None:
             return _label(Label(message.id, self._targets.tensor(target)), place, now)
         u, stamp = self._inputs.array(message.u, place), message.t
         if stamp is not None:

@@ -36,11 +36,6 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     boundary: bool = False
     id: str | int | None = None
 
-    @property
-    def is_label(self) -> bool:
-        """Whether it is the label of an earlier sample."""
-        return self.u is None and self.id is not None
-
     def check(self, place: str) -> None:
         """Raise if it is neither a sample nor a label."""
         problem = None
