@@ -162,7 +162,6 @@ def test_the_library_works_without_its_extras():
         "sklearn",
         "matplotlib",
         "scipy",
-        "msgspec",
         "prometheus_client",
         "sse_starlette",
         "pooch",

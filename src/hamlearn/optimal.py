@@ -54,6 +54,14 @@ class Trajectory:
         sweeps: How often the samples were swept forward and backward.
         residual: Largest violation of v = −βω, relative to the largest v, both per √β.
         converged: Whether `residual` is below the tolerance of `solve`.
+
+    Example:
+        >>> import hamlearn as hl, torch
+        >>> net = hl.Network.feedforward(torch.nn.Linear(1, 1).double())
+        >>> samples = [hl.Sample(torch.ones(1, 1).double(), torch.zeros(1, 1).double())] * 3
+        >>> best = hl.optimal.solve(net, torch.nn.functional.mse_loss, samples, hl.Hyper(beta=0.1))
+        >>> best.theta["output.weight"].shape, best.velocity["output.weight"].shape
+        (torch.Size([4, 1, 1]), torch.Size([3, 1, 1]))
     """
 
     cost: float

@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from hamlearn import record
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from tests.fuzz.kills import COMPILED, CONFIG, finished, killed_and_resumed
 
@@ -190,7 +190,7 @@ def test_a_run_over_a_socket_counts_what_it_took(write, tmp_path):
         every = 20
         """
     )
-    with pytest.raises(StreamError, match=r"line 51 of .* in the middle of which the connection closed"):
+    with pytest.raises(SampleError, match=r"line 51 of .* in the middle of which the connection closed"):
         run(config, out=tmp_path / "out", progress=False)
     thread.join()
     server.close()

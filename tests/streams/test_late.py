@@ -112,9 +112,9 @@ def test_a_feed_brings_labels_as_objects_without_an_input():
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        (b'{"id": 1}', "a label has an id, a target and no more"),
+        (b'{"id": 1}', "a label has an id, a target and nothing else"),
         (b'{"id": null, "target": [1.0]}', "it has no u"),
-        (b'{"id": 1, "target": [1.0], "t": 3.0}', "a label has an id, a target and no more"),
+        (b'{"id": 1, "target": [1.0], "t": 3.0}', "a label has an id, a target and nothing else"),
         (b'{"id": [1], "target": [1.0]}', "Expected `int | str | null`, got `array`"),
         (b'{"id": true, "u": [1.0]}', "Expected `int | str | null`, got `bool`"),
         (b'{"id": 1, "target": [NaN]}', "JSON is malformed"),

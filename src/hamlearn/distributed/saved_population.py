@@ -99,7 +99,7 @@ class SavedPopulation:
                 file = found / f"member-{number}.safetensors"
                 tensors, header = checkpoint.read(file)
                 with checkpoint.reading(file):
-                    loadings += member._loadings(file, tensors, header, new_hyper=False)
+                    loadings += member.loadings_of(file, tensors, header, new_hyper=False)
         except CheckpointError as error:
             problem = error
         with self._together():

@@ -42,9 +42,10 @@ class PopulationSaving(Savable):
             headers.append(header)
         return tensors, {"members": headers, "common": common, "reader": self._reader.state_dict()}
 
-    def _loadings(
+    def loadings_of(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
     ) -> list[Loading]:
+        """What a state would change, all of it compared with the population."""
         members = self.members
         if "members" not in header:
             raise CheckpointError(
@@ -62,7 +63,7 @@ class PopulationSaving(Savable):
         for number, (member, about) in enumerate(zip(members, told, strict=True)):
             own = dict(left.under(f"member/{number}/").items())
             where = f"member {number} of {source}"
-            loadings += member._loadings(where, own | random, about | common, new_hyper=new_hyper)
+            loadings += member.loadings_of(where, own | random, about | common, new_hyper=new_hyper)
         reader = self._reader
 
         def swap() -> None:

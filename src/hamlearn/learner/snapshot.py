@@ -129,4 +129,4 @@ class Snapshot(BaseLearner):
         """Become the learner that a copy is made of; the random numbers of the program go on."""
         with checkpoint.reading(checkpoint.STATE):
             complete = tensors | random_state()
-            take_up(self._loadings(checkpoint.STATE, complete, header, new_hyper=True))
+            take_up(self.loadings_of(checkpoint.STATE, complete, header, new_hyper=True))

@@ -116,7 +116,7 @@ class Savable(ABC):
         """
         with checkpoint.reading(checkpoint.STATE):
             tensors, header = checkpoint.parts(state)
-            take_up(self._loadings(checkpoint.STATE, tensors, header, new_hyper=new_hyper))
+            take_up(self.loadings_of(checkpoint.STATE, tensors, header, new_hyper=new_hyper))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write what `state_dict` holds to one file: weights, states, costates, random state, the stream's place.
@@ -136,14 +136,14 @@ class Savable(ABC):
         """
         tensors, header = checkpoint.read(path)
         with checkpoint.reading(path):
-            take_up(self._loadings(path, tensors, header, new_hyper=new_hyper))
+            take_up(self.loadings_of(path, tensors, header, new_hyper=new_hyper))
 
     @abstractmethod
     def _tell(self, failed: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors, one's own and not copies, and the rest as JSON; `failed` says what could not be done if not."""
 
     @abstractmethod
-    def _loadings(
+    def loadings_of(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
     ) -> list[Loading]:
         """What a state would change, all of it compared with the learner."""
@@ -169,9 +169,10 @@ class SavableLearner(Savable):
         tensors |= {f"buffer/{name}": buffer for name, buffer in module.named_buffers()}
         return tensors | own | random_state(), header | {"reader": self._reader.state_dict()} | self._kind()
 
-    def _loadings(
+    def loadings_of(
         self, source: object, tensors: dict[str, Tensor], header: dict[str, Any], *, new_hyper: bool
     ) -> list[Loading]:
+        """What a state would change, all of it compared with the learner."""
         self._settle(hand_over=True)
         kind, equal = self._kind(), checkpoint.require_equal
         if "members" in header:
