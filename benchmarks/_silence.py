@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from hamlearn.distributed import PipelineLearner
+from hamlearn.distributed.messages import Item
 from hamlearn.sample import Sample
 
 
@@ -16,28 +17,26 @@ class Echoing:
     """One end of a line on which any message is there at once, and nothing that is sent goes anywhere."""
 
     def __init__(self) -> None:
-        self._asked: deque[Tensor] = deque()
+        self._asked: deque[tuple[list[Item], int]] = deque()
 
-    def expect(self, like: Tensor, tick: int) -> None:
+    def expect(self, items: list[Item], tick: int) -> None:
         """Ask for a message."""
-        self._asked.append(like)
+        self._asked.append((items, tick))
 
-    def take(self) -> Tensor:
-        """Small numbers in the form that was asked for."""
-        return torch.full_like(self._asked.popleft(), 1e-3)
+    def take(self, before: float = math.inf) -> list[Item]:
+        """Small numbers in the forms that were asked for."""
+        taken: list[Item] = []
+        while self._asked and self._asked[0][1] < before:
+            taken += self._asked.popleft()[0]
+        for item in taken:
+            item.value = torch.full_like(item.like, 1e-3)
+        return taken
 
-    def send(self, value: Tensor | None, like: Tensor, tick: int) -> None:
+    def send(self, items: list[Item]) -> None:
         """Let a message go nowhere."""
 
     def settle(self) -> None:
         """Nothing is under way."""
-
-    def drop(self) -> None:
-        """Forget what was asked for."""
-        self._asked.clear()
-
-    def __len__(self) -> int:
-        return len(self._asked)
 
 
 def silence(learner: PipelineLearner, sample: Sample) -> Callable[[], object]:
@@ -48,7 +47,5 @@ def silence(learner: PipelineLearner, sample: Sample) -> Callable[[], object]:
     for name in ("states_in", "costates_out", "states_out", "costates_in"):
         if getattr(border, name) is not None:
             setattr(border, name, Echoing())
-    for entries in border.entries:
-        entries.clear()
     learner._ticker.drop()
     return lambda: learner._ticker.show(sample, 1)

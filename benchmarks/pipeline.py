@@ -43,7 +43,7 @@ from benchmarks import _report
 from benchmarks._pipeline_small import small
 from benchmarks._silence import silence
 from hamlearn.distributed import PipelineLearner
-from hamlearn.distributed.links import Peer
+from hamlearn.distributed.messages import Peer
 from hamlearn.hyper import Hyper
 from hamlearn.local import LocalLearner
 from hamlearn.sample import Sample

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import hamlearn as hl
 from benchmarks._faults import strike
 from hamlearn.distributed import PipelineLearner
-from hamlearn.distributed.links import HEADER, Sender
+from hamlearn.distributed.messages import HEADER, Sender
 from hamlearn.errors import ConfigError, HamlearnError, RankError, StreamError
 from tests.distributed import jobs
 from tests.distributed.blocks import SETTINGS, at_ends, own_facts, pipeline
@@ -103,7 +103,7 @@ def messages(every: int, hold: int) -> dict[int, int]:
     put = Sender.put
 
     def counted(sender: Sender, *args: Any) -> None:
-        counts[sender._kind] = counts.get(sender._kind, 0) + 1
+        counts[sender.kind] = counts.get(sender.kind, 0) + 1
         put(sender, *args)
 
     list(learner.run(jobs.stream(60 // hold), max_steps=60 // hold))

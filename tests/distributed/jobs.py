@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import itertools
-import time
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +16,7 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import hamlearn as hl
 from benchmarks._faults import fill_disk, strike
-from hamlearn.distributed import PipelineLearner, storage
+from hamlearn.distributed import PipelineLearner
 from hamlearn.errors import RankError
 from hamlearn.local import LocalLearner
 from hamlearn.rules.local import costates, wide
@@ -131,52 +129,24 @@ def saved_and_resumed(groups: int, folder: str, write: bool) -> dict[str, Any]:
 RESUMED = ("unaligned", "aligned", "aligned, sequential")
 
 
-def struck(kind: str, victim: int, folder: str, deaf: bool = False) -> None:
-    """An endless run that a fault ends on one rank, which must be the end of it on all of them.
-
-    Deaf, the victim does not hear of its checkpoint before its neighbour has, and is gone.
-    """
+def struck(kind: str, victim: int, folder: str) -> None:
+    """An endless run that a fault ends on one rank, which must be the end of it on all of them."""
     learner = PipelineLearner(net(), mse, hyper(), timeout=4, align=True)
-    rank = learner.rank
-    if deaf and rank == victim:
-        learner._saving.poll = lambda: None  # type: ignore[method-assign]
 
     def attacked() -> Iterator[hl.Sample]:
         for k, sample in enumerate(itertools.cycle(stream(35))):
-            if k == 22 and rank == victim:
+            if k == 22 and learner.rank == victim:
                 strike(kind)
-            if deaf and k > 32:
-                time.sleep(0.05)
             yield sample
 
     try:
-        for _ in learner.run(attacked() if rank != 1 else None, save_to=folder, save_every=10):
+        for _ in learner.run(attacked() if learner.rank != 1 else None, save_to=folder, save_every=10):
             pass
     except BaseException:
         fill_disk()
         with pytest.raises(RankError, match="has failed before"):
             learner.step(stream(1)[0])
         raise
-
-
-def lost_while_saving(folder: str) -> None:
-    """The last rank is killed while the others write a checkpoint; says how long each took to hear of it."""
-    learner = PipelineLearner(net(), mse, hyper(), timeout=6, align=True)
-    rank, last, fault = learner.rank, learner.ranks - 1, Path(folder) / "fault"
-    storage._write = lambda *given: time.sleep(60)  # type: ignore[assignment]
-
-    def attacked() -> Iterator[hl.Sample]:
-        for k, sample in enumerate(itertools.cycle(stream(35))):
-            if k == 22 and rank == last:
-                fault.write_text(str(time.time()))
-                strike("kill")
-            yield sample
-
-    try:
-        for _ in learner.run(attacked() if rank in (0, last) else None, save_to=f"{folder}/saved", save_every=20):
-            pass
-    except RankError as error:
-        raise RankError(str(time.time() - float(fault.read_text()))) from error
 
 
 def wide_net() -> nn.Sequential:

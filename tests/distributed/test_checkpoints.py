@@ -80,11 +80,11 @@ def test_a_checkpoint_of_another_setting_or_a_damaged_one_is_refused(tmp_path: P
     other = PipelineLearner(jobs.net(), jobs.mse, hl.Hyper(), groups=2)
     with pytest.raises(CheckpointError, match="new_hyper=True"):
         other.load(tmp_path)
-    (next(tmp_path.glob("tick-*")) / "rank-7.json").write_text("left by a rank that died here before")
+    (next(tmp_path.glob("tick-*")) / "rank-7.safetensors").write_text("left by a rank that died here before")
     pipeline(2).load(tmp_path)
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
         pipeline(2).load(tmp_path / "elsewhere")
     assert not pipeline(2).resume(tmp_path / "elsewhere")
-    next(tmp_path.glob("tick-*/.metadata")).write_bytes(b"damaged")
+    next(tmp_path.glob("tick-*/rank-0.safetensors")).write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="cannot be read"):
         pipeline(2).load(tmp_path)

@@ -15,7 +15,7 @@ from torch import nn
 import hamlearn as hl
 from benchmarks import _faulty_rank
 from hamlearn.distributed import PipelineLearner
-from hamlearn.distributed.storage import complete
+from hamlearn.distributed.folders import complete
 from hamlearn.local import LocalLearner
 from tests.distributed import jobs
 from tests.distributed.ranks import free_port, launch
@@ -36,28 +36,13 @@ def test_a_fault_of_one_rank_is_a_named_error_on_every_other_within_the_time_lim
         if rank != victim:
             # Four seconds of patience; the rest is for the start and for a machine that is busy.
             assert outcome.seconds < 20
-    # The second checkpoint may have been under way; whatever looks complete is.
+    # On a full disk the first checkpoint at that size fails; before it, all that looks complete is.
     whole = complete(tmp_path / "saved")
-    assert [path.name for path in whole] in (["tick-000000000010"], ["tick-000000000010", "tick-000000000020"])
+    assert [path.name for path in whole] == ["tick-000000000010", "tick-000000000020"]
     for path in whole:
         learner = PipelineLearner(jobs.net(), jobs.mse, jobs.hyper(), groups=3, align=True)
         learner.load(path)
         assert learner.position == learner.ticks == int(path.name.removeprefix("tick-"))
-
-
-def test_a_rank_whose_disk_is_full_says_so_though_a_neighbour_that_heard_first_is_gone(tmp_path: Path) -> None:
-    outcomes = launch(jobs.struck, 3, tmp_path, "disk", 0, str(tmp_path / "saved"), True, limit=30)
-    assert outcomes[0].error == "CheckpointError"
-    assert "rank 0: [Errno 27]" in outcomes[0].message
-
-
-def test_every_rank_hears_of_a_lost_one_within_the_time_limit_though_a_checkpoint_is_under_way(
-    tmp_path: Path,
-) -> None:
-    outcomes = launch(jobs.lost_while_saving, 4, tmp_path, str(tmp_path), limit=60, lost=3)
-    assert [outcome.error for outcome in outcomes] == ["RankError"] * 3 + [None]
-    # Half of the limit is for a checkpoint that may have failed; ranks do not wait one after the other.
-    assert all(float(outcome.message) < 6 for outcome in outcomes[:3]), [o.message for o in outcomes]
 
 
 def idle(every: int) -> tuple[nn.Sequential, list[int]]:
@@ -97,9 +82,7 @@ def test_two_agents_of_torchrun_start_a_killed_rank_again_and_weights_end_as_if_
             agent.terminate()
     assert codes == [0, 0], [path.read_text()[-2000:] for path in logs]
     assert (tmp_path / "plan" / "0.struck").exists()
-    # Where ticks are quick, the checkpoint of sample 20 is still being written when the other rank dies.
-    told = (tmp_path / "errors-0.txt").read_text()
-    assert told.startswith("RankError: rank 1") or (every > 1 and told.startswith("CheckpointError: cannot save"))
+    assert (tmp_path / "errors-0.txt").read_text().startswith("RankError: rank 1")
     module, groups = idle(every)
     hyper = hl.Hyper(eta=0.5, eta_z=0.0)
     local = LocalLearner(module, nn.functional.mse_loss, hyper, groups=groups, align=True, stacked=False)

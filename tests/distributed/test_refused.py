@@ -128,3 +128,9 @@ def test_graphs_that_cannot_be_cut_between_ranks_are_named(tmp_path: Path) -> No
         assert "share a weight" in shared
         assert "no weights to learn" in weightless
         assert "on_nonfinite='skip'" in skipping
+
+
+def test_ranks_that_were_started_but_are_not_connected_do_not_learn_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ConfigError, match=r"2 ranks were started .* call torch\.distributed\.init_process_group"):
+        PipelineLearner(jobs.net(), jobs.mse, jobs.hyper())

@@ -11,8 +11,8 @@ import torch
 
 import hamlearn as hl
 from hamlearn.distributed import PipelineLearner, load_local
-from hamlearn.distributed.links import COSTATE, STATE
-from hamlearn.distributed.storage import complete
+from hamlearn.distributed.folders import complete
+from hamlearn.distributed.messages import COSTATE, STATE
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.local import LocalLearner
 from tests.comparing import same

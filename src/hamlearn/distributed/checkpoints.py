@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hamlearn.distributed.blocked import PartBlocked
-from hamlearn.distributed.header import described, template
-from hamlearn.distributed.rank import config_of
-from hamlearn.distributed.storage import Saved
+from hamlearn._base.machine import versions
+from hamlearn.distributed.engines import PartAligned
+from hamlearn.distributed.folders import newest_of
 from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.errors import CheckpointError
+from hamlearn.hyper import Hyper
 from hamlearn.local.learner import LocalLearner, settled
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import Omega, dense
@@ -23,15 +25,14 @@ from hamlearn.rules.local.flights import Entry, Pipeline
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.local.unaligned import Nodes, Unaligned
+from hamlearn.rules.local.wiring import Wiring
 from hamlearn.sample import Sample
 from hamlearn.state import checkpoint
+from hamlearn.state.identity import identity
 from hamlearn.state.packing import pack_sample, unpack_sample
 from hamlearn.state.saving import Loading, random_state, take_up
 from hamlearn.state.tensors import Tensors
 from hamlearn.streams.reader import Reader
-
-if TYPE_CHECKING:
-    from hamlearn.distributed.parts import Part
 
 
 class RankState(NamedTuple):
@@ -52,14 +53,83 @@ class RankState(NamedTuple):
     ranks: int = 1
 
 
-def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """All that a rank holds, as copies that later ticks do not touch; nothing of it may be under way."""
+class Saved:
+    """A complete checkpoint: what each rank wrote of itself, and the tensors of all of them by name.
+
+    Args:
+        path: Its folder, or a folder of checkpoints, of which the newest is taken.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = newest_of(path)
+        tensors, first = checkpoint.read(self.path / "rank-0.safetensors")
+        self.ranks = [first]
+        # More ranks may have left files here that died while they wrote the same tick.
+        for rank in range(1, first["ranks"]):
+            others, about = checkpoint.read(self.path / f"rank-{rank}.safetensors")
+            tensors |= others
+            self.ranks.append(about)
+        self._tensors = tensors
+
+    def under(self, prefix: str) -> Tensors:
+        """The tensors whose names begin with `prefix`, by the rest of their names."""
+        return Tensors({n.removeprefix(prefix): x for n, x in self._tensors.items() if n.startswith(prefix)})
+
+    def require(self, config: dict[str, Any], *, new_hyper: bool) -> None:
+        """Raise unless it was saved by a learner of this kind."""
+        free = {"hamlearn", "torch", "nodes", "on_nonfinite", "ticks_per_message"}
+        for key, value in config.items():
+            if key not in free and not (key == "hyper" and new_hyper):
+                remedy = (
+                    "load(..., new_hyper=True) takes other ones" if key == "hyper" else "build the learner alike"
+                )
+                checkpoint.require_equal(self.path, key, self.ranks[0]["config"].get(key), value, remedy)
+
+    def fits(self, config: dict[str, Any], *, drop: bool) -> bool:
+        """Whether nodes and delays are the same, so that states can be taken up; raises if some would be lost."""
+        saved = self.ranks[0]["config"]
+        delay, own = saved["ticks_per_message"], config["ticks_per_message"]
+        if saved["nodes"] == config["nodes"] and delay == own:
+            return not drop
+        if not drop and (self.ranks[0].get("flights") or self.ranks[0].get("begun")):
+            was, now = f"the groups {list(saved['nodes'])}", f"{list(config['nodes'])}"
+            if saved["nodes"] == config["nodes"]:
+                was, now = f"a pipeline with ticks_per_message={delay}", f"{own}"
+            raise CheckpointError(
+                f"{self.path} was saved from {was}, this learner has {now}, and the checkpoint holds samples in "
+                "flight or states, which belong to the old ones: flush() or reset() before saving, or load with "
+                "drop=True"
+            )
+        return False
+
+
+def config_of(
+    wiring: Wiring, hyper: Hyper, hold: int, align: bool, order: str, on_nonfinite: str, ticks_per_message: int = 1
+) -> dict[str, Any]:
+    """What has to be the same on every rank, and in a checkpoint."""
+    named = dict(wiring.root.named_parameters()) | dict(wiring.root.named_buffers())
+    return {
+        **{name: versions()[name] for name in ("hamlearn", "torch")},
+        "parameter or buffer": checkpoint.layout(named),
+        "nodes": {name: list(sources) for name, sources in wiring.sources.items()},
+        "hyper": identity(vars(hyper)),
+        "hold": hold,
+        "align": align,
+        "order": order,
+        "on_nonfinite": on_nonfinite,
+        "ticks_per_message": ticks_per_message,
+    }
+
+
+def write(held: RankState, folder: Path) -> None:
+    """Write all that a rank holds; nothing of it may be under way."""
     ticker = held.ticker
     system, engine = ticker.system, ticker.rule
     tensors: dict[str, Tensor] = {f"theta/{n}": w for n, w in system.wiring.named_parameters()}
     tensors |= {f"buffer/{n}": b for n, b in system.wiring.named_buffers()}
     for (name,), omega in zip(system.slot_names, ticker.omega, strict=True):
         tensors |= saved_omega(omega, name)
+    tensors |= {f"{name}/{held.rank}": x for name, x in random_state().items()}
     about: dict[str, Any] = {
         "config": held.config,
         "ranks": held.ranks,
@@ -69,69 +139,67 @@ def content(held: RankState) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "number": engine.ticks_made(ticker.carry),  # type: ignore[attr-defined]
         "reader": held.reader.state_dict(),
     }
-    if isinstance(engine, Aligned):
-        nodes, about["flights"] = _flights(engine, ticker.carry, engine.part)  # type: ignore[attr-defined]
+    if isinstance(engine, PartAligned):
+        flights, about["flights"] = _flights(engine, ticker.carry, held.rank)
+        tensors |= flights
     else:
         h, z = engine.by_node(ticker.carry)
-        nodes = {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
+        tensors |= {f"h/{n}": x for n, x in h.items()} | {f"z/{n}": x for n, x in z.items()}
         about["begun"] = bool(ticker.carry.h)
-    random = {f"{name}/{held.rank}": x for name, x in random_state().items()}
-    return {n: x.detach().cpu().clone() for n, x in (tensors | nodes | random).items()}, about
+    checkpoint.write(folder / f"rank-{held.rank}.safetensors", tensors, about)
 
 
-def _flights(engine: Aligned, carry: Pipeline, part: Part) -> tuple[dict[str, Tensor], list[Any]]:
+def _flights(engine: PartAligned, carry: Pipeline, rank: int) -> tuple[dict[str, Tensor], list[Any]]:
+    """What samples in flight have left at the nodes of this part."""
     tensors: dict[str, Tensor] = {}
-    told = []
+    listed = []
     own = {cell.name for cell in engine.system.cells}
-    way = engine.under_way() if isinstance(engine, PartBlocked) else {}
-    flying = engine.in_flight(carry)
-    for age in reversed(flying):
+    on_way = engine.under_way()
+    for age in reversed(engine.in_flight(carry)):
         number, entry = carry.number - 1 - age, carry.entries[age]
         assert entry is not None
         prefix = f"flight/{number}/"
-        # What has been sent back is the other rank's; what still gathers is here alone.
-        gathers = {part.border} if part.border and age + 1 < engine.schedule.backward[part.border] else set()
-        for kind, lines, names in (("h", carry.h, own), ("z", carry.z, own | gathers)):
-            found = {name: lines.get(name, age) for name in names if name in lines.spans}
+        for kind, lines in (("h", carry.h), ("z", carry.z)):
+            found = {name: lines.get(name, age) for name in own if name in lines.spans}
             tensors |= {f"{prefix}{kind}/{n}": x for n, x in found.items() if x is not None}
-        draws = {name: carry.draws.get(name, age) for name in carry.draws.spans}
-        drew = {name: states for name, states in draws.items() if states is not None}
-        tensors |= {f"{prefix}draws/{n}/{i}": x for n, xs in drew.items() for i, x in enumerate(xs)}
+        for name in carry.draws.spans:
+            tensors |= {f"{prefix}draws/{name}/{i}": x for i, x in enumerate(carry.draws.get(name, age) or ())}
         tensors |= {} if entry.loss is None else {f"{prefix}loss": entry.loss}
-        tensors |= {f"{prefix}way/{arrives}/{n}": z for (arrives, e, n), z in way.items() if e == number}
+        # Two ranks may hold costates for the same node.
+        tensors |= {f"{prefix}way/{at}/{rank}/{name}": z for (at, e, name), z in on_way.items() if e == number}
         sample = entry.sample
-        kept = Sample(None if part.border else sample.u, sample.target, sample.tau, sample.boundary)
+        kept = Sample(None if engine.part.border else sample.u, sample.target, sample.tau, sample.boundary)
         parts, about = pack_sample(kept, prefix)
         tensors |= parts
-        trial = engine.system.wiring.start(sample.u)
-        forms = {name: described(x).decode() for name, x in trial.items()}
-        told.append(
-            {"entry": number, "t": entry.t, "stride": entry.stride, "reported": entry.reported, "sample": about}
-            | {"forms": forms}
+        forms = {n: [list(x.shape), str(x.dtype)] for n, x in engine.system.wiring.start(sample.u).items()}
+        listed.append(
+            {"entry": number, "t": entry.t, "stride": entry.stride, "reported": entry.reported}
+            | {"sample": about, "forms": forms}
         )
-    return tensors, told
+    return tensors, listed
 
 
 def restored(held: RankState, saved: Saved, *, new_hyper: bool, drop: bool) -> Callable[[], None]:
     """Read what one rank needs of a checkpoint, by any number of ranks; calling the result takes it up."""
-    _check_config(saved, held.config, new_hyper=new_hyper)
+    saved.require(held.config, new_hyper=new_hyper)
     engine: Any = held.ticker.rule
     blank: Any = type(engine)(engine.part, engine.border)
-    same = _same_groups(saved, held.config, drop=drop)
+    same = saved.fits(held.config, drop=drop)
     with checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
-            carry: Any = _read_flights(blank, saved, engine.part if same else None, same=same)
+            carry: Any = _read_flights(blank, saved, engine.part.border, same=same)
         else:
             carry = _read_states(blank, saved, same=same)
             blank.number = saved.ranks[0]["number"]
             if carry.h and engine.part.border is not None:
-                name = f"h/{engine.part.border}"
-                blank.arrived = saved.read([name])[name].to(engine.system.theta[0].device)
+                blank.arrived = saved.under("h/").keep(engine.part.border, engine.system.theta[0].device)
         about = saved.ranks[-1 if held.rank == held.ranks - 1 else 0]
         return _taken(held, saved, about, blank, carry)
 
 
-def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, drop: bool = False) -> None:
+def load_local(
+    learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper: bool = False, drop: bool = False
+) -> None:
     """Read a checkpoint of a `PipelineLearner` into a `LocalLearner` of the same model.
 
     With the same groups, it goes on bit for bit.
@@ -162,8 +230,8 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     config = config_of(
         system.wiring, learner.hyper, learner.hold, learner.align, system.order, learner.on_nonfinite
     )
-    _check_config(saved, config, new_hyper=new_hyper)
-    same = _same_groups(saved, config, drop=drop)
+    saved.require(config, new_hyper=new_hyper)
+    same = saved.fits(config, drop=drop)
     blank: Any = type(engine)(system)
     with checkpoint.reading(saved.path):
         if isinstance(blank, Aligned):
@@ -179,47 +247,12 @@ def load_local(learner: LocalLearner, path: Any, *, new_hyper: bool = False, dro
     change()
 
 
-def _check_config(saved: Saved, mine: dict[str, Any], *, new_hyper: bool) -> None:
-    config, equal = saved.ranks[0]["config"], checkpoint.require_equal
-    free = {"hamlearn", "torch", "nodes", "on_nonfinite", "ticks_per_message"} | (
-        {"hyper"} if new_hyper else set()
-    )
-    for key, value in mine.items():
-        if key in free:
-            continue
-        remedy = "load(..., new_hyper=True) takes other ones" if key == "hyper" else "build the learner alike"
-        equal(saved.path, key, config.get(key), value, remedy)
-
-
-def _same_groups(saved: Saved, mine: dict[str, Any], *, drop: bool) -> bool:
-    """Whether nodes and delays are the same, so that states can be taken up; raises where some would be lost."""
-    config = saved.ranks[0]["config"]
-    delay, own = config.get("ticks_per_message", 1), mine["ticks_per_message"]
-    if config["nodes"] == mine["nodes"] and delay == own:
-        return not drop
-    if not drop and (saved.ranks[0].get("flights") or saved.ranks[0].get("begun")):
-        was, now = f"the groups {list(config['nodes'])}", f"{list(mine['nodes'])}"
-        if config["nodes"] == mine["nodes"]:
-            was, now = f"a pipeline with ticks_per_message={delay}", f"{own}"
-        raise CheckpointError(
-            f"{saved.path} was saved from {was}, this learner has {now}, and the checkpoint holds samples in "
-            "flight or states, which belong to the old ones: flush() or reset() before saving, or load with "
-            "drop=True"
-        )
-    return False
-
-
 def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any, carry: Any) -> Callable[[], None]:
     """Weights, costates, time, place in the stream and random numbers, to be taken all or none."""
     ticker, reader, _, rank, _ = held
-    system, engine = ticker.system, ticker.rule
-    wiring = system.wiring
-    named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in wiring.named_parameters()]
-    named += [(f"buffer/{n}", b) for n, b in wiring.named_buffers()]
-    names = [f"omega/{n}" for n in system.names]
-    names += [f"factors/{n}/{part}" for n in system.names for part in saved.under(f"factors/{n}/")]
-    random = {f"rng/cpu/{rank}"} & set(saved.forms)
-    left = Tensors(saved.read([*(n for n, _ in named), *names, *random]))
+    system, engine, left = ticker.system, ticker.rule, saved.under("")
+    named: list[tuple[str, Tensor]] = [(f"theta/{n}", w) for n, w in system.wiring.named_parameters()]
+    named += [(f"buffer/{n}", b) for n, b in system.wiring.named_buffers()]
     values = [(tensor, left.take(name, tensor)) for name, tensor in named]
     moved = {
         "omega": _slots(system, left),
@@ -228,19 +261,16 @@ def _taken(held: RankState, saved: Saved, about: dict[str, Any], blank: Any, car
         "shown": about["shown"],
         "carry": carry,
     }
-    generators = {"rng/cpu": left.take(f"rng/cpu/{rank}")} if random else None
+    # If fewer ranks wrote the checkpoint, this one finds no random numbers of its own.
+    own = f"rng/cpu/{rank}"
+    random = {"rng/cpu": left.take(own)} if own in left else random_state()
 
     def swap() -> None:
         vars(ticker).update(moved)
         vars(engine).update(vars(blank))
         reader.load_state_dict(about["reader"])
 
-    def take() -> None:
-        # Where another number of ranks wrote the checkpoint, a rank may find no random numbers of its own.
-        drawn = random_state() if generators is None else generators
-        take_up([Loading(values, lambda: swap, drawn)])
-
-    return take
+    return lambda: take_up([Loading(values, lambda: swap, random)])
 
 
 def _slots(system: LocalSystem, left: Tensors) -> list[Omega]:
@@ -254,72 +284,54 @@ def _slots(system: LocalSystem, left: Tensors) -> list[Omega]:
 
 
 def _read_states(engine: Unaligned, saved: Saved, *, same: bool) -> Nodes:
-    about = saved.ranks[0]
-    if not (same and about["begun"]):
+    if not (same and saved.ranks[0]["begun"]):
         return engine.empty()
-    device = engine.system.theta[0].device
-    names = [name for cell in engine.system.cells for name in cell.names]
-    found = saved.read([f"{kind}/{name}" for kind in "hz" for name in names])
-    h, z = ({n: found[f"{kind}/{n}"].to(device) for n in names} for kind in "hz")
-    cells = engine.system.cells
+    cells, device = engine.system.cells, engine.system.theta[0].device
+    names = [name for cell in cells for name in cell.names]
+    h, z = ({n: left.keep(n, device) for n in names} for left in (saved.under("h/"), saved.under("z/")))
     return Nodes([cell.start(h) for cell in cells], [cell.start(z) for cell in cells])
 
 
-def _read_flights(engine: Aligned, saved: Saved, part: Part | None, *, same: bool) -> Pipeline:
+def _read_flights(engine: Aligned, saved: Saved, border: str | None, *, same: bool) -> Pipeline:
+    """The samples in flight, with what they have left at the nodes of this engine and at its border."""
     carry = engine.empty()._replace(number=saved.ranks[0]["number"])
-    if not same:
-        return carry
-    device, wiring = engine.system.theta[0].device, engine.system.wiring
-    border = None if part is None else part.border
-    last = part is None or part.shown is None
-    own = {name for cell in engine.system.cells for name in cell.names}
-    for about, ends in zip(saved.ranks[0]["flights"], saved.ranks[-1]["flights"], strict=True):
-        entry = about["entry"]
-        prefix, age = f"flight/{entry}/", carry.number - 1 - entry
+    for rows in zip(*(rank["flights"] for rank in saved.ranks), strict=True) if same else ():
+        first, number = rows[0], rows[0]["entry"]
+        age = carry.number - 1 - number
         if not 0 <= age < len(carry.entries):
-            raise ValueError(f"the sample of tick {entry} cannot be in flight after {age + 1} ticks")
-        wanted = [n for n in saved.under(prefix) if _wanted(n, own, border, first=border is None, last=last)]
-        gathered = isinstance(engine, PartBlocked) or (border and age + 1 >= engine.schedule.backward[border])
-        if border is not None and gathered:
-            wanted = [n for n in wanted if n != f"z/{border}"]
-        read = saved.read([prefix + n for n in wanted])
-        left = Tensors({n.removeprefix(prefix): x for n, x in read.items()})
-        parts = about["sample"] | {"u": _NONE, "target": _NONE}
-        if border is None:
-            parts["u"] = about["sample"]["u"]
-        if last:
-            parts["target"] = ends["sample"]["target"]
-        sample = unpack_sample(left, parts, "", device)
+            raise ValueError(f"the sample of tick {number} cannot be in flight after {age + 1} ticks")
+        left = saved.under(f"flight/{number}/")
+        device, forms = (
+            engine.system.theta[0].device,
+            {n: form for row in rows for n, form in row["forms"].items()},
+        )
+        sample = unpack_sample(left, first["sample"] | {"target": rows[-1]["sample"]["target"]}, "", device)
         if border is not None:
-            told = [f["forms"] for rank in saved.ranks for f in rank["flights"] if f["entry"] == entry]
-            sample.u = template(next(forms[border] for forms in told if border in forms).encode(), device)
-        for name, value in wiring.values(sample.u).items():
-            carry.h.put(name, age, value)
-        draws: dict[str, list[Tensor]] = {}
-        for name in sorted(left.under("draws/").names(), key=lambda n: int(n.rpartition("/")[2])):
-            draws.setdefault(name.rpartition("/")[0], []).append(read[f"{prefix}draws/{name}"])
-        for node, states in draws.items():
-            carry.draws.put(node, age, states)
+            shape, dtype = forms[border]
+            sample.u = torch.zeros(shape, dtype=getattr(torch, dtype.removeprefix("torch.")), device=device)
         loss = left.keep("loss", device) if "loss" in left else None
-        for name in left.names():
-            kind, _, node = name.partition("/")
-            if kind in ("h", "z"):
-                (carry.h if kind == "h" else carry.z).put(node, age, left.keep(name, device))
-            elif kind == "way" and isinstance(engine, PartBlocked):
-                arrives, _, node = node.partition("/")
-                engine.way[int(arrives), entry, node] = left.keep(name, device)
-        carry.entries[age] = Entry(sample, about["t"], about["stride"], about["reported"], None, loss)
+        carry.entries[age] = Entry(sample, first["t"], first["stride"], first["reported"], None, loss)
+        for name, value in engine.system.wiring.values(sample.u).items():
+            carry.h.put(name, age, value)
+        _read_lines(engine, carry, age, left)
     return carry
 
 
-def _wanted(name: str, own: set[str], border: str | None, *, first: bool, last: bool) -> bool:
-    kind, _, rest = name.partition("/")
-    if kind in ("u", "target", "loss"):
-        return first if kind == "u" else last
-    if kind == "way":
-        return rest.partition("/")[2] in own
-    return (rest.rpartition("/")[0] if kind == "draws" else rest) in own | ({border} if kind != "draws" else set())
-
-
-_NONE = pack_sample(Sample(None), "")[1]["u"]
-"""How a sample says that a part of it is not there."""
+def _read_lines(engine: Aligned, carry: Pipeline, age: int, left: Tensors) -> None:
+    """Put what one sample has left where it belongs; what belongs to other ranks is passed over."""
+    device, own = engine.system.theta[0].device, {cell.name for cell in engine.system.cells}
+    for kind, lines in (("h/", carry.h), ("z/", carry.z)):
+        found = left.under(kind)
+        for name in found.names():
+            if name in lines.spans:
+                lines.put(name, age, found.keep(name, device))
+    draws = left.under("draws/")
+    for name in carry.draws.spans:
+        states = [draws.take(one).clone() for one in draws.counted(f"{name}/")]
+        carry.draws.put(name, age, states or None)
+    for key, z in left.under("way/").items():
+        arrives, _, name = key.split("/", 2)
+        if isinstance(engine, PartAligned) and name in own:
+            place = int(arrives), carry.number - 1 - age, name
+            z = z.to(device, copy=True)
+            engine.on_way[place] = engine.on_way[place] + z if place in engine.on_way else z

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
 
-from hamlearn.distributed.bundles import BundleReceiver, BundleSender
+from hamlearn._base.torch_private import foreach_mul
+from hamlearn.distributed.messages import Item, Receiver, Sender
 from hamlearn.distributed.parts import Part
 from hamlearn.rules.local.aligned import Aligned, Tick
 from hamlearn.rules.local.flights import Pipeline, own_copy
 from hamlearn.rules.local.rule import Done, Now, Proposal
 from hamlearn.rules.local.unaligned import Nodes, Unaligned, seen
 from hamlearn.sample import Sample
+
+OnWay = dict[tuple[int, int, str], Tensor]
+"""Costates by the tick with which they arrive, the entry of their sample, and the node that they arrive at."""
 
 
 @dataclass
@@ -27,15 +31,13 @@ class Border:
         states_out: To the rank behind.
         costates_in: From the rank behind.
         template: Zeros in the form of the states that come in.
-        entries: Entries of the samples whose states, and whose costates, have been asked for.
     """
 
-    states_in: BundleReceiver | None = None
-    costates_out: BundleSender | None = None
-    states_out: BundleSender | None = None
-    costates_in: BundleReceiver | None = None
+    states_in: Receiver | None = None
+    costates_out: Sender | None = None
+    states_out: Sender | None = None
+    costates_in: Receiver | None = None
     template: Tensor | None = None
-    entries: tuple[deque[int], deque[int]] = field(default_factory=lambda: (deque(), deque()))
 
     def settle(self) -> None:
         """Wait until all that was sent has gone."""
@@ -43,33 +45,51 @@ class Border:
             if sender is not None:
                 sender.settle()
 
-    def drop(self) -> None:
-        """Let go of everything under way."""
-        for end in (self.states_in, self.costates_out, self.states_out, self.costates_in):
-            if end is not None:
-                end.drop()
+
+@dataclass(slots=True)
+class Block:
+    """What was computed since the last message, and what is to come from the neighbours for the same ticks."""
+
+    ticks: int = 0
+    states: list[Item] = field(default_factory=list)
+    costates: list[Item] = field(default_factory=list)
+    states_due: list[Item] = field(default_factory=list)
+    costates_due: list[Item] = field(default_factory=list)
 
 
 class PartAligned(Aligned):
-    """Aligned ticks of one part. Messages of a tick are needed in the next one, and travel while this one lasts.
+    """Aligned ticks of one part. A message is needed in the tick after it was sent, and travels in between.
 
     Every rank knows of every sample in flight, so that all of them know who sends what to whom at which tick. A
     part keeps every state as long as its sample is in flight, for checkpoints that other ranks read.
+
+    With one message for K ticks, K ticks pass between a group's computing of a state or costate and the next
+    group's use of it. A costate loses τη_z of itself in each tick that it is on its way, as it would at K − 1
+    nodes between the groups that hand it on unchanged. Between groups of one rank the delay is the same, so that
+    results do not depend on how groups are shared out.
+
+    Attributes:
+        on_way: Costates that are on their way to nodes of this part.
+        block: What has been computed since the last message.
     """
 
     def __init__(self, part: Part, border: Border) -> None:
         self.part = part
         self.border = border
+        self.on_way: OnWay = {}
+        self.block = Block()
+        # What sets out in the present tick: to nodes of this part, and by entry to the rank before.
+        self._inside: OnWay = {}
+        self._back: dict[int, Tensor] = {}
         super().__init__(part.system, part.plan)
 
     def spans(self) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]]]:
-        """All ages, for the part's own nodes and those at its borders."""
+        """All ages, for the part's own nodes and the states that come in."""
         plan, last = self.schedule, self.schedule.horizon - 1
         cells = self.part.system.cells
         h = dict.fromkeys(self.part.system.wiring.inputs, (0, last))
         h |= {cell.name: (plan.shown(cell.name), max(plan.shown(cell.name), last)) for cell in cells}
-        names = [*(cell.name for cell in cells), *self.part.system.wiring.borders]
-        return h, {name: (0, last) for name in names if name in plan.backward}
+        return h, {cell.name: (0, last) for cell in cells if cell.name in plan.backward}
 
     def ticks_made(self, carry: Pipeline) -> int:
         """Ticks made so far."""
@@ -93,53 +113,86 @@ class PartAligned(Aligned):
         return own
 
     def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
-        """As for a whole graph, after what the neighbours have sent for it."""
-        return super().tick(self.take_states(carry), sample, now)
+        """As for a whole graph, after what the neighbours have sent for it; what sets out is looked at too."""
+        self._inside, self._back = {}, {}
+        proposal = super().tick(self.take_states(carry), sample, now)
+        proposal.z += [*self._inside.values(), *self._back.values()]
+        return proposal
 
     def states_arrive(self, tick: Tick) -> None:
-        """Ask for what the neighbours compute in this tick."""
-        border, plan, part = self.border, self.schedule, self.part
+        """Know what the neighbours compute in this tick; with the last tick of a block, ask for all of it."""
+        border, part, block = self.border, self.part, self.block
+        block.ticks += 1
         if border.states_in is not None:
-            assert part.border is not None
-            age = plan.shown(part.border)
+            age = self.schedule.shown(part.border or "")
             entry = tick.at(age)
             if entry is not None:
-                border.states_in.expect(entry.sample.u, tick.number)
-                border.entries[0].append(tick.number - age)
+                block.states_due.append(Item(tick.number, tick.number - age, entry.sample.u))
         if border.costates_in is not None:
-            assert part.shown is not None
-            age = plan.backward[part.shown] - 1
-            if tick.at(age) is not None:
-                border.costates_in.expect(tick.h.get(part.shown, age), tick.number)
-                border.entries[1].append(tick.number - age)
+            for age in part.takes:
+                if tick.at(age) is not None:
+                    form = tick.h.get(part.shown or "", age)
+                    block.costates_due.append(Item(tick.number, tick.number - age, form))
+        if block.ticks == part.every:
+            if border.states_in is not None:
+                border.states_in.expect(block.states_due, tick.number)
+            if border.costates_in is not None:
+                border.costates_in.expect(block.costates_due, tick.number)
 
     def states_leave(self, tick: Tick) -> None:
-        """Send the state that the rank behind needs in the next tick."""
-        if self.border.states_out is not None:
-            assert self.part.shown is not None
-            age = self.schedule.shown(self.part.shown)
-            if tick.at(age) is not None:
-                state = tick.h.get(self.part.shown, age)
-                self.border.states_out.send(state, state, tick.number)
+        """Keep the state for the rank behind; with the last tick of a block send all of them."""
+        name, out, block = self.part.shown, self.border.states_out, self.block
+        if out is None or name is None:
+            return
+        age = self.schedule.shown(name)
+        if tick.at(age) is not None:
+            state = tick.h.get(name, age)
+            block.states.append(Item(tick.number, tick.number - age, state, state))
+        if block.ticks == self.part.every:
+            out.send(block.states)
 
     def costates_arrive(self, tick: Tick) -> None:
-        """Take the costates of the last tick."""
-        waiting, part = self.border.entries[1], self.part
-        while waiting and waiting[0] + self.schedule.backward[part.shown or ""] - 1 < tick.number:
-            assert self.border.costates_in is not None
-            z, age = self.border.costates_in.take(), tick.number - waiting.popleft()
-            if z is not None and tick.at(age) is not None and part.shown is not None:
-                tick.z.put(part.shown, age, z)
+        """Take the costates of the last message."""
+        for age, z in self._arrived(tick.number):
+            if tick.at(age) is not None:
+                tick.send(age, self.part.shown or "", z)
+
+    def pass_back(self, tick: Tick, age: int, parent: str, message: Tensor) -> None:
+        """Let a costate set out on its way to another group, here or on the rank before."""
+        entry = tick.number - age
+        if parent == self.part.border:
+            before = self._back.get(entry)
+            self._back[entry] = message if before is None else before + message
+        elif self.part.every == 1:
+            tick.send(age, parent, message)
+        else:
+            _add(self._inside, (tick.number + self.part.every - 1, entry, parent), message)
 
     def costates_leave(self, tick: Tick) -> None:
-        """Send the costate that the rank before needs in the next tick."""
-        if self.border.costates_out is not None:
-            name = self.part.border
-            assert name is not None
-            age = self.schedule.backward[name] - 1
-            entry = tick.at(age)
-            if entry is not None:
-                self.border.costates_out.send(tick.z.get(name, age), entry.sample.u, tick.number)
+        """Move all costates on by one tick; with the last tick of a block send those for the rank before."""
+        part, out, block = self.part, self.border.costates_out, self.block
+        keep = 1 - tick.rates.stride * tick.rates.eta_z
+        moved: OnWay = {}
+        for (arrives, entry, name), z in zip(self.on_way, _faded(list(self.on_way.values()), keep), strict=True):
+            if arrives > tick.number:
+                moved[arrives, entry, name] = z
+            elif tick.at(tick.number - entry) is not None:
+                tick.send(tick.number - entry, name, z)
+        self.on_way = moved | self._inside
+        if out is not None:
+            waiting = [item for item in block.costates if item.value is not None]
+            faded = _faded([item.value for item in waiting if item.value is not None], keep)
+            for item, z in zip(waiting, faded, strict=True):
+                item.value = z
+            for age in part.gives:
+                sent = tick.at(age)
+                if sent is not None:
+                    entry = tick.number - age
+                    block.costates.append(Item(tick.number, entry, sent.sample.u, self._back.get(entry)))
+        if block.ticks == part.every:
+            if out is not None:
+                out.send(block.costates)
+            self.block = Block()
 
     def _done(self, tick: Tick) -> Done | None:
         if self.part.shown is None:
@@ -151,35 +204,65 @@ class PartAligned(Aligned):
         return Done(entry.given or entry.sample, entry.t, None, None)
 
     def take_states(self, carry: Pipeline) -> Pipeline:
-        """What is carried, with the states that have come from the rank before."""
-        border, plan, part = self.border, self.schedule, self.part
-        waiting = border.entries[0]
-        while waiting and waiting[0] + plan.shown(part.border or "") < carry.number:
-            assert border.states_in is not None
-            state, age = border.states_in.take(), carry.number - 1 - waiting.popleft()
-            if state is not None and age in self.in_flight(carry) and part.border is not None:
-                carry.h.put(part.border, age, state)
+        """What is carried, with the states of the last message."""
+        states, border = self.border.states_in, self.part.border
+        for item in () if states is None else states.take(carry.number):
+            age = carry.number - 1 - item.entry
+            if item.value is not None and age in self.in_flight(carry) and border is not None:
+                carry.h.put(border, age, item.value)
         return carry
 
-    def take_costates(self, carry: Pipeline) -> Pipeline:
-        """What is carried, with the costates that have come from the rank behind."""
-        waiting, part = self.border.entries[1], self.part
-        while waiting and waiting[0] + self.schedule.backward[part.shown or ""] - 1 < carry.number:
-            assert self.border.costates_in is not None
-            z, age = self.border.costates_in.take(), carry.number - 1 - waiting.popleft()
-            if z is not None and age in self.in_flight(carry) and part.shown is not None:
-                carry.z.put(part.shown, age, z)
+    def _take_costates(self, carry: Pipeline) -> Pipeline:
+        """What is carried, with the costates of the last message."""
+        shown = self.part.shown or ""
+        for age, z in self._arrived(carry.number):
+            if age - 1 in self.in_flight(carry):
+                before = carry.z.get(shown, age - 1)
+                carry.z.put(shown, age - 1, z if before is None else before + z)
         return carry
+
+    def _arrived(self, number: int) -> Iterator[tuple[int, Tensor]]:
+        """Costates that have arrived before tick `number`, by the age of their sample; others set out."""
+        costates, shown = self.border.costates_in, self.part.shown
+        for item in () if costates is None else costates.take(number):
+            arrives = item.tick + self.part.every - 1
+            if item.value is None or shown is None:
+                continue
+            if arrives < number:
+                # All of its way was within one block of the rank that sent it.
+                yield number - item.entry, item.value
+            else:
+                _add(self.on_way, (arrives, item.entry, shown), item.value)
 
     def settle(self, carry: Pipeline) -> Pipeline:
         """What is carried once all that is under way has come, so that nothing of this learner is elsewhere."""
-        carry = self.take_costates(self.take_states(carry))
+        carry = self._take_costates(self.take_states(carry))
         self.border.settle()
         return carry
 
     def dropped(self, carry: Pipeline) -> Pipeline:
-        """Drop all samples in flight, once their messages have come."""
-        return super().dropped(self.settle(carry))
+        """Drop all samples in flight, once their messages have come, and what is on its way for them."""
+        empty = super().dropped(self.settle(carry))
+        self.on_way, self.block = {}, Block()
+        return empty
+
+    def under_way(self) -> OnWay:
+        """All costates that no node has yet and that no other rank holds, for a checkpoint."""
+        back = {
+            (item.tick + self.part.every - 1, item.entry, self.part.border or ""): item.value
+            for item in self.block.costates
+            if item.value is not None
+        }
+        return self.on_way | back
+
+
+def _add(on_way: OnWay, key: tuple[int, int, str], z: Tensor) -> None:
+    on_way[key] = on_way[key] + z if key in on_way else z
+
+
+def _faded(costates: list[Tensor], keep: float) -> list[Tensor]:
+    """What is left of costates after one tick more on their way."""
+    return costates if keep == 1.0 or not costates else list(foreach_mul(costates, keep))
 
 
 class PartUnaligned(Unaligned):
@@ -228,33 +311,30 @@ class PartUnaligned(Unaligned):
 
     def states_leave(self, h1: list[Tensor], *, over: bool) -> None:
         """Send the state that the rank behind needs in the next tick, and ask for that of the rank before."""
-        border = self.border
-        if border.states_out is not None and not over:
-            state = seen(self.system.cells, h1)[self.part.shown or ""]
-            border.states_out.send(state, state, self.number)
-        if border.states_in is not None and not over:
-            assert border.template is not None
-            border.states_in.expect(border.template, self.number)
+        border, name = self.border, self.part.shown
+        if border.states_out is not None and name is not None and not over:
+            state = seen(self.system.cells, h1)[name]
+            border.states_out.send([Item(self.number, 0, state, state)])
+        if border.states_in is not None and border.template is not None and not over:
+            border.states_in.expect([Item(self.number, 0, border.template)], self.number)
 
     def costates_meet(self, carry: Nodes, incoming: dict[str, Tensor]) -> None:
         """Exchange the messages of this tick: they come from costates that all ranks have had since the last."""
         border, part = self.border, self.part
-        if border.costates_in is not None:
-            assert part.shown is not None
-            border.costates_in.expect(seen(self.system.cells, carry.h)[part.shown], self.number)
-        if border.costates_out is not None:
-            assert border.template is not None
-            border.costates_out.send(incoming.get(part.border or ""), border.template, self.number)
-        if border.costates_in is not None:
-            message = border.costates_in.take()
-            if message is not None:
-                incoming[part.shown or ""] = message
+        if border.costates_in is not None and part.shown is not None:
+            form = seen(self.system.cells, carry.h)[part.shown]
+            border.costates_in.expect([Item(self.number, 0, form)], self.number)
+        if border.costates_out is not None and border.template is not None:
+            message = incoming.get(part.border or "")
+            border.costates_out.send([Item(self.number, 0, border.template, message)])
+        for item in () if border.costates_in is None else border.costates_in.take():
+            if item.value is not None:
+                incoming[part.shown or ""] = item.value
         self.number += 1
 
     def _take_states(self) -> None:
-        states = self.border.states_in
-        while states is not None and len(states):
-            self.arrived = states.take()
+        for item in () if self.border.states_in is None else self.border.states_in.take():
+            self.arrived = item.value
 
     def settle(self, carry: Nodes) -> Nodes:
         """What is carried once all that is under way has come, so that nothing of this learner is elsewhere."""
@@ -263,7 +343,7 @@ class PartUnaligned(Unaligned):
         return carry
 
     def dropped(self, carry: Nodes) -> Nodes:
-        """Start afresh with the next sample, once the messages under way have come."""
+        """Start again with the next sample, once the messages under way have come."""
         self.settle(carry)
         self.arrived = None
         return super().dropped(carry)

@@ -6,27 +6,34 @@ import hashlib
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
+from hamlearn._base import trees
 from hamlearn._base.replay import evaluating
-from hamlearn.distributed.header import Header, described, template
-from hamlearn.distributed.parts import part_of
+from hamlearn.distributed import checkpoints
+from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
+from hamlearn.distributed.folders import complete, is_checkpoint, sweep, write_together
+from hamlearn.distributed.messages import COSTATE, STATE, Form, Header, Headers, Item, Peer, Receiver, Sender
+from hamlearn.distributed.parts import Part, part_of
 from hamlearn.distributed.place import find_place
-from hamlearn.distributed.rank import config_of
-from hamlearn.distributed.saved_rank import SavedRank
-from hamlearn.errors import ConfigError, HamlearnError, RankError, SampleError, StreamError
+from hamlearn.engine.setting import no_sample, require_gradients
+from hamlearn.engine.ticks.ticker import Ticker, check_input
+from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
-from hamlearn.local.setting import check_setting
+from hamlearn.local.setting import Settings, check_setting
+from hamlearn.rules.local.costates import dense
 from hamlearn.rules.local.local_system import Losses, OrderName
 from hamlearn.rules.local.wiring import Groups, wire
-from hamlearn.sample import Sample, StepReport
+from hamlearn.sample import Sample, State, StepReport
+from hamlearn.streams.reader import Reader
 
 
-class PipelineLearner(SavedRank):
+class PipelineLearner(Settings):
     """`LocalLearner` over the ranks of `torch.distributed`: every group of nodes at work in every tick.
 
     The equations are those of `LocalLearner`, and so are the results, bit for bit: what a group needs in a tick,
@@ -91,32 +98,104 @@ class PipelineLearner(SavedRank):
         self._place = place = find_place(mesh, timeout)
         self._average_every = average_every
         self._hold, self._align, self._delay_free = hold, align, False
-        self._failed: str | None = None
+        self._hyper, self._reader = hyper, Reader()
         problem: HamlearnError | None = None
         part, config = None, dict[str, Any]()
         try:
             check_setting(hyper, hold, align, False, order, on_nonfinite)
-            if on_nonfinite not in ("raise", "ignore"):
-                raise ConfigError("on_nonfinite='skip' needs all ranks at one table in every tick: use 'raise'")
-            if average_every is None and len(place.pipelines) > 1:
-                raise ConfigError(
-                    f"the mesh has {len(place.pipelines)} replicas, which would never hear of each other: give "
-                    "average_every, a number of samples"
-                )
-            if average_every is not None and (not isinstance(average_every, int) or average_every < 1):
-                raise ConfigError(f"average_every={average_every!r} must be a number of samples, at least 1")
-            check_ticks_per_message(ticks_per_message, align)
+            _check_ranks(on_nonfinite, average_every, len(place.pipelines), ticks_per_message, align)
             wiring = wire(module, place.ranks if groups is None else groups)
-            config = config_of(wiring, hyper, hold, align, order, on_nonfinite, ticks_per_message)
+            config = checkpoints.config_of(wiring, hyper, hold, align, order, on_nonfinite, ticks_per_message)
             part = part_of(wiring, place.rank, place.ranks, loss, hyper, order, ticks_per_message)
         except ConfigError as error:
             problem = error
-        with self._together():
-            problem = place.agree(problem, config | {"weights": _digest(module)})
-            if problem is not None:
-                raise problem
+        place.agree(problem, config | {"weights": _digest(module)})
         assert part is not None
-        self._build(part, hyper, on_nonfinite, config)
+        self._part, self._config, self._system = part, config, part.system
+        with place.together():
+            self._connect(part, on_nonfinite)
+
+    def _connect(self, part: Part, on_nonfinite: str) -> None:
+        """Make the lines to the neighbours, and the engine that uses them."""
+        place, device = self._place, part.system.theta[0].device
+        self._border = border = Border()
+        before = after = None
+        if place.rank > 0:
+            before = Peer(place, place.rank - 1, device.type)
+            border.states_in, border.costates_out = Receiver(before, STATE), Sender(before, COSTATE)
+        if place.rank < place.ranks - 1:
+            after = Peer(place, place.rank + 1, device.type)
+            border.states_out, border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
+        # As many samples as are shown in the ticks of one message.
+        self._headers = Headers(before, after, max(1, part.every // self._hold))
+        self._engine: Engine = PartAligned(part, border) if self._align else PartUnaligned(part, border)
+        self._ticker = Ticker(part.system, self._engine, on_nonfinite)
+        # The input whose form the neighbours know, and what this part shows for it.
+        self._key: str | None = None
+        self._shown_form: torch.Tensor | None = None
+        self._last_header: Header | None = None
+
+    @property
+    def rank(self) -> int:
+        """Place of this process in the pipeline."""
+        return self._place.rank
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks the pipeline has."""
+        return self._place.ranks
+
+    @property
+    def module(self) -> nn.Module:
+        """What is learned; a rank moves the weights of its own groups."""
+        return self._system.wiring.root
+
+    @property
+    def hyper(self) -> Hyper:
+        """τ, η, β, φ and s."""
+        return self._hyper
+
+    @property
+    def nodes(self) -> list[str]:
+        """Names of the groups of this rank, each that of its last node."""
+        return [node.name for node in self._system.wiring.nodes]
+
+    @property
+    def delays(self) -> dict[str, int]:
+        """Aligned: ticks from a group's computing of a sample to its learning from it, for this rank's groups."""
+        if not self._align:
+            raise ConfigError(
+                "delays are defined for align=True: otherwise a costate meets whatever input is there"
+            )
+        return {name: self._part.plan.delays(name)[0] for name in self.nodes}
+
+    @property
+    def ticks_per_message(self) -> int:
+        """Ticks from one message between neighbours to the next, and of delay between two groups."""
+        return self._part.every
+
+    @property
+    def ticks(self) -> int:
+        """Ticks made so far."""
+        return self._engine.ticks_made(self._ticker.carry)
+
+    @property
+    def position(self) -> int:
+        """How many samples of the present stream have been taken."""
+        return self._reader.position
+
+    @property
+    def state(self) -> State:
+        """Time, h and z by node, and ω by parameter name, of this rank's groups. For all ranks alike."""
+        self._settle()
+        now = self._ticker
+        h, z = self._engine.by_node(now.carry)
+        return State(now.t, h or None, z or None, now.omega_by_name(), now.updates)
+
+    @property
+    def _reads(self) -> bool:
+        """Whether this rank reads a stream: inputs at the first one, targets at the last."""
+        return self.rank in (0, self.ranks - 1)
 
     def step(self, sample: Sample | None = None) -> StepReport:
         """Show one sample for `hold` ticks, on every rank alike.
@@ -128,32 +207,17 @@ class PipelineLearner(SavedRank):
             sample: On the first rank what is shown, on the last one its target (with the same tau and boundary; u
                 is not looked at). Other ranks may leave it out.
         """
-        if sample is None and self.rank in (0, self.ranks - 1):
+        if sample is None and self._reads:
             raise SampleError("step() was given no sample: it takes one on the first and on the last rank")
         self._check_idle()
         report = self._shown(sample)
         self._settle_sent()
         return report
 
-    def _check_idle(self) -> None:
-        """Raise where a run has stopped between samples that the first rank announced in one message."""
-        waiting = len(self._headers.waiting)
-        if waiting:
-            raise StreamError(
-                f"a run of this learner was left while {waiting} samples are announced that it has not shown: go "
-                "on with it, or close() it on every rank, before step() or another run"
-            )
-
-    def _shown(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport:
-        report = self._step(sample, ahead)
-        if report is None:
-            raise StreamError("the first rank has ended its run: call step() or run() on every rank alike")
-        return report
-
     def flush(self) -> list[StepReport]:
         """Aligned: let the samples in flight pass through, without a new one; returns their reports."""
         reports = []
-        with self._together():
+        with self._place.together():
             while self._align and not self._engine.fresh(self._ticker.carry):
                 report = self._ticker.show(None, 1)
                 if report is not None:
@@ -186,11 +250,11 @@ class PipelineLearner(SavedRank):
                 target. Other ranks read nothing.
             max_steps: How many samples to take at most; the same on every rank.
             resume: Go on where the loaded checkpoint was saved.
-            save_to: A folder for checkpoints, which are written while ticks go on.
+            save_to: A folder for checkpoints.
             save_every: Samples from one checkpoint to the next.
             keep: How many complete checkpoints to keep; `None`: all.
         """
-        if stream is None and self.rank in (0, self.ranks - 1):
+        if stream is None and self._reads:
             raise ConfigError("run() takes a stream on the first and on the last rank")
         if not isinstance(save_every, int) or save_every < 1 or (keep is not None and keep < 1):
             raise ConfigError(f"save_every={save_every!r} and keep={keep!r} must be whole numbers, at least 1")
@@ -200,26 +264,24 @@ class PipelineLearner(SavedRank):
         self, stream: Any, max_steps: int | None, resume: bool, save_to: Any, save_every: int, keep: int | None
     ) -> Iterator[StepReport]:
         self._check_idle()
-        with self._together():
+        with self._place.together():
             taken = 0
             try:
                 for report in self._steps(stream, max_steps, resume):
                     taken += 1
-                    self._saving.poll()
                     if save_to is not None and self.position % save_every == 0:
-                        self.save(save_to, keep=keep, wait=False)
+                        self.save(save_to, keep=keep)
                     if report.sample is not None:
                         yield report
             finally:
                 # A run that is left early is left on every rank.
                 self._headers.waiting.clear()
-            self._saving.finish()
             if self._over(max_steps is None or taken < max_steps):
                 yield from self.flush()
             self._settle_sent()
 
     def _steps(self, stream: Iterable[Sample] | None, max_steps: int | None, resume: bool) -> Iterator[StepReport]:
-        if 0 < self.rank < self.ranks - 1:
+        if not self._reads:
             if not resume:
                 self._reader.progress = type(self._reader.progress)()
             while (report := self._step(None)) is not None:
@@ -252,18 +314,146 @@ class PipelineLearner(SavedRank):
 
     def _over(self, ended: bool) -> bool:
         """Tell, or learn, whether the stream has ended; the ranks have to agree."""
-        if 0 < self.rank < self.ranks - 1:
-            return self._told == "end"
+        if not self._reads:
+            return self._last_header is not None and self._last_header.kind == "end"
         kind: Literal["end", "pause"] = "end" if ended else "pause"
         if self.rank == 0:
             self._headers.send([Header(kind, self.ticks)])
             return ended
-        if self._follow(None).kind != kind:
+        header = self._follow(None)
+        if header.kind != kind:
             raise StreamError(
                 f"the targets came to their {kind} after {self.position} samples, the inputs to something else "
-                f"({self._told!r}): give the first and the last rank the same stream and the same max_steps"
+                f"({header.kind!r}): give the first and the last rank the same stream and the same max_steps"
             )
         return ended
+
+    def _check_idle(self) -> None:
+        """Raise where a run has stopped between samples that the first rank announced in one message."""
+        waiting = len(self._headers.waiting)
+        if waiting:
+            raise StreamError(
+                f"a run of this learner was left while {waiting} samples are announced that it has not shown: go "
+                "on with it, or close() it on every rank, before step() or another run"
+            )
+
+    def _shown(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport:
+        report = self._step(sample, ahead)
+        if report is None:
+            raise StreamError("the first rank has ended its run: call step() or run() on every rank alike")
+        return report
+
+    def _step(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport | None:
+        """One step, or `None` where the first rank says that the run is over.
+
+        Args:
+            sample: What is shown.
+            ahead: On the first rank, samples that are to be shown next, and may be announced together with it.
+        """
+        if self.rank == 0 and not self._headers.waiting:
+            self._announce(sample, ahead)
+        with self._place.together():
+            header = self._follow(sample)
+            if header.kind != "sample":
+                return None
+            own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
+            report = self._ticker.show(own, self._hold)
+            self._average()
+        return report if report is not None else StepReport(self._ticker.t, None, None, None)
+
+    @torch.no_grad()
+    def _average(self) -> None:
+        """θ and ω become the means over all replicas, where there are some and it is time."""
+        ticker, place = self._ticker, self._place
+        if len(place.pipelines) == 1 or self._average_every is None or ticker.shown % self._average_every:
+            return
+        omega = [dense(w).clone() for w in ticker.omega]
+        place.average([*(w.detach() for w in self._system.theta), *omega])
+        ticker.omega = list(omega)
+
+    def _announce(self, sample: Sample | None, ahead: Sequence[Sample]) -> None:
+        """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that.
+
+        Of samples to come, those of the same form are told with it, up to one with which something is wrong.
+        """
+        key, fresh = self._inspected(sample), self._engine.fresh(self._ticker.carry)
+        assert sample is not None
+        if self._key not in (None, key) and not fresh and not self._align:
+            raise SampleError(
+                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
+                "of a sequence with boundary=True, or reset()"
+            )
+        form = self._form_shown(sample.u, key)
+        headers = [Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)]
+        for other in ahead:
+            try:
+                if self._inspected(other) != key:
+                    break
+            except HamlearnError:  # it is said when its turn comes
+                break
+            tick = self.ticks + len(headers) * self._hold
+            headers.append(Header("sample", tick, bool(other.boundary), other.tau))
+        with self._place.together():
+            self._headers.send(headers, form)
+        self._headers.waiting.extend(headers)
+
+    def _inspected(self, sample: Sample | None) -> str:
+        """The form of a sample's input; raises where the sample cannot be shown."""
+        if not isinstance(sample, Sample):
+            raise no_sample(sample)
+        require_gradients()
+        if self._align and self.on_nonfinite != "ignore":
+            check_input(sample.u, "raise")
+        return trees.describe(sample.u)
+
+    def _form_shown(self, u: Any, key: str) -> torch.Tensor | None:
+        """A tensor of the form in which this part shows its state to the next rank for such an input."""
+        if key != self._key:
+            # On every rank, so that an input that does not fit is found before others hear of it.
+            name, trial = self._part.shown, self._system.wiring.start(u)
+            self._key, self._shown_form = key, None if name is None else trial[name]
+        return self._shown_form
+
+    def _follow(self, sample: Sample | None) -> Header:
+        """The next thing to do, as the first rank says."""
+        waiting = self._headers.waiting
+        if not waiting:
+            self._receive_headers()
+        header = self._last_header = waiting.popleft()
+        if sample is not None and self.rank and header.kind == "sample":
+            header.check_sample(sample)
+        return header
+
+    def _receive_headers(self) -> None:
+        """What the first rank says, told on to the next rank."""
+        headers, form = self._headers.receive()
+        shown = None
+        if headers[0].kind == "sample":
+            headers[0].check(self.ticks, self._engine.fresh(self._ticker.carry))
+            template = self._template(form)
+            shown = self._form_shown(template, trees.describe(template))
+        self._headers.send(headers, shown)
+        self._headers.waiting.extend(headers)
+
+    def _template(self, form: Form | None) -> torch.Tensor:
+        """Zeros in the form of the states that come in."""
+        assert form is not None
+        now = self._border.template
+        if now is None or (now.shape, now.dtype) != form:
+            shape, dtype = form
+            self._border.template = now = torch.zeros(shape, dtype=dtype, device=self._system.theta[0].device)
+        return now
+
+    def _settle(self) -> None:
+        """Have all that is under way, so that nothing of this learner is anywhere else."""
+        with self._place.together():
+            self._ticker.carry = self._engine.settle(self._ticker.carry)
+
+    def _settle_sent(self) -> None:
+        """Wait until the neighbours have all that was sent: this process may end next."""
+        with self._place.together():
+            self._headers.settle()
+            self._border.settle()
 
     @torch.no_grad()
     def predict(self, u: Any = None) -> Any:
@@ -273,41 +463,113 @@ class PipelineLearner(SavedRank):
             u: Looked at on the first rank.
         """
         border, wiring, tick = self._border, self._system.wiring, self.ticks
-        with self._together(), evaluating(self.module):
-            self._settle()
+        self._settle()
+        with self._place.together(), evaluating(self.module):
             if self.rank:
-                (header, *_), blob = self._headers.receive()
-                if header.kind != "predict" or border.states_in is None:
+                (header, *_), form = self._headers.receive()
+                if header.kind != "predict" or form is None or border.states_in is None:
                     raise RankError(
                         f"the first rank sent {header.kind!r}, not a prediction: call predict() on all"
                     )
-                form = template(blob, self._device)
-                border.states_in.expect(form, tick)
-                u = border.states_in.take()
+                like = torch.empty(form[0], dtype=form[1], device=self._system.theta[0].device)
+                border.states_in.expect([Item(tick, 0, like)], tick)
+                u = border.states_in.take()[0].value
             h = wiring.forward(u)
             name = self._part.shown
             if name is None:
                 return self._system.read(h)
             assert border.states_out is not None
-            self._headers.send([Header("predict", tick)], described(h[name]))
-            border.states_out.send(h[name], h[name], tick)
+            self._headers.send([Header("predict", tick)], h[name])
+            border.states_out.send([Item(tick, 0, h[name], h[name])])
         self._settle_sent()
         return None
 
     def reset(self) -> None:
         """Forget states and costates of nodes, and samples in flight, on every rank alike. ω, θ and t stay."""
-        with self._together():
+        with self._place.together():
             self._ticker.drop()
 
+    def save(self, folder: str | os.PathLike[str], *, keep: int | None = None) -> None:
+        """Write everything to a new folder in `folder`, named by the tick, on every rank alike.
 
-def check_ticks_per_message(ticks: object, align: bool) -> None:
-    """Raise unless neighbours can exchange one message for so many ticks."""
-    if not isinstance(ticks, int) or isinstance(ticks, bool) or ticks < 1:
-        raise ConfigError(f"ticks_per_message={ticks!r} must be a number of ticks, 1 or more")
-    if ticks > 1 and not align:
+        Samples in flight, messages between ranks and the streams' positions are part of it. A reader finds
+        the checkpoint complete, or not at all. All ranks need the same file system.
+
+        Args:
+            folder: Where checkpoints are kept.
+            keep: How many complete ones to keep, the oldest are removed; `None`: all.
+        """
+        self._settle()
+        write_together(self._place, self._own(folder), self.ticks, partial(checkpoints.write, self._held()), keep)
+
+    def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False, drop: bool = False) -> None:
+        """Read a checkpoint that any number of ranks wrote; with the same groups, all goes on bit for bit.
+
+        Args:
+            path: A checkpoint, or the folder of several, of which the newest complete one is taken.
+            new_hyper: Accept other hyper-parameters than the checkpoint's.
+            drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
+        """
+        self._settle()
+        problem: HamlearnError | None = None
+        change = None
+        try:
+            saved = checkpoints.Saved(self._own(path))
+            change = checkpoints.restored(self._held(), saved, new_hyper=new_hyper, drop=drop)
+        except CheckpointError as error:
+            problem = error
+        self._place.agree(problem)
+        assert change is not None
+        change()
+        self._key = None
+
+    def resume(self, folder: str | os.PathLike[str]) -> bool:
+        """Load the newest complete checkpoint in `folder`, if there is one; then `run(stream, resume=True)`.
+
+        What dead runs have left there half written is removed.
+        """
+        newest = -1
+        with self._place.together():
+            if self.rank == 0:
+                sweep(self._own(folder))
+                names = [path.name for path in complete(self._own(folder))]
+                newest = int(names[-1].removeprefix("tick-")) if names else -1
+            newest = self._place.number_from_first(newest)
+        if newest >= 0:
+            self.load(Path(folder) / f"tick-{newest:012d}")
+        return newest >= 0
+
+    def _held(self) -> checkpoints.RankState:
+        return checkpoints.RankState(self._ticker, self._reader, self._config, self.rank, self.ranks)
+
+    def _own(self, path: str | os.PathLike[str]) -> Path:
+        """Where this replica keeps what is kept at `path`: replicas but the first have folders of their own."""
+        path, replica = Path(path), self._place.replica
+        if not replica:
+            return path
+        name = f"replica-{replica}"
+        return path.parent / name / path.name if is_checkpoint(path) else path / name
+
+
+def _check_ranks(
+    on_nonfinite: str, average_every: int | None, replicas: int, ticks_per_message: object, align: bool
+) -> None:
+    """Raise unless the settings that concern ranks make sense."""
+    if on_nonfinite not in ("raise", "ignore"):
+        raise ConfigError("on_nonfinite='skip' needs all ranks at one table in every tick: use 'raise'")
+    if average_every is None and replicas > 1:
         raise ConfigError(
-            f"ticks_per_message={ticks} needs align=True: without it a costate is exchanged within the tick that "
-            "computes it, and cannot wait for others. Give align=True, or leave ticks_per_message at 1"
+            f"the mesh has {replicas} replicas, which would never hear of each other: give average_every, a "
+            "number of samples"
+        )
+    if average_every is not None and (not isinstance(average_every, int) or average_every < 1):
+        raise ConfigError(f"average_every={average_every!r} must be a number of samples, at least 1")
+    if not isinstance(ticks_per_message, int) or isinstance(ticks_per_message, bool) or ticks_per_message < 1:
+        raise ConfigError(f"ticks_per_message={ticks_per_message!r} must be a number of ticks, 1 or more")
+    if ticks_per_message > 1 and not align:
+        raise ConfigError(
+            f"ticks_per_message={ticks_per_message} needs align=True: without it a costate is exchanged within "
+            "the tick that computes it, and cannot wait for others. Give align=True, or leave it at 1"
         )
 
 

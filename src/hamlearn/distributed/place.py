@@ -1,10 +1,13 @@
-"""Where a process stands among all: its pipeline, its neighbours, and whether all ranks mean the same thing."""
+"""Where a process stands among all: its pipeline, its replica, and whether all ranks mean the same thing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -12,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from hamlearn.distributed.links import COSTATE, STATE, Peer
 from hamlearn.errors import ConfigError, HamlearnError, RankError, shown
 
 PIPELINE, DATA = "pipeline", "data"
@@ -28,14 +30,15 @@ class Place:
         replica: Which of several equal pipelines this is.
         pipelines: The ranks of each pipeline among all ranks of the job, in order.
         timeout: Seconds to wait for any other rank.
+        failed: Why the ranks cannot go on together, once they cannot.
     """
 
     rank: int
     replica: int
     pipelines: list[list[int]]
     timeout: float
+    failed: str | None = None
     _groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)
-    _peers: list[Peer] = field(default_factory=list)
 
     @property
     def members(self) -> list[int]:
@@ -47,60 +50,50 @@ class Place:
         """How many ranks the pipeline has."""
         return len(self.members)
 
-    @property
-    def last(self) -> bool:
-        """Whether this is the rank that targets enter at."""
-        return self.rank == self.ranks - 1
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """What ranks do together; if it fails on this one, nothing more can be done together."""
+        if self.failed is not None:
+            raise RankError(
+                f"this pipeline has failed before ({self.failed}), and its ranks may be at different ticks: "
+                "build a new one on every rank and load a checkpoint"
+            )
+        try:
+            yield
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self.failed = self.failed or f"{type(error).__name__}: {error}"
+            self.close()
+            raise
 
     def group(self, purpose: str, device: str = "cpu") -> dist.ProcessGroup:
-        """A group of the pipeline's ranks for one purpose; this learner's own, so that it can be closed."""
+        """A group of the pipeline's ranks for one purpose."""
+        return self._group(purpose, self.pipelines, device)
+
+    def _group(self, purpose: str, every: list[list[int]], device: str = "cpu") -> dist.ProcessGroup:
+        """The one of these groups that this rank is in; they are this learner's own, and can be closed."""
         if purpose not in self._groups:
             backend, limit = "nccl" if device == "cuda" else "gloo", timedelta(seconds=self.timeout)
             # Every rank of the job takes part in the making of every group.
             groups = [
-                self.guarded(lambda ranks=ranks: dist.new_group(ranks, timeout=limit, backend=backend))  # type: ignore[misc]
-                for ranks in self.pipelines
+                self.guarded(partial(dist.new_group, ranks, timeout=limit, backend=backend)) for ranks in every
             ]
-            self._groups[purpose] = groups[self.replica]
+            self._groups[purpose] = next(
+                group for group, ranks in zip(groups, every, strict=True) if dist.get_rank() in ranks
+            )
         return self._groups[purpose]
 
-    def _job(self, everyone: list[int]) -> dist.ProcessGroup:
-        if "job" not in self._groups:
-            limit = timedelta(seconds=self.timeout)
-            self._groups["job"] = self.guarded(lambda: dist.new_group(everyone, timeout=limit, backend="gloo"))
-        return self._groups["job"]
-
-    def twins(self, device: str) -> dist.ProcessGroup:
+    def _twins(self, device: str) -> dist.ProcessGroup:
         """The ranks that hold the same part in all replicas."""
-        if "twins" not in self._groups:
-            backend, limit = "nccl" if device == "cuda" else "gloo", timedelta(seconds=self.timeout)
-            groups = [
-                self.guarded(lambda ranks=ranks: dist.new_group(ranks, timeout=limit, backend=backend))  # type: ignore[misc]
-                for ranks in map(list, zip(*self.pipelines, strict=True))
-            ]
-            self._groups["twins"] = groups[self.rank]
-        return self._groups["twins"]
+        return self._group(f"twins on {device}", list(map(list, zip(*self.pipelines, strict=True))), device)
 
     def average(self, tensors: list[Tensor]) -> None:
         """Put the mean over all replicas in the place of each tensor."""
-        if not tensors:
-            return
-        group = self.twins(tensors[0].device.type)
         for tensor in tensors:
-            self.guarded(lambda tensor=tensor: dist.all_reduce(tensor, group=group))  # type: ignore[misc]
+            group = self._twins(tensor.device.type)
+            self.guarded(partial(dist.all_reduce, tensor, group=group))
             tensor.div_(len(self.pipelines))
-
-    def peer(self, rank: int, device: str) -> Peer | None:
-        """A neighbour in the pipeline; `None` beyond its ends."""
-        if not 0 <= rank < self.ranks:
-            return None
-        control = self.group("control")
-        data = dict.fromkeys((STATE, COSTATE), control)
-        if device != "cpu":
-            # NCCL makes the messages between two ranks of one group wait for each other, whichever way they go.
-            data = {STATE: self.group("states", device), COSTATE: self.group("costates", device)}
-        self._peers.append(Peer(self.members[rank], rank, control, data, self.timeout))
-        return self._peers[-1]
 
     def guarded(self, call: Callable[[], T]) -> T:
         """Do something together with all ranks; a named error where one of them does not."""
@@ -118,48 +111,41 @@ class Place:
         if len(everyone) == 1:
             return [own]
         told: list[Any] = [None] * len(everyone)
-        group = self.group("control") if len(self.pipelines) == 1 else self._job(everyone)
-        self.guarded(lambda: dist.all_gather_object(told, own, group=group))
+        group = self.group("control") if len(self.pipelines) == 1 else self._group("job", [everyone])
+        self.guarded(partial(dist.all_gather_object, told, own, group=group))
         return told
 
-    def agree(self, error: HamlearnError | None, mine: dict[str, Any]) -> HamlearnError | None:
-        """An error for this rank where one of them has one, or means something else than the others."""
-        told = self.gathered((None if error is None else str(error), mine))
+    def agree(self, error: HamlearnError | None, mine: dict[str, Any] | None = None) -> None:
+        """Raise on every rank if one of them has an error, or means something else than the first one."""
+        with self.together():
+            told = self.gathered((None if error is None else (type(error), str(error)), mine or {}))
         if error is not None:
-            return error
+            raise error
         for rank, (problem, _) in enumerate(told):
             if problem is not None:
-                return ConfigError(f"rank {rank} cannot go on: {problem}")
+                kind, text = problem
+                raise kind(f"rank {rank} cannot go on: {text}")
         for rank, (_, other) in enumerate(told):
             for key, value in told[0][1].items():
                 if other[key] != value:
-                    return ConfigError(
+                    raise ConfigError(
                         f"rank {rank} has {key} = {shown(other[key])}, rank 0 has {shown(value)}: "
                         "start every rank with the same configuration and versions"
                     )
-        return None
 
     def number_from_first(self, number: int) -> int:
         """What the first rank of the pipeline says, on every rank; the smallest such number of all replicas."""
         told = torch.tensor([number])
         if self.ranks > 1:
-            group = self.group("control")
-            self.guarded(lambda: dist.broadcast(told, self.members[0], group=group))
+            self.guarded(partial(dist.broadcast, told, self.members[0], group=self.group("control")))
         if len(self.pipelines) > 1:
-            twins = self.twins("cpu")
-            self.guarded(lambda: dist.all_reduce(told, dist.ReduceOp.MIN, group=twins))
+            self.guarded(partial(dist.all_reduce, told, dist.ReduceOp.MIN, group=self._twins("cpu")))
         return int(told)
 
-    def close(self, but: str | None = None) -> None:
-        """Close this learner's groups, so that neighbours who wait for this rank learn of it at once.
-
-        Args:
-            but: The purpose of a group that is kept.
-        """
-        for peer in self._peers:
-            peer.close()
-        for purpose in [purpose for purpose in self._groups if purpose != but]:
-            group = self._groups.pop(purpose)
+    def close(self) -> None:
+        """Close this learner's groups."""
+        while self._groups:
+            _, group = self._groups.popitem()
             if dist.is_initialized():
                 dist.destroy_process_group(group)
 
@@ -169,8 +155,13 @@ def find_place(mesh: DeviceMesh | None, timeout: float) -> Place:
     if not isinstance(timeout, int | float) or not 0 < timeout < 1e6:
         raise ConfigError(f"timeout={timeout!r} must be a number of seconds above 0")
     if not (dist.is_available() and dist.is_initialized()):
-        if mesh is not None:
-            raise ConfigError("mesh is given, but torch.distributed is not initialized: start with torchrun")
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if mesh is not None or started > 1:
+            cause = "mesh is given" if mesh is not None else f"{started} ranks were started (WORLD_SIZE)"
+            raise ConfigError(
+                f"{cause}, but torch.distributed is not initialized, so that every rank would learn alone: start "
+                'with torchrun, and call torch.distributed.init_process_group("gloo") before this'
+            )
         return Place(0, 0, [[0]], timeout)
     if mesh is None:
         return Place(dist.get_rank(), 0, [list(range(dist.get_world_size()))], timeout)

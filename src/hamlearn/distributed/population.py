@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from hamlearn.distributed.folders import newest_of, write_together
 from hamlearn.distributed.place import find_place
-from hamlearn.distributed.saved_population import SavedPopulation
-from hamlearn.errors import ConfigError, HamlearnError
+from hamlearn.errors import CheckpointError, ConfigError, HamlearnError
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner, Population, PopulationReport
 from hamlearn.learner.population import seeded
 from hamlearn.sample import Sample
+from hamlearn.state import checkpoint, files
 from hamlearn.state.identity import identity
+from hamlearn.state.saving import take_up
 
+FORMAT = "hamlearn-population-1"
 Streams = Sequence[Iterable[Sample]] | Callable[[int], Iterable[Sample]]
 
 
@@ -46,7 +52,7 @@ class ShardedReport(NamedTuple):
     took: list[bool]
 
 
-class ShardedPopulation(SavedPopulation):
+class ShardedPopulation:
     """`Population` over the ranks of `torch.distributed`: each rank makes, runs and saves a slice of the members.
 
     Members do not touch each other, so that each ends, to the bit, where it would in a `Population` of its rank's
@@ -108,14 +114,15 @@ class ShardedPopulation(SavedPopulation):
             self._population = Population.of(members, feeds)
         except HamlearnError as error:
             problem = error
-        with self._together():
-            about = {"members": self._identity, "streams of their own": self._several}
-            problem = place.agree(problem, about)
-            if problem is not None:
-                raise problem
+        place.agree(problem, {"members": self._identity, "streams of their own": self._several})
 
     def __len__(self) -> int:
         return len(self._identity)
+
+    @property
+    def members(self) -> list[Learner]:
+        """This rank's learners; `own` says which of all members they are."""
+        return self._population.members
 
     @property
     def position(self) -> int:
@@ -171,7 +178,7 @@ class ShardedPopulation(SavedPopulation):
         return self._run(self._population.run(stream, max_steps, engine, resume=resume and self._several), block)
 
     def _run(self, reports: Iterator[Any], block: int) -> Iterator[ShardedReport]:
-        with self._together():
+        with self._place.together():
             while True:
                 held = list(itertools.islice(reports, block))
                 told = self._place.gathered([_told(report) for report in held])
@@ -190,6 +197,65 @@ class ShardedPopulation(SavedPopulation):
                     ]
                     own = held[index] if index < len(held) else PopulationReport([None] * len(self.own))
                     yield ShardedReport(_joined(parts), own, [took for _, each in parts for took in each])
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write a checkpoint to a new folder in `folder`: one file per member, complete or not there at all.
+
+        Where members have streams of their own, each file holds its member's place in its stream.
+        """
+        write_together(self._place, Path(folder), self._position, self._write)
+
+    def _write(self, folder: Path) -> None:
+        for number, member in zip(self.own, self.members, strict=True):
+            member.save(folder / f"member-{number}.safetensors")
+        if self._place.rank == 0:
+            about = {"format": FORMAT, "members": self._identity, "position": self._position}
+            text = json.dumps(about | {"streams": self._several}).encode()
+            files.replace(folder / "population.json", text)
+
+    def load(self, path: str | os.PathLike[str]) -> None:
+        """Read a checkpoint that any number of ranks wrote; each rank reads the files of its own members.
+
+        Where one member on one rank cannot load its file, no member on any rank has changed.
+
+        Args:
+            path: A checkpoint, or the folder of several, of which the newest is taken.
+        """
+        problem: HamlearnError | None = None
+        loadings, position = [], 0
+        try:
+            found = newest_of(path)
+            position = _position_in(found, self._identity, self._several)
+            for number, member in zip(self.own, self.members, strict=True):
+                file = found / f"member-{number}.safetensors"
+                tensors, header = checkpoint.read(file)
+                with checkpoint.reading(file):
+                    loadings += member.loadings_of(file, tensors, header, new_hyper=False)
+        except CheckpointError as error:
+            problem = error
+        self._place.agree(problem)
+        take_up(loadings)
+        self._position = position
+
+
+def _position_in(path: Path, members: list[Any], several: bool) -> int:
+    """How many samples had been taken, if the checkpoint is of these members."""
+    try:
+        about: dict[str, Any] = json.loads((path / "population.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} is no checkpoint of a population ({error}): give another one") from error
+    if about.get("format") != FORMAT or about.get("members") != members:
+        raise CheckpointError(
+            f"{path} was saved from other members, or by another version: make the population with the same "
+            "hyper-parameters and seeds, in the same order"
+        )
+    if about["streams"] != several:
+        had = "streams of their own" if about["streams"] else "one stream for all"
+        raise CheckpointError(
+            f"{path} was saved from members with {had}, so that their places are not those of this population: "
+            f"make it {'with' if about['streams'] else 'without'} streams="
+        )
+    return int(about["position"])
 
 
 def _own_streams(streams: Streams, own: range, members: int) -> list[Iterable[Sample]]:
