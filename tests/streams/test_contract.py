@@ -150,7 +150,7 @@ def shifted(self):
             r"u of sample 0 is torch.float32\[1\], but the spec says float32\[2\]",
         ),
         (
-            {"_block": lambda self, n: Block(2, [torch.zeros(2, 1)], None, [], None)},
+            {"block": lambda self, n: Block(2, [torch.zeros(2, 1)], None, [], None)},
             "read in blocks of 1, it gives other",
         ),
         (

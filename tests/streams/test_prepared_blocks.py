@@ -1,6 +1,5 @@
 """What makes a stream ready passes whole blocks on, with the bits of single rows."""
 
-import logging
 import math
 from dataclasses import replace
 
@@ -180,16 +179,3 @@ def test_interleaved_streams_tell_which_entries_are_measured():
     standard = list(streams.standardize(mixed))
     assert [sample.u[1:].tolist() for sample in standard] == [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
     assert streams.interleave(table(), streams.from_any(data())).numbers is None
-
-
-@pytest.mark.parametrize(("level", "told"), [(1.7e9, True), (1700.0, False)])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_columns_that_their_type_rounds_away_are_told_of(level, told, dtype, caplog):
-    rows = [{"near": float(k % 3), "far": level + k % 40} for k in range(100)]
-    for blocks in (False, True):
-        caplog.clear()
-        table = streams.standardize(streams.from_rows(rows, dtype=dtype))
-        with caplog.at_level(logging.WARNING, "hamlearn"):
-            assert list(blocks_of(table, 16) if blocks else table)
-        found = [line for line in caplog.messages if "entry 1 of the input is 1.7e+09" in line]
-        assert len(found) == (told and dtype is torch.float32)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from hamlearn.errors import ConfigError
 from hamlearn.sample import Sample
-from hamlearn.streams.arrays import Picked, as_tensor, is_array, is_pair
+from hamlearn.streams.arrays import as_tensor, is_array, picked
 from hamlearn.streams.base import Stream
 from hamlearn.streams.cells import column_names
 from hamlearn.streams.datasets import from_dataset
@@ -32,7 +32,7 @@ def from_any(source: Any, *, standardize: bool = False, **settings: Any) -> Stre
     Args:
         source: One of those below.
         standardize: Whether inputs, and targets that are fractions, are brought to mean 0 and deviation 1 on line,
-            by `streams.standardize(stream, scale_target=True)`.
+            by `streams.standardize`.
         **settings: Those of the function that is named with it.
 
     Sources, and the functions that read them:
@@ -67,27 +67,26 @@ def from_any(source: Any, *, standardize: bool = False, **settings: Any) -> Stre
 
 def _stream(source: Any, settings: dict[str, Any]) -> Stream:
     if isinstance(source, Stream):
-        return _called(lambda: source, "a stream", settings)
+        _require_known(settings, (), "a stream")
+        return source
     if isinstance(source, str | os.PathLike):
-        return _called(lambda **given: csv(source, **given), "a path", settings, csv)
+        return _called(csv, source, settings, "a path")
     if library_of(source) is not None:
         return _table(source, "a frame", settings)
     if isinstance(source, DataLoader):
-        return LoaderStream(source, **_known(settings, ("u", "target"), "a DataLoader"))
+        _require_known(settings, ("u", "target"), "a DataLoader")
+        return LoaderStream(source, **settings)
     if isinstance(source, np.ndarray) and source.dtype.names:
         return _table({name: source[name] for name in source.dtype.names}, "a table", settings)
-    if is_array(source) or is_pair(source):
-        return _arrays(source if isinstance(source, tuple | list) else (source,), settings)
+    if is_array(source):
+        return _arrays((source,), settings)
+    if isinstance(source, tuple | list) and len(source) == 2 and all(map(is_array, source)):
+        return _arrays(source, settings)
     if isinstance(source, Mapping):
         _require_columns(source)
         return _table(source, "a table", settings)
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
-        return _called(
-            lambda **given: from_dataset(source, **{"batch_size": None, **given}),
-            "a dataset",
-            settings,
-            from_dataset,
-        )
+        return _called(from_dataset, source, {"batch_size": None, **settings}, "a dataset")
     if callable(source) or isinstance(source, Iterable):
         return _items(source, settings)
     raise ConfigError(f"an object of type {type(source).__name__} cannot be made a stream. Give {_KNOWN}.")
@@ -99,35 +98,35 @@ _KNOWN = (
 )
 
 
-def _called(make: Callable[..., Stream], what: str, settings: dict[str, Any], like: Any = None) -> Stream:
-    names = () if like is None else tuple(inspect.signature(like).parameters)[1:]
-    return make(**_known(settings, names, what))
+def _called(make: Callable[..., Stream], source: Any, settings: dict[str, Any], what: str) -> Stream:
+    """The stream that a function makes of a source; the other arguments of the function are its settings."""
+    _require_known(settings, tuple(inspect.signature(make).parameters)[1:], what)
+    return make(source, **settings)
 
 
-def _known(settings: dict[str, Any], names: Sequence[str], what: str) -> dict[str, Any]:
+def _require_known(settings: Mapping[str, Any], names: Sequence[str], what: str) -> None:
     for name in settings:
         if name not in names:
             allowed = f"Its settings are {', '.join(names)}." if names else "Leave it out."
             raise ConfigError(f"{name}={shown(settings[name])} is no setting of {what} as a stream. {allowed}")
-    return settings
 
 
 def _arrays(parts: Sequence[Any], settings: dict[str, Any]) -> Stream:
     """Inputs, and targets if there are any, a sample a row."""
-    names = [name for name in inspect.signature(from_dataset).parameters if name != "dataset"]
-    given = dict(_known(settings, [*names, "dtype"], "an array"))
+    _require_known(settings, [*list(inspect.signature(from_dataset).parameters)[1:], "dtype"], "an array")
+    given = {"batch_size": None, **settings}
     dtype = given.pop("dtype", None)
     tensors = [as_tensor(part, dtype, target=k == 1) for k, part in enumerate(parts)]
     sizes = [len(tensor) for tensor in tensors]
     if len(set(sizes)) > 1:
         raise ConfigError(f"there are {sizes[0]} inputs and {sizes[1]} targets. Give one target for each input.")
-    dataset = tensors[0] if len(tensors) == 1 else TensorDataset(*tensors)
-    return from_dataset(dataset, **{"batch_size": None, **given})
+    return from_dataset(tensors[0] if len(tensors) == 1 else TensorDataset(*tensors), **given)
 
 
 def _require_columns(columns: Mapping[str, Any]) -> None:
     for name, column in columns.items():
-        if isinstance(column, Mapping) or (isinstance(column, Iterable) and _holds_rows(column)):
+        rows = isinstance(column, Iterable) and not isinstance(column, str | Iterator)
+        if isinstance(column, Mapping) or (rows and isinstance(next(iter(column), None), Mapping)):
             raise ConfigError(
                 f"the mapping holds tables, not columns: {name!r} is a {type(column).__name__}. Choose one, "
                 f"source[{name!r}]."
@@ -137,32 +136,32 @@ def _require_columns(columns: Mapping[str, Any]) -> None:
 
 
 def _table(source: Any, what: str, settings: dict[str, Any]) -> Stream:
+    """Rows of a table; or of one column of it, if its cells are arrays."""
     table = source_of(source)
     names = table.header() or []
     first = table.first(names, 1)
-    u = _inputs({name: cells[0] for name, cells in zip(names, first.cells, strict=False)}, settings)
+    u = _column_of_arrays({name: cells[0] for name, cells in zip(names, first.cells, strict=False)}, settings)
     if u is None:
-        return _called(lambda **given: from_rows(source, **given), what, settings, from_rows)
+        return _called(from_rows, source, settings, what)
 
     def rows() -> Iterator[Mapping[str, Any]]:
         fresh = source_of(source)
         while (batch := fresh.read(names, 256)).count:
             yield from (dict(zip(names, cells, strict=True)) for cells in zip(*batch.cells, strict=True))
 
-    return _picked(rows, u, settings)
+    return _rows_of_arrays(rows, u, settings)
 
 
-def _picked(rows: Any, u: str, settings: dict[str, Any]) -> Stream:
+def _rows_of_arrays(rows: Any, u: str, settings: dict[str, Any]) -> Stream:
     """Rows of which one column is the input by itself."""
-    given = _known(settings, ("u", "target", "dtype"), f"rows whose column {u!r} holds arrays")
-    return from_iterable(Picked(rows, u, given.get("target"), given.get("dtype")))
+    _require_known(settings, ("u", "target", "dtype"), f"rows whose column {u!r} holds arrays")
+    target, dtype = settings.get("target"), settings.get("dtype")
+    if isinstance(rows, Iterator):
+        return from_iterable(picked(rows, u, target, dtype))
+    return from_iterable(lambda: picked(rows() if callable(rows) else rows, u, target, dtype))
 
 
-def _holds_rows(column: Any) -> bool:
-    return not isinstance(column, str | Iterator) and isinstance(next(iter(column), None), Mapping)
-
-
-def _inputs(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
+def _column_of_arrays(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
     """The column whose cells are inputs by themselves, since they are arrays; `None` where there is none."""
     u, target = settings.get("u"), settings.get("target")
     names = [name for name in row if name != target] if u is None else column_names(u)
@@ -182,18 +181,15 @@ def _inputs(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:
 def _items(source: Any, settings: dict[str, Any]) -> Stream:
     """By what the first item is."""
     kind = type(source).__name__
+    first = list(itertools.islice(source() if callable(source) else source, 1))
     if isinstance(source, Iterator):
-        first = list(itertools.islice(source, 1))
         source = itertools.chain(first, source)
-    else:
-        first = list(itertools.islice(source() if callable(source) else source, 1))
     item = first[0] if first else None
     if isinstance(item, Mapping) or hasattr(item, "_asdict"):
-        row = item if isinstance(item, Mapping) else item._asdict()  # type: ignore[union-attr]
-        u = _inputs(row, settings)
+        u = _column_of_arrays(item if isinstance(item, Mapping) else item._asdict(), settings)  # type: ignore[union-attr]
         if u is None:
-            return _called(lambda **given: from_rows(source, **given), "rows", settings, from_rows)
-        return _picked(source, u, settings)
+            return _called(from_rows, source, settings, "rows")
+        return _rows_of_arrays(source, u, settings)
     if isinstance(item, tuple) and len(item) == 2 and isinstance(item[0], Mapping):
         raise ConfigError(
             f"a {kind} of pairs (mapping, target) is a data set of River. Use hamlearn.interop.river.from_river."
@@ -204,4 +200,4 @@ def _items(source: Any, settings: dict[str, Any]) -> Stream:
         )
     if not isinstance(item, (Sample, tuple, list, NoneType, *NUMBERS)) and not is_array(item):
         raise ConfigError(f"a {kind} of {type(item).__name__} cannot be made a stream. Give {_KNOWN}.")
-    return _called(lambda **given: from_iterable(source, **given), "an iterable", settings, from_iterable)
+    return _called(from_iterable, source, settings, "an iterable")

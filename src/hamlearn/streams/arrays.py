@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Sample
-from hamlearn.streams.values import masked_in, native, shown, to_tensors, untensored
+from hamlearn.streams.values import masked_in, native, shown, to_tensors
 
 
 def is_array(value: Any) -> bool:
     """Whether a value is an array or a tensor."""
     return isinstance(value, np.ndarray | torch.Tensor)
-
-
-def is_pair(source: Any) -> bool:
-    """Whether a value is a pair of them."""
-    return isinstance(source, tuple | list) and len(source) == 2 and all(is_array(part) for part in source)
 
 
 def as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Tensor:
@@ -55,30 +50,27 @@ def _from_numpy(array: np.ndarray[Any, Any], what: str) -> torch.Tensor:
     try:
         return torch.from_numpy(np.ascontiguousarray(native(array)))
     except TypeError as error:
-        raise ConfigError(f"the {what}: {untensored(array)}") from error
+        raise ConfigError(
+            f"the {what}: an array of {array.dtype} cannot be made a tensor. Give array.astype(np.float64)."
+        ) from error
 
 
-class Picked:
+def picked(rows: Iterable[Any], u: str, target: str | None, dtype: torch.dtype | None) -> Iterator[Sample]:
     """Of rows, an input that is an array and a target."""
+    for row in rows:
+        cells = row if isinstance(row, Mapping) else row._asdict()
+        label = None if target is None else _of_cell(cells[target], target, dtype)
+        yield Sample(_of_cell(cells[u], u, dtype), label)
 
-    def __init__(self, rows: Any, u: str, target: str | None, dtype: torch.dtype | None) -> None:
-        self._rows, self._u, self._target, self._dtype = rows, u, target, dtype
 
-    def __iter__(self) -> Iterator[Sample]:
-        for row in self._rows() if callable(self._rows) else self._rows:
-            cells = row if isinstance(row, Mapping) else row._asdict()
-            target = None if self._target is None else cells[self._target]
-            yield Sample(self._tensors(cells[self._u], self._u), self._tensors(target, self._target))
-
-    def _tensors(self, value: Any, name: str | None) -> Any:
-        try:
-            tensors = to_tensors(value, self._dtype or torch.get_default_dtype())
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise ConfigError(
-                f"the column {name!r} holds {shown(value)}, which is no number and no array of numbers. Turn it "
-                "into numbers before, for example names of classes into 0, 1, 2, ..."
-            ) from error
-        # As in a table: a fraction is a vector of one, a whole number is a class.
-        return (
-            tensors[None] if is_array(tensors) and tensors.is_floating_point() and tensors.dim() == 0 else tensors
-        )
+def _of_cell(value: Any, name: str, dtype: torch.dtype | None) -> Any:
+    try:
+        tensors = to_tensors(value, dtype or torch.get_default_dtype())
+    except SampleError as error:
+        raise ConfigError(
+            f"the column {name!r} holds {shown(value)}, which is no number and no array of numbers. Turn it "
+            "into numbers before, for example names of classes into 0, 1, 2, ..."
+        ) from error
+    # As in a table: a fraction is a vector of one, a whole number is a class.
+    scalar = is_array(tensors) and tensors.is_floating_point() and tensors.dim() == 0
+    return tensors[None] if scalar else tensors

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any, ClassVar
 
 from torch import Tensor
@@ -129,9 +130,10 @@ class Stream(ABC):
         for name in self._moves:
             setattr(self, name, getattr(type(self), name))
 
-    @abstractmethod
     def _samples(self) -> Iterator[Any]:
         """Yield samples from the cursor on, moving it before each is handed out."""
+        while (block := self._block(1)) is not None:
+            yield block.sample(0) if isinstance(block, Block) else block[0]
 
     def _cursor(self) -> dict[str, Any]:
         """Where the stream stands, in values that JSON keeps exactly."""
@@ -198,7 +200,8 @@ class Stream(ABC):
 
     def __iter__(self) -> Iterator[Any]:
         self._begin()
-        return Pass(self)
+        # A sample that raises does not end the pass.
+        return iter(partial(self._next_of, self._turn), END)
 
     def block(self, n: int) -> Block | list[Any] | None:
         """The next samples of the present pass, at most `n`; `None` at the end.
@@ -217,7 +220,7 @@ class Stream(ABC):
         self._raise_held()
         block = self._block(n)
         if block is not None:
-            # The rows that follow are read from the cursor on.
+            # The samples that follow are read from the cursor on.
             self._running = None
             return block
         upcoming = iter(self._next, END)
@@ -249,8 +252,8 @@ class Stream(ABC):
         self._resumed, self._running = False, None
         self._turn += 1
 
-    def _block(self, n: int) -> Block | None:
-        """The next `n` rows as whole tensors, with the cursor moved behind them.
+    def _block(self, n: int) -> Block | list[Any] | None:
+        """At most `n` samples at once, with the cursor moved behind them.
 
         `None`, and nothing has changed, where they have to be read one by one, and at the end.
         """
@@ -274,12 +277,14 @@ class Stream(ABC):
             error, self._error = self._error, None
             raise error
 
-    def _check_turn(self, turn: int) -> None:
+    def _next_of(self, turn: int) -> Any:
+        """The next sample of the pass with this number."""
         if turn != self._turn:
             raise StreamError(
                 f"this pass over a {type(self).__name__} was overtaken by a newer one, and both would move the "
                 "same cursor. Finish one pass before the next, or build a second stream."
             )
+        return self._next()
 
     def __len__(self) -> int:
         length = self.length
@@ -293,20 +298,3 @@ class Stream(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.spec})"
-
-
-class Pass:
-    """The samples of one pass; a sample that raises does not end it."""
-
-    def __init__(self, stream: Stream) -> None:
-        self._stream, self._turn = stream, stream._turn
-
-    def __iter__(self) -> Pass:
-        return self
-
-    def __next__(self) -> Any:
-        self._stream._check_turn(self._turn)
-        sample = self._stream._next()
-        if sample is END:
-            raise StopIteration
-        return sample

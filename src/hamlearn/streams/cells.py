@@ -139,16 +139,9 @@ class NamePlaces:
 
     def find(self, value: Hashable) -> int | None:
         """The place of a name; a new name is given a free one. `None` if there is no room."""
-        place = self.look(value)
-        if place is not None:
-            self.index[value] = place
-        return place
-
-    def look(self, value: Hashable) -> int | None:
-        """The place that `find` would return; nothing changes."""
         place = self.index.get(value)
         if place is None and not self.fixed and len(self.index) < self.count:
-            place = len(self.index)
+            place = self.index[value] = len(self.index)
         return place
 
     def without_room(self, names: Iterable[Hashable]) -> list[Hashable]:
@@ -194,41 +187,23 @@ def to_places(room: Any, argument: str) -> NamePlaces:
     return NamePlaces(names)
 
 
-class Names:
-    """Cells of one column as names.
+def names_in(cells: Sequence[Any], known: Container[Any]) -> tuple[list[str], Codes]:
+    """The names in cells, each once, in order of appearance; and for each cell the index of its name, or -1.
 
-    Args:
-        cells: The cells.
-        known: Names that the user listed, which are names even if they look missing.
-
-    Attributes:
-        names: The names, each once, in order of appearance.
-        codes: For each cell the index of its name, -1 if it is missing.
+    Example:
+        >>> names, codes = names_in(["b", None, "a", " b"], ())
+        >>> names, codes.tolist()
+        (['b', 'a'], [0, -1, 1, 0])
     """
-
-    def __init__(self, cells: Sequence[Any], known: Container[Any]) -> None:
-        if set(map(type, cells)) == {str}:
-            # Each distinct text is looked at once.
-            name_by_cell = {cell: name_in(cell, known) for cell in set(cells)}
-            named = list(map(name_by_cell.__getitem__, cells))
-        else:
-            named = [name_in(cell, known) for cell in cells]
-        index: dict[str | None, int] = {name: code for code, name in enumerate(dict.fromkeys(named))}
-        self.names: list[Any] = list(index)
-        self.codes: Codes = np.array(list(map(index.__getitem__, named)), dtype=np.int64)
-        if None in index:
-            self.codes[self.codes == index[None]] = -1
-
-    def code(self, name: str) -> int:
-        """The index of a name, which is added if it is new."""
-        if name not in self.names:
-            self.names.append(name)
-        return self.names.index(name)
-
-    def in_order(self, codes: Codes) -> list[int]:
-        """The codes among these, each once, in order of appearance; without the missing ones."""
-        found, first = np.unique(codes[codes >= 0], return_index=True)
-        return [int(code) for code in found[np.argsort(first)]]
+    if set(map(type, cells)) == {str}:
+        # Each distinct text is looked at once.
+        name_by_cell = {cell: name_in(cell, known) for cell in set(cells)}
+        names = list(map(name_by_cell.__getitem__, cells))
+    else:
+        names = [name_in(cell, known) for cell in cells]
+    distinct = [name for name in dict.fromkeys(names) if name is not None]
+    index: dict[str | None, int] = {name: code for code, name in enumerate(distinct)} | {None: -1}
+    return distinct, np.array(list(map(index.__getitem__, names)), dtype=np.int64)
 
 
 def column_names(names: Any) -> list[Any]:

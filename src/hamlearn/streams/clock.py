@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -141,40 +141,61 @@ def seconds_of(stamps: Any) -> Array:
     elif isinstance(stamps, np.ndarray) and stamps.dtype.kind == "M":
         seconds = since_1970(stamps)
     else:
-        stamps = stamps.tolist() if hasattr(stamps, "tolist") else stamps
-        plain = _plain_seconds(stamps)
-        seconds = np.array(list(map(_seconds_or_nan, stamps)), dtype=np.float64) if plain is None else plain
+        cells = stamps.tolist() if hasattr(stamps, "tolist") else stamps
+        seconds = np.array(list(map(_seconds_or_nan, cells)), dtype=np.float64)
     return np.where(np.isfinite(seconds), seconds, math.nan)
 
 
 def _seconds_or_nan(stamp: Stamp) -> float:
     try:
-        return math.nan if stamp is None else to_seconds(stamp, "")
-    except SampleError:
+        return _seconds(stamp)
+    except _NO_TIME:
         return math.nan
 
 
-def _plain_seconds(stamps: Sequence[Stamp]) -> Array | None:
-    """Time stamps as numbers, if all are plain numbers, or all dates of one kind."""
-    kinds = set(map(type, stamps))
+def _seconds(stamp: Stamp) -> float:
+    """A time stamp as a number; one of the errors in `_NO_TIME` if it is none. A text of digits is a number."""
+    if isinstance(stamp, str):
+        try:
+            return number_in(stamp)
+        except ValueError:
+            stamp = datetime.fromisoformat(stamp.strip())
+    if isinstance(stamp, datetime):
+        # Without a time zone, UTC: local time would jump where clocks are put back.
+        aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+        return (aware - _EPOCH) / timedelta(seconds=1)
+    if isinstance(stamp, date):
+        return float((stamp - _EPOCH.date()).days * 86_400)
+    if isinstance(stamp, np.datetime64):
+        return float(since_1970(np.array([stamp]))[0])
+    if isinstance(stamp, bool):
+        raise TypeError("a truth value")
+    return float(stamp)
+
+
+def to_seconds(stamp: Stamp, where: str) -> float:
+    """A time stamp as a number; datetimes count in seconds."""
     try:
-        if kinds <= {int, float}:
-            return np.array(list(map(float, stamps)), dtype=np.float64)
-        if kinds == {np.datetime64}:
-            return since_1970(np.array(stamps))
-        if kinds == {str} and not _is_dashed(stamps[0]):
-            return np.array(list(map(number_in, stamps)))
-        if all(issubclass(kind, datetime) or (kind is str and all(map(_is_dashed, stamps))) for kind in kinds):
-            dates = (datetime.fromisoformat(stamp.strip()) if type(stamp) is str else stamp for stamp in stamps)
-            return np.array(list(map(_since_epoch, dates)))
-    except (TypeError, ValueError, OverflowError):
-        pass
-    return None
+        seconds = _seconds(stamp)
+    except _NO_TIME as error:
+        raise SampleError(
+            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format; a "
+            "table reads texts of another form by time_format."
+        ) from error
+    if not math.isfinite(seconds):
+        raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")
+    return seconds
 
 
-def _is_dashed(stamp: Stamp) -> bool:
-    # A text such as 20240101 is a number.
-    return not isinstance(stamp, str) or stamp.strip()[4:5] == "-"
+def _is_date(stamp: Stamp) -> bool:
+    """Whether a valid time stamp is a date, which counts in seconds, and not a number of whatever unit."""
+    if not isinstance(stamp, str):
+        return isinstance(stamp, date | np.datetime64)
+    try:
+        number_in(stamp)
+    except ValueError:
+        return True
+    return False
 
 
 def since_1970(dates: np.ndarray[Any, Any]) -> Array:
@@ -190,49 +211,5 @@ def since_1970(dates: np.ndarray[Any, Any]) -> Array:
     return np.where(np.isnat(dates), math.nan, counts / (1e9 if fine else 1e6))
 
 
-def _since_epoch(stamp: datetime) -> float:
-    # Without a time zone, UTC: local time would jump where clocks are put back.
-    aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=_UTC)
-    return (aware - _EPOCH) / timedelta(seconds=1)
-
-
-def _is_date(stamp: Stamp) -> bool:
-    """Whether a valid time stamp is a date, which counts in seconds, and not a number of whatever unit."""
-    if not isinstance(stamp, str):
-        return isinstance(stamp, date | np.datetime64)
-    try:
-        number_in(stamp)
-    except ValueError:
-        return True
-    return False
-
-
-def to_seconds(stamp: Stamp, where: str) -> float:
-    """A time stamp as a number; datetimes count in seconds."""
-    if type(stamp) in (int, float) and -1e300 < stamp < 1e300:
-        return float(stamp)
-    try:
-        if isinstance(stamp, str):
-            stamp = datetime.fromisoformat(stamp.strip()) if _is_date(stamp) else number_in(stamp)
-        if isinstance(stamp, datetime):
-            seconds = _since_epoch(stamp)
-        elif isinstance(stamp, date):
-            seconds = float((stamp - _EPOCH.date()).days * 86_400)
-        elif isinstance(stamp, np.datetime64):
-            seconds = float(since_1970(np.array([stamp]))[0])
-        elif isinstance(stamp, bool):
-            raise TypeError("a truth value")
-        else:
-            seconds = float(stamp)
-    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
-        raise SampleError(
-            f"{shown(stamp)} at {where} is no time stamp. Give a number, a datetime, or a text in ISO format; a "
-            "table reads texts of another form by time_format."
-        ) from error
-    if not math.isfinite(seconds):
-        raise SampleError(f"the time stamp at {where} is {seconds}. Leave the sample out, or give it a time.")
-    return seconds
-
-
-_EPOCH = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
-_UTC = _EPOCH.tzinfo
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_TIME = (TypeError, ValueError, OverflowError, RuntimeError)

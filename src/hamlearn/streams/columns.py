@@ -1,7 +1,6 @@
 """Columns of a table as entries of vectors: numbers, categories, hashed categories and classes, many rows at once.
 
-`read` looks at the cells alone. `enter` makes the entries of the rows that are accepted and counts them in. With
-`learn=False` it makes the entries that each row would get if it came next.
+`read` looks at the cells alone. `enter` makes the entries of the rows that are accepted and counts them in.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.cells import Mask, NamePlaces, Names, is_date, numbers, shared, to_places
+from hamlearn.streams.cells import Mask, NamePlaces, is_date, names_in, numbers, shared, to_places
 from hamlearn.streams.moments import Array
 from hamlearn.streams.values import shown
 
@@ -36,20 +35,20 @@ class Cells:
     """The cells of one column in a batch.
 
     Attributes:
-        values: Numbers, or the codes of `names`.
+        values: Numbers, or indices of `names`; -1 if a name is missing.
         gaps: Which cells are missing.
         bad: Which cells cannot be in the column, whatever came before.
-        names: Names of the categories.
+        names: The names in the cells, each once, in order of appearance.
     """
 
     values: Any
     gaps: Mask
     bad: Mask
-    names: Names | None = None
+    names: list[str] | None = None
 
 
 class Column(ABC):
-    """One column.
+    """One column of a table, as entries of a vector.
 
     Args:
         name: Of the column.
@@ -73,8 +72,8 @@ class Column(ABC):
         """Read the cells; nothing changes."""
 
     @abstractmethod
-    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
-        """Entries of the rows at these indices; with `learn`, they are counted in."""
+    def enter(self, cells: Cells, rows: Any) -> Array:
+        """Entries of the rows at these indices, which are counted in."""
 
     @abstractmethod
     def state(self) -> list[Any]:
@@ -98,7 +97,7 @@ class Column(ABC):
                     '"mean", "indicate" or a number.'
                 )
         elif (problem := self.problem(cells, cell)) is not None:
-            what = cells.names.names[0] if cells.names is not None else cell
+            what = cells.names[0] if cells.names else cell
             what = shown(what.strip() if isinstance(what, str) else what)
             raise SampleError(f"{where}: column {self.name!r} holds {what}, which is {problem}, {OR_SKIP}")
 
@@ -110,18 +109,21 @@ class Column(ABC):
         """With `missing="hold"`: each gap filled with the last value of a usable row before it."""
         last = np.maximum.accumulate(np.where(usable & ~cells.gaps, np.arange(len(usable)), -1))
         values = np.where(cells.gaps & (last >= 0), cells.values[last], cells.values)
-        before = cells.gaps & (last < 0)
+        before, names = cells.gaps & (last < 0), cells.names
         if self.held is not None:
-            held = self.held if cells.names is None else cells.names.code(self.held)
+            held = self.held
+            if names is not None:
+                names = names if held in names else [*names, held]
+                held = names.index(held)
             values, before = np.where(before, held, values), np.zeros_like(before)
-        return replace(cells, values=values, gaps=before)
+        return replace(cells, values=values, gaps=before, names=names)
 
     def hold(self, cells: Cells, usable: Mask) -> None:
         """With `missing="hold"`: keep the last value of a usable row."""
         known = np.flatnonzero(usable & ~cells.gaps)
         if known.size:
             value = cells.values[known[-1]]
-            self.held = float(value) if cells.names is None else cells.names.names[value]
+            self.held = float(value) if cells.names is None else cells.names[value]
 
 
 class Number(Column):
@@ -148,15 +150,14 @@ class Number(Column):
         gaps = np.isnan(values)
         return Cells(values, gaps, ~(np.abs(values) <= self._largest) & ~gaps)
 
-    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+    def enter(self, cells: Cells, rows: Any) -> Array:
         """The numbers, with gaps filled."""
         values, gaps = cells.values[rows], cells.gaps[rows]
         if self.missing in ("indicate", "mean"):
-            known = np.where(gaps | (not learn), 0.0, values)
             # Running sums one after the other: their bits do not depend on how rows are cut into batches.
-            sums = np.cumsum([self._sum, *known])[1:]
-            counts = self._count + np.cumsum(~gaps & learn)
-            if learn and len(values):
+            sums = np.cumsum([self._sum, *np.where(gaps, 0.0, values)])[1:]
+            counts = self._count + np.cumsum(~gaps)
+            if len(values):
                 self._count, self._sum = int(counts[-1]), float(sums[-1])
             values = np.where(gaps, sums / np.maximum(counts, 1), values)
         elif not isinstance(self.missing, str):
@@ -197,27 +198,26 @@ class Category(Column):
 
     def read(self, cells: Sequence[Any]) -> Cells:
         """Names."""
-        names = Names(cells, self.places.listed)
-        gaps = names.codes < 0
-        return Cells(names.codes, gaps, np.zeros_like(gaps), names)
+        names, codes = names_in(cells, self.places.listed)
+        return Cells(codes, codes < 0, np.zeros(len(codes), dtype=bool), names)
 
-    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+    def enter(self, cells: Cells, rows: Any) -> Array:
         """One entry a category."""
-        places = self._places_of(cells, rows, learn)
+        places = self._places_of(cells, rows)
         out = np.zeros((len(places), self.places.count))
         present = np.flatnonzero(places >= 0)
         out[present, places[present]] = 1.0
         return out
 
-    def _places_of(self, cells: Cells, rows: Any, learn: bool) -> Any:
+    def _places_of(self, cells: Cells, rows: Any) -> Any:
         """The place of the name in each row, -1 if there is none."""
         assert cells.names is not None
-        codes, find = cells.values[rows], self.find if learn else self.look
+        codes = cells.values[rows]
         # The last entry is for the code -1, a missing cell.
-        place_of = np.full(len(cells.names.names) + 1, -1)
-        for code in cells.names.in_order(codes):
+        place_of = np.full(len(cells.names) + 1, -1)
+        for code in _in_order(codes):
             # A name that is held without having been counted in may find no room.
-            place = find(cells.names.names[code])
+            place = self.find(cells.names[code])
             place_of[code] = -1 if place is None else place
         return place_of[codes]
 
@@ -225,25 +225,19 @@ class Category(Column):
         """The place of a name, which is given one if it is new."""
         return self.places.find(name)
 
-    def look(self, name: str) -> int | None:
-        """The place that `find` would return; nothing changes."""
-        return self.places.look(name)
-
     def has_room(self, cells: Cells, rows: Any) -> bool:
         """Whether the names of these rows are listed, or not too many."""
         assert cells.names is not None
-        return not self.places.without_room(cells.names.names[k] for k in cells.names.in_order(cells.values[rows]))
+        return not self.places.without_room(cells.names[code] for code in _in_order(cells.values[rows]))
 
     def problem(self, cells: Cells, cell: Any) -> str | None:
         """There is no place for the category."""
         if self.has_room(cells, slice(None)):
             return None
         declared = f"categories={{{self.name!r}: {self._room()}}}"
-        what = (
-            f"none of {declared}. Add it"
-            if self.places.fixed
-            else f"one more than {declared} has room for. Raise it"
-        )
+        what = f"none of {declared}. Add it"
+        if not self.places.fixed:
+            what = f"one more than {declared} has room for. Raise it"
         return f"{what}, let categories share places by hashed={{{self.name!r}: 16}}"
 
     def _room(self) -> str:
@@ -271,8 +265,6 @@ class Hashed(Category):
         """A place that depends on the name alone."""
         return shared(name, self.places.count)
 
-    look = find
-
     def has_room(self, cells: Cells, rows: Any) -> bool:
         """Every name has its place already."""
         return True
@@ -281,9 +273,9 @@ class Hashed(Category):
 class Classes(Category):
     """Classes of a target: each cell becomes the index of its class."""
 
-    def enter(self, cells: Cells, rows: Any, learn: bool = True) -> Array:
+    def enter(self, cells: Cells, rows: Any) -> Array:
         """Indices; 0 for a missing cell."""
-        return np.maximum(self._places_of(cells, rows, learn), 0)[:, None]
+        return np.maximum(self._places_of(cells, rows), 0)[:, None]
 
     def problem(self, cells: Cells, cell: Any) -> str | None:
         """There is no such class, or no room for one more."""
@@ -292,6 +284,12 @@ class Classes(Category):
         if self.places.fixed:
             return f"none of the classes {self._room()}. Add it to classes"
         return f"one more than classes={self._room()} has room for. Raise it"
+
+
+def _in_order(codes: Any) -> list[int]:
+    """The codes among these, each once, in order of appearance; without the missing ones."""
+    found, first = np.unique(codes[codes >= 0], return_index=True)
+    return [int(code) for code in found[np.argsort(first)]]
 
 
 def declare(

@@ -87,10 +87,7 @@ class TakeStream(Wrapper):
             self._n = 0
         super()._begin()
 
-    def block(self, n: int) -> Block | list[Any] | None:
-        """A block of the stream inside, cut where `n` samples have been taken."""
-        if self._turn == 0 or self._resumed:
-            self._begin()
+    def _block(self, n: int) -> Block | list[Any] | None:
         left = self._limit - self._n
         block = self.inner.block(min(n, left)) if left else None
         if block is None:
@@ -98,11 +95,6 @@ class TakeStream(Wrapper):
         block = block.part(0, min(block.count, left)) if isinstance(block, Block) else block[:left]
         self._n += block.count if isinstance(block, Block) else len(block)
         return block
-
-    def _samples(self) -> Iterator[Any]:
-        while self._n < self._limit and (sample := self.inner._next()) is not END:
-            self._n += 1
-            yield sample
 
 
 class MapStream(Transform):
@@ -159,7 +151,7 @@ class HoldStream(Wrapper):
 
     def _cursor(self) -> dict[str, Any]:
         # A sample that has been shown in part must come again after a resume: the state before it is kept.
-        kept = {} if self._shown == 0 or self._before is None else {"inner": self._before}
+        kept = {} if self._shown == 0 or self._before is None else {"inner": [self._before]}
         return {**super()._cursor(), **kept}
 
     def _rewind(self) -> None:
@@ -168,7 +160,7 @@ class HoldStream(Wrapper):
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._before = cursor["inner"]
+        self._before = cursor["inner"][0]
 
     def _samples(self) -> Iterator[Any]:
         while True:

@@ -1,38 +1,43 @@
-"""Rows of a CSV file: compressed or not, in any encoding, read by Python's csv module and resumed at any row."""
+"""Rows of a CSV file, compressed or not, in any encoding, read by Python's csv module."""
 
 from __future__ import annotations
 
-import bz2
 import codecs
 import csv
-import gzip
 import importlib
 import io
 import lzma
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from functools import partial
-from itertools import islice
+from collections.abc import Sequence
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 from hamlearn.errors import ConfigError, install
 from hamlearn.streams.row_source import RowBatch, TableSource
 
-LONGEST = 1 << 26
-"""Characters of a line at most: a file without line ends must not fill the memory."""
+CHUNK = 1 << 16
+"""Rows that are passed over at one time."""
 
-_MARKS = (
-    (codecs.BOM_UTF8, "utf-8"),
-    (codecs.BOM_UTF32_LE, "utf-32-le"),
-    (codecs.BOM_UTF32_BE, "utf-32-be"),
-    (codecs.BOM_UTF16_LE, "utf-16-le"),
-    (codecs.BOM_UTF16_BE, "utf-16-be"),
-)
-"""Byte-order marks; one that begins with another comes first."""
-
+# Byte-order marks and the encodings that read them; a mark that begins with another one comes first.
+_MARKS = {
+    codecs.BOM_UTF8: "utf-8-sig",
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
+# The first bytes of a compressed file, and the module that opens it. Python has zstandard from 3.14 on.
+_PACKED = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\xfd7zXZ": "lzma",
+    b"\x28\xb5\x2f\xfd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
+}
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _NOT_TEXT = "hamlearn.not_text"
-# Bytes that are not text become a NUL, which no text has: so the line is found, and those around it are read.
+# Bytes that are not text become a NUL, which no text has: the row that holds them is bad, and no other.
 codecs.register_error(_NOT_TEXT, lambda error: ("\0", error.end))  # type: ignore[attr-defined]
 
 
@@ -54,16 +59,16 @@ class CsvFile(TableSource):
         try:
             with _decompressed(path) as file:
                 start = file.read(4)
-            self._encoding = next((name for mark, name in _MARKS if start.startswith(mark)), encoding or "utf-8")
+            marked = (name for mark, name in _MARKS.items() if start.startswith(mark))
+            self._encoding = next(marked, encoding or "utf-8")
             codecs.lookup(self._encoding)
-            self.seek([0, 0])
+            header, problem = self._open()
         except (LookupError, TypeError) as error:
             raise ConfigError(
                 f'encoding={encoding!r} is not known ({error}). Give, say, "utf-8", "latin-1" or "utf-16".'
             ) from error
         except (OSError, EOFError, lzma.LZMAError) as error:
             raise ConfigError(f"{path} cannot be read: {error}. Give the path of a file.") from error
-        header, problem = self._row(None)
         if problem is not None:
             raise ConfigError(
                 f"{self.name}, line 1 {problem}, or say by delimiter=... what separates the cells, if it is not "
@@ -71,8 +76,7 @@ class CsvFile(TableSource):
             )
         if not header:
             raise ConfigError(f"{self.name}, line 1 is empty. Name the columns in the first line.")
-        self._header: list[str] = header
-        self.start = self.mark()
+        self._header = header
 
     def __del__(self) -> None:
         if getattr(self, "_file", None) is not None:
@@ -82,111 +86,87 @@ class CsvFile(TableSource):
         """Names of the columns."""
         return self._header
 
-    def mark(self) -> list[int]:
-        """The position in the text, as Python's text files tell it, and the number of lines before it."""
-        assert self._file is not None
-        return [self._file.tell(), self._line]
+    def seek(self, row: int) -> None:
+        """Open the file and pass over the rows before `row`; a file that has taken its place is read instead."""
+        self._open()
+        while self.at < row and self.read([], min(CHUNK, row - self.at)).count:
+            pass
 
-    def seek(self, mark: Any) -> None:
-        """Go to the beginning of a line; a file that has taken the place of the old one is opened."""
+    def read(self, names: Sequence[Any], n: int) -> RowBatch:
+        """The next rows; an empty line is none."""
+        line, width = self._reader.line_num + 1, len(self._header)
+        records, broken, ends = self._records(n)
+        if set(map(len, records)) - {0, width}:
+            for k, record in enumerate(records):
+                if record and k not in broken and len(record) != width:
+                    broken[k] = f"has {len(record)} cells, but the header names {width} columns. Correct the row"
+        kept = [k for k, record in enumerate(records) if record or k in broken]
+        rows = (
+            [[None] * width if k in broken else records[k] for k in kept] if broken else [records[k] for k in kept]
+        )
+        columns = list(zip(*rows, strict=True))
+        self.at += len(rows)
+        return RowBatch(
+            [columns[self._header.index(name)] for name in names] if rows else [],
+            len(rows),
+            lambda row: f"{self.name}, line {_line_of(kept[row], records, line, ends)}",
+            {row: broken[k] for row, k in enumerate(kept) if k in broken},
+        )
+
+    def _open(self) -> tuple[list[str], str | None]:
+        """Begin at the first row; returns the header and what is wrong with it."""
         if self._file is not None:
             self._file.close()
         self._file = io.TextIOWrapper(_decompressed(self._path), self._encoding, _NOT_TEXT, newline="")
-        self._file.seek(int(mark[0]))
-        self._line = int(mark[1])
+        self._reader = csv.reader(self._file, delimiter=self._delimiter, strict=True)
+        self.at = 0
+        records, broken, _ = self._records(1)
+        return (records[0] if records else []), broken.get(0)
 
-    def read(self, names: Sequence[Any], n: int) -> RowBatch:
-        """The next rows; an empty line is passed over."""
-        assert self._file is not None
-        begin, broken = self.mark(), {}
-        lines = list(islice(iter(partial(self._file.readline, LONGEST), ""), n))
-        rows, numbers = self._parsed(lines), list(range(begin[1] + 1, begin[1] + 1 + len(lines)))
-        self._line += len(lines)
-        if rows is None:
-            # Something is broken, or a cell has several lines: the rows are read one by one.
-            self._file.seek(begin[0])
-            self._line = begin[1]
-            rows, numbers = [], []
-            while len(rows) < n:
-                line, (row, problem) = self._line + 1, self._row(len(self._header))
-                if problem is not None:
-                    broken[len(rows)], row = problem, [None] * len(self._header)
-                elif row is None:
-                    break
-                if row:
-                    rows.append(row)
-                    numbers.append(line)
-        columns = list(zip(*rows, strict=True))
-        cells = [columns[self._header.index(name)] for name in names] if rows else []
-        return RowBatch(cells, len(rows), lambda k: f"{self.name}, line {numbers[k]}", broken)
+    def _records(self, n: int) -> tuple[list[list[str]], dict[int, str], dict[int, int]]:
+        """The next `n` records, and empty ones among them; what is wrong with some, and where these end."""
+        records: list[list[str]] = []
+        broken: dict[int, str] = {}
+        ends: dict[int, int] = {}
+        found = 0
+        while found < n:
+            before = len(records)
+            try:
+                # Those before an error stay in the list.
+                records.extend(islice(self._reader, n - found))
+            except csv.Error as error:
+                quote = "A quote opens in it that is not closed. " if "end of data" in str(error) else ""
+                broken[len(records)] = f"cannot be read: {error}. {quote}Correct it"
+                ends[len(records)] = self._reader.line_num
+                records.append([])
+            if len(records) == before:
+                break
+            found = sum(map(bool, records)) + len(ends)
+        if "\0" in "".join(chain.from_iterable(records)):
+            problem = (
+                f"cannot be read: it is not {self._encoding} text: save the file as UTF-8, or give its encoding"
+            )
+            broken |= {k: problem for k, record in enumerate(records) if "\0" in "".join(record)}
+        return records, broken, ends
 
-    def _parsed(self, lines: list[str]) -> list[list[str]] | None:
-        """The rows of lines, if each is a whole row and none is broken; else `None`."""
-        if "\0" in "".join(lines) or LONGEST in map(len, lines):
-            return None
-        try:
-            rows = list(csv.reader(lines, delimiter=self._delimiter, strict=True))
-        except csv.Error:
-            return None
-        return rows if len(rows) == len(lines) and set(map(len, rows)) <= {len(self._header)} else None
 
-    def _row(self, width: int | None) -> tuple[list[Any] | None, str | None]:
-        """The cells of the next row, `None` at the end; and what is wrong with it.
-
-        A quote that is not closed takes in the lines after it, up to the next quote or the end. Only the line in
-        which it stands is bad: reading goes on with the next one.
-        """
-        assert self._file is not None
-        self._second: int | None = None
-        line = self._line + 1
-        row, problem = None, None
-        try:
-            row = next(csv.reader(self._lines(line), delimiter=self._delimiter, strict=True), None)
-            if row and width is not None and len(row) != width:
-                problem = f"has {len(row)} cells, but the header names {width} columns. Correct the row"
-        except csv.Error as error:
-            quote = "A quote opens in it that is not closed. " if self._line > line else ""
-            problem = f"cannot be read: {error}. {quote}Correct it"
-        if problem is not None and self._second is not None:
-            self._file.seek(self._second)
-            self._line = line
-        return row, problem
-
-    def _lines(self, first: int) -> Iterator[str]:
-        """The lines that a row may take; the place of the second one is noted."""
-        assert self._file is not None
-        while line := self._file.readline(LONGEST):
-            self._line += 1
-            if self._line == 1:
-                line = line.removeprefix("\ufeff")
-            if "\0" in line:
-                raise csv.Error(f"it is not {self._encoding} text: save the file as UTF-8, or give its encoding")
-            if len(line) == LONGEST and not line.endswith(("\n", "\r")):
-                while (rest := self._file.readline(LONGEST)) and not rest.endswith(("\n", "\r")):
-                    pass
-                raise csv.Error(f"it is longer than {LONGEST} characters. Is the file a table?")
-            yield line
-            if self._line == first:
-                self._second = self._file.tell()
+def _line_of(record: int, records: list[list[str]], line: int, ends: dict[int, int]) -> int:
+    """The line in which a record begins, if the first one begins in `line`; cells may hold line ends."""
+    for k in range(record):
+        inside = sum(len(_LINE_END.findall(cell)) for cell in records[k])
+        line = ends[k] + 1 if k in ends else line + 1 + inside
+    return line
 
 
 def _decompressed(path: Path) -> IO[bytes]:
     """A file opened for reading, decompressed if its first bytes say that it is compressed."""
     with path.open("rb") as file:
         start = file.read(6)
-    if start.startswith(b"\x1f\x8b"):
-        return gzip.open(path)  # type: ignore[return-value]
-    if start.startswith(b"BZh"):
-        return bz2.open(path)
-    if start.startswith(b"\xfd7zXZ"):
-        return lzma.open(path)
-    return _zstd(path) if start.startswith(b"\x28\xb5\x2f\xfd") else path.open("rb")
-
-
-def _zstd(path: Path) -> IO[bytes]:
-    # Python has it from 3.14 on.
-    name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
+    module = next((module for mark, module in _PACKED.items() if start.startswith(mark)), None)
+    if module is None:
+        return path.open("rb")
     try:
-        return importlib.import_module(name).open(path)
+        opened: IO[bytes] = importlib.import_module(module).open(path)
     except ImportError as error:
         raise ConfigError(f"{path.name} is compressed by zstandard: {install('tables')}") from error
+    return opened

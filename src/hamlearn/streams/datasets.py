@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -48,32 +49,55 @@ def from_dataset(
         raise ConfigError(
             f"batch_size={batch_size} holds no item. Give 1 or more, or None for no batch dimension."
         )
-    if epochs is not None and epochs < 1:
-        raise ConfigError(f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream.")
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         if len(dataset) == 0:
             raise ConfigError("the dataset has no items. Give one with at least one item.")
         if drop_last and batch_size is not None and len(dataset) < batch_size:
             raise ConfigError(
-                f"batch_size={batch_size} with drop_last leaves nothing of a dataset of {len(dataset)} "
-                "items. "
+                f"batch_size={batch_size} with drop_last leaves nothing of a dataset of {len(dataset)} items. "
                 "Lower batch_size, or keep the last batch."
             )
-    elif not isinstance(dataset, Iterable):
+        return DatasetStream(dataset, batch_size, shuffle, epochs, seed, drop_last)
+    if not isinstance(dataset, Iterable):
         raise ConfigError(f"dataset must have __getitem__ and __len__, or __iter__, got {type(dataset).__name__}.")
-    elif shuffle is True:
+    if shuffle is True:
         raise ConfigError(
             "shuffle=True needs to know all items, and an iterable dataset gives them one by one. "
             "Give the size of a shuffle buffer instead, for example shuffle=1000."
         )
-    return DatasetStream(dataset, batch_size, shuffle, epochs, seed, drop_last)
+    return IterableDatasetStream(dataset, batch_size, shuffle, epochs, seed, drop_last)
 
 
-class DatasetStream(Stream):
-    """What `from_dataset` returns."""
+class EpochStream(Stream):
+    """A stream of several passes over data, each in an order of its own that `seed` and its number give."""
 
-    _epoch = _n = 0
-    _moves = ("_epoch", "_n")
+    _epoch = 0
+
+    def __init__(self, shuffle: bool | int, epochs: int | None, seed: int) -> None:
+        if epochs is not None and epochs < 1:
+            raise ConfigError(
+                f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream."
+            )
+        self._shuffle, self._epochs, self._seed = shuffle, epochs, seed
+        self._drawn: tuple[int, Any] = -1, None
+
+    def _generator(self) -> torch.Generator:
+        return torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
+
+    def _order(self, n: int) -> Any:
+        """The order of `n` items in this epoch."""
+        if not self._shuffle:
+            return range(n)
+        if self._drawn[0] != self._epoch:
+            self._drawn = self._epoch, torch.randperm(n, generator=self._generator())
+        return self._drawn[1]
+
+
+class DatasetStream(EpochStream):
+    """Batches of a map-style dataset."""
+
+    _n = 0
+    _moves, _fixed = ("_epoch", "_n"), ("_items", "_batch_size", "_shuffle", "_seed", "_drop_last")
 
     def __init__(
         self,
@@ -84,61 +108,46 @@ class DatasetStream(Stream):
         seed: int,
         drop_last: bool,
     ) -> None:
-        self._dataset = dataset
-        self._batch_size = batch_size
-        self._shuffle = shuffle
-        self._epochs = epochs
-        self._seed = seed
-        self._drop_last = drop_last
-        self._map_style = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        super().__init__(shuffle, epochs, seed)
+        self._dataset, self._batch_size, self._drop_last = dataset, batch_size, drop_last
         self._seen: Sample | None = None
-        self._shuffled = -1, torch.empty(0)
 
     @property
     def spec(self) -> Spec:
-        """As the first batch looks; for an iterable dataset, unknown before the first sample."""
-        if self._seen is None and self._map_style:
+        """As the first batch looks."""
+        if self._seen is None:
             # To look must not draw random numbers that a transform would draw later.
             with torch.random.fork_rng(devices=[]):
                 self._seen = self._sample([self._dataset[0]] * (self._batch_size or 1))
-        if self._seen is None:
-            return Spec(None, None, self._length())
-        spec = Spec.of(self._seen, self._length())
-        size = self._batch_size
-        if size is None or self._drop_last or (self._map_style and len(self._dataset) % size == 0):
+        length = math.inf if self._epochs is None else self._per_epoch * self._epochs
+        return self._spec_of(
+            self._seen, length, self._items is not None and self._items % (self._batch_size or 1) == 0
+        )
+
+    def _spec_of(self, seen: Sample, length: int | float | None, whole: bool) -> Spec:
+        """The spec, whose first size varies if the last batch of an epoch may be smaller."""
+        spec = Spec.of(seen, length)
+        if self._batch_size is None or self._drop_last or whole:
             return spec
         return Spec(tree_map(any_batch, spec.u), tree_map(any_batch, spec.target), spec.length)
 
-    def _length(self) -> int | float | None:
-        if self._epochs is None:
-            return math.inf
-        return self._per_epoch() * self._epochs if self._map_style else None
+    @property
+    def _items(self) -> int | None:
+        return len(self._dataset)
 
+    @property
     def _per_epoch(self) -> int:
         n, size = len(self._dataset), self._batch_size or 1
         return n // size if self._drop_last else -(-n // size)
 
-    def _config(self) -> dict[str, Any]:
-        return {
-            "items": len(self._dataset) if self._map_style else None,
-            "batch_size": self._batch_size,
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-            "drop_last": self._drop_last,
-        }
-
     def _samples(self) -> Iterator[Sample]:
+        size = self._batch_size or 1
         while self._epochs is None or self._epoch < self._epochs:
-            before = self._n
-            for batch in self._batches(self._n):
+            order = self._order(len(self._dataset))
+            while self._n < self._per_epoch:
                 self._n += 1
-                yield self._remember(self._sample(batch))
-            if self._n == 0 and before == 0:
-                raise StreamError(
-                    f"the iterable dataset gave nothing in epoch {self._epoch}. An iterator can be gone "
-                    "through "
-                    "once only: give a dataset whose __iter__ begins again, or epochs=1."
-                )
+                rows = order[(self._n - 1) * size : self._n * size]
+                yield self._sample([self._dataset[int(row)] for row in rows])
             self._epoch, self._n = self._epoch + 1, 0
 
     def _block(self, n: int) -> Block | None:
@@ -146,14 +155,15 @@ class DatasetStream(Stream):
         tensors = self._columns()
         if tensors is None:
             return None
-        if self._n == self._per_epoch():
+        if self._n == self._per_epoch:
             self._epoch, self._n = self._epoch + 1, 0
         if self._epoch == self._epochs:
             return None
         batch, start = self._batch_size or 1, self._n
-        stop = min(start + n, self._per_epoch())
-        order = self._order()
-        rows = slice(start * batch, stop * batch) if order is None else order[start * batch : stop * batch]
+        stop = min(start + n, self._per_epoch)
+        rows: Any = slice(start * batch, stop * batch)
+        if self._shuffle:
+            rows = self._order(len(self._dataset))[rows]
         parts = [column[rows] for column in tensors]
         if self._batch_size is not None:
             parts = [part.unflatten(0, (stop - start, batch)) for part in parts]
@@ -163,41 +173,64 @@ class DatasetStream(Stream):
     def _columns(self) -> tuple[torch.Tensor, ...] | None:
         """Input and target as whole tensors; `None` where items are made in another way."""
         tensors = _tensors(self._dataset)
-        whole = self._drop_last or not self._map_style or len(self._dataset) % (self._batch_size or 1) == 0
+        whole = self._drop_last or len(self._dataset) % (self._batch_size or 1) == 0
         # Without batches, an item of a dataset of one tensor is a tuple of one.
         alone = self._batch_size is None and type(self._dataset) is TensorDataset and len(tensors) == 1
         return tensors if 1 <= len(tensors) <= 2 and whole and not alone else None
 
-    def _order(self) -> torch.Tensor | None:
-        """The order of the items in this epoch; `None`: as they stand."""
-        if not self._shuffle:
-            return None
-        if self._shuffled[0] != self._epoch:
-            self._shuffled = self._epoch, torch.randperm(len(self._dataset), generator=self._generator())
-        return self._shuffled[1]
+    def _sample(self, batch: list[Any]) -> Sample:
+        if self._batch_size is None:
+            return to_sample(batch[0])
+        if isinstance(batch[0], Sample):
+            raise SampleError(
+                f"batch_size={self._batch_size} cannot put Samples together, each with a time step of its own. "
+                "Use batch_size=None, or a dataset of pairs (u, target)."
+            )
+        item = default_collate(batch)
+        return Sample(*item) if isinstance(item, list | tuple) and len(item) in (1, 2) else Sample(item)
 
-    def _batches(self, skip: int) -> Iterator[list[Any]]:
-        size = self._batch_size or 1
-        if self._map_style:
-            found = self._order()
-            order: Any = range(len(self._dataset)) if found is None else found
-            for k in range(skip, self._per_epoch()):
-                yield [self._dataset[int(i)] for i in order[k * size : (k + 1) * size]]
-            return
+
+class IterableDatasetStream(DatasetStream):
+    """Batches of an iterable dataset, whose items are shuffled in a buffer."""
+
+    @property
+    def spec(self) -> Spec:
+        """As the first batch looked."""
+        length = math.inf if self._epochs is None else None
+        return Spec(None, None, length) if self._seen is None else self._spec_of(self._seen, length, False)
+
+    @property
+    def _items(self) -> None:
+        return None
+
+    def _columns(self) -> None:
+        return None
+
+    def _samples(self) -> Iterator[Sample]:
+        while self._epochs is None or self._epoch < self._epochs:
+            skip, batches = self._n, self._batches()
+            for batch in itertools.islice(batches, skip, None):
+                self._n += 1
+                sample = self._sample(batch)
+                self._seen = self._seen or sample
+                yield sample
+            if self._n == 0:
+                raise StreamError(
+                    f"the iterable dataset gave nothing in epoch {self._epoch}. An iterator can be gone through "
+                    "once only: give a dataset whose __iter__ begins again, or epochs=1."
+                )
+            self._epoch, self._n = self._epoch + 1, 0
+
+    def _batches(self) -> Iterator[list[Any]]:
         if hasattr(self._dataset, "set_epoch"):
             self._dataset.set_epoch(self._epoch)
-        batch: list[Any] = []
-        for item in self._mixed(self._dataset):
-            batch.append(item)
-            if len(batch) == size:
-                if skip == 0:
-                    yield batch
-                skip = max(skip - 1, 0)
-                batch = []
-        if batch and not self._drop_last and skip == 0:
-            yield batch
+        items, size = iter(self._mixed(self._dataset)), self._batch_size or 1
+        while batch := list(itertools.islice(items, size)):
+            if len(batch) == size or not self._drop_last:
+                yield batch
 
     def _mixed(self, items: Iterable[Any]) -> Iterator[Any]:
+        """The items, each exchanged for a random one of those in the buffer."""
         if not self._shuffle:
             yield from items
             return
@@ -212,30 +245,6 @@ class DatasetStream(Stream):
             held[k] = item
         for k in torch.randperm(len(held), generator=generator):
             yield held[int(k)]
-
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
-
-    def _sample(self, batch: list[Any]) -> Sample:
-        if self._batch_size is None:
-            return to_sample(batch[0])
-        if isinstance(batch[0], Sample):
-            raise SampleError(
-                f"batch_size={self._batch_size} cannot put Samples together, each with a time step of its "
-                "own. "
-                "Use batch_size=None, or a dataset of pairs (u, target)."
-            )
-        item = default_collate(batch)
-        if isinstance(item, list | tuple) and len(item) == 2:
-            return Sample(item[0], item[1])
-        if isinstance(item, list | tuple) and len(item) == 1:
-            return Sample(item[0])
-        return Sample(item)
-
-    def _remember(self, sample: Sample) -> Sample:
-        if self._seen is None:
-            self._seen = sample
-        return sample
 
 
 def _tensors(dataset: Any) -> tuple[torch.Tensor, ...]:

@@ -17,7 +17,7 @@ from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.cells import Mask, column_names, is_missing, name_of
 from hamlearn.streams.clock import Clock, seconds_of
-from hamlearn.streams.columns import OR_SKIP, Categories, Classes, Missing, declare, declare_targets
+from hamlearn.streams.columns import OR_SKIP, Categories, Classes, Column, Missing, declare, declare_targets
 from hamlearn.streams.moments import Array
 from hamlearn.streams.row_source import RowBatch
 from hamlearn.streams.units import Unit, logger
@@ -136,23 +136,32 @@ class RowEncoder:
         while waiting and error is None:
             start, stop = waiting.pop()
             try:
-                parts.append(self._accept(batch, start, stop))
+                part = self._accept(batch.part(start, stop))
+                part.events += start
+                parts.append(part)
             except _BadRowsError:
                 middle = (start + stop) // 2
                 if stop - start > 1:
                     waiting += [(middle, stop), (start, middle)]
                 elif not self._skips:
                     error = self._explain(batch, start)
-        return self._events(batch, parts, error)
+        if not parts:
+            return Encoded([], [], error)
+        names = ("events", "labels", "u", "taus", "target", "known")
+        whole = _Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
+        if self.classes is not None and not whole.known.all():
+            self._warn(batch, whole.events[~whole.known])
+        return Encoded(self._events(batch, whole), whole.events.tolist(), error)
 
-    def _accept(self, batch: RowBatch, start: int, stop: int) -> _Rows:
-        """Encode some rows of a batch and count them in; nothing has changed if that cannot be."""
-        count, part = stop - start, [cells[start:stop] for cells in batch.cells]
-        width, ends = len(self.columns), len(self.columns) + len(self.targets)
-        inputs = [column.read(cells) for column, cells in zip(self.columns, part[:width], strict=True)]
-        targets = [column.read(cells) for column, cells in zip(self.targets, part[width:ends], strict=True)]
-        ids = [_id_of(cell) for cell in part[ends]] if self._id is not None else [None] * count
-        known = ~_any([cells.gaps for cells in targets], count) if targets else np.zeros(count, dtype=bool)
+    def _accept(self, batch: RowBatch) -> _Rows:
+        """Encode rows and count them in; `_BadRowsError`, and nothing has changed, if that cannot be."""
+        count, width = batch.count, len(self.columns)
+        read = [
+            column.read(cells) for column, cells in zip((*self.columns, *self.targets), batch.cells, strict=False)
+        ]
+        inputs, targets = read[:width], read[width:]
+        ids = [_id_of(cell) for cell in batch.cells[len(read)]] if self._id is not None else [None] * count
+        known = ~_any([cells.gaps for cells in targets], count) & bool(targets)
         # A row with an id, a target and no inputs is a label; it needs no time.
         named = np.array([id is not None for id in ids], dtype=bool)
         labels = np.logical_and.reduce([known, named, *(cells.gaps for cells in inputs)])
@@ -161,89 +170,71 @@ class RowEncoder:
             cells_of = zip(self.columns, inputs, strict=True)
             return _any([cells.gaps for column, cells in cells_of if column.missing == policy], count) & ~labels
 
-        left_out, bad = with_gaps("skip"), with_gaps("raise")
-        bad |= _any([cells.bad for cells in (*inputs, *targets)], count)
-        seconds = None if self._time is None else seconds_of(self._stamps(part[-1]))
+        left_out, bad = with_gaps("skip"), with_gaps("raise") | _any([cells.bad for cells in read], count)
+        seconds = None if self._time is None else seconds_of(self._stamps(batch.cells[-1]))
         if seconds is not None:
             bad |= np.isnan(seconds) & ~labels
         bad |= np.array([id is _NO_ID for id in ids], dtype=bool)
         # A row that is left out may hold anything, but it has to be a row.
         bad &= ~left_out
-        bad[[row - start for row in batch.broken if start <= row < stop]] = True
+        bad[list(batch.broken)] = True
         self._require(not bad.any() or self._skips)
 
         usable = ~bad & ~labels
-        held = [column.missing == "hold" for column in self.columns]
+        holds = any(column.missing == "hold" for column in self.columns)
         for k, column in enumerate(self.columns):
-            if held[k]:
+            if column.missing == "hold":
                 inputs[k].gaps |= inputs[k].bad
                 inputs[k] = column.fill(inputs[k], usable)
-        taken = usable & ~left_out & ~with_gaps("hold")
-        taus = np.full(count, math.nan)
+        taken, taus = usable & ~left_out & ~with_gaps("hold"), np.full(count, math.nan)
         if seconds is not None:
             index = np.flatnonzero(taken)
             taus[index], late = self.clock.steps(seconds[index])
             # What is held depends on which rows are late.
-            self._require(not late.any() or (self._skips and not any(held)))
+            self._require(not late.any() or (self._skips and not holds))
             taken[index[late]] = False
         labels &= ~bad
         events, rows = np.flatnonzero(taken | labels), np.flatnonzero(taken)
-        both = [*zip(self.columns, inputs, strict=True), *zip(self.targets, targets, strict=True)]
-        fits = [column.has_room(cells, rows if k < width else events) for k, (column, cells) in enumerate(both)]
-        self._require(all(fits))
+        entered = [(column, cells, rows) for column, cells in zip(self.columns, inputs, strict=True)]
+        entered += [(column, cells, events) for column, cells in zip(self.targets, targets, strict=True)]
+        self._require(all(column.has_room(cells, these) for column, cells, these in entered))
 
         # From here on rows are counted in.
-        for column, cells in both[:width]:
+        for column, cells, _ in entered[:width]:
             if column.missing == "hold":
                 column.hold(cells, usable)
         if seconds is not None:
             self.clock.commit(seconds[rows])
-        u = [column.enter(cells, rows) for column, cells in both[:width]]
-        target = [column.enter(cells, events) for column, cells in both[width:]]
-        return _Rows(
-            events + start,
-            labels[events],
-            np.concatenate([np.empty((len(rows), 0)), *u], 1),
-            taus[rows],
-            np.concatenate(target or [np.zeros((len(events), 1))], 1),
-            known[events],
-        )
+        made = [column.enter(cells, these) for column, cells, these in entered]
+        u = np.concatenate([np.empty((len(rows), 0)), *made[:width]], 1)
+        target = np.concatenate(made[width:] or [np.zeros((len(events), 1))], 1)
+        return _Rows(events, labels[events], u, taus[rows], target, known[events])
 
     def _require(self, accepted: bool) -> None:
         if not accepted:
             raise _BadRowsError
 
-    def _events(self, batch: RowBatch, parts: list[_Rows], error: SampleError | None) -> Encoded:
-        """The accepted rows as one block, or as a list of samples and labels."""
-        if not parts:
-            return Encoded([], [], error)
-        whole = parts[0]
-        if len(parts) > 1:
-            names = ("events", "labels", "u", "taus", "target", "known")
-            whole = _Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-        u = torch.from_numpy(whole.u).to(self.dtype)
-        target = torch.from_numpy(whole.target)
+    def _events(self, batch: RowBatch, whole: _Rows) -> Block | list[Sample | Label]:
+        """The accepted rows as one block or, where some may be labels, as a list of samples and labels."""
+        u, target = torch.from_numpy(whole.u).to(self.dtype), torch.from_numpy(whole.target)
         target = target[:, 0].long() if self.classes is not None else target.to(self.dtype)
         taus = [None if tau != tau else tau for tau in whole.taus.tolist()]
-        known, rows = whole.known, whole.events.tolist()
-        if self.classes is not None and not known.all():
-            self._warn(batch, whole.events[~known])
+        known = whole.known
         if self._id is None:
-            has_tau = any(tau is not None for tau in taus)
             block = Block(len(u), [u], None, [target] if known.any() else [], None)
             block.known = None if known.all() or not known.any() else known.tolist()
-            block.tau = taus if has_tau else None
-            return Encoded(block, rows, error)
+            block.tau = taus if any(tau is not None for tau in taus) else None
+            return block
         made: list[Sample | Label] = []
         samples = iter(zip(u, taus, strict=True))
         ids = batch.cells[len(self.columns) + len(self.targets)]
-        for k, row in enumerate(rows):
+        for k, row in enumerate(whole.events):
             if whole.labels[k]:
                 made.append(Label(_id_of(ids[row]), target[k]))
                 continue
             one, tau = next(samples)
             made.append(Sample(one, target[k], tau) if known[k] else Sample(one, None, tau, id=_id_of(ids[row])))
-        return Encoded(made, rows, error)
+        return made
 
     def _warn(self, batch: RowBatch, rows: Any) -> None:
         """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
@@ -283,22 +274,29 @@ class RowEncoder:
         Raises:
             SampleError: A cell cannot be in its column, or its row would be left out.
         """
-        parts = [np.empty((count, 0))]
-        for column, mine in zip(self.columns, cells, strict=True):
-            read = column.read(mine)
-            if column.missing == "hold":
-                read = column.fill(read, np.zeros(count, dtype=bool))
-            for row in range(count):
-                where = "the row" if count == 1 else f"row {row} of the frame"
-                column.check(mine[row], where)
-                if read.gaps[row] and column.missing in ("skip", "hold"):
-                    why = "leaves such rows out" if column.missing == "skip" else "has no value to hold yet"
-                    raise SampleError(
-                        f"{where}: column {column.name!r} is missing, and missing={column.missing!r} {why}, so "
-                        "that there is no input. Give it a value."
-                    )
-            parts.append(column.enter(read, slice(None), learn=False))
-        return torch.from_numpy(np.concatenate(parts, 1)).to(self.dtype)
+        known, made = self.state(), [np.empty((0, sum(len(column.measured) for column in self.columns)))]
+        for row in range(count):
+            where = "the row" if count == 1 else f"row {row} of the frame"
+            entries = [
+                self._look(column, mine[row], where) for column, mine in zip(self.columns, cells, strict=True)
+            ]
+            made.append(np.concatenate(entries, 1))
+            self.load(known)
+        return torch.from_numpy(np.concatenate(made)).to(self.dtype)
+
+    def _look(self, column: Column, cell: Any, where: str) -> Array:
+        """The entries of one cell."""
+        column.check(cell, where)
+        read = column.read([cell])
+        if column.missing == "hold":
+            read = column.fill(read, np.zeros(1, dtype=bool))
+        if read.gaps[0] and column.missing in ("skip", "hold"):
+            why = "leaves such rows out" if column.missing == "skip" else "has no value to hold yet"
+            raise SampleError(
+                f"{where}: column {column.name!r} is missing, and missing={column.missing!r} {why}, so that there "
+                "is no input. Give it a value."
+            )
+        return column.enter(read, slice(None))
 
     def find_unit(self, batch: RowBatch) -> None:
         """Find the unit of time from the first rows of the table."""

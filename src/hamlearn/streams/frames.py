@@ -31,28 +31,23 @@ class Columns(TableSource):
     def __init__(
         self, names: list[Any], length: int, cells: Callable[[Sequence[Any], int, int], list[Sequence[Any]]]
     ) -> None:
-        self._names, self.length, self._cells, self._at = names, length, cells, 0
+        self._names, self.length, self._cells = names, length, cells
 
     def header(self, look: bool = True) -> list[Any]:
         """Names of the columns."""
         return self._names
 
-    def mark(self) -> int:
-        """The number of the next row."""
-        return self._at
-
-    def seek(self, mark: Any) -> None:
+    def seek(self, row: int) -> None:
         """Go to a row."""
-        self._at = int(mark)
+        assert self.length is not None
+        self.at = min(row, self.length)
 
     def read(self, names: Sequence[Any], n: int) -> RowBatch:
         """The next rows."""
         assert self.length is not None
-        start, stop = self._at, min(self._at + n, self.length)
-        self._at = max(start, stop)
-        if stop <= start:
-            return RowBatch([], 0, str)
-        return RowBatch(self._cells(names, start, stop), stop - start, lambda k: f"row {start + k}")
+        start, self.at = self.at, min(self.at + n, self.length)
+        cells = self._cells(names, start, self.at) if self.at > start else []
+        return RowBatch(cells, self.at - start, lambda k: f"row {start + k}")
 
 
 def library_of(value: Any) -> str | None:

@@ -16,7 +16,7 @@ from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.values import Spec
+from hamlearn.streams.values import Spec, packed, unpacked
 from hamlearn.streams.wrapped import Transform
 
 
@@ -85,22 +85,11 @@ class FiniteStream(Transform):
         self._last: torch.Tensor | None = None
 
     def _cursor(self) -> dict[str, Any]:
-        last = None
-        if self._last is not None:
-            last = {
-                "dtype": str(self._last.dtype),
-                "shape": list(self._last.shape),
-                "u": self._last.flatten().tolist(),
-            }
-        return {"last": last, **super()._cursor()}
+        return {"last": packed(self._last), **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        last = cursor["last"]
-        if last is not None:
-            dtype = getattr(torch, last["dtype"].removeprefix("torch."))
-            last = torch.tensor(last["u"], dtype=dtype).reshape(last["shape"])
-        self._last = last
+        self._last = unpacked(cursor["last"])
 
     def whole(self, block: Block) -> Block | None:
         """The block itself, where all of it is finite and no time is owed."""

@@ -13,6 +13,7 @@ from hamlearn.sample import Label
 from hamlearn.streams.base import END, Stream
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.values import Spec, mix_seed
+from hamlearn.streams.wrapped import Wrapper
 
 _BLOCK = 256
 
@@ -54,7 +55,7 @@ def interleave(
     return InterleavedStream([from_iterable(stream) for stream in streams], weights, by, stop, seed)
 
 
-class InterleavedStream(Stream):
+class InterleavedStream(Wrapper):
     """What `interleave` returns."""
 
     _fixed = ("_weights", "_by", "_stop", "_seed")
@@ -62,7 +63,7 @@ class InterleavedStream(Stream):
     def __init__(
         self, streams: list[Stream], weights: Sequence[float] | None, by: str, stop: str, seed: int
     ) -> None:
-        self._streams = streams
+        super().__init__(*streams)
         self._weights = None if weights is None else [float(weight) for weight in weights]
         self._by, self._stop, self._seed = by, stop, seed
         self._drawn, self._draws = -1, [0]
@@ -71,7 +72,7 @@ class InterleavedStream(Stream):
     @property
     def spec(self) -> Spec:
         """As the first stream whose shapes are known; the length where all are finite and are read to the end."""
-        specs = [stream.spec for stream in self._streams]
+        specs = [stream.spec for stream in self._inners]
         u = next((spec.u for spec in specs if spec.u is not None), None)
         target = next((spec.target for spec in specs if spec.target is not None), None)
         lengths = [spec.length for spec in specs]
@@ -82,75 +83,26 @@ class InterleavedStream(Stream):
             length = sum(n for n in lengths if n is not None)
         return Spec(u, target, length)
 
-    @property
-    def numbers(self) -> list[bool] | None:
-        """As in the streams inside, where they agree."""
-        first, *others = (stream.numbers for stream in self._streams)
-        return first if all(other == first for other in others) else None
-
-    @property
-    def live(self) -> bool:
-        """Whether one of the streams is."""
-        return any(stream.live for stream in self._streams)
-
-    @property
-    def replayable(self) -> bool:
-        """Whether all of the streams are."""
-        return all(stream.replayable for stream in self._streams)
-
-    @property
-    def save_within(self) -> int | None:
-        """The least that any of the streams asks for."""
-        return min((n for stream in self._streams if (n := stream.save_within) is not None), default=None)
-
-    def saved(self, state: Mapping[str, Any]) -> None:
-        """Pass it on."""
-        for stream, inner in zip(self._streams, state["cursor"]["inner"], strict=True):
-            stream.saved(inner)
-
-    @property
-    def dropped(self) -> int:
-        """Samples that live feeds among the streams have dropped."""
-        return sum(int(getattr(stream, "dropped", 0)) for stream in self._streams)
-
-    @property
-    def bad(self) -> int:
-        """Messages that live feeds among the streams have left out."""
-        return sum(int(getattr(stream, "bad", 0)) for stream in self._streams)
-
-    def close(self) -> None:
-        """Close those of the streams that can be closed."""
-        for stream in self._streams:
-            close = getattr(stream, "close", None)
-            if close is not None:
-                close()
-
-    def finish(self) -> None:
-        """Let live feeds among the streams stop reading; what has arrived is still handed out."""
-        for stream in self._streams:
-            finish = getattr(stream, "finish", None)
-            if finish is not None:
-                finish()
+    def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
+        """Which of the streams the samples came from is not known: they are passed over."""
+        return mark
 
     def _begin(self) -> None:
         if not self._resumed:
             # Of a feed and a list together, the list begins again.
-            self._done = [False] * len(self._streams)
+            self._done = [False] * len(self._inners)
         super()._begin()
-        for stream in self._streams:
-            stream._begin()
 
     def _rewind(self) -> None:
         self._turn_no, self._inside = 0, False
-        self._done = [False] * len(self._streams)
+        self._done = [False] * len(self._inners)
 
     def _cursor(self) -> dict[str, Any]:
-        inner = [stream.state_dict() for stream in self._streams]
-        return {"turn": self._turn_no, "inside": self._inside, "done": list(self._done), "inner": inner}
+        own = {"turn": self._turn_no, "inside": self._inside, "done": list(self._done)}
+        return {**own, **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        for stream, state in zip(self._streams, cursor["inner"], strict=True):
-            stream.load_state_dict(state)
+        super()._seek(cursor)
         self._turn_no, self._inside = int(cursor["turn"]), bool(cursor["inside"])
         self._done = [bool(done) for done in cursor["done"]]
 
@@ -159,7 +111,7 @@ class InterleavedStream(Stream):
             i = self._draw(self._turn_no if not self._inside else self._turn_no - 1)
             if not self._inside:
                 self._turn_no += 1
-            sample = END if self._done[i] else self._streams[i]._next()
+            sample = END if self._done[i] else self._inners[i]._next()
             if sample is END:
                 self._done[i], self._inside = True, False
                 continue
@@ -169,14 +121,14 @@ class InterleavedStream(Stream):
 
     def _ended(self) -> bool:
         """Whether one stream has ended that ends all, or all have that can still be drawn."""
-        weights = self._weights or [1.0] * len(self._streams)
+        weights = self._weights or [1.0] * len(self._inners)
         return (self._stop == "first" and any(self._done)) or all(
             done or weight == 0 for done, weight in zip(self._done, weights, strict=True)
         )
 
     def _draw(self, turn: int) -> int:
         if self._weights is None:
-            return turn % len(self._streams)
+            return turn % len(self._inners)
         block = turn // _BLOCK
         if block != self._drawn:
             generator = torch.Generator().manual_seed(mix_seed(self._seed, block))

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from hamlearn._base import trees
 from hamlearn.errors import ConfigError
-from hamlearn.sample import Label
+from hamlearn.sample import Label, Scale
 from hamlearn.streams.base import END, Stream
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.values import Spec
+from hamlearn.streams.values import Spec, packed, unpacked
 from hamlearn.streams.wrapped import Wrapper
 
 
@@ -37,27 +37,17 @@ def delayed(stream: Iterable[Any], by: int) -> Stream:
     return DelayedStream(from_iterable(stream), by)
 
 
-class _Due(NamedTuple):
-    """A label still to come, and where the stream was before its sample; `earlier` labels were due then."""
-
-    label: Label
-    after: int
-    samples: int
-    events: int
-    earlier: int
-    inner: dict[str, Any]
-
-
 class DelayedStream(Wrapper):
     """What `delayed` returns."""
 
-    _n = _events = _skip = 0
-    _moves, _fixed = ("_n", "_events", "_skip"), ("_by",)
+    _n = 0
+    _moves, _fixed = ("_n",), ("_by",)
 
     def __init__(self, inner: Stream, by: int) -> None:
         super().__init__(inner)
         self._by = by
-        self._due: deque[_Due] = deque()
+        # Labels that are still to come, each with the number of samples that it waits for.
+        self._due: deque[tuple[int, Label]] = deque()
 
     @property
     def spec(self) -> Spec:
@@ -70,41 +60,30 @@ class DelayedStream(Wrapper):
         self._due.clear()
 
     def _cursor(self) -> dict[str, Any]:
-        # Targets are not written down: the samples whose labels are still to come are read again.
-        if not self._due:
-            return super()._cursor()
-        oldest = self._due[0]
-        skip = self._skip + self._events - oldest.events - oldest.earlier
-        return {"n": oldest.samples, "events": oldest.events, "skip": skip, "inner": oldest.inner}
+        due = [[after, label.id, packed(label.target), packed(label.scale)] for after, label in self._due]
+        return {"due": due, **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
         self._due.clear()
+        for after, id, target, scale in cursor["due"]:
+            scale = None if scale is None else Scale(*unpacked(scale))
+            self._due.append((int(after), Label(id, unpacked(target), scale)))
 
     def _samples(self) -> Iterator[Any]:
-        for event in self._all():
-            self._events += 1
-            if self._skip:
-                self._skip -= 1
-            else:
-                yield event
-
-    def _all(self) -> Iterator[Any]:
         while True:
-            before = self.inner.state_dict()
+            while self._due and self._due[0][0] <= self._n:
+                yield self._due.popleft()[1]
             sample = self.inner._next()
             if sample is END:
                 break
             if not isinstance(sample, Label):
-                self._n += 1
+                number, self._n = self._n, self._n + 1
                 if sample.target is not None:
-                    number = self._n - 1
+                    # A copy: the source may use its memory again.
                     label = Label(number, trees.copied(sample.target), sample.scale)
-                    place = number, self._events, len(self._due), before
-                    self._due.append(_Due(label, self._n + self._by, *place))
+                    self._due.append((self._n + self._by, label))
                     sample = replace(sample, target=None, id=number)
             yield sample
-            while self._due and self._due[0].after <= self._n:
-                yield self._due.popleft().label
         while self._due:
-            yield self._due.popleft().label
+            yield self._due.popleft()[1]

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from torch import Tensor
+
+from hamlearn.errors import SampleError
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -40,25 +43,40 @@ class Standard:
 
 
 class Moments:
-    """The same for vectors, a block of them at a time, with the same bits however they are cut into blocks.
+    """The same for tensors of one shape, a block of them at a time, with the same bits however blocks are cut.
 
     With c one of the means before, S₁ = Σ(u − c) and S₂ = Σ(u − c)² give the mean c + S₁/n and the variance
     S₂/n − (S₁/n)². Sums along time are made one after the other, so that a block is as good as its rows; c
-    moves to the mean after every 256th vector, wherever blocks end.
+    moves to the mean after every 256th row, wherever blocks end.
 
     Args:
-        width: Entries of a vector.
+        what: What the tensors are called in messages.
 
     Example:
-        >>> moments = Moments(1)
-        >>> mean, spread = moments.extend(np.array([[1.0], [3.0], [5.0]]))
+        >>> import torch
+        >>> moments = Moments("inputs")
+        >>> mean, spread = moments.extend(moments.rows(torch.tensor([[1.0], [3.0], [5.0]])))
         >>> mean.ravel().tolist(), spread.ravel().round(4).tolist()
         ([1.0, 2.0, 3.0], [0.0, 1.0, 1.633])
     """
 
-    def __init__(self, width: int) -> None:
-        self.n = 0
-        self._center, self._sum, self._square = np.zeros((3, width))
+    def __init__(self, what: str) -> None:
+        self._what, self.n = what, 0
+        self.shape: list[int] | None = None
+        self._center = self._sum = self._square = np.zeros(0)
+
+    def rows(self, values: Tensor) -> Array:
+        """Tensors, one after the other along the first axis, as vectors; the first of all sets the shape."""
+        shape = list(values.shape[1:])
+        if self.shape is None:
+            self.shape = shape
+            self._center, self._sum, self._square = np.zeros((3, math.prod(shape)))
+        if self.shape != shape:
+            raise SampleError(
+                f"standardize has seen {self._what} of shape {self.shape}, and now one of {shape}: each entry has "
+                f"a mean of its own. Give all {self._what} one shape."
+            )
+        return values.detach().cpu().reshape(len(values), -1).double().numpy()
 
     def extend(self, rows: Array) -> tuple[Array, Array]:
         """Count rows in; answers mean and standard deviation as they are after each of them."""
@@ -71,9 +89,9 @@ class Moments:
         return mean, spread
 
     def now(self) -> tuple[Array, Array]:
-        """Mean and standard deviation of all rows so far."""
-        shift = self._sum / self.n
-        return self._center + shift, np.sqrt(np.maximum(self._square / self.n - shift * shift, 0.0))
+        """Mean and standard deviation of all rows so far; 0 before the first."""
+        shift = self._sum / max(self.n, 1)
+        return self._center + shift, np.sqrt(np.maximum(self._square / max(self.n, 1) - shift * shift, 0.0))
 
     def _extend(self, rows: Array, mean: Array, spread: Array) -> None:
         if self.n == 0:
@@ -96,13 +114,15 @@ class Moments:
 
     def state(self) -> list[Any]:
         """Everything, in values that JSON keeps exactly."""
-        return [self.n, self._center.tolist(), self._sum.tolist(), self._square.tolist()]
+        return [self.n, self.shape, self._center.tolist(), self._sum.tolist(), self._square.tolist()]
 
-    @classmethod
-    def of(cls, state: Sequence[Any]) -> Moments:
-        """The moments that `state` was taken of."""
-        n, *sums = state
-        made = cls(len(sums[0]))
-        made.n = int(n)
-        made._center, made._sum, made._square = (np.array(values, dtype=np.float64) for values in sums)
-        return made
+    def load(self, state: Sequence[Any]) -> None:
+        """Go on where `state` was taken."""
+        self.n, self.shape, *sums = state
+        self._center, self._sum, self._square = (np.array(values, dtype=np.float64) for values in sums)
+
+
+def in_deviations(rows: Array, mean: Array, spread: Array, clip: float) -> Array:
+    """Rows in standard deviations from the mean, at most `clip` either way; 0 where there is no deviation."""
+    scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
+    return np.clip(scaled, -clip, clip, out=scaled)

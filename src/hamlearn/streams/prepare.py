@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,18 +15,13 @@ from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.moments import Moments
+from hamlearn.streams.moments import Moments, in_deviations
 from hamlearn.streams.target_scale import TargetScale, is_scalable
 from hamlearn.streams.values import Spec, TensorSpec
 from hamlearn.streams.wrapped import Transform
 
 CLIP = 10.0
 """Standard deviations from the mean that are let through, unless another number is given."""
-
-ENOUGH, STEPS = 32, 16
-"""Inputs after which a column is looked at, and how many steps of its type a standard deviation should have."""
-
-logger = logging.getLogger("hamlearn")
 
 
 def standardize(stream: Iterable[Any], clip: float = CLIP, scale_target: bool = False) -> Stream:
@@ -79,26 +72,25 @@ class StandardizedStream(Transform):
 
     def _rewind(self) -> None:
         super()._rewind()
-        self._shape: list[int] | None = None
-        self._moments = Moments(0)
-        self._targets = TargetScale(self._clip)
+        self._moments, self._targets = Moments("inputs"), TargetScale(self._clip)
 
     def _cursor(self) -> dict[str, Any]:
-        own = {"shape": self._shape, "moments": self._moments.state(), "target": self._targets.state()}
-        return {**own, **super()._cursor()}
+        return {"moments": self._moments.state(), "target": self._targets.state(), **super()._cursor()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._shape, self._moments = cursor["shape"], Moments.of(cursor["moments"])
+        self._moments.load(cursor["moments"])
         self._targets.load(cursor["target"])
 
     def encode(self, row: Any) -> Tensor:
         """As the stream inside, less the mean and over the deviation, in which the row itself counts."""
-        u = self.inner.encode(row)
-        rows = u.reshape(-1, u.shape[-1])
-        # Each row of a frame is taken as if it came next.
-        now = Moments(rows.shape[1]).state() if self._shape is None else self._moments.state()
-        return torch.cat([self._scaled_by(Moments.of(now), one[None]) for one in rows]).reshape(u.shape)
+        u, now = self.inner.encode(row), self._moments.state()
+        made = []
+        for one in u.reshape(-1, 1, u.shape[-1]):
+            # Each row of a frame is taken as if it came next.
+            made.append(self._scaled(one))
+            self._moments.load(now)
+        return torch.cat(made).reshape(u.shape)
 
     def unscale(self, y: Tensor) -> Tensor:
         """A prediction in the unit of the data, by the targets so far."""
@@ -108,10 +100,13 @@ class StandardizedStream(Transform):
     def sample(self, sample: Sample) -> Sample:
         """A sample whose input, and perhaps target, is in units of its deviation."""
         if not isinstance(sample.u, Tensor):
-            raise _no_tensor(sample)
+            raise SampleError(
+                f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
+                "Put them together in a streams.map before."
+            )
         for what in (sample.u, sample.target if self._scale_target else None):
             if isinstance(what, Tensor) and what.is_floating_point() and not bool(what.isfinite().all()):
-                raise _not_finite("target" if what is sample.target else "input", what)
+                raise _not_finite("a target" if what is sample.target else "an input", what)
         target, scale = sample.target, None
         if target is not None and self._scale_target and is_scalable(target):
             scaled, scales = self._targets.apply(target[None], None)
@@ -140,50 +135,13 @@ class StandardizedStream(Transform):
             first, scale = self._targets.apply(target[0], block.known)
             target = [first]
         elif scaled:
-            scale = self._targets.many(block.count)
+            scale = self._targets.now(block.count)
         return replace(block, u=[self._scaled(u)], target=target, scale=scale, samples=None)
 
     def _scaled(self, u: Tensor) -> Tensor:
         """Inputs, one after the other along the first axis, each by what is known once it has come."""
-        shape = list(u.shape[1:])
-        if self._shape is None:
-            self._shape, self._moments = shape, Moments(math.prod(shape))
-        if self._shape != shape:
-            raise SampleError(
-                f"standardize has seen inputs of shape {self._shape}, and now one of {shape}: each entry has a "
-                "mean of its own. Give all inputs one shape."
-            )
-        before = self._moments.n
-        scaled = self._scaled_by(self._moments, u)
-        if before < ENOUGH <= self._moments.n:
-            self._tell_rounding(u.dtype)
-        return scaled
-
-    def _tell_rounding(self, dtype: torch.dtype) -> None:
-        """Say so where a column differs by little more than its numbers are rounded by."""
-        if not dtype.is_floating_point:
-            return
-        mean, spread = self._moments.now()
-        step = np.abs(mean) * torch.finfo(dtype).eps
-        # A column that never changes is reported only where whole numbers may be lost.
-        blurred = np.where(spread > 0, step * STEPS > spread, step > 0.5)
-        if blurred.any():
-            entry = int(blurred.argmax())
-            logger.warning(
-                "entry %d of the input is %.6g on average and varies by %.3g, of which %s keeps little. Take a "
-                "constant away from that column before, or read it with dtype=torch.float64",
-                entry,
-                mean[entry],
-                spread[entry],
-                dtype,
-            )
-
-    def _scaled_by(self, moments: Moments, u: Tensor) -> Tensor:
-        """The same by these moments, in which the inputs are counted."""
-        rows = u.detach().cpu().reshape(len(u), -1).double().numpy()
-        mean, spread = moments.extend(rows)
-        scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
-        np.clip(scaled, -self._clip, self._clip, out=scaled)
+        rows = self._moments.rows(u)
+        scaled = in_deviations(rows, *self._moments.extend(rows), self._clip)
         measured = self.inner.numbers
         if measured is not None and len(measured) == rows.shape[1]:
             scaled = np.where(measured, scaled, rows)
@@ -191,15 +149,8 @@ class StandardizedStream(Transform):
         return torch.from_numpy(scaled).reshape(u.shape).to(u.device, dtype)
 
 
-def _no_tensor(sample: Sample) -> SampleError:
-    return SampleError(
-        f"standardize takes inputs that are tensors, not {type(sample.u).__name__}. "
-        "Put them together in a streams.map before."
-    )
-
-
 def _not_finite(what: str, value: Tensor) -> SampleError:
     return SampleError(
-        f"an {what} of standardize is not finite: {value}. It would be part of every mean to come: correct the "
-        'source, or use finite(stream, policy="skip") or "hold" before.'.replace("an target", "a target")
+        f"{what} of standardize is not finite: {value}. It would be part of every mean to come: correct the "
+        'source, or use finite(stream, policy="skip") or "hold" before.'
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 from hamlearn.errors import StreamError
@@ -43,68 +42,15 @@ class Progress(NamedTuple):
         return Progress(position, self.tokens + count, self.sequences, start)
 
 
-@dataclass(slots=True)
-class InHand:
-    """What was read of a stream and is being taken.
-
-    Attributes:
-        stream: What is read.
-        blocks: What is left.
-        passed: How many samples have been dropped from `blocks`.
-        count: How many samples were read.
-        mark: The state of the stream before them.
-        failed: What went wrong after them.
-        start: How many had been taken when another stream was opened.
-        one: The last sample, where it was read by itself.
-    """
-
-    stream: Any = None
-    blocks: deque[Block] = field(default_factory=deque)
-    passed: int = 0
-    count: int = 0
-    mark: Any = None
-    failed: BaseException | None = None
-    start: int = 0
-    one: Any = None
-
-    def hold(self, blocks: Sequence[Block]) -> None:
-        """Have these blocks, of which nothing has been taken."""
-        self.blocks, self.passed, self.one = deque(blocks), 0, None
-        self.count = sum(block.count for block in blocks)
-
-    def first(self, start: int) -> Block | None:
-        """The first block with samples after `start`; those before it are dropped."""
-        if self.one is not None and start < self.count:
-            self.hold_one()
-        while self.blocks and start - self.passed >= self.blocks[0].count:
-            self.passed += self.blocks.popleft().count
-        return self.blocks[0] if self.blocks else None
-
-    def hold_one(self) -> None:
-        """Make a block of the sample that was read by itself."""
-        self.blocks, self.passed, self.one = deque([alone(self.one)]), self.count - 1, None
-
-    def state(self) -> Any:
-        """The state of the stream, or as much of it as `state_at` needs; `None` where it has none."""
-        own = getattr(self.stream, "mark", None) or getattr(self.stream, "state_dict", None)
-        return own() if own is not None else None
-
-    def raise_failed(self) -> None:
-        """Raise what went wrong, once."""
-        if self.failed is not None:
-            failed, self.failed = self.failed, None
-            raise failed
-
-
 class Reader:
     """Hands the samples of a stream to an engine and keeps count.
 
     An engine may read ahead by a block: `peek` shows what comes, `counted` says that a step has taken one sample.
-    The place that is saved is always that of the steps: the state that the stream had before the block in hand,
-    and how many samples of the block have been taken. Resumed, they are passed over.
+    The place that is saved is always that of the steps: the state that the stream had before the samples in hand,
+    and how many of these have been taken. Resumed, they are passed over.
 
-    What was read ahead of a stream that gives nothing twice, and not taken, waits here, and comes first when the
-    same object is run again. It is lost when the process ends.
+    What was read ahead of a stream that gives nothing twice, and not taken, stays in hand, and comes first if the
+    same object is run next. It is lost when another stream is run, or the process ends.
 
     Attributes:
         progress: How far it has come; a value, so that it changes all at once.
@@ -112,22 +58,28 @@ class Reader:
 
     def __init__(self) -> None:
         self.progress = Progress()
-        self._forget()
-
-    def _forget(self) -> None:
-        """Have no stream."""
-        self._hand = InHand()
+        self._stream: Any = None
         self._iterator: Iterator[Any] = iter(())
-        self._pushed_back: list[InHand] = []
         self._turn = 0
         self._due: tuple[Any, Progress | None] = None, None
+        self._hold([])
+
+    def _hold(self, blocks: Sequence[Block], mark: Any = None) -> None:
+        """Have these samples in hand, of which none has been taken; `mark` is the stream's state before them."""
+        self._blocks, self._mark = deque(blocks), mark
+        # How many samples were dropped from the blocks, and how many there were.
+        self._passed, self._count = 0, sum(block.count for block in blocks)
+        # The last sample, if it was read by itself; and what went wrong after all of them.
+        self._one: Any = None
+        self._failed: BaseException | None = None
+        self.progress = self.progress._replace(start=0)
 
     def __getstate__(self) -> dict[str, Any]:
         # An iterator cannot be copied: a copy has the place, and resumes there.
         return {"progress": self.progress._replace(loaded=self.state_dict())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._forget()
+        self.__init__()  # type: ignore[misc]
         self.progress = state["progress"]
 
     @property
@@ -147,7 +99,7 @@ class Reader:
         turn, done = self._open(stream, resume), 0
         while max_steps is None or done < max_steps:
             self.check_turn(turn)
-            sample = self._one()
+            sample = self._one_more()
             if sample is END:
                 self.end(pending())
                 return
@@ -166,7 +118,7 @@ class Reader:
         try:
             report = step(sample)
         except Exception:
-            if self.progress is before and not _replayable(self._hand.stream):
+            if self.progress is before and not _replayable(self._stream):
                 # It would raise again: a stream that gives nothing twice goes on behind it.
                 self.progress = before._replace(start=before.start + 1)
             raise
@@ -186,9 +138,9 @@ class Reader:
 
     def close(self, turn: int) -> None:
         """End the run that began at `turn`, unless another one has begun since."""
-        if turn == self._turn and _replayable(self._hand.stream):
+        if turn == self._turn and _replayable(self._stream):
             # It can be read again.
-            self._hand.blocks.clear()
+            self._blocks.clear()
 
     def check_turn(self, turn: int) -> None:
         """Raise where another run has begun since `turn`."""
@@ -199,12 +151,20 @@ class Reader:
 
     def peek(self, size: int) -> Block | None:
         """The samples to come, at most `size` of them; `None` at the end."""
-        hand = self._hand
-        while (block := hand.first(self.progress.start)) is None:
+        while (block := self._first()) is None:
             if not self._read(size):
                 return None
-        start = self.progress.start - hand.passed
+        start = self.progress.start - self._passed
         return block.part(start, min(start + size, block.count))
+
+    def _first(self) -> Block | None:
+        """The first block in hand with samples that have not been taken."""
+        start = self.progress.start
+        if self._one is not None and start < self._count:
+            self._blocks, self._passed, self._one = deque([alone(self._one)]), self._count - 1, None
+        while self._blocks and start - self._passed >= self._blocks[0].count:
+            self._passed += self._blocks.popleft().count
+        return self._blocks[0] if self._blocks else None
 
     def end(self, waiting: int) -> None:
         """Raise if the stream ended within a sequence; `waiting` tokens are known to have waited for its end."""
@@ -220,15 +180,14 @@ class Reader:
         """Position, the stream's own state where it has one, and how many samples after it were taken, as JSON."""
         if self.progress.loaded is not None:
             return self.progress.loaded
-        hand, taken = self._hand, self.progress.start
-        stream, live = hand.stream, _live(hand.stream)
+        stream, taken, live = self._stream, self.progress.start, _live(self._stream)
         if not hasattr(stream, "state_dict"):
             # Whatever it is resumed with is passed over up to the position.
             return {"position": self.position, "stream": None, "skip": 0}
-        if hand.mark is None or (taken == hand.count and (live or hand.one is not None)):
+        if self._mark is None or (taken == self._count and (live or self._one is not None)):
             return {"position": self.position, "stream": stream.state_dict(), "skip": 0}
         # A stream that keeps more than a place, such as scores, says the rest as it is now.
-        place = stream.state_at(hand.mark, taken) if hasattr(stream, "state_at") else hand.mark
+        place = stream.state_at(self._mark, taken) if hasattr(stream, "state_at") else self._mark
         # What a feed has given does not come again, and nothing new may be passed over.
         return {"position": self.position, "stream": place, "skip": 0 if live else taken}
 
@@ -239,18 +198,23 @@ class Reader:
 
     def saved(self, state: dict[str, Any]) -> None:
         """Say that what `state_dict` returned is on the disk: a stream that would send it again need not."""
-        saved = getattr(self._hand.stream, "saved", None)
+        saved = getattr(self._stream, "saved", None)
         if saved is not None and self.progress.loaded is None and state["stream"] is not None:
             saved(state["stream"])
 
     def _open(self, stream: Any, resume: bool) -> int:
         """Begin to read a stream; returns the number of this turn."""
-        same, goes_on = stream is self._hand.stream, not _replayable(stream)
-        known: dict[str, Any]
-        known = self.state_dict() if same or self.progress.loaded is not None else {"stream": None, "skip": 0}
-        self._push_back()
+        same, goes_on = stream is self._stream, not _replayable(stream)
+        known: dict[str, Any] = {"stream": None, "skip": 0}
+        if same or self.progress.loaded is not None:
+            known = self.state_dict()
         self._turn += 1
-        self.progress = Progress(self.position if resume else 0)
+        start = self.progress.start
+        ahead = start < self._count or self._failed is not None
+        if not (ahead and goes_on and _source(stream) is _source(self._stream)):
+            self._hold([])
+            start = 0
+        self._stream, self.progress = stream, Progress(self.position if resume else 0, start=start)
         skip = 0
         if resume and not (same and goes_on):
             skip = self.position
@@ -260,78 +224,63 @@ class Reader:
                 skip = int(known["skip"])
         if not (resume and same and goes_on):
             self._iterator = iter(stream)
-        self._take_up(stream)
-        while skip:
-            # In parts: without a state, all samples that were ever taken are passed over.
-            block = self.peek(min(skip, EVERY))
+        self._pass_over(skip)
+        return self._turn
+
+    def _pass_over(self, count: int) -> None:
+        """Take samples without a step, in parts: without a state, these are all that were ever taken."""
+        while count:
+            block = self.peek(min(count, EVERY))
             if block is None:
                 raise StreamError(
-                    f"the stream ended {skip} samples before the place where the checkpoint was saved, after "
+                    f"the stream ended {count} samples before the place where the checkpoint was saved, after "
                     f"{self.position} samples: resume with the stream that the learner was reading"
                 )
             self.progress = self.progress._replace(start=self.progress.start + block.count)
-            skip -= block.count
-        return self._turn
-
-    def _push_back(self) -> None:
-        """Keep what was read ahead of the present stream, where nothing else can give it again."""
-        hand = self._hand
-        if hand.stream is None or _replayable(hand.stream):
-            return
-        if self.progress.start < hand.count or hand.failed is not None:
-            hand.start = self.progress.start
-            self._pushed_back.append(hand)
-
-    def _take_up(self, stream: Any) -> None:
-        """Have in hand what waits of this stream."""
-        key = _source(stream)
-        waits = next((hand for hand in self._pushed_back if _source(hand.stream) is key), None)
-        if waits is None:
-            self._hand = InHand(stream)
-            return
-        self._pushed_back.remove(waits)
-        waits.stream, self._hand = stream, waits
-        self.progress = self.progress._replace(start=waits.start)
+            count -= block.count
 
     def _read(self, size: int) -> bool:
         """Read the next block; `False` at the end."""
-        hand = self._hand
-        hand.raise_failed()
-        hand.mark = hand.state()
-        self._hold([])
-        if hasattr(hand.stream, "block"):
-            read = hand.stream.block(size)
+        self._raise_failed()
+        stream, failed = self._stream, None
+        self._hold([], self._state())
+        if hasattr(stream, "block"):
+            read = stream.block(size)
         else:
-            read, hand.failed = gathered(self._iterator, size, not isinstance(hand.stream, list | tuple))
+            read, failed = gathered(self._iterator, size, not isinstance(stream, list | tuple))
             if len(read) < size:
                 # It has ended, and is not asked again in this run.
                 self._iterator = iter(())
-        if not read:
-            return False
-        self._hold([read] if isinstance(read, Block) else stacked(read))
-        return True
+        if read:
+            self._hold([read] if isinstance(read, Block) else stacked(read), self._mark)
+            self._failed = failed
+        return bool(read)
 
-    def _one(self) -> Any:
-        """The next sample of a stream that is read one by one, or of what waits; `END` at the end."""
-        hand, start = self._hand, self.progress.start
-        if start < hand.count:
+    def _one_more(self) -> Any:
+        """The next sample of a stream that is read one by one, or of those in hand; `END` at the end."""
+        start = self.progress.start
+        if start < self._count:
             block = self.peek(1)
             return END if block is None else block.sample(0)
-        if hand.failed is not None:
-            hand.raise_failed()
+        self._raise_failed()
         # Samples of a feed cannot be passed over after a resume.
-        if hand.count == 0 or start >= EVERY or _live(hand.stream):
-            hand.mark = hand.state()
-            self._hold([])
+        if self._count == 0 or start >= EVERY or _live(self._stream):
+            self._hold([], self._state())
         sample = next(self._iterator, END)
         if sample is not END:
-            hand.one, hand.count = sample, hand.count + 1
+            self._one, self._count = sample, self._count + 1
         return sample
 
-    def _hold(self, blocks: Sequence[Block]) -> None:
-        """Have these in hand."""
-        self._hand.hold(blocks)
-        self.progress = self.progress._replace(start=0)
+    def _state(self) -> Any:
+        """The state of the stream, or as much of it as `state_at` needs; `None` where it has none."""
+        own = getattr(self._stream, "mark", None) or getattr(self._stream, "state_dict", None)
+        return own() if own is not None else None
+
+    def _raise_failed(self) -> None:
+        """Raise what went wrong after the samples in hand, once."""
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
 
 
 def _live(stream: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal
@@ -11,7 +12,8 @@ import torch
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.values import Spec, mix_seed, to_tensors
+from hamlearn.streams.datasets import EpochStream
+from hamlearn.streams.values import Spec, to_tensors
 
 
 def from_sequences(
@@ -44,8 +46,6 @@ def from_sequences(
     """
     if per not in ("token", "sequence"):
         raise ConfigError(f'per={per!r} is not known. Give "token" or "sequence".')
-    if epochs is not None and epochs < 1:
-        raise ConfigError(f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream.")
     if len(sequences) == 0:
         raise ConfigError("there are no sequences. Give at least one.")
     if targets is not None and len(targets) != len(sequences):
@@ -55,11 +55,12 @@ def from_sequences(
     return SequenceStream(sequences, targets, per, batch, shuffle, epochs, seed)
 
 
-class SequenceStream(Stream):
+class SequenceStream(EpochStream):
     """What `from_sequences` returns."""
 
-    _epoch = _sequence = _token = 0
+    _sequence = _token = 0
     _moves = ("_epoch", "_sequence", "_token")
+    _fixed = ("_count", "_per", "_batch", "_shuffle", "_seed")
 
     def __init__(
         self,
@@ -71,27 +72,16 @@ class SequenceStream(Stream):
         epochs: int | None,
         seed: int,
     ) -> None:
-        self._sequences = sequences
-        self._targets = targets
-        self._per = per
-        self._batch = batch
-        self._shuffle = shuffle
-        self._epochs = epochs
-        self._seed = seed
+        super().__init__(shuffle, epochs, seed)
+        self._sequences, self._targets, self._per, self._batch = sequences, targets, per, batch
 
     @property
     def spec(self) -> Spec:
         """As the first token with a target looks; the length is known once all sequences are tensors."""
-        first = None
-        for i in range(len(self._sequences)):
-            tokens, targets = self._load(i)
-            for k in range(len(tokens)):
-                sample = self._sample(tokens, targets, k)
-                if first is None or sample.target is not None:
-                    first = sample
-                if sample.target is not None or self._targets is None:
-                    return Spec.of(first, self._length())
-        assert first is not None
+        samples = itertools.chain.from_iterable(map(self._tokens, range(self._count)))
+        first = next(samples)
+        if first.target is None and self._targets is not None:
+            first = next((sample for sample in samples if sample.target is not None), first)
         return Spec.of(first, self._length())
 
     def _length(self) -> int | float | None:
@@ -102,22 +92,18 @@ class SequenceStream(Stream):
             return None
         return sum(len(sequence) for sequence in self._sequences) * self._epochs
 
-    def _config(self) -> dict[str, Any]:
-        return {
-            "sequences": len(self._sequences),
-            "per": self._per,
-            "batch": self._batch,
-            "shuffle": self._shuffle,
-            "seed": self._seed,
-        }
+    @property
+    def _count(self) -> int:
+        return len(self._sequences)
+
+    def _tokens(self, i: int) -> Iterator[Sample]:
+        tokens, targets = self._load(i)
+        return (self._sample(tokens, targets, k) for k in range(len(tokens)))
 
     def _samples(self) -> Iterator[Sample]:
-        n = len(self._sequences)
+        n = self._count
         while self._epochs is None or self._epoch < self._epochs:
-            order: Any = range(n)
-            if self._shuffle:
-                generator = torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
-                order = torch.randperm(n, generator=generator)
+            order = self._order(n)
             while self._sequence < n:
                 tokens, targets = self._load(int(order[self._sequence]))
                 while self._token < len(tokens):

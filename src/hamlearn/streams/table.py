@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -26,8 +27,8 @@ AHEAD = 1024
 class TableStream(Stream):
     """Rows of a table as samples.
 
-    The state says where the batch in hand began, what was known there, and how many of its rows were passed.
-    Resuming reads those rows again, so that means, categories and classes are exact after any row.
+    The state says at which row the batch in hand begins, what was known there, and how many of its rows were
+    passed. Resuming encodes those rows again, so that means, categories and classes are exact after any row.
 
     Attributes:
         skipped: Rows that were left out so far.
@@ -35,6 +36,13 @@ class TableStream(Stream):
 
     skipped = 0
     _needs_inputs = True
+    # The batch in hand, what was made of it, where it begins, what was known there, and how many of its rows and
+    # of its samples were handed out.
+    _batch: RowBatch | None = None
+    _ready: Encoded | None = None
+    _before: dict[str, Any]
+    _row = _passed = _at = 0
+    _ahead = 1
 
     def __init__(self, source: TableSource, settings: TableSettings) -> None:
         self._source = source
@@ -52,11 +60,7 @@ class TableStream(Stream):
         self._names = source.header(look=False) or self._encoder.used
         require_columns(self._names, self._encoder.used, source.name)
         self._fresh = {**self._encoder.state(), "skipped": 0}
-        # Where the batch in hand began, what was known there, and how many of its rows and samples were passed.
-        self._mark, self._before, self._again, self._at = source.start, self._fresh, 0, 0
-        self._batch: RowBatch | None = None
-        self._ready: Encoded | None = None
-        self._ahead = 1
+        self._take_up(0, self._fresh)
 
     @property
     def spec(self) -> Spec:
@@ -73,14 +77,14 @@ class TableStream(Stream):
     @property
     def entries(self) -> list[str]:
         """Names of the entries of the input; a category that has not been found yet is `?` and its place."""
-        self._settle()
-        return [entry for column in self._encoder.columns for entry in column.entries]
+        with self._handed_out() as encoder:
+            return [entry for column in encoder.columns for entry in column.entries]
 
     @property
     def classes(self) -> list[str] | None:
         """The classes of the target found so far, in order; `None` if it is a number."""
-        self._settle()
-        return None if self._encoder.classes is None else self._encoder.classes.places.names
+        with self._handed_out() as encoder:
+            return None if encoder.classes is None else encoder.classes.places.names
 
     @property
     def unit(self) -> float | None:
@@ -94,7 +98,6 @@ class TableStream(Stream):
 
     def encode(self, row: Any) -> Tensor:
         """The input that the stream would make of a row, or of each row of a frame; `Stream.encode` says more."""
-        self._settle()
         if isinstance(row, Mapping):
             cells: dict[Any, Any] = {name: [cell] for name, cell in row.items()}
             count = 1
@@ -109,85 +112,95 @@ class TableStream(Stream):
                 f"the row has {listed(unknown)}, which the table does not have. Its columns are "
                 f"{listed(self._names)}. Leave out what is not among them."
             )
-        u = self._encoder.look([cells.get(name, [None] * count) for name in self._u], count)
+        with self._handed_out() as encoder:
+            u = encoder.look([cells.get(name, [None] * count) for name in self._u], count)
         return u[0] if isinstance(row, Mapping) else u
 
-    def block(self, n: int) -> Block | list[Sample | Label] | None:
-        """The next samples and labels, at most `n`; `None` at the end."""
-        if self._turn == 0 or self._resumed:
-            self._begin()
-        return self._take(n)
-
-    def _samples(self) -> Iterator[Any]:
-        while (events := self._take(1)) is not None:
-            yield events.sample(0) if isinstance(events, Block) else events[0]
-
-    def _take(self, n: int) -> Block | list[Sample | Label] | None:
-        while self._ready is None or self._at == len(self._ready.rows):
-            if self._ready is not None and self._ready.error is not None:
+    def _block(self, n: int) -> Block | list[Sample | Label] | None:
+        while (ready := self._encoded(n)) is not None and self._at == len(ready.rows):
+            if ready.error is not None:
                 # It stays: a table does not go on behind a bad row.
-                raise self._ready.error
-            if not self._fill(n):
+                raise ready.error
+            self._finish(ready)
+        if ready is None:
+            return None
+        start, self._at = self._at, min(self._at + n, len(ready.rows))
+        events = ready.events
+        part = events.part(start, self._at) if isinstance(events, Block) else events[start : self._at]
+        self._passed = ready.rows[self._at - 1] + 1
+        self.skipped = self._before["skipped"] + self._passed - self._at
+        if self._at == len(ready.rows) and ready.error is None:
+            self._finish(ready)
+        return part
+
+    def _encoded(self, n: int) -> Encoded | None:
+        """The batch in hand as samples, or the next one; `None` at the end of the table."""
+        if self._batch is None:
+            if self._time is not None and self.unit is None:
+                self._encoder.find_unit(self._source.first(self._encoder.used, FIRST + 1))
+                self._before = {**self._before, **self._encoder.clock.state()}
+            batch = self._source.read(self._encoder.used, max(n, self._ahead) if self.replayable else n)
+            if batch.count == 0:
                 return None
-        start, self._at = self._at, min(self._at + n, len(self._ready.rows))
-        self._pass_rows(self._ready.rows[self._at - 1] + 1)
-        events = self._ready.events
-        return events.part(start, self._at) if isinstance(events, Block) else events[start : self._at]
+            self._batch, self._ahead = batch, min(AHEAD, 2 * batch.count)
+            self._ready = self._encoder.encode(batch)
+        return self._ready
 
-    def _pass_rows(self, rows: int) -> None:
-        """Note that so many rows of the batch were handed out or left out."""
-        self._again, self.skipped = rows, self._before["skipped"] + rows - self._at
+    def _finish(self, ready: Encoded) -> None:
+        """Pass the batch in hand, and the rows at its end that were left out."""
+        assert self._batch is not None
+        skipped = self._before["skipped"] + self._batch.count - len(ready.rows)
+        self._take_up(self._row + self._batch.count, {**self._encoder.state(), "skipped": skipped})
 
-    def _fill(self, n: int) -> bool:
-        """Read and encode the next batch; `False` at the end of the table."""
+    def _take_up(self, row: int, known: dict[str, Any]) -> None:
+        """Go on at this row, where so much is known."""
+        self._row, self._before, self.skipped = row, known, int(known["skipped"])
+        self._batch, self._ready = None, None
+        self._passed = self._at = 0
+
+    @contextmanager
+    def _handed_out(self) -> Iterator[RowEncoder]:
+        """The encoder as it was after the rows that were handed out, without those that were encoded ahead."""
+        encoder, ahead = self._encoder, None
         if self._batch is not None and self._ready is not None:
-            # Rows at the end of the batch before may have been left out.
-            self._pass_rows(self._batch.count)
-        if self._time is not None and self.unit is None:
-            self._encoder.find_unit(self._source.first(self._encoder.used, FIRST + 1))
-        mark = self._source.mark()
-        batch = self._source.read(self._encoder.used, max(n, self._ahead) if self.replayable else n)
-        if batch.count == 0:
-            return False
-        self._mark, self._before = mark, {**self._encoder.state(), "skipped": self.skipped}
-        self._batch, self._again, self._at = batch, 0, 0
-        self._ready = self._encoder.encode(batch)
-        self._ahead = min(AHEAD, 2 * batch.count)
-        return True
+            ahead = encoder.state()
+            encoder.load(self._before)
+            encoder.encode(self._batch.part(0, self._passed))
+        try:
+            yield encoder
+        finally:
+            if ahead is not None:
+                encoder.load(ahead)
 
     def _rewind(self) -> None:
         # A unit of time that was found stays.
-        self._go_to(self._source.start, {**self._fresh, "unit": self.unit})
+        self._go_to(0, {**self._fresh, "unit": self.unit})
 
-    def _go_to(self, mark: Any, known: dict[str, Any]) -> None:
-        self._source.seek(mark)
+    def _go_to(self, row: int, known: dict[str, Any]) -> None:
+        self._source.seek(row)
+        if self._source.at < row:
+            raise self._shorter()
         self._encoder.load(known)
-        self._mark, self._before, self._again, self._at = mark, known, 0, 0
-        self._batch = self._ready = None
-        self._ahead, self.skipped = 1, int(known["skipped"])
+        self._ahead = 1
+        self._take_up(row, known)
+
+    def _shorter(self) -> StreamError:
+        return StreamError(
+            f"{self._source.name} has fewer rows than were read of it before. Give it the data that it was saved "
+            "with."
+        )
 
     def _cursor(self) -> dict[str, Any]:
-        return {"mark": self._mark, "again": self._again, "before": self._before}
+        return {"row": self._row, "passed": self._passed, "before": self._before}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        if not self.replayable and cursor == self._cursor():
-            return
-        self._go_to(cursor["mark"], dict(cursor["before"]))
-        again = int(cursor["again"])
-        batch = self._source.read(self._encoder.used, again)
-        if batch.count < again:
-            raise StreamError(
-                f"{self._source.name} has fewer rows than were read of it before. Give it the data that it was "
-                "saved with."
-            )
-        if again:
-            self._batch, self._at = batch, len(self._encoder.encode(batch).rows)
-            self._pass_rows(again)
-
-    def _settle(self) -> None:
-        """Let what is known be that of the rows handed out, rather than of the batch that was read ahead."""
-        if self._batch is not None and self._again < self._batch.count and self.replayable:
-            self._seek(self._cursor())
+        self._go_to(int(cursor["row"]), dict(cursor["before"]))
+        passed = int(cursor["passed"])
+        if passed:
+            self._batch = self._source.read(self._encoder.used, passed)
+            if self._batch.count < passed:
+                raise self._shorter()
+            self._finish(self._encoder.encode(self._batch))
 
     def _config(self) -> dict[str, Any]:
         classes = self._encoder.classes

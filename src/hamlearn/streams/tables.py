@@ -135,28 +135,23 @@ def from_rows(
 ) -> TableStream:
     """A stream over rows that are mappings from names of columns to cells, over columns, or over a frame.
 
-    `csv` describes the arguments in full.
-
     Args:
         rows: A collection or an iterator of mappings, a function that returns a fresh iterator for each pass, a
             mapping from names to columns of one length, or a frame of pandas or polars. A cell that is `None`,
             NaN, or not there, is missing.
         u: The input columns; `None`: all that are neither `target`, `time` nor `id`, as the first rows have them.
-        target: The target column, or several.
-        time: The column of time stamps: numbers, datetimes, or texts of them.
-        classes: Names of the classes of the target column, in order; or how many may be found on the way.
-        missing: What a missing input cell gets: `"raise"`, `"skip"`, `"hold"`, `"mean"`, `"indicate"` or a
-            number; or a mapping from names of columns to these.
-        bad: What a bad row gets: `"raise"` or `"skip"`.
-        time_format: As in `datetime.strptime`, for texts.
-        unit: What counts as one unit of time, as in `csv`.
-        dtype: Of inputs and numeric targets; `None` is torch's default.
-        categories: Input columns of categories: for each, the categories in order or how many may be found.
-        hashed: Input columns of many categories, which share so many entries.
-        id: The column of names by which labels that come later call their samples. A row without a target is
-            then a sample that waits for its label, and a row with an id, a target and no inputs is that label,
-            which takes no time.
-        ties: The time step, in units of time, of a row with the time stamp of the row before it, as in `csv`.
+        target: This and all other arguments are as in `csv`.
+        time: As in `csv`; also datetimes.
+        classes: As in `csv`.
+        missing: As in `csv`.
+        bad: As in `csv`.
+        time_format: As in `csv`, for texts.
+        unit: As in `csv`.
+        dtype: As in `csv`.
+        categories: As in `csv`.
+        hashed: As in `csv`.
+        id: As in `csv`.
+        ties: As in `csv`.
 
     An iterator, which can be iterated over only once, simply continues in a second pass.
 

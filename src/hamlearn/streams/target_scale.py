@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn.errors import SampleError
 from hamlearn.sample import Id, Label, Scale
-from hamlearn.streams.moments import Array, Moments
+from hamlearn.streams.moments import Array, Moments, in_deviations
 
 LATE = 10_000
 """Samples that wait for their labels, whose scales are kept; the oldest are forgotten."""
@@ -46,38 +44,26 @@ class TargetScale:
 
     def __init__(self, clip: float) -> None:
         self._clip = clip
-        self.forget()
-
-    def forget(self) -> None:
-        """Be as at the beginning."""
-        self._shape: list[int] | None = None
-        self._moments = Moments(0)
+        self._moments = Moments("targets")
+        # Mean and deviation for samples that wait for their labels.
         self._waiting: dict[Id, tuple[list[float], list[float]]] = {}
 
     def state(self) -> dict[str, Any]:
         """Everything, in values that JSON keeps exactly."""
-        waiting = [[id, mean, spread] for id, (mean, spread) in self._waiting.items()]
-        return {"shape": self._shape, "moments": self._moments.state(), "waiting": waiting}
+        return {"moments": self._moments.state(), "waiting": [[id, *both] for id, both in self._waiting.items()]}
 
     def load(self, state: Mapping[str, Any]) -> None:
         """Go on where `state` was taken."""
-        self._shape, self._moments = state["shape"], Moments.of(state["moments"])
+        self._moments.load(state["moments"])
         self._waiting = {id: (mean, spread) for id, mean, spread in state["waiting"]}
 
-    def now(self) -> Scale | None:
-        """What the next target will be scaled by; `None` as long as there was none."""
-        if self._shape is None:
+    def now(self, n: int | None = None) -> Scale | None:
+        """What the next target will be scaled by, or the next `n`; `None` as long as there was none."""
+        if self._moments.shape is None:
             return None
-        mean, spread = self._moments.now()
-        return self._scale(mean[None], spread[None], None).row(0)
-
-    def many(self, n: int) -> Scale | None:
-        """The scale of now, for `n` samples without targets."""
-        now = self.now()
+        mean, spread = (torch.from_numpy(part).reshape(self._moments.shape) for part in self._moments.now())
         return (
-            None
-            if now is None
-            else Scale(now.mean.expand(n, *now.mean.shape), now.spread.expand(n, *now.mean.shape))
+            Scale(mean, spread) if n is None else Scale(mean.expand(n, *mean.shape), spread.expand(n, *mean.shape))
         )
 
     def apply(self, target: Tensor, known: Sequence[bool] | None) -> tuple[Tensor, Scale]:
@@ -87,53 +73,32 @@ class TargetScale:
             target: The targets.
             known: Which of them are targets; `None`: all.
         """
-        self._require_shape(list(target.shape[1:]))
-        n = len(target)
-        rows = target.detach().cpu().reshape(n, -1).double().numpy()
-        mask = np.ones(n, dtype=bool) if known is None else np.array(known)
-        first_mean, first_spread = self._moments.now() if self._moments.n else np.zeros((2, rows.shape[1]))
-        mean, spread = self._moments.extend(rows[mask])
+        rows, before = self._moments.rows(target), self._moments.now()
+        mask = np.ones(len(rows), dtype=bool) if known is None else np.array(known)
+        after = self._moments.extend(rows[mask])
         # How many targets of this block come before each row.
         earlier = np.cumsum(mask) - mask
-        mean = np.vstack([first_mean, mean])[earlier]
-        spread = np.vstack([first_spread, spread])[earlier]
-        return self._scaled(rows, mean, spread, target), self._scale(mean, spread, target)
+        mean, spread = (np.vstack(both)[earlier] for both in zip(before, after, strict=True))
+        return self._by(target, rows, mean, spread)
 
     def note(self, id: Id) -> None:
         """Remember the scale of a sample whose label comes later."""
-        if self._shape is None:
-            return
-        mean, spread = self._moments.now()
-        self._waiting[id] = mean.tolist(), spread.tolist()
-        if len(self._waiting) > LATE:
-            del self._waiting[next(iter(self._waiting))]
+        if self._moments.shape is not None:
+            mean, spread = self._moments.now()
+            self._waiting[id] = mean.tolist(), spread.tolist()
+            if len(self._waiting) > LATE:
+                del self._waiting[next(iter(self._waiting))]
 
     def label(self, label: Label) -> Label:
         """A label, scaled as its sample was."""
         target = label.target[None]
-        before = self._waiting.pop(label.id, None)
         scaled, scale = self.apply(target, None)
-        if before is not None:
-            mean, spread = (np.array([values]) for values in before)
-            rows = target.detach().cpu().reshape(1, -1).double().numpy()
-            scaled, scale = self._scaled(rows, mean, spread, target), self._scale(mean, spread, target)
+        if label.id in self._waiting:
+            mean, spread = (np.array([values]) for values in self._waiting.pop(label.id))
+            scaled, scale = self._by(target, self._moments.rows(target), mean, spread)
         return Label(label.id, scaled[0], scale.row(0))
 
-    def _require_shape(self, shape: list[int]) -> None:
-        if self._shape is None:
-            self._shape, self._moments = shape, Moments(math.prod(shape))
-        if self._shape != shape:
-            raise SampleError(
-                f"standardize has seen targets of shape {self._shape}, and now one of {shape}: each entry has a "
-                "mean of its own. Give all targets one shape."
-            )
-
-    def _scaled(self, rows: Array, mean: Array, spread: Array, like: Tensor) -> Tensor:
-        scaled = np.divide(rows - mean, spread, out=np.zeros_like(rows), where=spread > 0)
-        np.clip(scaled, -self._clip, self._clip, out=scaled)
-        return torch.from_numpy(scaled).reshape(like.shape).to(like.device, like.dtype)
-
-    def _scale(self, mean: Array, spread: Array, target: Tensor | None) -> Scale:
-        assert self._shape is not None
-        shape = (len(mean), *self._shape)
-        return Scale(torch.from_numpy(mean).reshape(shape), torch.from_numpy(spread).reshape(shape), target)
+    def _by(self, target: Tensor, rows: Array, mean: Array, spread: Array) -> tuple[Tensor, Scale]:
+        scaled = torch.from_numpy(in_deviations(rows, mean, spread, self._clip)).reshape(target.shape)
+        scale = Scale(*(torch.from_numpy(part).reshape(target.shape) for part in (mean, spread)))
+        return scaled.to(target.device, target.dtype), scale._replace(target=target)

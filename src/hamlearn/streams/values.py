@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import reprlib
 from collections.abc import Callable
@@ -102,36 +103,23 @@ def _tensor(value: Any) -> torch.Tensor:
     if masked is not None:
         raise SampleError(masked)
     try:
-        tensor = torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
-        require_whole(tensor, value)
+        return torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        if isinstance(value, np.ndarray):
-            raise SampleError(untensored(value)) from error
+        array = isinstance(value, np.ndarray)
+        what = (
+            f"an array of {value.dtype} cannot be made a tensor"
+            if array
+            else (f"{shown(value)} cannot be made a tensor ({error})")
+        )
         raise SampleError(
-            f"{shown(value)} cannot be made a tensor ({error}). Give numbers, arrays of numbers, or lists of "
-            "equal lengths."
+            f"{what}. Give numbers, arrays of numbers such as array.astype(np.float64), or lists of equal lengths."
         ) from error
-    return tensor
 
 
 def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array as PyTorch wants it, its bytes in the order of this machine and writable; itself where it is so."""
     fit = array.dtype.isnative and array.flags.writeable
     return array if fit else array.astype(array.dtype.newbyteorder("="))
-
-
-def untensored(array: np.ndarray[Any, Any]) -> str:
-    """What is wrong with an array that PyTorch does not take, and what to do.
-
-    Example:
-        >>> untensored(np.zeros(2, dtype=object)).partition(":")[0]
-        'an array of object cannot be made a tensor'
-    """
-    wanted = "np.complex128" if array.dtype.kind == "c" else "np.float64"
-    return (
-        f"an array of {array.dtype} cannot be made a tensor: PyTorch has no such type. Give "
-        f"array.astype({wanted}), or turn what is in it into numbers before."
-    )
 
 
 def masked_in(array: Any) -> str | None:
@@ -151,19 +139,6 @@ def masked_in(array: Any) -> str | None:
     )
 
 
-def require_whole(tensor: torch.Tensor, value: Any) -> None:
-    """`ValueError` where a tensor has less in it than its list: PyTorch takes `[[], 1]` for `[[], []]`."""
-    if tensor.numel() == 0 and isinstance(value, list) and not _is_hollow(value, tensor.dim()):
-        raise ValueError(f"{shown(value)} is a list of unequal lengths")
-
-
-def _is_hollow(value: Any, depth: int) -> bool:
-    if depth == 0 or not isinstance(value, list):
-        return False
-    sizes = {len(item) if isinstance(item, list) else -1 for item in value}
-    return len(sizes) <= 1 and (not value if depth == 1 else all(_is_hollow(item, depth - 1) for item in value))
-
-
 def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
     """A `Sample` or a `Label` as it is; a pair as (u, target); anything else as an input without target.
 
@@ -178,6 +153,39 @@ def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
     if isinstance(item, tuple | list) and len(item) == 2 and not numbers:
         return Sample(to_tensors(item[0], dtype), to_tensors(item[1], dtype))
     return Sample(to_tensors(item, dtype))
+
+
+def packed(tree: Any) -> Any:
+    """A tensor, or a pytree of them, as JSON keeps it exactly.
+
+    Example:
+        >>> unpacked(packed((torch.tensor([0.1, float("nan")]), None, 3)))
+        (tensor([0.1000,    nan]), None, 3)
+    """
+    if isinstance(tree, torch.Tensor):
+        flat = tree.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        about = {"dtype": str(tree.dtype).removeprefix("torch."), "shape": list(tree.shape)}
+        return {"tensor": base64.b64encode(flat.numpy().tobytes()).decode(), "device": str(tree.device), **about}
+    if isinstance(tree, dict):
+        return {"dict": [[key, packed(value)] for key, value in tree.items()]}
+    if isinstance(tree, tuple | list):
+        return {"tuple" if isinstance(tree, tuple) else "list": [packed(value) for value in tree]}
+    return tree
+
+
+def unpacked(state: Any) -> Any:
+    """What `packed` was given."""
+    if not isinstance(state, dict):
+        return state
+    if "tensor" in state:
+        data, dtype = bytearray(base64.b64decode(state["tensor"])), getattr(torch, state["dtype"])
+        flat = torch.frombuffer(data, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+        return flat.reshape(state["shape"]).to(state["device"])
+    if "dict" in state:
+        return {key: unpacked(value) for key, value in state["dict"]}
+    if "tuple" in state:
+        return tuple(map(unpacked, state["tuple"]))
+    return list(map(unpacked, state["list"]))
 
 
 def number_in(text: str) -> float:

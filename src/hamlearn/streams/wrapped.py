@@ -1,4 +1,4 @@
-"""Streams around one other stream: what they pass on, and transforms of one sample or one block at a time."""
+"""Streams around other streams: what they pass on, and transforms of one sample or one block at a time."""
 
 from __future__ import annotations
 
@@ -10,24 +10,25 @@ from typing import Any
 from torch import Tensor
 
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.base import END, Stream
+from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, gathered
 from hamlearn.streams.values import Spec
 
 
 class Wrapper(Stream):
-    """A stream around one other stream, whose state is part of its own.
+    """A stream around one other stream, or several, whose states are part of its own.
 
     `_samples` reads the stream inside by `self.inner._next()`: its pass has begun with that of the wrapper.
 
     Attributes:
+        inner: The stream inside, or the first of them.
         passes_inputs: Whether its inputs are those of the stream inside.
     """
 
     passes_inputs = False
 
-    def __init__(self, inner: Stream) -> None:
-        self.inner = inner
+    def __init__(self, *inners: Stream) -> None:
+        self.inner, self._inners = inners[0], inners
 
     @property
     def spec(self) -> Spec:
@@ -36,32 +37,44 @@ class Wrapper(Stream):
 
     @property
     def live(self) -> bool:
-        """As the stream inside."""
-        return self.inner.live
+        """Whether a stream inside is."""
+        return any(inner.live for inner in self._inners)
 
     @property
     def replayable(self) -> bool:
-        """As the stream inside."""
-        return self.inner.replayable
+        """Whether all streams inside are."""
+        return all(inner.replayable for inner in self._inners)
+
+    @property
+    def numbers(self) -> list[bool] | None:
+        """As in the stream inside; `None` where several do not agree."""
+        first, *others = (inner.numbers for inner in self._inners)
+        return first if all(other == first for other in others) else None
 
     @property
     def save_within(self) -> int | None:
-        """As the stream inside."""
-        return self.inner.save_within
+        """The least that any stream inside asks for."""
+        return min((n for inner in self._inners if (n := inner.save_within) is not None), default=None)
+
+    @property
+    def dropped(self) -> int:
+        """Samples that live feeds inside have dropped."""
+        return sum(int(getattr(inner, "dropped", 0)) for inner in self._inners)
+
+    @property
+    def bad(self) -> int:
+        """Messages that live feeds inside have left out."""
+        return sum(int(getattr(inner, "bad", 0)) for inner in self._inners)
 
     def saved(self, state: Mapping[str, Any]) -> None:
         """Pass it on."""
-        self.inner.saved(state["cursor"]["inner"])
+        for inner, place in zip(self._inners, state["cursor"]["inner"], strict=True):
+            inner.saved(place)
 
     def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
         """Its own part as it was at the mark, and the place of the stream inside."""
         cursor = mark["cursor"]
-        return mark | {"cursor": cursor | {"inner": self.inner.state_at(cursor["inner"], taken)}}
-
-    @property
-    def numbers(self) -> list[bool] | None:
-        """As in the stream inside."""
-        return self.inner.numbers
+        return mark | {"cursor": cursor | {"inner": [self.inner.state_at(cursor["inner"][0], taken)]}}
 
     def encode(self, row: Mapping[str, Any]) -> Tensor:
         """As the stream inside, where inputs are passed on as they are."""
@@ -71,38 +84,31 @@ class Wrapper(Stream):
         """As the stream inside."""
         return self.inner.unscale(y)
 
-    @property
-    def dropped(self) -> int:
-        """Samples that a live feed inside has dropped; 0 where there is none."""
-        return int(getattr(self.inner, "dropped", 0))
-
-    @property
-    def bad(self) -> int:
-        """Messages that a live feed inside has left out; 0 where there is none."""
-        return int(getattr(self.inner, "bad", 0))
-
     def close(self) -> None:
-        """Close the stream inside, if it can be closed."""
-        close = getattr(self.inner, "close", None)
-        if close is not None:
-            close()
+        """Close the streams inside that can be closed."""
+        self._call("close")
 
     def finish(self) -> None:
-        """Let a live feed inside stop reading; what has arrived is still handed out."""
-        finish = getattr(self.inner, "finish", None)
-        if finish is not None:
-            finish()
+        """Let live feeds inside stop reading; what has arrived is still handed out."""
+        self._call("finish")
+
+    def _call(self, name: str) -> None:
+        for inner in self._inners:
+            if hasattr(inner, name):
+                getattr(inner, name)()
 
     def _begin(self) -> None:
         super()._begin()
-        self.inner._begin()
+        for inner in self._inners:
+            inner._begin()
 
     def _cursor(self) -> dict[str, Any]:
-        return {**super()._cursor(), "inner": self.inner.state_dict()}
+        return {**super()._cursor(), "inner": [inner.state_dict() for inner in self._inners]}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self.inner.load_state_dict(cursor["inner"])
+        for inner, state in zip(self._inners, cursor["inner"], strict=True):
+            inner.load_state_dict(state)
 
 
 class Transform(Wrapper):
@@ -131,12 +137,9 @@ class Transform(Wrapper):
         """What becomes of a block; `None`, and nothing has changed, where its samples are to be looked at."""
         return None
 
-    def block(self, n: int) -> Block | list[Any] | None:
-        """A block of the stream inside, changed."""
-        if self._turn == 0 or self._resumed:
-            self._begin()
-        while True:
-            self._raise_held()
+    def _block(self, n: int) -> Block | list[Any] | None:
+        taken: list[Any] = []
+        while not taken:
             if not self._left:
                 read = self.inner.block(n)
                 if read is None:
@@ -146,21 +149,12 @@ class Transform(Wrapper):
                     return made
                 self._left.extend(read.each() if isinstance(read, Block) else read)
             taken, self._error = gathered(self._changed(), len(self._left), self._reuses)
-            if taken:
-                return taken
+        return taken
 
     def _begin(self) -> None:
         if self.replayable or self._resumed:
             self._left.clear()
         super()._begin()
-
-    def _samples(self) -> Iterator[Any]:
-        while True:
-            yield from self._changed()
-            sample = self.inner._next()
-            if sample is END:
-                return
-            self._left.append(sample)
 
     def _changed(self) -> Iterator[Any]:
         """What becomes of the samples that were read; one that raises is passed over."""

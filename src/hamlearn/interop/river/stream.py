@@ -119,10 +119,8 @@ class RiverStream(TableStream):
 class _Pairs(RowSource):
     """The pairs of a data set as rows."""
 
-    word = "sample"
-
     def __init__(self, pairs: Any, head: list[Any], target: str, classes: list[Any] | None) -> None:
-        super().__init__(pairs)
+        super().__init__(pairs, self._to_features, "sample")
         self._head, self._names = head, [*head[0][0], target]
         self._target, self._classes = target, classes
 
@@ -130,8 +128,8 @@ class _Pairs(RowSource):
         # Known already: a data set that is left in the middle may keep its file open.
         return [{**x, self._target: y} for x, y in self._head[:n]]
 
-    def _mapping(self, row: Any) -> Row:
-        x, y = row
+    def _to_features(self, pair: Any) -> Row:
+        x, y = pair
         if _label(y) is None and is_missing(y):
             raise ValueError("has no target. Give it one")
         if self._classes is None or _label(y) is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError
-from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.values import Spec, TensorSpec
@@ -64,27 +63,18 @@ class SignalStream(Stream):
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         self._state, self._k, self._made = cursor["state"], int(cursor["k"]), None
 
-    def _rows(self, n: int) -> tuple[Tensor, Tensor]:
-        """The next `n` inputs and targets, or those that are left of the present block."""
+    def _block(self, n: int) -> Block:
         if self._made is None:
             u, target, after = self._make(self._state)
             self._made = u.to(self._dtype), target.to(self._dtype), after
         u, target, after = self._made
-        start, stop = self._k, min(self._k + n, BLOCK)
-        self._k = stop
-        if stop == BLOCK:
+        rows = slice(self._k, min(self._k + n, BLOCK))
+        u, target = u[rows].clone(), target[rows].clone()
+        self._k = rows.stop
+        if self._k == BLOCK:
             self._state, self._k, self._made = after, 0, None
-        return u[start:stop], target[start:stop]
-
-    def _block(self, n: int) -> Block:
-        u, target = self._rows(n)
         tau: list[float | None] | None = None if self._tau is None else [self._tau] * len(u)
-        return Block(len(u), [u.clone()], None, [target.clone()], None, tau=tau)
-
-    def _samples(self) -> Iterator[Any]:
-        while True:
-            u, target = self._rows(1)
-            yield Sample(u[0], target[0], self._tau)
+        return Block(len(u), [u], None, [target], None, tau=tau)
 
 
 def require_step(tau: float) -> None:
