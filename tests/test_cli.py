@@ -16,7 +16,9 @@ from tests.cli import command_line, invoke, plain
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["step", "endless", "echo", "credit", "overhead", "river", "defaults", "agents"])
+@pytest.mark.parametrize(
+    "name", ["step", "endless", "echo", "credit", "overhead", "river", "streams", "defaults", "agents"]
+)
 def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name):
     result = invoke("bench", name, "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output

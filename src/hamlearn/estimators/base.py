@@ -2,46 +2,144 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections import deque
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn.errors import CheckpointError, ConfigError, SampleError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.estimators.encoder import Columns, Layout, fine_bins
+from hamlearn.estimators.explain import Explanation, explain
+from hamlearn.estimators.exported import Exported
 from hamlearn.estimators.pipeline import ROWS, Pipeline
+from hamlearn.estimators.saving import Saving, checked_seed
 from hamlearn.estimators.tasks import Classes, Numbers
 from hamlearn.estimators.team import Team
-from hamlearn.state import checkpoint
+from hamlearn.estimators.waiting import Waited, Waiting
 
 Row = Mapping[Any, Any]
 
 
-class Estimator:
+class Estimator(Saving):
     """A mixture of networks over rows whose columns become known as they come.
 
     Args:
         seed: Of the first weights.
     """
 
-    kind = ""
-
     def __init__(self, seed: int = 0) -> None:
-        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-            raise ConfigError(f"seed={seed!r} must be a whole number of 0 or more")
-        self.seed = seed
+        self.seed = checked_seed(seed)
         self._columns = Columns()
         self._names: tuple[Any, ...] = ()
         self._pipeline: Pipeline | None = None
+        self._waiting = Waiting()
 
     @property
     def rows(self) -> int:
         """How many rows have been learned."""
         return 0 if self._pipeline is None else self._pipeline.encoder.rows
+
+    @property
+    def waiting(self) -> int:
+        """How many rows wait for their labels; at most 100,000, of which the oldest is forgotten first."""
+        return len(self._waiting)
+
+    def learn_one(self, x: Row, y: Any) -> None:
+        """Learn that the row `x` has the target `y`."""
+        self._learn(x, self._checked(y))
+
+    def wait_one(self, x: Row, id: Hashable) -> None:
+        """Keep a row whose label comes later, by `label_one`, as it was answered now."""
+        self._waiting.add(id, self._as_now(x))
+
+    def label_one(self, id: Hashable, y: Any) -> None:
+        """Learn the label of a row that waits: as it was answered when it came, and from what was known then."""
+        waited = self._waiting[id]
+        self._learn(waited.row, self._checked(y), waited)
+        self._waiting.drop(id)
+
+    def _checked(self, y: Any) -> Any:
+        """A target as it is learned.
+
+        Raises:
+            SampleError: If it cannot be one.
+        """
+        raise NotImplementedError
+
+    def _set(self, targets: Sequence[Any], pipeline: Pipeline) -> None:
+        """Write targets."""
+        raise NotImplementedError
+
+    def _learn(self, x: Row, y: Any, waited: Waited | None = None) -> None:
+        pipeline = self._learn_one(x)
+        self._set([y], pipeline)
+        if waited is None or waited.last is None or waited.kept is None:
+            pipeline.learn(1)
+        else:
+            pipeline.learn_late(waited.last, waited.kept)
+
+    def _as_now(self, x: Row) -> Waited:
+        """A row with what the networks say of it now."""
+        if not isinstance(x, Mapping):
+            raise SampleError(f"a row is a {type(x).__name__}: give a dictionary from column to value")
+        said = self._ask(x)
+        if said is None:
+            return Waited(dict(x))
+        return Waited(dict(x), said.latest.numpy().copy(), said.said[2][0].copy())
+
+    def _ask(self, x: Row) -> Pipeline | None:
+        """The pipeline with the answer to a row; `None` before the first row was learned."""
+        pipeline = self._pipeline
+        if pipeline is not None:
+            self._write(x, pipeline.asked[0], pipeline)
+            pipeline.ask(1)
+        return pipeline
+
+    def _late(self, rows: Rows, targets: Sequence[Any], delay: int) -> Iterator[tuple[int, Pipeline | None]]:
+        """Answer row after row, and learn each label `delay` rows later; the last labels come at the end."""
+        if not isinstance(delay, int) or delay < 0:
+            raise ConfigError(f"delay={delay!r} must be a whole number of rows, 0 or more")
+        due: deque[tuple[Waited, Any]] = deque()
+
+        def learn() -> None:
+            waited, y = due.popleft()
+            self._learn(waited.row, self._checked(y), waited)
+
+        for place in range(len(rows)):
+            if len(due) == delay:
+                learn()
+            due.append((self._as_now(rows[place]), targets[place]))
+            yield place, self._pipeline
+        while due:
+            learn()
+
+    def explain(self) -> Explanation:
+        """Which networks and which columns carry the answers to the latest rows; nothing moves.
+
+        Raises:
+            ConfigError: If nothing has been learned.
+        """
+        return explain(self._learned(), self._columns)
+
+    def export(self) -> Exported:
+        """The answers as of now as a `torch.nn.Module`, which `torch.export` takes.
+
+        Raises:
+            ConfigError: If nothing has been learned.
+        """
+        return Exported(self._learned(), self._columns, self._answers())
+
+    def _answers(self) -> int:
+        """How many numbers an answer has."""
+        raise NotImplementedError
+
+    def _learned(self) -> Pipeline:
+        if self._pipeline is None:
+            raise ConfigError("nothing has been learned yet: learn a row first")
+        return self._pipeline
 
     def _task(self, outputs: int) -> Classes | Numbers:
         raise NotImplementedError
@@ -63,7 +161,7 @@ class Estimator:
             hot, outputs = max(hot, own.hot), max(outputs, now.task.outputs)
         task = self._task(outputs)
         fine = fine_bins(numbers) if now is None else now.layout.fine
-        made = Pipeline(task, Layout(task.last, numbers, hot, fine), self.seed)
+        made = Pipeline(task, Layout(task.width, numbers, hot, fine), self.seed)
         if now is not None:
             carry_over(now, made)
         self._pipeline = made
@@ -92,7 +190,8 @@ class Estimator:
     def _learn_one(self, x: Row) -> Pipeline:
         """The pipeline with a row written, whose target is to be written."""
         now = self._pipeline
-        if now is None or tuple(x) != self._names or self._columns.codes:
+        usual = isinstance(x, Mapping) and tuple(x) == self._names and not self._columns.codes
+        if now is None or not usual or self._outputs() > now.task.outputs:
             now = self._learn_columns([x])
         self._write(x, now.raw[0], now)
         return now
@@ -143,27 +242,10 @@ class Estimator:
             pipeline.ask(size)
             yield start, size, pipeline
 
-    def state_dict(self) -> dict[str, Any]:
-        """All that the estimator is, as a value."""
-        return checkpoint.value(*self._parts())
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Become what `state_dict` told of: the next answers are bit-for-bit those that it would have given."""
-        self._take(*checkpoint.parts(dict(state)))
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write all that the estimator is to a file, whole or not at all."""
-        checkpoint.write(path, *self._parts())
-
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Become what was saved."""
-        tensors, about = checkpoint.read(Path(path))
-        with checkpoint.reading(path):
-            self._take(tensors, about)
-
     def _about(self) -> dict[str, Any]:
         columns = self._columns
         return {
+            "waiting": self._waiting.saved()[1],
             "estimator": self.kind,
             "seed": self.seed,
             "rows": self.rows,
@@ -175,16 +257,14 @@ class Estimator:
 
     def _parts(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         about, now = self._about(), self._pipeline
+        waiting = self._waiting.saved()[0]
         if now is None:
-            return {}, about | {"layout_of": None, "outputs": 0}
+            return waiting, about | {"layout_of": None, "outputs": 0}
         layout = [now.layout.last, now.layout.numbers, now.layout.hot, now.layout.fine]
-        return now.tensors(), about | {"layout_of": layout, "outputs": now.task.outputs}
+        return now.tensors() | waiting, about | {"layout_of": layout, "outputs": now.task.outputs}
 
     def _take(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
-        if about.get("estimator") != self.kind:
-            raise CheckpointError(
-                f"it holds {about.get('estimator')!r}, and this is a {self.kind}: load it into one of its kind"
-            )
+        self._require_kind(about)
         pipeline = None
         if about["layout_of"] is not None:
             pipeline = Pipeline(self._task(about["outputs"]), Layout(*about["layout_of"]), about["seed"])
@@ -196,14 +276,8 @@ class Estimator:
             name: {value: code for code, value in enumerate(codes)} for name, codes in about["categories"]
         }
         self.seed, self._columns, self._pipeline = about["seed"], columns, pipeline
+        self._waiting = Waiting.loaded(tensors, about["waiting"])
         self._names = tuple(columns.numbers)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"seed": self.seed, "state": checkpoint.to_bytes(self.state_dict())}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        type(self).__init__(self, state["seed"])
-        self.load_state_dict(checkpoint.from_bytes(state["state"]))
 
 
 class Rows:
@@ -270,6 +344,12 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     for number, (small, large) in enumerate(zip(old.teams, new.teams, strict=True)):
         for member in range(len(small.nets)):
             firsts[f"team.{number}.nets.{member}.0.weight"] = _read(small, large, member, places)
+    kept = torch.from_numpy(old.encoder.recent)
+    numbers = old.layout.numbers
+    after["recent"][:, :numbers] = kept[:, :numbers]
+    after["recent"][:, new.layout.numbers :] = 0.0
+    after["recent"][:, new.layout.numbers : new.layout.numbers + old.layout.hot] = kept[:, numbers:]
+    del before["recent"]
     for name, tensor in before.items():
         target = after[name]
         columns = next((at for first, at in firsts.items() if name.startswith(first)), None)

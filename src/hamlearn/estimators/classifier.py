@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hamlearn.errors import SampleError
-from hamlearn.estimators.base import Estimator, Row, plain
+from hamlearn.estimators.base import Estimator, Row, Rows, plain
 from hamlearn.estimators.encoder import is_number
 from hamlearn.estimators.pipeline import Pipeline
 from hamlearn.estimators.tasks import CLOSED, Classes
@@ -52,13 +52,6 @@ class Classifier(Estimator):
         """The classes in the order in which they came."""
         return list(self._labels)
 
-    def learn_one(self, x: Row, y: Hashable) -> None:
-        """Learn that the row `x` is of class `y`."""
-        (code,) = self._coded([y])
-        pipeline = self._learn_one(x)
-        self._set([code], pipeline)
-        pipeline.learn(1)
-
     def learn_many(self, X: Any, y: Sequence[Any] | np.ndarray) -> None:
         """Learn many rows, in order: the same as `learn_one` for each."""
         self.predict_proba_then_learn(X, y)
@@ -82,18 +75,26 @@ class Classifier(Estimator):
         """The most likely classes of many rows."""
         return self._named(self.predict_proba_many(X))
 
-    def predict_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray) -> np.ndarray:
-        """Test-then-train: the most likely class of each row, from before its class was learned."""
-        return self._named(self.predict_proba_then_learn(X, y))
+    def predict_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray, delay: int = 0) -> np.ndarray:
+        """Test-then-train: the most likely class of each row, from before its class was learned.
 
-    def predict_proba_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray) -> np.ndarray:
+        Args:
+            X: Rows.
+            y: Their classes.
+            delay: How many rows later each class becomes known.
+        """
+        return self._named(self.predict_proba_then_learn(X, y, delay))
+
+    def predict_proba_then_learn(self, X: Any, y: Sequence[Any] | np.ndarray, delay: int = 0) -> np.ndarray:
         """Test-then-train: the probabilities of each row's classes, from before its class was learned.
 
-        A class that comes for the first time in its row has a probability of its own there, as its row is being
-        learned; it is not the most likely one.
+        A class that comes for the first time in its row has probability 0 there. `delay` is that of
+        `predict_then_learn`.
         """
         labels = y.tolist() if isinstance(y, np.ndarray) else list(y)
         rows, known = self._rows_of(X, labels), len(self._labels)
+        if delay:
+            return self._late_proba(rows, labels, delay)
         codes = self._coded(labels)
         # A class becomes possible where it comes first: a block begins there.
         first = [codes.index(code) for code in range(known, len(self._labels))]
@@ -106,13 +107,21 @@ class Classifier(Estimator):
             out[row, codes[row]] = 0.0
         return out
 
+    def _late_proba(self, rows: Rows, labels: Sequence[Any], delay: int) -> np.ndarray:
+        said = []
+        for _, pipeline in self._late(rows, labels, delay):
+            said.append(np.zeros(0) if pipeline is None else pipeline.said[0][0, : len(self._labels)].copy())
+        out = np.zeros((len(labels), len(self._labels)), dtype=np.float32)
+        for row, p in enumerate(said):
+            out[row, : len(p)] = p
+        return out
+
     def _probabilities(self, x: Row) -> np.ndarray | None:
-        pipeline = self._pipeline
-        if pipeline is None:
-            return None
-        self._write(x, pipeline.asked[0], pipeline)
-        pipeline.ask(1)
-        return pipeline.said[0][0, : len(self._labels)]
+        pipeline = self._ask(x)
+        return None if pipeline is None else pipeline.said[0][0, : len(self._labels)]
+
+    def _checked(self, y: Any) -> int:
+        return self._coded([y])[0]
 
     def _named(self, probabilities: np.ndarray) -> np.ndarray:
         names = np.array(self._labels) if len({type(label) for label in self._labels}) == 1 else None
@@ -135,8 +144,8 @@ class Classifier(Estimator):
                 self._labels.append(plain(label))
         return [codes[label] for label in labels]
 
-    def _set(self, codes: Sequence[int], pipeline: Pipeline) -> None:
-        size, mask = len(codes), pipeline.task.mask
+    def _set(self, targets: Sequence[int], pipeline: Pipeline) -> None:
+        codes, size, mask = targets, len(targets), pipeline.task.mask
         if self._opened < len(self._labels):
             for code in sorted(set(codes)):
                 if mask[code] == CLOSED:
@@ -146,6 +155,9 @@ class Classifier(Estimator):
         pipeline.y[range(size), codes] = 1.0
 
     _opened = 0
+
+    def _answers(self) -> int:
+        return len(self._labels)
 
     def _task(self, outputs: int) -> Classes:
         return Classes(outputs)

@@ -99,7 +99,7 @@ class Encoder:
         self.moments = [torch.zeros(numbers, dtype=torch.float64) for _ in range(3)]
         self.bins = [[torch.zeros(numbers, count, dtype=torch.float64) for _ in range(3)] for count in layout.bins]
         # The latest rows, from which quantiles are taken.
-        self.recent = np.full((FITS[-1], numbers), np.nan)
+        self.recent = np.full((FITS[-1], numbers + layout.hot), np.nan)
         self.rows = 0
 
     def constants(self) -> list[Tensor]:
@@ -136,8 +136,13 @@ class Encoder:
         """Keep the latest rows for the quantiles."""
         size = len(self.recent)
         places = (self.rows + np.arange(len(rows))) % size
-        self.recent[places[-size:]] = rows[-size:, : self.layout.numbers]
+        self.recent[places[-size:]] = rows[-size:]
         self.rows += len(rows)
+
+    def latest(self, count: int) -> np.ndarray:
+        """Up to `count` of the latest rows, as they came."""
+        count = min(count, self.rows, len(self.recent))
+        return self.recent[(self.rows - count + np.arange(count)) % len(self.recent)]
 
     def until_fit(self) -> int:
         """How many rows may be taken before `refit` is due."""

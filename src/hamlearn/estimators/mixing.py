@@ -8,6 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from hamlearn.errors import ConfigError
 from hamlearn.loops.bound import Tensors
 
 SHARE = 0.001
@@ -38,6 +39,8 @@ class ClassMixer:
         members: How many networks there are.
         classes: Places for classes.
     """
+
+    simple = ("last class", "frequency of the classes")
 
     def __init__(self, members: int, classes: int) -> None:
         count = members + 2
@@ -88,6 +91,11 @@ class ClassMixer:
         new_losses = _SLOW * losses - (1 - _SLOW) * given.log()
         return [new_weights, new_exponents, new_halves, 0.998 * often + 0.002 * target, new_losses], answer
 
+    def shares(self) -> Tensor:
+        """The share of each member in the answer."""
+        weights, exponents, halves, *_ = self.carry
+        return halves[0] * weights + halves[1] * exponents / exponents.sum().clamp(min=_LEAST)
+
     def lost(self, index: int) -> bool:
         """Whether a member is far behind the guess by frequency: it has diverged."""
         losses = self.carry[4]
@@ -108,6 +116,8 @@ class NumberMixer:
     Args:
         members: How many networks there are.
     """
+
+    simple = ("mean", "last value")
 
     def __init__(self, members: int) -> None:
         count = members + 2
@@ -159,6 +169,11 @@ class NumberMixer:
         ]
         return [*new, follow(widths, (answer - target).abs())], answer
 
+    def shares(self) -> Tensor:
+        """The share of each member in the answer."""
+        weights, stacked, halves = self.carry[0], self.carry[4].abs(), self.carry[5]
+        return halves[0] * weights + halves[1] * stacked / stacked.sum().clamp(min=_LEAST)
+
     def lost(self, index: int) -> bool:
         """Whether a member is far behind the mean: it has diverged."""
         errors = self.carry[2]
@@ -173,6 +188,17 @@ class NumberMixer:
         covariance[index] = 0.0
         covariance[:, index] = 0.0
         covariance[index, index] = RIDGE
+
+
+def level_of(coverage: float) -> int:
+    """The place of a coverage among `LEVELS`.
+
+    Raises:
+        ConfigError: If it is none of them.
+    """
+    if coverage not in LEVELS:
+        raise ConfigError(f"coverage={coverage!r} is not followed: give one of {', '.join(map(str, LEVELS))}")
+    return LEVELS.index(coverage)
 
 
 def follow(widths: Tensor, error: Tensor) -> Tensor:

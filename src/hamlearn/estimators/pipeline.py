@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.engine.blocks.direct import DirectLoop, carry_of
+from hamlearn.engine.blocks.direct import DirectLoop
 from hamlearn.estimators.encoder import Encoder, Layout
 from hamlearn.estimators.tasks import CLOSED, Classes, Numbers
-from hamlearn.estimators.team import Team, learner_of
+from hamlearn.estimators.team import Team, learner_of, moving, restart, sound
 from hamlearn.learner.learner import eager_of
 from hamlearn.loops.bound import Bound, Tensors, bind
 from hamlearn.loops.library import Loop
@@ -20,8 +20,18 @@ from hamlearn.loops.library import Loop
 ROWS = 256
 """Rows of a block, and from one look at the members to the next."""
 
-_compiled: dict[Any, Loop] = {}
+loops: dict[Any, Loop] = {}
 """Loops by what they were compiled for: estimators of one shape share them."""
+
+
+def bound(key: Any, step: Callable[..., Any], carry: Tensors, samples: Tensors, constants: Tensors) -> Bound:
+    """A step over fixed memory, compiled unless one of this key has been."""
+    loop = loops.get(key)
+    if loop is not None:
+        return Bound(loop, carry, samples, constants)
+    made = bind(step, carry, samples, constants)
+    loops[key] = made.loop
+    return made
 
 
 class Pipeline:
@@ -38,6 +48,7 @@ class Pipeline:
 
     Attributes:
         raw: Rows as numbers, to be written to.
+        latest: The target that was learned last.
         y: Targets, to be written to.
     """
 
@@ -46,49 +57,47 @@ class Pipeline:
         self.encoder = Encoder(layout)
         columns = layout.numbers + layout.hot
         raw, y = torch.zeros(ROWS, columns, dtype=torch.float64), torch.zeros(ROWS, task.width, dtype=task.dtype)
-        self.raw, self.y = raw.numpy(), y.numpy()
+        last = torch.zeros_like(y)
+        self.raw, self.y, self._last = raw.numpy(), y.numpy(), last.numpy()
+        self.latest = torch.zeros(task.width, dtype=task.dtype)
         self.asked = np.zeros((ROWS, columns))
         self._key = (type(task), task.outputs, layout)
         self._prepare = self._bound(
-            "prepare", self._prepared, [*task.carry, *self.encoder.moments], [raw, y], self.encoder.constants()
+            "prepare",
+            self._prepared,
+            [*task.carry, *self.encoder.moments],
+            [raw, y, last],
+            self.encoder.constants(),
         )
         encoded, learned, *row = self._prepare.results
+        self._row = row
         rules = sorted({member.rule for member in task.members})
         self.teams, self.loops = [], []
         for rule in rules:
-            team = Team(
-                [member for member in task.members if member.rule == rule],
-                layout,
-                task.outputs,
-                seed,
-                float(task.mask[0]),
-            )
+            members = [member for member in task.members if member.rule == rule]
+            slices = [layout.slice(member.reads) for member in members]
+            team = Team(members, slices, task.outputs, seed, float(task.mask[0]))
             eager = eager_of(learner_of(team, task.loss))
-            loop = DirectLoop(eager, encoded, learned, _compiled.get((*self._key, rule)))
-            _compiled[(*self._key, rule)] = loop.compiled
+            loop = DirectLoop(eager, encoded, learned, loops.get((*self._key, rule)))
+            loops[(*self._key, rule)] = loop.compiled
             self.teams.append(team)
             self.loops.append(loop)
         samples = [*(loop.y for loop in self.loops), learned, *row]
         self._mix = self._bound("mix", self._mixed, task.mixer.carry, samples, task.constants)
         self.answers = [result.numpy() for result in self._mix.results]
         weights = [weight.detach() for team in self.teams for weight in team.parameters()]
-        held = [*task.carry, *self.encoder.moments, *self.encoder.constants(), *task.mixer.carry, *task.constants]
+        held = [tensor for group in self.held().values() for tensor in group]
         self._answer = self._bound("answer", self._answered, [], [torch.from_numpy(self.asked)], [*held, *weights])
         self.said = [result.numpy() for result in self._answer.results]
 
     def _bound(
         self, name: str, step: Callable[..., Any], carry: Tensors, samples: Tensors, constants: Tensors
     ) -> Bound:
-        loop = _compiled.get((*self._key, name))
-        if loop is not None:
-            return Bound(loop, carry, samples, constants)
-        made = bind(step, carry, samples, constants)
-        _compiled[(*self._key, name)] = made.loop
-        return made
+        return bound((*self._key, name), step, carry, samples, constants)
 
     def _prepared(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
         own = len(self.task.carry)
-        state, row = self.task.step(carry[:own], sample[1])
+        state, row = self.task.step(carry[:own], sample[1], sample[2])
         moments, encoded = self.encoder.step(carry[own:], sample[0], row[1], constants)
         return [*state, *moments], [encoded, *row]
 
@@ -97,19 +106,16 @@ class Pipeline:
         return self.task.mixed(carry, torch.cat(list(sample[:count])), sample[count:], constants)
 
     def _answered(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
-        rest = iter(constants)
-        take = lambda tensors: [next(rest) for _ in tensors]  # noqa: E731
-        task = self.task
-        state, moments = take(task.carry), take(self.encoder.moments)
-        bins, mixture, fixed = take(self.encoder.constants()), take(task.mixer.carry), take(task.constants)
-        row = task.before(state)
-        _, encoded = self.encoder.step(moments, sample[0], row[0], bins)
+        rest, task = iter(constants), self.task
+        held = {name: [next(rest) for _ in group] for name, group in self.held().items()}
+        fixed, row = held["fixed"], task.before(held["task"], held["latest"][0])
+        _, encoded = self.encoder.step(held["moments"], sample[0], row[0], held["bins"])
         outputs = []
         for team in self.teams:
             weights = {name: next(rest) for name, _ in team.named_parameters()}
             weights["mask"] = fixed[0] if fixed else torch.zeros(1)
             outputs.append(torch.func.functional_call(team, weights, (encoded,)))
-        return [], task.answer(mixture, torch.cat(outputs), row, fixed)
+        return [], task.answer(held["mix"], torch.cat(outputs), row, fixed)
 
     def open(self, code: int) -> None:
         """Let a class be an answer from now on."""
@@ -119,10 +125,31 @@ class Pipeline:
 
     def learn(self, count: int) -> None:
         """Learn from the first rows of `raw` and `y`; `answers` are those from before each of them was learned."""
+        self._last[0] = self.latest.numpy()
+        self._last[1:count] = self.y[: count - 1]
+        self._learn(count)
+
+    def learn_late(self, last: np.ndarray, kept: np.ndarray) -> None:
+        """Learn from the first row, whose label is late.
+
+        Args:
+            last: The last target that was known when the row came.
+            kept: What the networks said then.
+        """
+        self._last[0] = 0.0
+        self._last[0, : len(last)] = last
+        self._learn(1, torch.from_numpy(kept))
+
+    def _learn(self, count: int, kept: Tensor | None = None) -> None:
         self._prepare(count)
         for loop in self.loops:
             loop(count)
+        if kept is not None:
+            said = self.task.again(kept, [part[0] for part in self._row])
+            for loop, part in zip(self.loops, said.split([len(team.nets) for team in self.teams]), strict=True):
+                loop.y[0] = part
         self._mix(count)
+        self.latest.numpy()[:] = self.y[count - 1]
         encoder = self.encoder
         encoder.remember(self.raw[:count])
         if not encoder.rows % ROWS or encoder.fit_is_due:
@@ -145,20 +172,11 @@ class Pipeline:
         index = 0
         for team, loop in zip(self.teams, self.loops, strict=True):
             for member in range(len(team.nets)):
-                if self.task.mixer.lost(index) or not _sound(team.nets[member]):
-                    self.restart(team, loop, member, index)
+                if self.task.mixer.lost(index) or not sound(team.nets[member]):
+                    restart(team, loop, member)
+                    # Its share of the answer is the least one for now.
+                    self.task.mixer.forget(index)
                 index += 1
-
-    def restart(self, team: Team, loop: DirectLoop, member: int, index: int) -> None:
-        """First weights for a member that has diverged; its share of the answer is the least one for now."""
-        team.reset(member)
-        names = [name for name, _ in team.named_parameters()]
-        carry = carry_of(loop)
-        for part in (carry.omega, carry.v):
-            for name, tensor in zip(names, part, strict=False):
-                if name.startswith(f"nets.{member}."):
-                    tensor.zero_()
-        self.task.mixer.forget(index)
 
     def _reexpress(self, start: int, count: int, matrix: Tensor, offset: Tensor) -> None:
         """The same answers by weights of the new encoding of a column."""
@@ -172,25 +190,26 @@ class Pipeline:
                 layer.bias.add_((old @ offset).float())
                 part.copy_((old @ matrix.T).float())
 
-    def tensors(self) -> dict[str, Tensor]:
-        """All that moves, by name; these are the tensors themselves."""
-        found: dict[str, Tensor] = {"mask": self.task.mask}
-        groups = {
+    def held(self) -> dict[str, list[Tensor]]:
+        """What an answer depends on beside the networks; these are the tensors themselves."""
+        return {
+            "latest": [self.latest],
             "task": self.task.carry,
             "moments": self.encoder.moments,
             "bins": self.encoder.constants(),
             "mix": self.task.mixer.carry,
+            "fixed": self.task.constants,
         }
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that moves, by name; these are the tensors themselves."""
+        found: dict[str, Tensor] = {"mask": self.task.mask}
+        groups = self.held()
+        del groups["fixed"]  # the mask, which has a name already
         for name, group in groups.items():
             found |= {f"{name}.{index}": tensor for index, tensor in enumerate(group)}
         for number, (team, loop) in enumerate(zip(self.teams, self.loops, strict=True)):
-            names = [name for name, _ in team.named_parameters()]
-            carry = carry_of(loop)
-            found |= {f"team.{number}.{name}": weight.detach() for name, weight in team.named_parameters()}
-            for kind, part in (("omega", carry.omega), ("v", carry.v)):
-                found |= {
-                    f"team.{number}.{name}.{kind}": tensor for name, tensor in zip(names, part, strict=False)
-                }
+            found |= {f"team.{number}.{name}": tensor for name, tensor in moving(team, loop).items()}
         found["recent"] = torch.from_numpy(self.encoder.recent)
         return found
 
@@ -203,8 +222,3 @@ class Pipeline:
         for code in range(self.task.width):
             if self.task.mask[code] > CLOSED:
                 self.open(code)
-
-
-def _sound(net: nn.Module) -> bool:
-    # Inputs and targets are of size 1: weights of this size say that a member has diverged, and so does NaN.
-    return all(float(weight.abs().max()) < 1e4 for weight in net.parameters())

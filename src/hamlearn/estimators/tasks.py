@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -44,7 +45,7 @@ class Classes:
         outputs: Places for classes.
 
     Attributes:
-        carry: The last target.
+        carry: Nothing: the target needs no scale.
         constants: 0 for classes that have been seen, very negative for the others.
     """
 
@@ -52,19 +53,19 @@ class Classes:
     dtype = torch.float32
 
     def __init__(self, outputs: int) -> None:
-        self.outputs, self.width, self.last = outputs, outputs, outputs
+        self.outputs, self.width = outputs, outputs
         self.mixer = ClassMixer(len(self.members), outputs)
-        self.carry = [torch.zeros(outputs)]
+        self.carry: list[Tensor] = []
         self.mask = torch.full((outputs,), CLOSED)
         self.constants = [self.mask]
 
-    def step(self, carry: Tensors, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """The last target from now on; the target, and the last one until now."""
-        return [y], [y, carry[0]]
+    def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """The target, and the last one that was known before it."""
+        return [], [y, last]
 
-    def before(self, carry: Tensors) -> list[Tensor]:
+    def before(self, carry: Tensors, last: Tensor) -> list[Tensor]:
         """What a step finds out before the target is known."""
-        return [carry[0]]
+        return [last]
 
     def mixed(
         self, carry: Tensors, logits: Tensor, row: Tensors, constants: Tensors
@@ -75,9 +76,19 @@ class Classes:
         return new, [answer]
 
     def answer(self, carry: Tensors, logits: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
-        """The answer: probabilities; and those of all members."""
+        """The answer: probabilities; those of all members; and what to keep of a row whose label comes later."""
         said, _, answer = self.mixer.answer(carry, logits, row[0], constants[0])
-        return [answer, said]
+        return [answer, said, logits]
+
+    def again(self, kept: Tensor, row: Tensors) -> Tensor:
+        """The outputs of the networks from what was kept of them; they may not have known all classes."""
+        outputs = torch.full((len(kept), self.outputs), CLOSED)
+        outputs[:, : kept.shape[1]] = kept
+        return outputs
+
+    def moved(self, answers: np.ndarray, others: np.ndarray) -> float:
+        """How much probability lies on other classes, on average."""
+        return float(np.abs(answers - others).sum(1).mean() / 2)
 
     @staticmethod
     def loss(y: Tensor, target: Tensor) -> Tensor:
@@ -93,22 +104,22 @@ class Numbers:
     """One number, in units of its running deviation.
 
     Attributes:
-        carry: Count, mean, sum of squared differences, least, largest and last value of the target.
+        carry: Count, mean, sum of squared differences, least and largest value of the target.
     """
 
     members = NUMBER_MEMBERS
     dtype = torch.float64
 
     def __init__(self, outputs: int = 1) -> None:
-        self.outputs, self.width, self.last = outputs, 1, 1
+        self.outputs, self.width = outputs, 1
         self.mixer = NumberMixer(len(self.members))
-        self.carry = [torch.zeros(6, dtype=torch.float64)]
+        self.carry = [torch.zeros(5, dtype=torch.float64)]
         self.mask = torch.zeros(1)
         self.constants: list[Tensor] = []
 
-    def step(self, carry: Tensors, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The moments with this target; the target to learn, then the last target and others from `before`."""
-        count, mean, squares, least, largest, _ = carry[0].unbind()
+        count, mean, squares, least, largest = carry[0].unbind()
         (value,) = y.unbind()
         new_count = count + 1
         away = value - mean
@@ -117,19 +128,18 @@ class Numbers:
         first = count < 0.5
         least = torch.where(first, value, torch.minimum(least, value))
         largest = torch.where(first, value, torch.maximum(largest, value))
-        new = torch.stack([new_count, new_mean, new_squares, least, largest, value])
+        new = torch.stack([new_count, new_mean, new_squares, least, largest])
         _, scale = _units(new)
         learned = ((value - new_mean) / scale).clamp(-10.0, 10.0)
-        last, reach, units = self.before(carry)
-        return [new], [learned.float().reshape(1), last, reach, units, y]
+        return [new], [learned.float().reshape(1), *self.before(carry, last), y]
 
-    def before(self, carry: Tensors) -> list[Tensor]:
+    def before(self, carry: Tensors, last: Tensor) -> list[Tensor]:
         """The last target and the range of answers, in units of the deviation; mean and deviation."""
         mean, scale = _units(carry[0])
-        _, _, _, least, largest, last = carry[0].unbind()
+        _, _, _, least, largest = carry[0].unbind()
         margin = 0.1 * (largest - least)
         reach = torch.stack([(least - margin - mean) / scale, (largest + margin - mean) / scale])
-        return [((last - mean) / scale).float().reshape(1), reach.float(), torch.stack([mean, scale])]
+        return [((last - mean) / scale).float(), reach.float(), torch.stack([mean, scale])]
 
     def mixed(
         self, carry: Tensors, outputs: Tensor, row: Tensors, constants: Tensors
@@ -143,12 +153,23 @@ class Numbers:
         return new, [(answer.double() * units[1] + units[0]).reshape(1), half.double() * units[1]]
 
     def answer(self, carry: Tensors, outputs: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
-        """The answer, its half widths, and what all members say."""
+        """The answer, its half widths, what all members say, and what to keep of a row with a late label."""
         last, reach, units = row
         said, _, answer = self.mixer.answer(carry, outputs.reshape(-1), last, reach)
         half = carry[-1][:-1] * carry[-1][-1]
         answers = torch.cat([answer.reshape(1), half]).double() * units[1]
-        return [torch.cat([answers[:1] + units[0], answers[1:]]), said.double() * units[1] + units[0]]
+        members = said.double() * units[1] + units[0]
+        return [torch.cat([answers[:1] + units[0], answers[1:]]), members, outputs.double() * units[1] + units[0]]
+
+    def again(self, kept: Tensor, row: Tensors) -> Tensor:
+        """The outputs of the networks, in the units of now, from what was kept of them."""
+        mean, scale = row[2]
+        return ((kept - mean) / scale).float()
+
+    def moved(self, answers: np.ndarray, others: np.ndarray) -> float:
+        """How far the answers are from others, on average, in deviations of the target."""
+        _, scale = _units(self.carry[0])
+        return float(np.abs(answers[:, 0] - others[:, 0]).mean() / float(scale))
 
     @staticmethod
     def loss(y: Tensor, target: Tensor) -> Tensor:
@@ -158,7 +179,7 @@ class Numbers:
 
 def _units(moments: Tensor) -> tuple[Tensor, Tensor]:
     """Mean and deviation of the target; before there is a deviation, the size of the mean."""
-    count, mean, squares, _, _, _ = moments.unbind()
+    count, mean, squares, _, _ = moments.unbind()
     deviation = (squares / count.clamp(min=1.0)).sqrt()
     size = mean.abs().clamp(min=1e-3)
     return mean, torch.where(deviation > 1e-9 * size, deviation, size)

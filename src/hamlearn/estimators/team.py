@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.adaptive import Adaptive
-from hamlearn.estimators.encoder import Layout
+from hamlearn.engine.blocks.direct import DirectLoop, carry_of
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.network import Network
@@ -42,22 +42,28 @@ class Member(NamedTuple):
 
 
 class Team(nn.Module):
-    """Networks side by side over slices of one vector; their outputs are stacked, one row each.
+    """Networks side by side over slices of one vector, or of rows; their outputs are stacked, one row each.
 
     Args:
         members: What they are.
-        layout: Where everything lies in the vector.
+        slices: First and last entry of what each reads.
         outputs: Of each network.
         seed: Of the first weights.
         mask: What is added to an output that is not in use yet.
+        head: Makes the last layer of a network, from its inputs and outputs.
     """
 
     def __init__(
-        self, members: Sequence[Member], layout: Layout, outputs: int, seed: int, mask: float = 0.0
+        self,
+        members: Sequence[Member],
+        slices: Sequence[tuple[int, int]],
+        outputs: int,
+        seed: int,
+        mask: float = 0.0,
+        head: Callable[[int, int], nn.Module] = nn.Linear,
     ) -> None:
         super().__init__()
-        self.members, self.layout, self.seed = list(members), layout, seed
-        self.slices = [layout.slice(member.reads) for member in members]
+        self.members, self.slices, self.seed = list(members), list(slices), seed
         self.nets = nn.ModuleList()
         self.mask: Tensor
         self.register_buffer("mask", torch.full((outputs,), mask))
@@ -67,7 +73,7 @@ class Team(nn.Module):
             for width in member.widths:
                 layers += [nn.Linear(size, width), nn.ReLU() if member.act == "relu" else nn.Tanh()]
                 size = width
-            self.nets.append(nn.Sequential(*layers, nn.Linear(size, outputs)))
+            self.nets.append(nn.Sequential(*layers, head(size, outputs)))
         for index in range(len(self.nets)):
             self.reset(index)
 
@@ -75,15 +81,14 @@ class Team(nn.Module):
         """The first weights of a member again, drawn as `nn.Linear` draws them."""
         random = np.random.default_rng([self.seed, index])
         for layer in self.nets[index].children():
-            if isinstance(layer, nn.Linear):
-                bound = layer.in_features**-0.5
-                for tensor in (layer.weight, layer.bias):
-                    drawn = random.uniform(-bound, bound, tuple(tensor.shape))
-                    tensor.data.copy_(torch.from_numpy(drawn))
+            for tensor in layer.parameters():
+                bound = float(layer.in_features) ** -0.5  # type: ignore[arg-type]
+                drawn = random.uniform(-bound, bound, tuple(tensor.shape))
+                tensor.data.copy_(torch.from_numpy(drawn))
 
     def forward(self, u: Tensor) -> Tensor:
         """Outputs of all members for one vector: members × outputs."""
-        outputs = [net(u[a:b]) for (a, b), net in zip(self.slices, self.nets, strict=True)]
+        outputs = [net(u[..., a:b]) for (a, b), net in zip(self.slices, self.nets, strict=True)]
         return torch.stack(outputs) + self.mask
 
 
@@ -94,3 +99,25 @@ def learner_of(team: Team, loss: Callable[..., Tensor]) -> Learner:
     hyper = Hyper(eta=1.0, phi=1.0, beta=beta)
     # A member that diverges is found and reset by the estimator: it must not stop the others.
     return Learner(Network.feedforward(team), loss, hyper, on_nonfinite="ignore")
+
+
+def moving(team: Team, loop: DirectLoop) -> dict[str, Tensor]:
+    """Weights, costates and what an adaptive β follows, by name; these are the tensors themselves."""
+    names, carry = [name for name, _ in team.named_parameters()], carry_of(loop)
+    found = {name: weight.detach() for name, weight in team.named_parameters()}
+    for kind, part in (("omega", carry.omega), ("v", carry.v)):
+        found |= {f"{name}.{kind}": tensor for name, tensor in zip(names, part, strict=False)}
+    return found
+
+
+def restart(team: Team, loop: DirectLoop, member: int) -> None:
+    """First weights for a member that has diverged."""
+    team.reset(member)
+    for name, tensor in moving(team, loop).items():
+        if name.startswith(f"nets.{member}.") and name.endswith((".omega", ".v")):
+            tensor.zero_()
+
+
+def sound(net: nn.Module) -> bool:
+    """Whether a network has not diverged: inputs and targets are of size 1, and so are its weights."""
+    return all(float(weight.abs().max()) < 1e4 for weight in net.parameters())

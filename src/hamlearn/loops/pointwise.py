@@ -237,7 +237,8 @@ def _where(writer: Writer, call: Call) -> Value:
 
 def _same(writer: Writer, call: Call) -> Value:
     source = call["src" if call.op is aten.copy else "self"]
-    if source.shape == call.shape and source.dtype == call.dtype:
+    # A number is a source of its own where vmap meets a scalar.
+    if isinstance(source, Value) and source.shape == call.shape and source.dtype == call.dtype:
         return source
     return elementwise(writer, "{0}", [source], call.shape, call.dtype, 0)
 

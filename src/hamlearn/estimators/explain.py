@@ -1,0 +1,57 @@
+"""Which networks and which columns carry the answer now."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hamlearn.estimators.encoder import HOT, Columns
+from hamlearn.estimators.pipeline import ROWS, Pipeline
+
+
+class Explanation(NamedTuple):
+    """Which networks and which columns carry the answer now; `print` shows both as a table.
+
+    Attributes:
+        members: Each network and simple guess with its share of the answer, largest first; the shares add up to 1.
+        columns: Each column with how far the answers to the latest rows move, on average, if it is missing there:
+            the probability that moves to other classes, or the change in units of the target's deviation.
+    """
+
+    members: list[tuple[str, float]]
+    columns: list[tuple[Any, float]]
+
+    def __str__(self) -> str:
+        width = max(len(str(name)) for name, _ in (*self.members, *self.columns))
+        parts = []
+        for title, rows in (("share of the answer", self.members), ("moves the answer by", self.columns)):
+            parts.append(
+                "\n".join([f"{'':{width}}  {title}", *(f"{name!s:{width}}  {x:.3f}" for name, x in rows)])
+            )
+        return "\n\n".join(parts)
+
+
+def explain(pipeline: Pipeline, columns: Columns) -> Explanation:
+    """Shares from the weights of the mixture, and effects by leaving out one column after the other."""
+    names = [member.name for team in pipeline.teams for member in team.members]
+    shares = pipeline.task.mixer.shares().tolist()
+    members = list(zip([*names, *pipeline.task.mixer.simple], shares, strict=True))
+    rows = pipeline.encoder.latest(ROWS)
+    usual = _answers(pipeline, rows)
+    numbers, effects = pipeline.layout.numbers, {}
+    places = {name: slice(at, at + 1) for name, at in columns.numbers.items()}
+    starts = {name: numbers + HOT * at for name, at in columns.categories.items()}
+    places |= {name: slice(start, start + HOT) for name, start in starts.items()}
+    for name, place in places.items():
+        without = rows.copy()
+        without[:, place] = np.nan if place.start < numbers else 0.0
+        effects[name] = pipeline.task.moved(usual, _answers(pipeline, without))
+    by_size = lambda pair: -pair[1]  # noqa: E731
+    return Explanation(sorted(members, key=by_size), sorted(effects.items(), key=by_size))
+
+
+def _answers(pipeline: Pipeline, rows: np.ndarray) -> np.ndarray:
+    pipeline.asked[: len(rows)] = rows
+    pipeline.ask(len(rows))
+    return pipeline.said[0][: len(rows)].copy()

@@ -1,0 +1,90 @@
+"""Rows whose labels come later: what is kept of them until then."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hamlearn.errors import SampleError
+
+MOST = 100_000
+"""Rows that may wait; the oldest is forgotten first."""
+
+
+class Waited(NamedTuple):
+    """A row as it was when it came.
+
+    A network that reads the last target has to learn from the one that was known then: if labels are late, it
+    is old and says less. The mixture judges what the networks said then, not what they would say once they have
+    learned from the rows since.
+
+    Attributes:
+        row: The row.
+        last: The last target that was known; `None` if none was.
+        kept: What the networks said; `None` before the first label.
+    """
+
+    row: dict[Any, Any]
+    last: np.ndarray | None = None
+    kept: np.ndarray | None = None
+
+
+class Waiting:
+    """The rows that wait, by id, in the order in which they came."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Hashable, Waited] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, id: Hashable, waited: Waited) -> None:
+        """Keep a row.
+
+        Raises:
+            SampleError: If one of that id waits already.
+        """
+        if id in self._rows:
+            raise SampleError(f"id={id!r} waits for its label already: give each row an id of its own")
+        self._rows[id] = waited
+        if len(self._rows) > MOST:
+            del self._rows[next(iter(self._rows))]
+
+    def __getitem__(self, id: Hashable) -> Waited:
+        if id not in self._rows:
+            raise SampleError(
+                f"id={id!r}: no row waits under this id; `wait_one(x, id)` keeps it until its label comes"
+            )
+        return self._rows[id]
+
+    def drop(self, id: Hashable) -> None:
+        """Keep a row no longer."""
+        del self._rows[id]
+
+    def saved(self) -> tuple[dict[str, Tensor], list[Any]]:
+        """Tensors and the rest, as a checkpoint takes them."""
+        tensors, about = {}, []
+        for place, (id, waited) in enumerate(self._rows.items()):
+            about.append([_plain(id), [[_plain(name), _plain(value)] for name, value in waited.row.items()]])
+            if waited.last is not None and waited.kept is not None:
+                tensors[f"waiting.{place}.last"] = torch.from_numpy(waited.last)
+                tensors[f"waiting.{place}.kept"] = torch.from_numpy(waited.kept)
+        return tensors, about
+
+    @classmethod
+    def loaded(cls, tensors: Mapping[str, Tensor], about: list[Any]) -> Waiting:
+        """What was saved."""
+        made = cls()
+        for place, (id, row) in enumerate(about):
+            last, kept = (tensors.get(f"waiting.{place}.{name}") for name in ("last", "kept"))
+            found = [None if tensor is None else tensor.numpy().copy() for tensor in (last, kept)]
+            made.add(id, Waited(dict(row), *found))
+        return made
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
