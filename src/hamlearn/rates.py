@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable
-from typing import Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -115,51 +115,3 @@ class Overshoot:
                     stacklevel=4,
                 )
                 return
-
-
-class Scheduled(Protocol):
-    """What `UsualRates` asks of hyper-parameters; `Hyper` is one."""
-
-    @property
-    def clock(self) -> Literal["events", "continuous"]:
-        """What a step does if its τ is not the nominal one."""
-
-    def constant(self) -> bool:
-        """Whether no rate depends on time."""
-
-    def at(self, t: float, tau: float | None = None, *, first: bool = False) -> Rates:
-        """The rates of a step."""
-
-
-class UsualRates:
-    """The rates of one step after the other; if nothing depends on time, the last ones are kept.
-
-    Args:
-        hyper: The hyper-parameters.
-
-    Attributes:
-        constant: Whether no rate but β depends on time.
-        overshoot: Warns where a step is too long for its dissipation.
-
-    Example:
-        >>> import hamlearn as hl
-        >>> usual = UsualRates(hl.Hyper(tau=0.5))
-        >>> usual.at(0.0, None, first=False) is usual.at(0.5, None, first=False)
-        True
-    """
-
-    def __init__(self, hyper: Scheduled) -> None:
-        self.hyper = hyper
-        self.constant = hyper.constant()
-        self.overshoot = Overshoot(hyper.clock)
-        self._kept: tuple[float | None, bool, Rates] | None = None
-
-    def at(self, t: float, tau: float | None, *, first: bool) -> Rates:
-        """The rates of a step at time `t`, `tau` after the one before; `first`: nothing has been learned yet."""
-        kept = self._kept
-        if kept is not None and kept[0] is tau and kept[1] == first and self.constant:
-            return kept[2]
-        rates = self.hyper.at(t, tau, first=first)
-        self.overshoot.look([rates])
-        self._kept = tau, first, rates
-        return rates

@@ -268,8 +268,8 @@ def draw_ops(r: Random, spec: Spec, count: int) -> list[Op]:
 
 def draw_op(r: Random, spec: Spec) -> Op:
     often = ["step", "compiled", "compiled", "bad", "turn"]
-    kinds = ["step", "run", "compiled", "predict", "load", "copy", "reset", "bad", "interrupt", "turn"]
-    kind = r.choice([*often, *kinds, "freeze", "mode", "overflow", "scan"])
+    kinds = ["step", "run", "compiled", "predict", "load", "copy", "reset", "bad", "turn"]
+    kind = r.choice([*often, *kinds, "mode", "overflow", "scan"])
     if kind == "step":
         return ("step", r.choice([1, 2, 5]))
     if kind == "run":
@@ -291,12 +291,8 @@ def draw_op(r: Random, spec: Spec) -> Op:
         return ("copy", r.choice(["deepcopy", "pickle"]))
     if kind == "bad":
         return ("bad", r.choice(BAD), r.choice(["step", "run", "compiled"]), r.randrange(4))
-    if kind == "interrupt":
-        return ("interrupt", r.randrange(1000), r.choice(["step", "step", "run", "compiled"]))
     if kind == "turn":
         return ("turn", r.choice([0.5, 0.9, 1.5, 2.0]))
-    if kind == "freeze":
-        return ("freeze", r.randrange(4))
     if kind == "mode":
         return ("mode", r.random() < 0.5)
     return (kind,)

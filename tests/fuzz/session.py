@@ -12,7 +12,6 @@ import torch
 import hamlearn as hl
 from tests.fuzz import cases, modules, trees
 from tests.fuzz.cases import Op, Spec
-from tests.fuzz.interrupts import Interrupts
 from tests.fuzz.judge import Judge
 from tests.fuzz.looks import (
     Look,
@@ -38,7 +37,7 @@ ASCENDED = 1e3
 """With s = +1 the loss is climbed: beyond this, a difference of the last bit grew thirtyfold with every step."""
 
 
-class Session(Moves, Refused, Interrupts):
+class Session(Moves, Refused):
     """Three of a kind: the subject by any engine, the twin by `step`, the judge by plain autograd."""
 
     def __init__(self, spec: Spec, folder: Path) -> None:
@@ -140,7 +139,7 @@ class Session(Moves, Refused, Interrupts):
         if "python" in traits:
             calm = kind in ("step", "run", "compiled")
             return calm or (self.spec.network == "python random" and kind in ("load", "predict", "reset"))
-        if kind in ("turn", "mode", "freeze"):
+        if kind in ("turn", "mode"):
             return not stored and (
                 kind != "turn" or "gain" in traits or self.spec.loss in ("object", "module", "closure")
             )

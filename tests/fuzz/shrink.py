@@ -20,13 +20,7 @@ def failure_of(play: Callable[..., Any], *case: Any) -> BaseException | None:
         play(*case)
     except Exception as error:
         return error
-    except KeyboardInterrupt as error:
-        return error if "fuzzed" in str(error) else _raise(error)
     return None
-
-
-def _raise(error: BaseException) -> None:
-    raise error
 
 
 def smaller(

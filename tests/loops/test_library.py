@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -48,7 +46,7 @@ def test_processes_share_what_one_has_compiled(folder: Path) -> None:
     said = [process.communicate(timeout=300)[0].split() for process in together]
     assert said[0] == said[1]
     assert said[0][0] == "True"
-    assert sorted(path.suffix for path in folder.iterdir()) == [".sha256", ".so"]
+    assert [path.suffix for path in folder.iterdir()] == [".so"]
     assert cached(program)
     x = torch.zeros(400)
     Loop(program)(2, [x], [torch.ones(2, 400)], [])
@@ -126,44 +124,6 @@ def test_a_folder_that_another_user_made_first_is_not_used(folder: Path, monkeyp
     assert path.parent != folder
 
 
-@pytest.mark.parametrize("mode", [0o777, 0o757])
-def test_a_folder_below_one_that_others_can_write_to_is_not_used(
-    tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "open" / "mine").mkdir(parents=True)
-    (tmp_path / "open").chmod(mode)
-    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "open" / "mine"))
-    with pytest.warns(RuntimeWarning, match=rf"open can be written to by other users \(mode {mode:o}\)"):
-        path = build_cache.folder()
-    assert tmp_path not in path.parents
-    assert stat.S_IMODE(path.stat().st_mode) == 0o700
-
-
-def test_a_folder_below_a_sticky_one_or_one_of_the_users_own_group_is_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "sticky" / "grouped").mkdir(parents=True)
-    (tmp_path / "sticky").chmod(0o1777)
-    (tmp_path / "sticky" / "grouped").chmod(0o775)
-    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "sticky" / "grouped"))
-    monkeypatch.setattr(build_cache, "_is_private_group", lambda group: True)
-    assert build_cache.folder() == tmp_path / "sticky" / "grouped" / "loops"
-    monkeypatch.setattr(build_cache, "_is_private_group", lambda group: False)
-    with pytest.warns(RuntimeWarning, match="grouped can be written to"):
-        build_cache.folder()
-
-
-def test_a_link_into_a_folder_of_others_is_followed_before_it_is_checked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "open" / "theirs").mkdir(parents=True)
-    (tmp_path / "open").chmod(0o777)
-    (tmp_path / "link").symlink_to(tmp_path / "open" / "theirs")
-    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "link"))
-    with pytest.warns(RuntimeWarning, match="open can be written to"):
-        build_cache.folder()
-
-
 def test_without_a_home_directory_loops_are_compiled_into_a_private_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -173,58 +133,16 @@ def test_without_a_home_directory_loops_are_compiled_into_a_private_folder(
     monkeypatch.delenv(build_cache.VARIABLE, raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    with pytest.warns(RuntimeWarning, match="this user has no home directory"):
+    with pytest.warns(RuntimeWarning, match="Could not determine home"):
         path = build_cache.folder()
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
 
-def swapped(kept: Path, other: Path) -> None:
-    kept.write_bytes(other.read_bytes())
-
-
-def swapped_with_its_digest(kept: Path, other: Path) -> None:
-    swapped(kept, other)
-    kept.with_suffix(".sha256").write_text(other.with_suffix(".sha256").read_text())
-
-
-def without_digest(kept: Path, other: Path) -> None:
-    kept.with_suffix(".sha256").unlink()
-
-
-def one_bit(kept: Path, other: Path) -> None:
-    content = bytearray(kept.read_bytes())
-    content[len(content) // 2] ^= 1
-    kept.write_bytes(content)
-
-
-def cut_short(kept: Path, other: Path) -> None:
-    kept.write_bytes(kept.read_bytes()[:-1])
-
-
-def opened_to_others(kept: Path, other: Path) -> None:
-    kept.chmod(0o666)
-
-
-@pytest.mark.parametrize(
-    "mutate", [swapped, swapped_with_its_digest, without_digest, one_bit, cut_short, opened_to_others]
-)
-def test_a_library_that_was_changed_is_compiled_again_and_never_loaded(
-    folder: Path, mutate: Callable[[Path, Path], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program, other = small(0.5625), small(-4.0)
-    kept, foreign = (library._path(library._key(p.source)) for p in (program, other))
-    # Compiled without being loaded, as another process would.
-    for each, path in ((program, kept), (other, foreign)):
-        library._compile(each.source, path, library._key(each.source))
-    whole = kept.read_bytes()
-    mutate(kept, foreign)
-    loaded = []
-    load = ctypes.CDLL
-    monkeypatch.setattr(library, "_load", library._load.__wrapped__)
-    monkeypatch.setattr(ctypes, "CDLL", lambda path: loaded.append(Path(path).read_bytes()) or load(path))
+def test_a_library_that_cannot_be_loaded_is_compiled_again(folder: Path) -> None:
+    program = small(0.5625)
+    folder.mkdir(mode=0o700)
+    library._path(library._key(program.source)).write_bytes(b"cut short")
     torch.testing.assert_close(run(Loop(program)), torch.full((400,), 1.5625).tanh())
-    assert loaded == [whole]
-    assert build_cache.intact(kept, library._key(program.source))
 
 
 def test_a_compiler_that_refuses_leaves_nothing_behind(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,23 +35,6 @@ def test_a_coupling_that_the_first_weights_hide_is_found():
         learner_of(hl.Network.recurrent(cell, nn.Linear(4, 1)).double()).step(stream(1, 2)[0])
 
 
-def test_another_cell_with_the_same_weights_is_followed_and_looked_at():
-    class Coarse(Gated):
-        def forward(self, u, h):
-            return super().forward(u, h).flip(-1)
-
-    torch.manual_seed(2)
-    network, sample = network_of("gated"), stream(1, 2)[0]
-    learner = learner_of(network)
-    learner.step(hl.Sample(sample.u, torch.zeros(2, 1).double()))
-    other = Coarse(2, 5).double()
-    for name in ("w", "a", "b"):
-        setattr(other, name, getattr(network.state, name))
-    network.state = other
-    with pytest.raises(hl.errors.ConfigError, match="Coarse are not independent"):
-        learner.step(sample)
-
-
 class Wrong(Gated):
     def local(self, u, h):
         found = self.forward(u, h[0])
@@ -196,61 +179,3 @@ def test_memory_does_not_grow_with_time():
         learner.step(hl.Sample(sample.u, sample.target))
         sizes.add(len(pickle.dumps(learner)) // 1024)
     assert len(sizes) <= 2
-
-
-class Veiled(nn.Module):
-    """A cell that is called and not asked for its derivatives."""
-
-    def __init__(self, cell):
-        super().__init__()
-        self.cell, self.units = cell, cell.units
-
-    def initial_state(self, u):
-        return self.cell.initial_state(u)
-
-    def forward(self, u, h):
-        return self.cell(u, h)
-
-
-class Halved(hl.cells.ColumnarGRU):
-    """Another forward than the one whose derivatives it inherits."""
-
-    def forward(self, u, h):
-        return 0.5 * super().forward(u, h)
-
-
-class Squashed(nn.Module):
-    def forward(self, weight):
-        return torch.tanh(weight)
-
-
-def hooked(cell):
-    cell.register_forward_hook(lambda module, given, h: 0.5 * h)
-
-
-def hooked_before(cell):
-    cell.register_forward_pre_hook(lambda module, given: (2.0 * given[0], given[1]))
-
-
-def replaced(cell):
-    own = cell.forward
-    cell.forward = lambda u, h: 0.5 * own(u, h)
-
-
-@pytest.mark.parametrize("change", [None, hooked, hooked_before, replaced, "parametrized"])
-def test_a_closed_form_that_does_not_speak_of_what_is_called_is_not_used(change):
-    found = []
-    for veil in (Veiled, lambda cell: cell):
-        torch.manual_seed(0)
-        cell = (Halved if change is None else hl.cells.ColumnarGRU)(2, 5)
-        if change == "parametrized":
-            name = next(name for name, weight in cell.named_parameters() if weight.dim() == 2)
-            nn.utils.parametrize.register_parametrization(cell, name, Squashed())
-        learner = learner_of(hl.Network.recurrent(veil(cell), nn.Linear(5, 1)).double())
-        for count, sample in enumerate(stream(8, 2)):
-            if count == 2 and callable(change):
-                change(cell)
-            learner.step(sample)
-        found.append([weight.detach() for weight in learner.network.parameters()])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)

@@ -479,24 +479,6 @@ def test_sparse_embeddings_learn_as_dense_ones_do():
     assert torch.equal(*results)
 
 
-def test_a_buffer_that_shares_memory_with_a_weight_is_refused():
-    module = nn.Linear(2, 1)
-    module.register_buffer("view", module.weight.detach()[0])
-    with pytest.raises(
-        hl.errors.ConfigError, match=r"'output.view' shares memory with the parameter 'output.weight'"
-    ):
-        learner_of(module)
-
-
-def test_a_schedule_that_calls_itself_is_named():
-    def schedule(t):
-        return schedule(t)
-
-    learner = learner_of(nn.Linear(2, 1).double(), hyper=hl.Hyper(eta=schedule))
-    with pytest.raises(hl.errors.ConfigError, match="eta"):
-        learner.step(samples(1)[0])
-
-
 def test_states_rebuilt_by_a_net_that_changes_itself_are_refused():
     class Fading(nn.Module):
         def __init__(self):

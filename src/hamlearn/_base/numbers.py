@@ -17,14 +17,6 @@ Scaling = float | Schedule | Tensor | Mapping[str, float | Schedule | Tensor]
 """A number, a schedule or a tensor; or one of these for each pattern of parameter names."""
 
 
-def scheduled(name: str, schedule: Schedule, t: float) -> Any:
-    """What a schedule says at time `t`."""
-    try:
-        return schedule(t)
-    except RecursionError as error:
-        raise ConfigError(f"{name} is a function of time that calls itself without end, at t={t:g}") from error
-
-
 def positive_time(tau: object, error: type[ConfigError] | type[SampleError]) -> None:
     """Raise unless `tau` is a finite number above 0."""
     try:

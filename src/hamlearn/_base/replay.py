@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from hamlearn._base.torch_private import foreach_norm
-
-Kept = list[tuple[dict[str, Tensor | None], dict[str, Tensor]]] | None
+Kept = list[dict[str, tuple[Tensor | None, Tensor | None]]] | None
+"""The buffers of each module by name, each with a copy."""
 
 
 class Buffers:
@@ -32,49 +30,20 @@ class Buffers:
         self._held = [module._buffers for module in modules]
 
     def keep(self) -> Kept:
-        """Which buffers there are, and copies of them."""
+        """Which buffers there are, and copies of them; `None` if there are none."""
         if not any(self._held):
             return None
-        return [(dict(held), {n: x.clone() for n, x in held.items() if x is not None}) for held in self._held]
+        return [{name: (x, None if x is None else x.clone()) for name, x in held.items()} for held in self._held]
 
     def put_back(self, kept: Kept) -> None:
         """The same tensors under the same names, with the values that were kept."""
-        if kept is None and not any(self._held):
-            return
-        for held, (before, values) in zip(self._held, kept or [({}, {})] * len(self._held), strict=True):
-            for name in held.keys() - before.keys():
-                del held[name]
-            held.update(before)
-            for name, value in values.items():
-                buffer = before[name]
-                assert buffer is not None
-                # Through .data: graphs that have saved a buffer which did not change stay valid.
-                buffer.data.copy_(value)
-
-    def spoilt(self, kept: Kept) -> bool:
-        """Whether an entry of a buffer was finite when the buffers were kept and is not any more.
-
-        Kernels that keep statistics write to buffers without a mark on their version, so that all are looked at.
-        """
-        if not any(self._held):
-            return False
-        found = [x for held in self._held if held for x in held.values() if x is not None and _is_real(x)]
-        if not found or math.isfinite(sum(norm.item() for norm in foreach_norm(found))):
-            return False
-        before = [values for _, values in kept] if kept is not None else [{}] * len(self._held)
-        for held, values in zip(self._held, before, strict=True):
-            for name, x in held.items():
-                if x is None or not _is_real(x):
-                    continue
-                then = values.get(name)
-                sound = x.isfinite() if then is None or then.shape != x.shape else x.isfinite() | ~then.isfinite()
-                if not bool(sound.all()):
-                    return True
-        return False
-
-
-def _is_real(buffer: Tensor) -> bool:
-    return buffer.is_floating_point() and buffer.layout is torch.strided
+        for held, before in zip(self._held, kept or (), strict=False):
+            held.clear()
+            for name, (buffer, value) in before.items():
+                held[name] = buffer
+                if buffer is not None and value is not None:
+                    # Through .data: graphs that have saved a buffer which did not change stay valid.
+                    buffer.data.copy_(value)
 
 
 def generators(devices: Sequence[int]) -> list[Tensor]:

@@ -60,25 +60,18 @@ class Slots:
         Slots.__init__(self, **state)
 
     def require_same(self) -> None:
-        """Raise `ConfigError` if a parameter was added, removed, replaced, frozen, converted or reshaped since."""
+        """Raise `ConfigError` if a parameter was added, removed, replaced, frozen or converted since."""
         present = dict(self.network.named_parameters())
-        remedy = "make a new learner from the network as it is now"
-        for name, weight in present.items():
-            known = self.parameters.get(name)
-            if known is None:
-                raise ConfigError(f"the parameter {name!r} was added after the learner was made: {remedy}")
-            if known is not weight:
+        for name in sorted(present.keys() | self.parameters.keys()):
+            known, weight = self.parameters.get(name), present.get(name)
+            before, now = self._forms.get(name, "absent"), "absent" if weight is None else _form(weight)
+            if known is not weight and before == now:
+                now = "another tensor"
+            if before != now:
                 raise ConfigError(
-                    f"the parameter {name!r} was replaced by another tensor after the learner was made: {remedy}"
+                    f"the parameter {name!r} was {before} when the learner was made and is {now} now: make a new "
+                    "learner from the network as it is now. To hold a weight still, give it beta 0 instead"
                 )
-            if _form(weight) != self._forms[name]:
-                raise ConfigError(
-                    f"the parameter {name!r} was {self._forms[name]} when the learner was made and is "
-                    f"{_form(weight)} now: {remedy}. To hold a weight still, give it beta 0 instead"
-                )
-        gone = self.parameters.keys() - present.keys()
-        if gone:
-            raise ConfigError(f"the parameter {min(gone)!r} was removed after the learner was made: {remedy}")
 
     @contextmanager
     def exchanged(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:

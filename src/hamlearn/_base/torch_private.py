@@ -136,17 +136,6 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 """The names under which a module keeps its hooks."""
 
 
-def forward_hooks(module: torch.nn.Module) -> bool:
-    """Whether a call of a module alone, without its parts, runs hooks."""
-    return bool(module._forward_hooks or module._forward_pre_hooks)
-
-
-def global_hooks() -> bool:
-    """Whether a call of any module runs hooks."""
-    every = torch.nn.modules.module
-    return bool(every._global_forward_hooks or every._global_forward_pre_hooks)
-
-
 def tensor_hooks(tensor: Tensor) -> Any:
     """The hooks of a tensor, which run when it gets a gradient; `None` or empty where it has none."""
     return tensor._backward_hooks

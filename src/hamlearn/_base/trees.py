@@ -44,25 +44,11 @@ def flatten_like(tree: Any, spec: Spec) -> list[Tensor] | None:
         return leaves if own is spec else None
     if own == spec:
         return leaves
-    places: list[Any] = list(range(spec.num_leaves))
-    found: dict[int, Tensor] = {}
-    if not _pair(tree_unflatten(places, spec), tree, found) or len(found) != len(leaves):
+    try:
+        found: list[Any] = spec.flatten_up_to(tree)
+    except ValueError:
         return None
-    return [found[place] for place in places]
-
-
-def _pair(pattern: Any, tree: Any, found: dict[int, Tensor]) -> bool:
-    if isinstance(pattern, int):
-        if isinstance(tree, Tensor):
-            found[pattern] = tree
-        return isinstance(tree, Tensor)
-    if isinstance(pattern, dict):
-        same = isinstance(tree, dict) and pattern.keys() == tree.keys()
-        return same and all(_pair(pattern[key], tree[key], found) for key in pattern)
-    if isinstance(pattern, tuple | list):
-        same = isinstance(tree, tuple | list) and len(pattern) == len(tree)
-        return same and all(_pair(a, b, found) for a, b in zip(pattern, tree, strict=True))
-    return pattern is None and tree is None
+    return found if all(isinstance(leaf, Tensor) for leaf in found) else None
 
 
 def unflatten(leaves: list[Tensor], spec: Spec) -> Any:

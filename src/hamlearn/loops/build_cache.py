@@ -1,10 +1,8 @@
-"""Where compiled libraries are kept: a folder of the user, whose content is verified before it is loaded."""
+"""Where compiled libraries are kept."""
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import hashlib
 import os
 import stat
 import tempfile
@@ -12,29 +10,22 @@ import warnings
 from pathlib import Path
 
 VARIABLE = "HAMLEARN_CACHE_DIR"
-_WRITABLE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def folder() -> Path:
-    """The folder for compiled loops, which no other user can write to or replace.
+    """The folder for compiled loops.
 
-    `$HAMLEARN_CACHE_DIR/loops`, or `hamlearn/loops` in `$XDG_CACHE_HOME` or `~/.cache`. If there is none, or
-    others can write to it or to a folder above it, libraries are kept in a private temporary folder until the
-    process ends, with a warning.
+    `$HAMLEARN_CACHE_DIR/loops`, or `hamlearn/loops` in `$XDG_CACHE_HOME` or `~/.cache`. If it cannot be used,
+    libraries are kept in a private temporary folder until the process ends, with a warning.
     """
     try:
         path = _place(os.environ.get(VARIABLE, ""), os.environ.get("XDG_CACHE_HOME", ""))
         path.parent.mkdir(parents=True, exist_ok=True)
         path.mkdir(mode=0o700, exist_ok=True)
-        # Without links from here on, so that what is checked is what is used.
-        path = path.resolve(strict=True)
         _require_own(path)
-        for above in path.parents:
-            _require_safe_parent(above)
     except (OSError, RuntimeError) as error:
         warnings.warn(
-            f"compiled loops are kept for this process only: {error}. Set {VARIABLE} to a folder of your own, in "
-            "folders that others cannot write to",
+            f"compiled loops are kept for this process only: {error}. Set {VARIABLE} to a folder of your own",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -46,83 +37,21 @@ def _place(chosen: str, xdg: str) -> Path:
     if chosen:
         return Path(chosen).absolute() / "loops"
     # A path that is not absolute does not count, says the standard.
-    if Path(xdg).is_absolute():
-        return Path(xdg) / "hamlearn" / "loops"
-    try:
-        return Path.home() / ".cache" / "hamlearn" / "loops"
-    except RuntimeError as error:
-        raise RuntimeError("this user has no home directory") from error
+    base = Path(xdg) if Path(xdg).is_absolute() else Path.home() / ".cache"
+    return base / "hamlearn" / "loops"
 
 
 def _require_own(path: Path) -> None:
-    """Raise `PermissionError` if another user may have written to a folder or a file."""
+    """Raise `PermissionError` if other users can write to the folder: what lies in it is loaded and run."""
     found = path.stat()
     if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
         raise PermissionError(f"{path} belongs to another user, {found.st_uid}")
-    if found.st_mode & _WRITABLE:
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         raise PermissionError(f"{path} can be written to by other users (mode {stat.S_IMODE(found.st_mode):o})")
     if not os.access(path, os.W_OK):
         raise PermissionError(f"{path} cannot be written to")
 
 
-def _require_safe_parent(path: Path) -> None:
-    """Raise `PermissionError` if another user, root apart, could replace what is in a folder."""
-    found = path.stat()
-    if hasattr(os, "geteuid") and found.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"{path} belongs to another user, {found.st_uid}")
-    # With the sticky bit, as /tmp has it, only the owner of an entry can replace it.
-    if found.st_mode & stat.S_ISVTX:
-        return
-    writable = found.st_mode & _WRITABLE
-    if writable & stat.S_IWGRP and _is_private_group(found.st_gid):
-        writable &= ~stat.S_IWGRP
-    if writable:
-        raise PermissionError(f"{path} can be written to by other users (mode {stat.S_IMODE(found.st_mode):o})")
-
-
-def _is_private_group(group: int) -> bool:
-    """Whether a group is that of this user alone; many systems make one of the same name for each user."""
-    try:
-        import grp
-        import pwd
-
-        return grp.getgrgid(group).gr_name == pwd.getpwuid(os.geteuid()).pw_name
-    except (ImportError, KeyError):
-        return False
-
-
 @functools.cache
 def _temporary() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="hamlearn-", ignore_cleanup_errors=True)
-
-
-def intact(library: Path, key: str) -> bool:
-    """Whether a library is the user's own and, to the byte, what was stored for this key."""
-    try:
-        _require_own(library)
-        stored = _digest_file(library).read_text()
-        return stored == _digest(library.read_bytes(), key)
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def store(made: Path, library: Path, key: str) -> None:
-    """Move a library that was just made to its place, with a digest that binds it to its key.
-
-    Both come by renaming, the digest last. Where two processes store at once, one of each stays; should they not
-    belong together, the library is compiled again.
-    """
-    note = made.with_suffix(".sha256")
-    note.write_text(_digest(made.read_bytes(), key))
-    with contextlib.suppress(FileNotFoundError):
-        _digest_file(library).unlink()
-    made.replace(library)
-    note.replace(_digest_file(library))
-
-
-def _digest_file(library: Path) -> Path:
-    return library.with_suffix(".sha256")
-
-
-def _digest(content: bytes, key: str) -> str:
-    return hashlib.sha256(key.encode() + b"\n" + content).hexdigest()

@@ -111,28 +111,24 @@ def cached(program: Program) -> bool:
 
 @functools.cache
 def _load(source: str) -> ctypes.CDLL:
-    key = _key(source)
-    path = _path(key)
+    path = _path(_key(source))
     if path.exists():
-        if build_cache.intact(path, key):
-            try:
-                return ctypes.CDLL(str(path))
-            except OSError:
-                logger.warning("%s cannot be loaded: compiling it again", path)
-        else:
-            logger.warning("%s is not what was compiled from its source: compiling it again", path)
-    _compile(source, path, key)
+        try:
+            return ctypes.CDLL(str(path))
+        except OSError:
+            logger.warning("%s cannot be loaded: compiling it again", path)
+    _compile(source, path)
     return ctypes.CDLL(str(path))
 
 
-def _compile(source: str, path: Path, key: str) -> None:
+def _compile(source: str, path: Path) -> None:
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             library = Path(folder, "loop.so")
             done = _call_compiler(source, library, *_flags(), *_vector_math())
             if done.returncode:
                 raise UnsupportedError(f"{compiler()} failed: {done.stderr.strip()[:500]}")
-            build_cache.store(library, path, key)
+            library.replace(path)
     except OSError as error:
         raise UnsupportedError(
             f"compiled loops cannot be stored ({error}): set {build_cache.VARIABLE} to a folder with free space"

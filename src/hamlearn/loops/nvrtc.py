@@ -31,20 +31,16 @@ def compiled(source: str, capability: tuple[int, int]) -> bytes:
     Raises:
         UnsupportedError: If there is no compiler, or it refuses the source.
     """
-    key = _key(source, capability)
-    path = _path(key)
+    path = _path(_key(source, capability))
     if path.exists():
-        if build_cache.intact(path, key):
-            return path.read_bytes()
-        logger.warning("%s is not what was compiled from its source: compiling it again", path)
-    else:
-        logger.warning("compiling a step into a CUDA kernel: it takes a moment, and is kept for the next time")
+        return path.read_bytes()
+    logger.warning("compiling a step into a CUDA kernel: it takes a moment, and is kept for the next time")
     code = _compile(source, capability)
     try:
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             made = Path(folder, "kernel.cubin")
             made.write_bytes(code)
-            build_cache.store(made, path, key)
+            made.replace(path)
     except OSError as error:
         raise UnsupportedError(
             f"compiled loops cannot be stored ({error}): set {build_cache.VARIABLE} to a folder with free space"

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn._base import trees
-from hamlearn._base.torch_private import forward_hooks, global_hooks
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.network import Network
 from hamlearn.rules.derivatives import vjp
@@ -81,7 +80,7 @@ class Layer:
 
     def local(self, u: Any, h: list[Tensor], theta: list[Tensor]) -> Local:
         """The layer at (u, h), with its derivatives: in closed form where the cell has one, else by PyTorch."""
-        if _tells_derivatives(self.cell):
+        if hasattr(self.cell, "local"):
             with torch.no_grad():
                 result, J, F = self.network.state_part(self.cell.local, u, list(h))
             # A weight that the closed form does not know stands behind one that it does, as in a parametrization.
@@ -154,7 +153,8 @@ def layers_of(
             "the state net normalises over batches, so that its rows see each other: hl.Sensitivity() cannot "
             "follow it. Use hl.Echo(), or a layer norm within each unit"
         )
-    cells = cells_of(net)
+    # Each cell with the function from its state to what the next one reads.
+    cells = list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
     states = trees.unflatten(h, spec) if hasattr(net, "layers") else [trees.unflatten(h, spec)]
     found, start, known = [], 0, {id(weight): index for index, weight in enumerate(theta)}
     for (cell, show), state in zip(cells, states, strict=True):
@@ -184,28 +184,6 @@ def layers_of(
         start += len(leaves)
     _require_all_placed(found, net, known, names)
     return found
-
-
-def cells_of(net: Any) -> list[tuple[Any, Callable[[Any], Any]]]:
-    """The cells of a state net, each with the function from its state to what the next one reads."""
-    return list(net.layers()) if hasattr(net, "layers") else [(net, _nothing)]
-
-
-def _tells_derivatives(cell: Any) -> bool:
-    """Whether the cell has `local`, and it speaks of what calling the cell would do.
-
-    A subclass that has another `forward`, one that was put on the cell itself, and hooks would go unheard.
-    """
-    if not hasattr(cell, "local"):
-        return False
-    if not isinstance(cell, nn.Module):
-        return True
-    for place in (vars(cell), *map(vars, type(cell).__mro__)):
-        if "local" in place:
-            break
-        if "forward" in place:
-            return False
-    return not global_hooks() and not any(forward_hooks(part) for part in cell.modules())
 
 
 def _nothing(state: Any) -> Any:

@@ -1,4 +1,4 @@
-"""What drives ω where that is more than the gradient of the loss, and what an adaptive β follows of it."""
+"""What enters ω: the gradient of the loss, the penalty of the weights, and what an adaptive β follows of both."""
 
 from __future__ import annotations
 
@@ -17,31 +17,33 @@ Costates = tuple[list[Tensor], list[Tensor]]
 
 
 class Drive:
-    """The penalty ½λ|θ|² in H, and v; a system whose ω takes in ∂L/∂θ as it is has none.
+    """What enters ω and v.
 
     Args:
-        weight_decay: λ.
+        weight_decay: λ of the penalty ½λ|θ|² in H.
         moments: What v keeps of itself and takes of g²; `None` where β does not adapt.
+
+    Attributes:
+        plain: Whether ω takes in ∂L/∂θ as it is, and there is no v.
     """
 
-    def __init__(self, weight_decay: Scale, moments: tuple[Scale, Scale] | None) -> None:
+    def __init__(self, weight_decay: Scale = 0.0, moments: tuple[Scale, Scale] | None = None) -> None:
         self.weight_decay = weight_decay
         self.moments = moments
         self._decays = isinstance(weight_decay, Tensor) or weight_decay != 0
+        self.plain = moments is None and not self._decays
 
     @classmethod
-    def of(cls, hyper: Hyper) -> Drive | None:
+    def of(cls, hyper: Hyper) -> Drive:
         """That of these hyper-parameters."""
         beta = hyper.beta
-        if isinstance(beta, Adaptive):
-            return cls(hyper.weight_decay, (beta.keep, 1 - beta.keep))
-        return cls(hyper.weight_decay, None) if hyper.weight_decay else None
+        return cls(hyper.weight_decay, (beta.keep, 1 - beta.keep) if isinstance(beta, Adaptive) else None)
 
     @classmethod
-    def given(cls, rows: Sequence[Tensor]) -> tuple[Drive | None, Moments | None]:
+    def given(cls, rows: Sequence[Tensor]) -> tuple[Drive, Moments | None]:
         """That of a compiled step, and what β takes of it: nothing, λ alone, or λ and the moments."""
         if not rows:
-            return None, None
+            return cls(), None
         moments = Moments._make(rows[1:]) if len(rows) > 1 else None
         return cls(rows[0], None if moments is None else moments[:2]), moments
 
@@ -74,6 +76,10 @@ class Drive:
                 return averaged(omega, g, gain), v
         return integrate_costate(omega, g, decay, gain), v
 
+    def before(self, omega: list[Tensor], decay: Scale) -> list[Tensor]:
+        """What derivatives are added to before `gather`: decay·ω, or zeros if it must see them alone."""
+        return scaled(omega, decay) if self.plain else [torch.zeros_like(leaf) for leaf in omega]
+
     @torch.no_grad()
     def gather(
         self,
@@ -86,10 +92,12 @@ class Drive:
         *,
         learned: bool,
     ) -> Costates:
-        """ω⁺ = decay·ω + entered + gain·λθ and v⁺, where costates have made `entered` out of the losses.
+        """ω⁺ = decay·ω + entered + gain·λθ and v⁺, where `entered` is what derivatives have made of `before`.
 
         g is all that enters, per unit of gain. Without a loss there is no penalty, and v stays.
         """
+        if self.plain:
+            return entered, v
         if learned:
             entered = self.penalised(entered, theta, gain)
             v = self.followed(v, entered, gain)

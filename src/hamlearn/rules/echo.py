@@ -15,7 +15,7 @@ from hamlearn._base.scale import add_, scaled, seed
 from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates
-from hamlearn.rules.derivatives import instantaneous_loss, integrate_costate, vjp
+from hamlearn.rules.derivatives import instantaneous_loss, vjp
 from hamlearn.rules.system import Instant, Order, Outcome, System
 from hamlearn.rules.transition import as_state, end_points, first_state, next_state
 from hamlearn.sample import Sample, reported
@@ -67,12 +67,7 @@ class Echoed(Order):
             tokens = [*self.tokens, token][-(self.credit.truncate or 0) :]
             learned = any(token.sample.target is not None for token in tokens)
             decay = self.decay(now.t, now.rates)
-            if self.system.drive is not None:
-                omega, v = self._echo_driven(tokens, carry, spec, decay, now.rates, learned=learned)
-            elif self.joined:
-                omega = self._echo_joined(tokens, carry.omega, decay)
-            else:
-                omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, decay)
+            omega, v = self._echo(tokens, carry, spec, decay, now.rates, learned=learned)
         return Outcome(
             [leaf.detach() for leaf in token.h_next],
             carry.z,
@@ -129,17 +124,15 @@ class Echoed(Order):
 
     def with_memory(self, tree: dict[str, Any], spec: trees.Spec) -> Callable[[], None]:
         """The stored tokens, run again to have their graphs."""
-        since = tree["since"]
-        taken = self._run_stored([token_of(each) for each in tree["tokens"]], since, spec)
+        taken = self._run_stored([token_of(each) for each in tree["tokens"]], tree["since"], spec)
 
         def put() -> None:
-            self.tokens, self.since = taken, since
+            self.tokens, self.since = taken, tree["since"]
 
         return put
 
     def take_back(self, tokens: Sequence[Token], since: int, spec: trees.Spec) -> None:
         """Store tokens that have no graphs, and run them to have them; `since` of them follow the last echo."""
-        # The old ones are kept until all the new ones have run.
         self.tokens, self.since = self._run_stored(tokens, since, spec), since
 
     def _run_stored(self, tokens: Sequence[Token], since: int, spec: trees.Spec) -> deque[Token]:
@@ -236,19 +229,7 @@ class Echoed(Order):
             rates = self.system.hyper.at(t)
         return self.system.decay(rates)
 
-    def _echo_joined(self, tokens: list[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
-        with_loss = [token for token in tokens if token.loss is not None]
-        if not with_loss:
-            return integrate_costate(omega, None, decay, 1.0)
-        losses = [token.loss for token in with_loss if token.loss is not None]
-        gains = {token.gain for token in with_loss}
-        if len(gains) == 1:
-            dH = vjp(losses, [None] * len(losses), self.system.theta, keep=True)
-            return integrate_costate(omega, dH, decay, gains.pop())
-        seeds = [seed(L, token.gain) for L, token in zip(losses, with_loss, strict=True)]
-        return integrate_costate(omega, vjp(losses, seeds, self.system.theta, keep=True), decay, 1.0)
-
-    def _echo_driven(
+    def _echo(
         self,
         tokens: list[Token],
         carry: Carry,
@@ -258,26 +239,25 @@ class Echoed(Order):
         *,
         learned: bool,
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """ω⁺ and v⁺, where weights decay or β adapts: one update a sequence, with the last token's gain."""
+        """ω⁺ and v⁺: one update a sequence, with the gain of the last token."""
         drive, theta, gain = self.system.drive, self.system.theta, rates.stride * rates.phi
-        assert drive is not None
-        if self.credit.dissipate == "token":
-            omega = self._echo_by_token(self._reversed(tokens, spec), carry.omega, decay)
-            return drive.penalised(omega, theta, gain) if learned else omega, carry.v
         losses = [token.loss for token in tokens if token.loss is not None]
-        alike = all(token.gain == gain for token in tokens if token.loss is not None)
-        if self.joined and (alike or not losses):
+        gains = [token.gain for token in tokens if token.loss is not None]
+        if self.joined and all(one == gain for one in gains):
             dL = vjp(losses, [None] * len(losses), theta, keep=True) if losses else None
             return drive.enter(carry.omega, carry.v, dL, theta, decay, gain)
-        nothing = [torch.zeros_like(leaf) for leaf in carry.omega]
+        if self.credit.dissipate == "token":
+            omega = self._echo_by_token(self._reversed(tokens, spec), scaled(carry.omega, decay))
+            return drive.penalised(omega, theta, gain) if learned else omega, carry.v
+        omega = drive.before(carry.omega, decay)
         if self.joined:
-            entered = self._echo_joined(tokens, nothing, 1.0)
+            seeds = [seed(L, one) for L, one in zip(losses, gains, strict=True)]
+            add_(omega, vjp(losses, seeds, theta, keep=True), 1.0)
         else:
-            entered = self._echo_by_token(self._reversed(tokens, spec), nothing, 1.0)
-        return drive.gather(carry.omega, carry.v, entered, theta, decay, gain, learned=learned)
+            omega = self._echo_by_token(self._reversed(tokens, spec), omega)
+        return drive.gather(carry.omega, carry.v, omega, theta, decay, gain, learned=learned)
 
-    def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor], decay: float) -> list[Tensor]:
-        omega = scaled(omega, decay)
+    def _echo_by_token(self, tokens: Iterator[Token], omega: list[Tensor]) -> list[Tensor]:
         z: list[Tensor] = []
         for token in tokens:
             if not z:

@@ -75,11 +75,11 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
                 # A loss may also hold the weights themselves, which stay those of the start of the step.
                 dH = vjp(roots, seeds, [*h_in, *weights, *system.theta])
                 dH[n:] = plus(dH[n : n + m], dH[n + m :], 1.0)
-        if drive is not None and L is not None:
+        if L is not None:
             dH[n:] = drive.penalised(dH[n:], theta, at.phi)
         if not seen:
             coupled, v = coupling(z, dh) if dh else None, carry.v
-            if drive is not None and L is not None:
+            if L is not None:
                 coupled, v = drive.coupled(coupled, theta, at.phi), drive.followed(v, dH[n:], at.phi)
             shown = None if L is None else L.detach()
             seen.append(Outcome([], [], [], reported(y), shown, coupled, carry.spec, v=v))

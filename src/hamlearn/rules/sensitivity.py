@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +11,7 @@ from hamlearn._base import trees
 from hamlearn._base.scale import Scale, add_some_, plus, scaled
 from hamlearn.credit import Sensitivity
 from hamlearn.errors import ConfigError
-from hamlearn.rules.columns import Layer, Local, cells_of, layers_of
+from hamlearn.rules.columns import Layer, Local, layers_of
 from hamlearn.rules.derivatives import instantaneous_loss, partials, vjp
 from hamlearn.rules.independence import require_independent
 from hamlearn.rules.system import Instant, Order, Outcome, System
@@ -35,15 +34,6 @@ class Sensitive(Order):
         self._layers: list[Layer] | None = None
         self._spec: trees.Spec = None
         self._verified = not credit.strict
-
-    def __copy__(self) -> Sensitive:
-        twin = type(self).__new__(type(self))
-        vars(twin).update(vars(self))
-        return twin
-
-    def __getstate__(self) -> dict[str, Any]:
-        # The layers are found again, in the copy's own modules.
-        return vars(self) | {"_layers": None, "_spec": None}
 
     def first(self, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
         """E where a sequence begins: 0, and for a learned h0 the identity."""
@@ -79,7 +69,7 @@ class Sensitive(Order):
             y = system.network.output_net(sample.u, trees.unflatten(points, carry.spec))
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
         decay, gain, drive = system.decay(rates), rates.stride * rates.phi, system.drive
-        omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
+        omega = drive.before(carry.omega, decay)
         z = [torch.zeros_like(leaf) for leaf in read]
         if L is not None:
             # By all weights, also those of the cells: the loss or the output net may read them directly.
@@ -90,19 +80,18 @@ class Sensitive(Order):
                 self._gather(layers, omega, z, along)
             add_some_(omega, dL[len(points) :], gain)
         y, learned = reported(y), L is not None
-        loss, coupled, v = None if L is None else L.detach(), None, carry.v
-        if drive is not None:
-            omega, v = drive.gather(carry.omega, v, omega, system.theta, decay, gain, learned=learned)
-            coupled = drive.coupled(None, system.theta, rates.phi) if learned else None
+        loss = None if L is None else L.detach()
+        omega, v = drive.gather(carry.omega, carry.v, omega, system.theta, decay, gain, learned=learned)
+        coupled = drive.coupled(None, system.theta, rates.phi) if learned else None
         outcome = Outcome(h_next, z, omega, y, loss, coupled, carry.spec, learned=learned, v=v, E=E)
         if self.parallel:
             outcome.dtheta = system.velocity.rates(carry.omega, now.t, system.theta, carry.v, now.updates)
         return outcome
 
     def _found(self, h: list[Tensor], spec: trees.Spec) -> list[Layer]:
-        """The layers, found and to be looked at when the first state is met, or another cell."""
+        """The layers, found and to be verified when the first state is met."""
         system = self.system
-        if self._layers is None or self._spec != spec or not self._in_place(self._layers):
+        if self._layers is None or self._spec != spec:
             layers = layers_of(system.network, system.theta, system.names, h, spec, coupled=not self.credit.strict)
             if self.parallel and len(layers) > 1:
                 raise ConfigError(
@@ -111,10 +100,6 @@ class Sensitive(Order):
                 )
             self._layers, self._spec, self._verified = layers, spec, not self.credit.strict
         return self._layers
-
-    def _in_place(self, layers: list[Layer]) -> bool:
-        cells = cells_of(self.system.network.state)
-        return len(cells) == len(layers) and all(a is b.cell for (a, _), b in zip(cells, layers, strict=True))
 
     def _moved(
         self, layer: Layer, found: Local, h: list[Tensor], E: list[Tensor], tau: Scale

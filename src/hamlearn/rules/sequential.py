@@ -86,7 +86,7 @@ def _integrate(
     outcome: Outcome,
 ) -> Outcome:
     """ω⁺ = decay·ω + gain·∂L/∂θ; if weights are large, the engine does it in place."""
-    if system.drive is not None:
+    if not system.drive.plain:
         outcome.omega, outcome.v = system.drive.enter(carry.omega, carry.v, dL, system.theta, decay, gain)
         if dL is not None:
             outcome.coupling = system.drive.coupled(None, system.theta, phi)
@@ -122,14 +122,14 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
             flow = flow + (stride * phi) * own
         z.append((1 - stride * eta_z) * z_i - s * flow)
     drive, decay, gain, learned, v = system.drive, system.decay(rates), -s * stride * phi, L is not None, carry.v
-    omega = scaled(carry.omega, decay) if drive is None else [torch.zeros_like(leaf) for leaf in carry.omega]
+    omega = drive.before(carry.omega, decay)
     add_some_(omega, partials(result, z, theta), -s * unit)
     if L is not None:
         add_some_(omega, dL[len(h_next) :], gain)
     coupled: Tensor | None = coupling(z0, rate(network, h, result, tau))
-    if drive is not None:
-        omega, v = drive.gather(carry.omega, v, omega, theta, decay, gain, learned=learned)
-        coupled = drive.coupled(coupled, theta, phi) if learned else coupled
+    omega, v = drive.gather(carry.omega, v, omega, theta, decay, gain, learned=learned)
+    if learned:
+        coupled = drive.coupled(coupled, theta, phi)
     h1 = [leaf.detach() for leaf in h1]
     return Outcome(h1, z, omega, reported(y), _reported(L), coupled, spec, learned=learned, v=v)
 

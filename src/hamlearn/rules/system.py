@@ -37,7 +37,7 @@ class System:
         theta: The learnable weights, in the same order.
         large: Whether some weight is so large that weights and costates should move in place.
         velocity: θ̇ = −β⊙ω.
-        drive: What drives ω besides the loss; `None` if nothing does.
+        drive: What enters ω with a loss.
     """
 
     def __init__(self, network: Network, loss: Loss, hyper: Hyper) -> None:
@@ -83,22 +83,9 @@ def _require_learnable(network: nn.Module, named: list[tuple[str, nn.Parameter]]
             "the network has no parameter that requires grad, so there is nothing to learn: "
             "call requires_grad_() on those that should"
         )
-    memories = {w.untyped_storage().data_ptr(): name for name, w in named if not is_lazy(w) and w.numel()}
     for name, weight in named:
         if is_lazy(weight):
             raise ConfigError(f"the parameter {name!r} has no shape yet: call the module on an input first")
-        if any(size > 1 and not stride for size, stride in zip(weight.shape, weight.stride(), strict=True)):
-            raise ConfigError(
-                f"the parameter {name!r} is an expanded tensor, one number in several places, which cannot "
-                "move: make it of a clone()"
-            )
-    for name, buffer in network.named_buffers():
-        owner = memories.get(buffer.untyped_storage().data_ptr()) if buffer.numel() else None
-        if owner is not None:
-            raise ConfigError(
-                f"the buffer {name!r} shares memory with the parameter {owner!r}, so a step would change "
-                "both at once: register a copy of it"
-            )
 
 
 class Integration(NamedTuple):

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 
 from torch import Tensor
 
-from hamlearn._base.numbers import Scaling, Schedule, nonnegative, scheduled
+from hamlearn._base.numbers import Scaling, Schedule, nonnegative
 from hamlearn._base.scale import Scale, add_, plus
 from hamlearn.adaptive import Adaptive, Moments, adapted, velocities
 from hamlearn.errors import ConfigError
@@ -154,7 +154,7 @@ class Velocity:
     def check(self, t: float) -> None:
         """Raise if a scheduled β is not one at time `t`, before anything has moved."""
         for value in self._schedules:
-            nonnegative("beta", scheduled("beta", value, t), t)
+            nonnegative("beta", value(t), t)
 
 
 def _chosen(indices: list[int], *lists: Sequence[Tensor]) -> tuple[list[Tensor], ...]:
@@ -164,7 +164,7 @@ def _chosen(indices: list[int], *lists: Sequence[Tensor]) -> tuple[list[Tensor],
 def _at(value: Value, t: float) -> float | Tensor:
     if isinstance(value, Tensor) or not callable(value):
         return value
-    return nonnegative("beta", scheduled("beta", value, t), t)
+    return nonnegative("beta", value(t), t)
 
 
 def _broadcasts(value: Tensor, weight: Tensor) -> bool:

@@ -241,20 +241,3 @@ class SavableLearner(Savable):
         Raises:
             ValueError: If it does not fit this learner.
         """
-
-
-def copied_for(learner: Savable, path: str | os.PathLike[str]) -> Callable[[], None]:
-    """Copies of all that `save` would write now; calling the result writes them, while the learner may go on.
-
-    Args:
-        learner: Whose state.
-        path: Of the file.
-    """
-    tensors, header = learner._tell(f"cannot save {path}")
-    copies = {name: tensor.detach().clone() for name, tensor in tensors.items()}
-
-    def write() -> None:
-        checkpoint.write(path, copies, header)
-        learner._note_saved(header)
-
-    return write

@@ -135,10 +135,10 @@ class EchoRunner(PlannedRunner[RatesTable]):
     ) -> tuple[list[Tensor], list[Tensor]]:
         """ω⁺ and v⁺."""
         drive, theta = self.parts.system.drive, self.parts.system.theta
-        if drive is None or self.credit.dissipate == "token":
+        if self.credit.dissipate == "token":
             omega = self.engine.backward(self.waiting, scaled(carry.omega, decay))
-            return drive.penalised(omega, theta, gain) if drive is not None and learned else omega, carry.v
-        entered = self.engine.backward(self.waiting, [torch.zeros_like(leaf) for leaf in carry.omega])
+            return drive.penalised(omega, theta, gain) if learned else omega, carry.v
+        entered = self.engine.backward(self.waiting, drive.before(carry.omega, decay))
         return drive.gather(carry.omega, carry.v, entered, theta, decay, gain, learned=learned)
 
     def _forward(self, part: Block, each: list[Rates]) -> Passed:

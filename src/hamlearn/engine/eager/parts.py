@@ -10,9 +10,8 @@ from hamlearn._base import trees
 from hamlearn._base.replay import Buffers, devices_of
 from hamlearn.engine.setting import Choices, make_order, require_gradients
 from hamlearn.errors import SampleError
-from hamlearn.hyper import Hyper
+from hamlearn.hyper import Hyper, UsualRates
 from hamlearn.network import Network
-from hamlearn.rates import UsualRates
 from hamlearn.rules.derivatives import Loss
 from hamlearn.rules.system import System
 from hamlearn.state.carry import Carry

@@ -145,7 +145,8 @@ class EagerEngine:
             # A weight that moves by a costate that is not finite is not finite itself: one look serves both.
             alone = outcome.dtheta is None and not parts.system.velocity.may_stay
             values += theta if alone else [*theta, *outcome.omega]
-        fine = all_finite(values) and (before.kept is None or not parts.buffers.spoilt(before.kept))
+        # Without a target an input shows nowhere but in running statistics.
+        fine = all_finite(values) and (before.kept is None or is_finite(sample.u))
         if fine and outcome.integration is not None:
             fine = all(map(is_finite, outcome.integration.dH or ()))
         if not fine and policy == "raise":
@@ -348,7 +349,7 @@ class EagerEngine:
             yield "what beta follows is not finite (v of {})", dict(zip(names, outcome.v, strict=False))
             yield "the weights would overflow ({})", dict(zip(names, theta or [], strict=False))
 
-        what = what_is_not(parts(), "a buffer of the network is not finite")
+        what = what_is_not(parts(), "a value is not finite")
         return (
             f"{what} at t={self.state.t:g}: this sample was not learned and the last good state is kept. "
             "Lower beta or tau, raise eta, look at the sample, or pass on_nonfinite='skip'"

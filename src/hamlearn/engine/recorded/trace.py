@@ -28,7 +28,7 @@ from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
 
 Watch = Literal["nothing", "state"]
-"""What is watched for values that are not finite, step by step: nothing; or h, z and buffers."""
+"""What is watched for values that are not finite, step by step: nothing; or h, z, E, and inputs beside buffers."""
 Specs = tuple[trees.Spec, trees.Spec, trees.Spec]
 """Structures of h, of an input and of a target."""
 
@@ -162,7 +162,10 @@ class OrderStep:
         y, self.y_spec = trees.flatten(outcome.y)
         carried = {"theta": theta, "omega": outcome.omega, "h": outcome.h, "z": outcome.z}
         carried |= {"v": outcome.v, "E": outcome.E, "buffers": stage.buffers}
-        watched = [*outcome.h, *outcome.z, *outcome.E, *stage.buffers] if self.variant.watch == "state" else []
+        watched = [*outcome.h, *outcome.z, *outcome.E] if self.variant.watch == "state" else []
+        if self.variant.watch == "state" and stage.buffers:
+            # Without a target an input shows nowhere but in running statistics.
+            watched += given["u"]
         loss, coupling = ([] if x is None else [x] for x in (outcome.loss, outcome.coupling))
         return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults)}
 

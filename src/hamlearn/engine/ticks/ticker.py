@@ -12,10 +12,10 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.finite import Part, all_finite, is_finite, what_is_not
 from hamlearn._base.interrupts import defer_sigint
-from hamlearn._base.replay import Buffers, Kept, devices_of, generators, set_generators, tensors_of
+from hamlearn._base.replay import Buffers, devices_of, generators, set_generators, tensors_of
 from hamlearn._base.torch_private import foreach_copy_, foreach_norm
 from hamlearn.errors import ConfigError, NonFiniteError
-from hamlearn.rates import UsualRates
+from hamlearn.hyper import UsualRates
 from hamlearn.rules.local.costates import Omega, Outer, costate, made
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.rule import LocalRule, Now, Proposal
@@ -77,7 +77,7 @@ class Ticker:
         with defer_sigint():
             before = self._snapshot(ticks)
             try:
-                report = self._ticks(sample, ticks, before[0])
+                report = self._ticks(sample, ticks)
             except _SkippedError as skipped:
                 self._restore(before)
                 report = skipped.report
@@ -94,7 +94,7 @@ class Ticker:
         """What is seen after some ticks of a sample, and the last report; then everything is as before."""
         before = self._snapshot(max(2, ticks))
         try:
-            report = self._ticks(sample, ticks, before[0])
+            report = self._ticks(sample, ticks)
             return seen(), report
         except _SkippedError:
             return None, None
@@ -121,16 +121,16 @@ class Ticker:
         """ω by parameter name; costates that are kept as factors are written out, as copies."""
         return self.system.by_name(list(self.omega))
 
-    def _ticks(self, sample: Sample | None, ticks: int, buffers: Kept) -> StepReport | None:
+    def _ticks(self, sample: Sample | None, ticks: int) -> StepReport | None:
         own, report = sample, None
         if sample is not None:
             self.carry = self.rule.begin(self.carry, sample.u)
             own = self.rule.own(sample)
         for tick in range(ticks):
-            report = self._tick(sample, own, buffers, last=tick == ticks - 1) or report
+            report = self._tick(sample, own, last=tick == ticks - 1) or report
         return report
 
-    def _tick(self, sample: Sample | None, own: Sample | None, buffers: Kept, *, last: bool) -> StepReport | None:
+    def _tick(self, sample: Sample | None, own: Sample | None, *, last: bool) -> StepReport | None:
         """One tick: what it would change is computed beside the learner, checked, and then taken."""
         system, t = self.system, self.t
         if torch.is_autocast_enabled(self._kind):
@@ -141,7 +141,7 @@ class Ticker:
         proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
-            self._check(proposal, omega, sample, spoilt=self._buffers.spoilt(buffers))
+            self._check(proposal, omega, sample)
         # θ follows the new ω, or the one that is about to be overwritten.
         if system.order == "sequential":
             omega = made(omega)
@@ -158,8 +158,8 @@ class Ticker:
         y = None if done.y is None else trees.copied(done.y)
         return StepReport(done.t, y, done.loss, done.sample, phi=rates.phi, coupling=done.coupling)
 
-    def _check(self, proposal: Proposal[Any], omega: list[Omega], sample: Sample | None, *, spoilt: bool) -> None:
-        """Raise, or skip the tick, unless loss, h, z, ω and buffers would be finite after it.
+    def _check(self, proposal: Proposal[Any], omega: list[Omega], sample: Sample | None) -> None:
+        """Raise, or skip the tick, unless loss, h, z and ω would be finite after it.
 
         A weight that overflows shows in the states of the next tick. So do costates of single large layers, which
         move in their own memory.
@@ -168,10 +168,10 @@ class Ticker:
         if proposal.loss is not None:
             values.append(proposal.loss)
         values += [x for w in omega if isinstance(w, Outer) for x in (w.delta, w.x)]
-        if not spoilt and all_finite(values) and _bounded([w for w in omega if isinstance(w, Tensor)]):
+        if all_finite(values) and _bounded([w for w in omega if isinstance(w, Tensor)]):
             return
         if self.on_nonfinite == "raise":
-            raise NonFiniteError(_message(proposal, self.system.theta, self.t, spoilt=spoilt))
+            raise NonFiniteError(_message(proposal, self.system.theta, self.t))
         done = proposal.done
         t, y, loss, shown = (
             (self.t, None, None, sample) if done is None else (done.t, done.y, done.loss, done.sample)
@@ -180,7 +180,7 @@ class Ticker:
         states = proposal.h if proposal.loss is None else [*proposal.h, proposal.loss]
         raise _SkippedError(
             StepReport(t, y, loss, shown, skipped=True),
-            drop=self.rule.aligned or (all_finite(states) and not spoilt),
+            drop=self.rule.aligned or all_finite(states),
         )
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
@@ -224,7 +224,7 @@ def _bounded(tensors: list[Tensor]) -> bool:
     return all(is_finite(tensor) for tensor in tensors)
 
 
-def _message(proposal: Proposal[Any], theta: list[Tensor], t: float, *, spoilt: bool) -> str:
+def _message(proposal: Proposal[Any], theta: list[Tensor], t: float) -> str:
     """Says what is not finite, and what to do."""
     if not is_finite([weight.detach() for weight in theta]):
         return (
@@ -238,8 +238,7 @@ def _message(proposal: Proposal[Any], theta: list[Tensor], t: float, *, spoilt: 
         yield "a node's state h is not finite", proposal.h
         yield "a node's costate z is not finite", proposal.z
 
-    rest = "a buffer, such as a running statistic, is not finite" if spoilt else "the costate omega overflows"
-    what = what_is_not(parts(), rest)
+    what = what_is_not(parts(), "the costate omega overflows")
     return (
         f"{what} at t={t:g}: the last good state is kept. Lower beta or tau, raise eta, look at the samples, or "
         "pass on_nonfinite='skip'. If a sample before this one is the cause, reset() drops what is under way"

@@ -48,7 +48,7 @@ class LocalSystem:
         velocity: β by slot.
     """
 
-    drive: Drive | None = None
+    drive = Drive()
 
     def __init__(
         self,
