@@ -435,11 +435,11 @@ def test_predict_leaves_buffers_generators_and_modes_alone():
 
 
 CHANGES = {
-    "was replaced": lambda m: setattr(m, "weight", nn.Parameter(torch.ones(1, 2))),
+    "is another tensor": lambda m: setattr(m, "weight", nn.Parameter(torch.ones(1, 2))),
     "is frozen": lambda m: m.weight.requires_grad_(False),
     "is learnable": lambda m: m.bias.requires_grad_(True),
-    "was added": lambda m: m.register_parameter("more", nn.Parameter(torch.ones(1))),
-    "is learnable float64": lambda m: m.double(),
+    "was absent": lambda m: m.register_parameter("more", nn.Parameter(torch.ones(1))),
+    "float64": lambda m: m.double(),
 }
 
 
