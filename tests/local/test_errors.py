@@ -107,16 +107,8 @@ def test_edges_whose_shapes_do_not_meet_are_named():
         (lambda: LocalLearner(chain(2, 2), mse, hl.Hyper(beta={"x": 1.0})), "'x'"),
         (lambda: LocalLearner(make("outputs"), {"a": mse}, HYPER), "outputs are"),
         (lambda: LocalLearner(chain(2, 2), mse, HYPER).delays, "align=True"),
-        (lambda: LocalLearner(chain(2, 2, 2), mse, HYPER, groups="2"), "groups='2'"),
-        (lambda: LocalLearner(chain(2, 2, 2), mse, HYPER, groups=1.5), r"groups=1\.5"),
-        (lambda: LocalLearner(chain(2, 2, 2), mse, HYPER, groups=[1.0]), r"groups=\[1\.0\]"),
         (lambda: LocalLearner(chain(2, 2), None, HYPER), "loss=None"),
         (lambda: LocalLearner(chain(2, 2), mse, HYPER).run([], max_steps="3"), "max_steps='3'"),
-        (lambda: Graph([layer(3, 2)], [("u", "a")]), "nodes is a list"),
-        (lambda: Graph({"a": torch.tanh}, [("u", "a")]), "not a Module"),
-        (lambda: Graph({"keys": layer(3, 2)}, [("u", "keys")]), "other names"),
-        (lambda: Graph({"a": layer(3, 2)}, [("u",)]), "pairs"),
-        (lambda: Neurons([[1.0]], 1, [0]), "adjacency is a list"),
     ],
 )
 def test_what_cannot_work_is_refused_at_once(build, says):

@@ -62,9 +62,9 @@ def assert_equal(eager, fused, close=1e-12):
     for place in ("h", "z"):
         a, b = getattr(eager.state, place), getattr(fused.state, place)
         assert (a is None) == (b is None)
-        assert a is None or a.keys() == b.keys()
-        for name in a or ():
-            assert (a[name] - b[name]).abs().max() < close
+        for name in {*(a or ()), *(b or ())}:
+            # Fused, a sample without a target has costates of 0, and eagerly none.
+            assert (a.get(name, torch.zeros(())) - b.get(name, torch.zeros(()))).abs().max() < close
 
 
 def assert_same_reports(one, other):

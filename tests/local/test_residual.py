@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import SampleError
 from hamlearn.local import LocalLearner, Residual
 from tests.local.cases import hyper, layer
 from tests.problems import random_samples
@@ -87,13 +87,6 @@ def test_a_branch_begins_small_and_a_copy_of_its_layer_is_not_made_smaller_again
     residual = Residual(branch, scale=0.25)
     assert torch.equal(branch.weight, 0.25 * before)
     assert torch.equal(copy.deepcopy(residual).branch.weight, branch.weight)
-
-
-def test_what_is_no_branch_or_no_scale_is_named():
-    with pytest.raises(ConfigError, match=r"branch is <class .*Tanh'>"):
-        Residual(nn.Tanh)
-    with pytest.raises(ConfigError, match="scale=-1"):
-        Residual(nn.Linear(2, 2), scale=-1)
 
 
 def test_a_branch_that_changes_the_shape_is_named_with_its_node():

@@ -170,12 +170,10 @@ def counting(self, u):
 @pytest.mark.parametrize(
     ("forward", "message"),
     [
-        (lambda self, u: self.a(u) * (2 if self.training else 1), "other things each time.*or in evaluation mode"),
-        (lambda self, u: torch.dropout(self.a(u), 0.5, self.training), "other things each time.*use modules"),
-        (lambda self, u: self.a(u) + torch.randn(3), "other things each time.*random numbers"),
+        (lambda self, u: self.a(u) * (2 if self.training else 1), "other things in evaluation mode"),
+        (lambda self, u: torch.dropout(self.a(u), 0.5, self.training), "evaluation mode.*use modules"),
         (without_gradients, "without gradients"),
         (half_precision, "under autocast"),
-        (counting, "writes to a tensor of the module"),
         (lambda self, u: self.a(u) if u.sum() > 0 else u, "cannot be traced .*must not depend on values"),
         (lambda self, u, v: self.a(u) + v, r"takes \['u', 'v'\], and a traced module has one input"),
         (lambda self, u: (self.a(u), u), "returns tuple of several values"),

@@ -14,7 +14,7 @@ from hamlearn.engine.fused import FusedRunner, fit, unavailable
 from hamlearn.engine.owner import BaseLearner
 from hamlearn.engine.setting import check_chunk, no_sample, require_gradients
 from hamlearn.engine.ticks.runner import TickRunner
-from hamlearn.engine.ticks.ticker import Ticker, check_input
+from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings, check_loss, check_setting
@@ -27,6 +27,7 @@ from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.local.unaligned import Unaligned
 from hamlearn.rules.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
+from hamlearn.state.packing import pack, unpack
 from hamlearn.state.saving import Swap
 from hamlearn.state.tensors import Tensors
 from hamlearn.streams.reader import Reader
@@ -159,8 +160,6 @@ class LocalLearner(Settings, BaseLearner):
             raise no_sample(sample)
         require_gradients()
         self._settle(hand_over=True)
-        if self._align and self.on_nonfinite != "ignore" and not check_input(sample.u, self.on_nonfinite):
-            return self._ticker.pass_over(sample, self._reader)
         report = self._ticker.show(sample, self._hold * self._rule.ticks, self._reader)
         return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
@@ -276,9 +275,8 @@ class LocalLearner(Settings, BaseLearner):
         ticker, tensors = self._ticker, dict[str, Tensor]()
         for i, omega in enumerate(ticker.omega):
             tensors |= saved(omega, str(i))
-        held, about = self._rule.saved(ticker.carry)
-        tensors |= {f"carry/{name}": tensor for name, tensor in held.items()}
-        return tensors, {"t": ticker.t, "updates": ticker.updates, "carry": about}
+        held, carry = pack(self._rule.saved(ticker.carry), "carry/")
+        return tensors | held, {"t": ticker.t, "updates": ticker.updates, "carry": carry}
 
     def _own_change(self, left: Tensors, header: dict[str, Any]) -> Callable[[], Swap]:
         ticker, system = self._ticker, self._system
@@ -287,7 +285,7 @@ class LocalLearner(Settings, BaseLearner):
             "omega": [loaded(left, str(i), form, device) for i, form in enumerate(forms)],
             "t": header["t"],
             "updates": header["updates"],
-            "carry": self._rule.loaded(left.under("carry/"), header["carry"]),
+            "carry": self._rule.loaded(unpack(header["carry"], left, "carry/", device)),
         }
         return lambda: lambda: vars(ticker).update(moved)
 

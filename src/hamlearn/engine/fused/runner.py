@@ -53,7 +53,7 @@ class FusedRunner(TickRunner):
         """All ticks of a block, in stretches as long as there are graphs for."""
         rows, pace = plan.rows, plan.pace()
         assert rows.u is not None
-        target = plan.compared[0][0] if plan.compared[0] else None
+        target = plan.compared.target[0] if plan.compared.target else None
         ticks, count = self._ready(rows.u[0], target), rows.count
         self._put(ticks, begun)
         table, after = self._rates(ticks, pace, begins, count, compares=target is not None)
@@ -183,10 +183,8 @@ class FusedRunner(TickRunner):
         for held in ticks.held:
             cell, line = held.group.cell, cast(Tensor, held.line)
             if isinstance(cell, LayerStack):
-                blank = rule.blank(cell, _shaped(ticks, held, held.h[0]), number)
-                blank.ring.slots.copy_(line.view(blank.ring.slots.shape))
-                z = _shaped(ticks, held, held.z[0])[:-1].clone()
-                carry.stacks[cell.name] = StackState(blank.h, z, blank.ring)
+                states, z = _shaped(ticks, held, held.h[0]), _shaped(ticks, held, held.z[0])[:-1].clone()
+                carry.stacks[cell.name] = StackState(states, z, line.clone().view(len(line), *states.shape))
             first, last = rule.h_spans[cell.name]
             for age in range(first, last):
                 if age == first:
@@ -206,7 +204,7 @@ def _put_aligned(held: Held, rule: Aligned, begun: Pipeline) -> None:
         stack = begun.stacks[cell.name]
         held.h[0] = stack.h.reshape(held.h.shape[1:])
         held.z[0, :-1] = stack.z.reshape(held.z[0, :-1].shape)
-        line.copy_(stack.ring.slots.reshape(line.shape))
+        line.copy_(stack.ring.reshape(line.shape))
     else:
         held.h[0, 0] = begun.h.get(cell.name, schedule.shown(cell.name)).reshape(held.h.shape[2:])
         for age in range(len(line)):

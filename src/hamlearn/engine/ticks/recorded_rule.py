@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,17 +21,6 @@ from hamlearn.rules.local.rule import Flat, LocalRule, Now
 from hamlearn.rules.system import Instant, Order, Outcome
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
-
-
-class Compared(NamedTuple):
-    """Targets of one tick of an aligned graph: of the sample that is due, and of the one that enters.
-
-    The latter is tried on a blank output if its value may be refused: such a sample must not be in flight. If no
-    sample is due, `due` is the empty tuple.
-    """
-
-    due: Any
-    entering: Any
 
 
 class RecordedRule(Order):
@@ -51,11 +40,9 @@ class RecordedRule(Order):
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """States, costates and weights after these ticks, and what was shown."""
         system, rates = self.system, now.rates
-        due = self._checked_on_entry(now.sample.target)
-        # The sample that is compared with its target entered some ticks ago, but for a graph of one node.
-        in_flight = isinstance(self.rule, Aligned) and self.rule.due > 0
-        own = Sample(now.sample.u, None if in_flight else due)
-        rule = copy.copy(self.rule)
+        rule, due = copy.copy(self.rule), now.sample.target
+        # The target is that of a sample that entered some ticks ago, unless samples are compared as they enter.
+        own = Sample(now.sample.u, None if rule.due else due)
         if isinstance(rule, Aligned):
             # What is recorded draws no random numbers.
             rule.draw_spans = {}
@@ -84,15 +71,6 @@ class RecordedRule(Order):
         pairs = [(own, named[name]) for name, own in slots.parameters.items() if name in named]
         with slots.exchanged(named), SubstitutedWeights(pairs, ()):
             yield
-
-    def _checked_on_entry(self, target: Any) -> Any:
-        """What the output is compared with in this step; the target that enters is tried before."""
-        if not isinstance(target, Compared):
-            return target
-        assert isinstance(self.rule, Aligned)
-        blank = {name: torch.zeros_like(self.rule.trial[name]) for name in self.system.wiring.outputs}
-        self.system.compare(blank, self.system.targets(target.entering))
-        return None if target.due == () else target.due
 
     def start(self, u: Any, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
         """The states that a sequence begins with."""

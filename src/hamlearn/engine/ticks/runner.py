@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -23,7 +24,7 @@ from hamlearn.engine.recorded import (
     Watch,
     named,
 )
-from hamlearn.engine.ticks.plan import MixedError, TickPlan, plan_of
+from hamlearn.engine.ticks.plan import MixedError, TickPlan
 from hamlearn.engine.ticks.recorded_rule import RecordedRule
 from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.rules.local.aligned import Aligned
@@ -70,8 +71,6 @@ class TickRunner(PlannedRunner[TickPlan]):
         """Rates of all ticks; `None` if the first sample has to be taken by itself."""
         ticker, good = self.ticker, block.count
         assert block.u is not None
-        if not self.again:
-            self.system.require_same()
         if torch.is_autocast_enabled(self.system.theta[0].device.type) or torch.is_inference_mode_enabled():
             return None
         if isinstance(self.rule, Aligned):
@@ -85,9 +84,9 @@ class TickRunner(PlannedRunner[TickPlan]):
         if not good:
             return None
         try:
-            plan = plan_of(ticker, self.settings, block.part(0, good), self.hold)
+            plan = TickPlan(ticker, self.settings, block.part(0, good), self.hold)
             if 0 < plan.count < good:
-                plan = plan_of(ticker, self.settings, block.part(0, plan.count), self.hold)
+                plan = TickPlan(ticker, self.settings, block.part(0, plan.count), self.hold)
         except MixedError:
             return None
         ticker.usual.overshoot.look(plan.steps.rates_of())
@@ -109,9 +108,8 @@ class TickRunner(PlannedRunner[TickPlan]):
         ticker, rows, first = self.ticker, plan.rows, block.sample(0)
         begun = self.rule.begin(ticker.carry, first.u)
         if isinstance(self.rule, Aligned):
-            some = next((k for k in range(block.count) if block.has_target(k)), None)
-            if some is not None:
-                self.rule.check_target(block.sample(some))
+            for k in _telling_targets(block):
+                self.rule.check_target(block.sample(k))
         begins = None
         if rows.boundary is not None and not isinstance(self.rule, DelayFree | Aligned):
             begins = rows.begins(False, rows.count)
@@ -120,9 +118,8 @@ class TickRunner(PlannedRunner[TickPlan]):
             ticker.carry = begun
             return self.loop(begun, plan, begins, watch, first)
 
-        compared = Block(rows.count, None, None, plan.compared[0], None, plan.known)
         watch: Watch = "nothing" if ticker.on_nonfinite == "ignore" else "state"
-        ran, good = run_watched(run, undo, self.system.theta, compared, watch)
+        ran, good = run_watched(run, undo, self.system.theta, plan.compared, watch)
         return ran, good // self.hold
 
     def loop(self, begun: Any, plan: TickPlan, begins: Tensor | None, watch: Watch, first: Sample) -> BlockResult:
@@ -132,8 +129,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         buffers, frozen = named(self.order, engine.buffer_names), named(self.order, engine.frozen_names)
         shown = copied(first)
         trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
-        target, spec, known = plan.checked()
-        block = Block(rows.count, rows.u, rows.u_spec, target, spec, known, rows.tau)
+        block = replace(plan.compared, u=rows.u, u_spec=rows.u_spec)
         return engine.run(self.system.theta, buffers, frozen, start, begins, plan.pace(), block, watch, trial)
 
     def accept(self, block: Block, plan: TickPlan, ran: BlockResult) -> None:
@@ -153,7 +149,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         y = trees.unflatten([leaf[shown.row] for leaf in ran.y], ran.y_spec)
         loss = ran.loss[shown.row] if ran.loss is not None and shown.learned else None
         coupling = None if ran.coupling is None else ran.coupling[shown.row]
-        return StepReport(shown.t, y, loss, shown.sample, phi=shown.phi, coupling=coupling)
+        return StepReport(shown.t, y, loss, shown.sample, phi=plan.phi(shown.row), coupling=coupling)
 
     def _tried(self, start: Carry, sample: Sample) -> EagerReference | None:
         """One row, taken eagerly, to hold the recording against it."""
@@ -195,6 +191,17 @@ def require_recordable(ticker: Ticker) -> None:
         raise UnsupportedError("an aligned graph with several outputs takes their losses at different ticks")
     if any(True for _ in system.wiring.named_buffers()):
         raise UnsupportedError("an aligned graph evaluates nodes twice, and one of them has buffers")
+
+
+def _telling_targets(block: Block) -> set[int]:
+    """The samples whose targets show whether all fit: the first, and those of the smallest and largest class."""
+    known = [k for k in range(block.count) if block.has_target(k)]
+    found = set(known[:1])
+    for leaf in block.target if known else ():
+        if not leaf.is_floating_point() and leaf.numel():
+            rows = leaf[known].long().reshape(len(known), -1)
+            found |= {known[int(rows.amin(1).argmin())], known[int(rows.amax(1).argmax())]}
+    return found
 
 
 def _finite_rows(leaves: list[Tensor]) -> int:

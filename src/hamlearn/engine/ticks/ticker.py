@@ -74,6 +74,9 @@ class Ticker:
         """
         if self._stacks and torch.is_autocast_enabled(self._kind):
             raise ConfigError("layers that are stacked do not follow autocast: pass stacked=False")
+        if self.rule.aligned and sample is not None and not self._may_enter(sample):
+            self.count(sample, reader)
+            return StepReport(self.t, None, None, sample, skipped=True)
         with defer_sigint():
             before = self._snapshot(ticks)
             try:
@@ -107,11 +110,6 @@ class Ticker:
         place = None if sample is None or reader is None else reader.due(sample)
         if reader is not None and place is not None:
             reader.progress = place
-
-    def pass_over(self, sample: Sample, reader: Reader) -> StepReport:
-        """Count a sample that is not shown, since its input is not finite."""
-        self.count(sample, reader)
-        return StepReport(self.t, None, None, sample, skipped=True)
 
     def drop(self) -> None:
         """Forget states, costates, and samples in flight."""
@@ -182,6 +180,9 @@ class Ticker:
             StepReport(t, y, loss, shown, skipped=True),
             drop=self.rule.aligned or all_finite(states),
         )
+
+    def _may_enter(self, sample: Sample) -> bool:
+        return self.on_nonfinite == "ignore" or check_input(sample.u, self.on_nonfinite)
 
     def _snapshot(self, ticks: int) -> tuple[Any, ...]:
         """All that some ticks change; several of them work on copies of what they write in place."""

@@ -15,15 +15,14 @@ from hamlearn._base.scale import is_one
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, add_at
-from hamlearn.rules.local.flights import Entry, Lines, Pipeline, Ring, StackState, own_copy
+from hamlearn.rules.local.flights import Entry, Lines, Pipeline, StackState, own_copy, past, written
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal
-from hamlearn.rules.local.saved_pipeline import loaded_pipeline, saved_pipeline
 from hamlearn.rules.local.schedule import Timetable, schedule
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
-from hamlearn.state.tensors import Tensors
+from hamlearn.state.packing import sample_tree
 
 
 class Tick:
@@ -65,8 +64,7 @@ class Tick:
 
     def carry(self) -> Pipeline:
         """What the next tick finds."""
-        stacks = {name: stack._replace(ring=stack.ring.next()) for name, stack in self.stacks.items()}
-        return Pipeline(self.number + 1, self.entries, self.h, self.z, self.draws, stacks)
+        return Pipeline(self.number + 1, self.entries, self.h, self.z, self.draws, self.stacks)
 
 
 class Aligned(LocalRule[Pipeline]):
@@ -88,6 +86,7 @@ class Aligned(LocalRule[Pipeline]):
         super().__init__(system)
         self.schedule: Timetable = plan or schedule(system)
         self.h_spans, self.z_spans = self.spans()
+        self.stacks = [cell for cell in system.cells if isinstance(cell, LayerStack)]
         drawing = [cell.name for cell in system.cells if isinstance(cell, Cell) and cell.may_draw()]
         plan = self.schedule
         self.draw_spans = {n: (plan.shown(n), max(plan.shown(n), plan.backward.get(n, 0))) for n in drawing}
@@ -136,7 +135,7 @@ class Aligned(LocalRule[Pipeline]):
 
     def unshared(self, carry: Pipeline) -> Pipeline:
         """The same, with rings of its own."""
-        stacks = {name: stack._replace(ring=stack.ring.copy()) for name, stack in carry.stacks.items()}
+        stacks = {name: stack._replace(ring=stack.ring.clone()) for name, stack in carry.stacks.items()}
         return carry._replace(stacks=stacks)
 
     def in_flight(self, carry: Pipeline) -> list[int]:
@@ -158,15 +157,12 @@ class Aligned(LocalRule[Pipeline]):
             self._key, self.trial, self._fits = key, trial, None
         if flying:
             return carry
-        stacks = [cell for cell in self.system.cells if isinstance(cell, LayerStack)]
-        laid = {s.name: self.blank(s, s.start(self.trial), carry.number) for s in stacks}
-        return self.empty()._replace(number=carry.number, stacks=laid)
+        return self.dropped(carry)._replace(stacks={s.name: self._blank(s) for s in self.stacks})
 
-    def blank(self, stack: LayerStack, h: Tensor, number: int) -> StackState:
+    def _blank(self, stack: LayerStack) -> StackState:
         """What a stack holds before the first sample."""
-        delays = self.delays(stack)
-        size = max(delays) + 1
-        return StackState(h, torch.zeros_like(h[1:]), Ring(h.new_zeros(size, *h.shape), delays, number % size))
+        h = stack.start(self.trial)
+        return StackState(h, torch.zeros_like(h[1:]), h.new_zeros(max(self.delays(stack)) + 1, *h.shape))
 
     def delays(self, stack: LayerStack) -> list[int]:
         """Ticks from computing to learning; a stack that leads to no output never learns, and needs no past."""
@@ -241,7 +237,7 @@ class Aligned(LocalRule[Pipeline]):
         incoming = torch.zeros_like(stack.h[0]) if entry is None else tick.h.get(cell.sources[0], age)
         x = cell.gather(stack.h, [incoming])
         h = cell.forward(x)
-        tick.stacks[cell.name] = stack._replace(h=h, ring=stack.ring.written(x[0]))
+        tick.stacks[cell.name] = stack._replace(h=h, ring=written(stack.ring, tick.number, x[0]))
         shown = self.schedule.shown(cell.name)
         if tick.at(shown) is not None:
             tick.show(shown, cell.name, h[-1])
@@ -276,7 +272,7 @@ class Aligned(LocalRule[Pipeline]):
         else:
             stack = tick.stacks[cell.name]
             arrived = torch.zeros_like(stack.h[0]) if z is None else z
-            trace = cell.trace([stack.ring.read()])
+            trace = cell.trace([past(stack.ring, tick.number, self.delays(cell))])
             messages, increments = trace.both(cell.join(stack.z, arrived))
             inside, messages = cell.scatter(messages)
             assert inside is not None
@@ -298,104 +294,69 @@ class Aligned(LocalRule[Pipeline]):
         """States and costates by node, of the samples that the nodes are at; nodes without one are missing."""
         h: dict[str, Tensor] = {}
         z: dict[str, Tensor] = {}
+        plan = self.schedule
         for cell in self.system.cells:
-            if isinstance(cell, LayerStack) and cell.name in carry.stacks:
-                h |= dict(zip(cell.names, carry.stacks[cell.name].h, strict=True))
-                z |= dict(zip(cell.names[:-1], carry.stacks[cell.name].z, strict=True))
-            age = self.schedule.shown(cell.name)
-            shown = carry.h.get(cell.name, age) if age < self.schedule.horizon - 1 else None
-            if shown is not None:
-                h[cell.name] = shown
-            due = (
-                carry.z.get(cell.name, self.schedule.backward[cell.name] - 1)
-                if cell.name in self.z_spans
-                else None
-            )
-            if due is not None:
-                z[cell.name] = due
+            name, shown, learned = cell.name, None, None
+            if name in carry.stacks:
+                h |= dict(zip(cell.names, carry.stacks[name].h, strict=True))
+                z |= dict(zip(cell.names[:-1], carry.stacks[name].z, strict=True))
+            if plan.shown(name) < plan.horizon - 1:
+                shown = carry.h.get(name, plan.shown(name))
+            if name in self.z_spans:
+                learned = carry.z.get(name, plan.backward[name] - 1)
+            h |= {} if shown is None else {name: shown}
+            z |= {} if learned is None else {name: learned}
         return h, z
 
     def full(self, carry: Pipeline, u: Any) -> bool:
-        """Whether samples like `u` are in flight at every age, each with all that it has to have."""
-        if None in carry.entries[:-1]:
-            return False
-        entering = self.system.wiring.values(u)
-        for name, line in carry.h.held.items():
-            held = [*line[:-1], *([entering[name]] if name in entering else [])]
-            forms = {(x.shape, x.dtype) if isinstance(x, Tensor) else None for x in held}
-            if len(forms) > 1 or None in forms:
-                return False
-        return True
+        """Whether samples of the form of `u` are in flight at every age."""
+        form = trees.describe(u)
+        return all(entry is not None and trees.describe(entry.sample.u) == form for entry in carry.entries[:-1])
 
     def flat(self, carry: Pipeline) -> Flat:
-        """The registers, one tensor each, and what the stacks hold."""
-        h, z, memory = carry.h.stacked(self.trial), carry.z.stacked(self.trial), []
-        for stack in carry.stacks.values():
-            h, z, place = [*h, stack.h], [*z, stack.z], stack.ring.place
-            if isinstance(place, int):
-                place = torch.tensor(float(place), dtype=torch.float64, device=stack.h.device)
-            memory += [stack.ring.slots, place]
-        return Flat(h, z, memory)
+        """The registers, one tensor each, and what the stacks hold; behind their rings the number of the tick."""
+        held, number = carry.stacks.values(), carry.number
+        h = [*carry.h.stacked(self.trial), *(stack.h for stack in held)]
+        z = [*carry.z.stacked(self.trial), *(stack.z for stack in held)]
+        rings = [stack.ring for stack in held]
+        if rings and not isinstance(number, Tensor):
+            number = torch.tensor(float(number), dtype=torch.float64, device=rings[0].device)
+        return Flat(h, z, [*rings, number] if rings else [])
 
     def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> Pipeline:
         """A full pipeline in which only the sample that is due has a target and is reported."""
-        due = self.due
         entries: list[Entry | None] = [
-            Entry(Sample(None, target if age == due else None), 0.0, stride, age == due)
+            Entry(Sample(None, target if age == self.due else None), 0.0, stride, age == self.due)
             for age in range(1, self.schedule.horizon + 1)
         ]
-        return self.from_flat(flat, 0, entries)
+        return self.unflattened(flat, flat.memory[-1] if flat.memory else 0, entries)
 
-    def from_flat(self, flat: Flat, number: int, entries: list[Entry | None]) -> Pipeline:
-        """What `flat` took apart, with these samples in flight.
-
-        A place in a ring stays a tensor if `number` is 0, which stands for a tick that is being recorded.
-        """
-        h = Lines.of(self.h_spans, flat.h)
-        z = Lines.of(self.z_spans, flat.z)
-        cells = [cell for cell in self.system.cells if isinstance(cell, LayerStack)]
-        states, costates = flat.h[len(flat.h) - len(cells) :], flat.z[len(flat.z) - len(cells) :]
-        stacks = {}
-        for index, cell in enumerate(cells):
-            slots, place = flat.memory[2 * index : 2 * index + 2]
-            ring = Ring(slots, self.delays(cell), number % len(slots) if number else place)
-            stacks[cell.name] = StackState(states[index], costates[index], ring)
+    def unflattened(self, flat: Flat, number: Any, entries: list[Entry | None]) -> Pipeline:
+        """What `flat` took apart, after so many ticks and with these samples in flight."""
+        h, z = Lines.of(self.h_spans, flat.h), Lines.of(self.z_spans, flat.z)
+        first, other, stacks = len(flat.h) - len(self.stacks), len(flat.z) - len(self.stacks), {}
+        for index, cell in enumerate(self.stacks):
+            stacks[cell.name] = StackState(flat.h[first + index], flat.z[other + index], flat.memory[index])
         return Pipeline(number, entries, h, z, Lines(self.draw_spans), stacks)
 
-    def after_block(self, flat: Flat, number: int, entries: list[Entry | None]) -> Pipeline:
-        """What a block of recorded ticks has led to; samples without a target have no costates."""
-        carry = self.from_flat(flat, number, entries)
-        for name, age, _ in carry.z.items():
-            entry = entries[age] if age < len(entries) else None
-            if entry is None or name not in self.gets_costates(entry.sample.target is not None):
-                carry.z.put(name, age, None)
-        return carry
+    def saved(self, carry: Pipeline) -> Any:
+        """All registers and stacks, and the samples in flight."""
+        entries = [
+            entry and [sample_tree(entry.sample), entry.t, entry.stride, entry.reported, entry.loss]
+            for entry in carry.entries
+        ]
+        held = carry.h.held, carry.z.held, carry.draws.held
+        return [carry.number, entries, *held, carry.stacks]
 
-    def gets_costates(self, target: bool) -> set[str]:
-        """The nodes that get a costate of a sample, with a target or without: a stack passes on what it has."""
-        got = set(self.system.wiring.outputs) if target else set()
-        for cell in reversed(self.system.cells):
-            if cell.name in got or isinstance(cell, LayerStack):
-                got |= set(cell.parents)
-        return got
-
-    def saved(self, carry: Pipeline) -> tuple[dict[str, Tensor], Any]:
-        """All registers by node and age, and the samples in flight."""
-        return saved_pipeline(carry, self.system.wiring.inputs)
-
-    def loaded(self, tensors: Tensors, header: Any) -> Pipeline:
+    def loaded(self, tree: Any) -> Pipeline:
         """What `saved` returned."""
-        carry = loaded_pipeline(tensors, header, self.empty(), self.system)
-        for cell in self.system.cells:
-            if isinstance(cell, LayerStack) and f"stack/{cell.name}/h" in tensors:
-                device = self.system.theta[0].device
-                h = tensors.keep(f"stack/{cell.name}/h", device)
-                blank = self.blank(cell, h, carry.number)
-                ring = tensors.keep(f"stack/{cell.name}/ring", device, blank.ring.slots)
-                z = tensors.keep(f"stack/{cell.name}/z", device, blank.z)
-                carry.stacks[cell.name] = StackState(h, z, Ring(ring, blank.ring.delays, blank.ring.place))
-        for age in self.in_flight(carry)[:1]:
-            entry = carry.entries[age]
-            assert entry is not None
-            self._key, self.trial = trees.describe(entry.sample.u), self.system.wiring.start(entry.sample.u)
-        return carry
+        number, listed, h, z, draws, stacks = tree
+        entries = [one and Entry(Sample(**one[0]), one[1], one[2], one[3], None, one[4]) for one in listed]
+        for line in draws.values():
+            # States of random number generators stay on the CPU, wherever the weights are.
+            line[:] = [states and [state.cpu() for state in states] for states in line]
+        u = next((entry.sample.u for entry in entries if entry is not None), None)
+        if u is not None:
+            self._key, self.trial = trees.describe(u), self.system.wiring.start(u)
+        held = Lines(self.h_spans, h), Lines(self.z_spans, z), Lines(self.draw_spans, draws)
+        return Pipeline(number, entries, *held, stacks)

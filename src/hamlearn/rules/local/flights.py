@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from hamlearn._base.torch_private import tree_map
+from hamlearn._base import trees
 from hamlearn.sample import Sample
 
 
@@ -38,8 +38,8 @@ class Entry:
 class Lines:
     """Values that samples have left at nodes: for each node a shift register over the ages of the samples.
 
-    An age is the number of ticks since a sample entered. A register begins at the age at which its node gets the
-    value and ends at the last age at which the value is read. `None` stands for a value that is not there.
+    A register begins at the age at which its node gets the value and ends at the last age at which the value is
+    read. `None` stands for a value that is not there.
 
     Args:
         spans: The first and the last age of each register.
@@ -75,15 +75,6 @@ class Lines:
         if 0 <= place < len(line):
             line[place] = value
 
-    def items(self) -> list[tuple[str, int, Any]]:
-        """All values that are there, with their nodes and ages."""
-        return [
-            (name, self.spans[name][0] + place, value)
-            for name, line in self.held.items()
-            for place, value in enumerate(line)
-            if value is not None
-        ]
-
     def stacked(self, like: Mapping[str, Tensor]) -> list[Tensor]:
         """What the next tick can read: one tensor per register, zeros for values that are not there."""
         lines = ((name, line[:-1]) for name, line in self.held.items() if len(line) > 1)
@@ -93,87 +84,29 @@ class Lines:
     def of(cls, spans: Mapping[str, tuple[int, int]], stacked: Sequence[Tensor]) -> Lines:
         """The registers that `stacked` took apart."""
         rest = iter(stacked)
-        held: dict[str, list[Any]] = {}
-        for name, (first, last) in spans.items():
-            held[name] = [*(next(rest).unbind() if last > first else ()), None]
-        return cls(spans, held)
-
-
-class Ring:
-    """Past inputs of the layers of a stack, each read back after a delay of its own.
-
-    The present slot is written in place: no layer reads what stood there, and a tick that is refused leaves
-    nothing that matters. Inside a recorded step `place` is a tensor, and nothing is written in place.
-
-    Args:
-        slots: Inputs of the last ticks.
-        delays: Ticks after which each layer reads back its own.
-        place: The slot of the present tick.
-
-    Example:
-        >>> ring = Ring(torch.zeros(3, 2, 1), [2, 0], 0)
-        >>> for tick in range(3):
-        ...     ring = ring.written(torch.tensor([[1.0], [2.0]]) + 2 * tick)
-        ...     found, ring = ring.read(), ring.next()
-        >>> found
-        tensor([[1.],
-                [6.]])
-    """
-
-    __slots__ = ("delays", "index", "place", "slots")
-
-    def __init__(
-        self, slots: Tensor, delays: Sequence[int], place: int | Tensor, index: Tensor | None = None
-    ) -> None:
-        self.slots, self.delays, self.place = slots, delays, place
-        if index is None and isinstance(place, int):
-            now, layers = torch.arange(len(slots)).unsqueeze(1), len(delays)
-            index = ((now - torch.tensor(delays)) % len(slots) * layers + torch.arange(layers)).to(slots.device)
-        self.index = index
-
-    def copy(self) -> Ring:
-        """The same, in memory of its own."""
-        return Ring(self.slots.clone(), self.delays, self.place, self.index)
-
-    def written(self, x: Tensor) -> Ring:
-        """The same, with the inputs of this tick."""
-        if isinstance(self.place, int):
-            self.slots[self.place] = x
-            return self
-        slots = self.slots.index_put((self.place.long().view(1),), x.unsqueeze(0))
-        return Ring(slots, self.delays, self.place)
-
-    def read(self) -> Tensor:
-        """For each layer the input whose costate is due at this tick."""
-        if isinstance(self.place, int):
-            assert self.index is not None
-            return self.slots.flatten(0, 1).index_select(0, self.index[self.place])
-        size, layer = len(self.slots), torch.arange(len(self.delays), device=self.slots.device)
-        # A layer learns two ticks before the one that it reads.
-        place = torch.remainder(self.place.long() + size - self.delays[0] + 2 * layer, size)
-        return self.slots[place, layer]
-
-    def next(self) -> Ring:
-        """The ring of the next tick."""
-        size = len(self.slots)
-        if isinstance(self.place, int):
-            return Ring(self.slots, self.delays, (self.place + 1) % size, self.index)
-        return Ring(self.slots, self.delays, torch.where(self.place + 1 == size, 0.0, self.place + 1))
+        ages = {name: last - first for name, (first, last) in spans.items()}
+        return cls(spans, {name: [*(next(rest).unbind() if more else ()), None] for name, more in ages.items()})
 
 
 class StackState(NamedTuple):
-    """What a stack carries from tick to tick: outputs, costates of all layers but the last, and past inputs."""
+    """What a stack carries from tick to tick.
+
+    Attributes:
+        h: Outputs.
+        z: Costates of all layers but the last.
+        ring: Inputs of the last ticks; that of tick number k is at place k mod their count.
+    """
 
     h: Tensor
     z: Tensor
-    ring: Ring
+    ring: Tensor
 
 
 class Pipeline(NamedTuple):
     """What an aligned graph carries from tick to tick; a value that no later tick changes, but for the rings.
 
     Attributes:
-        number: Ticks made so far.
+        number: Ticks made so far; inside a recorded tick a tensor.
         entries: The samples in flight by age, as of the last tick.
         h: External inputs and states.
         z: Costates that have arrived at their nodes.
@@ -181,12 +114,50 @@ class Pipeline(NamedTuple):
         stacks: What the stacks hold, by name.
     """
 
-    number: int
+    number: Any
     entries: list[Entry | None]
     h: Lines
     z: Lines
     draws: Lines
     stacks: dict[str, StackState]
+
+
+def written(ring: Tensor, number: int | Tensor, x: Tensor) -> Tensor:
+    """A ring with the inputs of this tick.
+
+    They are written in place: no layer reads what stood there, and a tick that is refused leaves nothing that
+    matters. Inside a recorded tick nothing is written in place.
+    """
+    if isinstance(number, Tensor):
+        return ring.index_put((torch.remainder(number.long(), len(ring)).view(1),), x.unsqueeze(0))
+    ring[number % len(ring)] = x
+    return ring
+
+
+def past(ring: Tensor, number: int | Tensor, delays: Sequence[int]) -> Tensor:
+    """For each layer the input whose costate is due at this tick.
+
+    Example:
+        >>> ring = torch.zeros(3, 2, 1)
+        >>> for tick in range(3):
+        ...     ring = written(ring, tick, torch.tensor([[1.0], [2.0]]) + 2 * tick)
+        >>> past(ring, 2, [2, 0])
+        tensor([[1.],
+                [6.]])
+    """
+    size = len(ring)
+    if not isinstance(number, Tensor):
+        return ring.flatten(0, 1).index_select(0, _places(size, tuple(delays), ring.device)[number % size])
+    layer = torch.arange(len(delays), device=ring.device)
+    # A layer learns two ticks before the one that it reads.
+    return ring[torch.remainder(number.long() + size - delays[0] + 2 * layer, size), layer]
+
+
+@lru_cache(maxsize=64)
+def _places(size: int, delays: tuple[int, ...], device: torch.device) -> Tensor:
+    """For each place of the present tick, where each layer's past input is, in a ring without its first axis."""
+    now, layers = torch.arange(size).unsqueeze(1), len(delays)
+    return ((now - torch.tensor(delays)) % size * layers + torch.arange(layers)).to(device)
 
 
 def own_copy(sample: Sample) -> Sample:
@@ -199,18 +170,5 @@ def own_copy(sample: Sample) -> Sample:
         >>> own.u is u, own.target is None
         (False, True)
     """
-    own: Sample = object.__new__(type(sample))  # a fifth of the time of copy.copy()
-    for name in type(sample).__dataclass_fields__:
-        setattr(own, name, getattr(sample, name))
-    own.u, own.target = _own(sample.u), _own(sample.target)
-    return own
-
-
-def _own(tree: Any) -> Any:
-    if isinstance(tree, Tensor):
-        return tree.detach().clone()
-    return None if tree is None else tree_map(_own_leaf, tree)
-
-
-def _own_leaf(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, Tensor) else copy.deepcopy(leaf)
+    target = None if sample.target is None else trees.copied(sample.target)
+    return Sample(trees.copied(sample.u), target, sample.tau, sample.boundary, sample.id, sample.scale)

@@ -44,14 +44,9 @@ class Graph(nn.Module):
         h0: Mapping[str, Start] | None = None,
     ) -> None:
         super().__init__()
-        edges = _pairs(edges)
+        edges = list(edges)
         _check_names(nodes, edges, inputs)
-        try:
-            self.nodes = nn.ModuleDict(nodes)
-        except (KeyError, TypeError) as error:
-            raise ConfigError(
-                f"nodes cannot be modules by name ({error}): give them other names, or modules"
-            ) from error
+        self.nodes = nn.ModuleDict(nodes)
         self.inputs = tuple(inputs)
         self.sources = {name: tuple(a for a, b in edges if b == name) for name in nodes}
         for name, sources in self.sources.items():
@@ -67,16 +62,7 @@ class Graph(nn.Module):
         self.h0 = dict(h0 or {})
 
 
-def _pairs(edges: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
-    try:
-        return [(str(source), str(target)) for source, target in edges]
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"edges={edges!r} must be pairs (source, target) of names") from error
-
-
 def _check_names(nodes: Mapping[str, nn.Module], edges: list[tuple[str, str]], inputs: Sequence[str]) -> None:
-    if not isinstance(nodes, Mapping) or not all(isinstance(name, str) for name in nodes):
-        raise ConfigError(f"nodes is a {type(nodes).__name__}: give a mapping from names to modules")
     for name in nodes:
         if not name or "." in name or name in inputs:
             raise ConfigError(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -46,6 +45,7 @@ class LocalSystem:
         theta: The weights by slot.
         slot_names: Names of the weights in each slot.
         velocity: β by slot.
+        slots: Where the module holds its weights and buffers.
     """
 
     drive = Drive()
@@ -67,6 +67,7 @@ class LocalSystem:
             check_compute_dtype(wide, wiring.named_parameters(), wiring.named_buffers())
             wiring = wiring.computing_in(wide)
         self.wiring, self.loss, self.hyper, self.order, self.wide = wiring, loss, hyper, order, wide
+        self.slots = Slots(wiring.root)
         self.names = [n for n, _ in found]
         self.parameters: list[Tensor] = [w for _, w in found]
         self._name_of: dict[Tensor, str] = {w: n for n, w in found}
@@ -95,9 +96,7 @@ class LocalSystem:
 
     def _set_velocity(self) -> None:
         slots = [f"slot {i}" for i in range(len(self.theta))]
-        self._one_beta = not isinstance(self.hyper.beta, Mapping | Tensor)
-        beta: Any = self.hyper.beta if self._one_beta else dict(zip(slots, self._betas, strict=True))
-        self.velocity = Velocity(beta, slots, self.theta)
+        self.velocity = Velocity(dict(zip(slots, self._betas, strict=True)), slots, self.theta)
 
     def _set_losses(self) -> None:
         outputs, loss = self.wiring.outputs, self.loss
@@ -154,11 +153,6 @@ class LocalSystem:
         """The module that holds the weights, as the compiled engine asks for it."""
         return self.wiring.root
 
-    @cached_property
-    def slots(self) -> Slots:
-        """Where the module holds its weights and buffers, as the compiled engine asks for it."""
-        return Slots(self.wiring.root)
-
     def over(self, theta: list[Tensor]) -> LocalSystem:
         """The same cells with other weights, to be recorded."""
         twin = copy.copy(self)
@@ -169,40 +163,31 @@ class LocalSystem:
 
     def require_same(self) -> None:
         """Raise if the module has other weights than those that the learner was made of."""
-        found = [w for _, w in self.wiring.named_parameters() if w.requires_grad]
-        if len(found) != len(self.parameters) or any(
-            a is not b for a, b in zip(found, self.parameters, strict=True)
-        ):
-            raise ConfigError(
-                "a weight was added, removed, exchanged, frozen or unfrozen after the learner was made: make a "
-                "new learner; to hold weights still for a while, give them a schedule as beta that is 0 then"
-            )
+        self.slots.require_same()
         for cell in self.cells:
             if isinstance(cell, LayerStack):
                 cell.check_weights()
 
     def move(self, theta: list[Tensor], omega: list[Omega], t: float, tau: float) -> None:
-        """θ ← θ − τβ⊙ω in place, in as few calls as the kinds of β allow."""
-        if self._one_beta:
-            _descend(theta, omega, -(tau * self._beta_at(t)))
+        """θ ← θ − τβ⊙ω in place; costates that are kept as factors are not written out."""
+        if not any(isinstance(o, Outer) for o in omega):
+            self.velocity.move(theta, omega, t, tau)  # type: ignore[arg-type]
             return
-        groups: dict[float, tuple[list[Tensor], list[Omega]]] = {}
+        groups: dict[Any, tuple[list[Tensor], list[Tensor]]] = {}
         for w, o, beta in zip(theta, omega, self.velocity.values(t), strict=True):
-            if not isinstance(beta, Tensor):
-                weights, costates = groups.setdefault(beta, ([], []))
-                weights.append(w)
-                costates.append(o)
-            elif beta.dim():
-                add_([w], [dense(o) * beta.to(w.device)], -tau)
-            else:
-                add_([w], [dense(o)], -(tau * beta))
-        for beta, (weights, costates) in groups.items():
-            if beta:
-                _descend(weights, costates, -(tau * beta))
-
-    def _beta_at(self, t: float) -> float:
-        beta: Any = self.hyper.beta
-        return float(beta(t) if callable(beta) else beta)
+            scale = -(tau * beta)
+            if isinstance(beta, Tensor) and beta.dim():
+                o, scale = dense(o) * beta.to(w.device), -tau
+            if isinstance(o, Outer) and not isinstance(scale, Tensor):
+                if scale:
+                    o.add_to_(w, scale)
+                continue
+            weights, costates = groups.setdefault(scale, ([], []))
+            weights.append(w)
+            costates.append(dense(o))
+        for scale, (weights, costates) in groups.items():
+            if isinstance(scale, Tensor) or scale:
+                add_(weights, costates, scale)
 
     def by_name(self, slots: list[Any]) -> dict[str, Tensor]:
         """Slots as the module names them, in the module's order."""
@@ -307,17 +292,6 @@ def check_tensors(named: list[tuple[str, Tensor]]) -> None:
             raise ConfigError(
                 f"{name} was made in inference mode, where nothing is learned: make it outside of it"
             )
-
-
-def _descend(theta: list[Tensor], omega: list[Omega], scale: float) -> None:
-    """θ ← θ + scale·ω in place; costates that are kept as factors are not written out."""
-    plain = [(w, o) for w, o in zip(theta, omega, strict=True) if isinstance(o, Tensor)]
-    if plain:
-        weights, costates = zip(*plain, strict=True)
-        add_(list(weights), list(costates), scale)
-    for w, o in zip(theta, omega, strict=True) if len(plain) < len(theta) else ():
-        if isinstance(o, Outer):
-            o.add_to_(w, scale)
 
 
 def _reads_others(L: Tensor, leaves: list[Tensor]) -> bool:

@@ -47,11 +47,6 @@ class Neurons(nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        if not isinstance(adjacency, Tensor):
-            raise ConfigError(
-                f"adjacency is a {type(adjacency).__name__}: give a tensor, neurons × neurons, as in "
-                "torch.tensor(adjacency)"
-            )
         if adjacency.dim() != 2 or adjacency.shape[0] != adjacency.shape[1]:
             raise ConfigError(
                 f"adjacency has shape {tuple(adjacency.shape)}: it must be square, neurons × neurons"

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
-
-from hamlearn.errors import ConfigError
 
 
 class Residual(nn.Module):
@@ -30,12 +26,6 @@ class Residual(nn.Module):
 
     def __init__(self, branch: nn.Module, scale: float = 0.1) -> None:
         super().__init__()
-        if isinstance(branch, type) or not isinstance(branch, nn.Module):
-            raise ConfigError(
-                f"branch is {branch!r}: give a module, such as nn.Sequential(nn.Linear(n, n), nn.Tanh())"
-            )
-        if not (isinstance(scale, float | int) and math.isfinite(scale) and scale >= 0):
-            raise ConfigError(f"scale={scale!r} must be a finite number of at least 0")
         self.branch = branch
         with torch.no_grad():
             for weight in branch.parameters():

@@ -16,7 +16,6 @@ from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
-from hamlearn.state.tensors import Tensors
 
 C = TypeVar("C")
 
@@ -98,6 +97,11 @@ class LocalRule(ABC, Generic[C]):
         self.system = system
         self.ticks = 1
 
+    @property
+    def due(self) -> int:
+        """Ticks from a sample's entry to its loss."""
+        return 0
+
     @abstractmethod
     def empty(self) -> C:
         """What is carried before the first sample."""
@@ -134,13 +138,14 @@ class LocalRule(ABC, Generic[C]):
     def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> C:
         """What `flat` took apart; for a tick that is being recorded, with the target that is due."""
 
-    @abstractmethod
-    def saved(self, carry: C) -> tuple[dict[str, Tensor], Any]:
-        """What a checkpoint holds: tensors, and the rest as JSON."""
+    def saved(self, carry: C) -> Any:
+        """What a checkpoint holds: a tree of tensors and numbers."""
+        return carry
 
-    @abstractmethod
-    def loaded(self, tensors: Tensors, header: Any) -> C:
-        """What `saved` returned; raises `ValueError` if it cannot have been saved here."""
+    def loaded(self, tree: Any) -> C:
+        """What `saved` returned."""
+        loaded: C = tree
+        return loaded
 
 
 def named(cells: Sequence[Cell | LayerStack], values: Sequence[Tensor]) -> dict[str, Tensor]:

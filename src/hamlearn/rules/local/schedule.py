@@ -4,26 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any
 
 from hamlearn.errors import ConfigError
 from hamlearn.rules.local.local_system import LocalSystem
-
-
-class Placed(Protocol):
-    """What a schedule needs to know of a cell: its name, what it reads of others, and how many layers it has."""
-
-    @property
-    def name(self) -> str:
-        """Name of its last layer."""
-
-    @property
-    def parents(self) -> Sequence[str]:
-        """The cells that it reads."""
-
-    @property
-    def length(self) -> int:
-        """Layers."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +57,11 @@ def schedule(system: LocalSystem) -> Timetable:
     return schedule_of(system.cells, system.wiring.outputs, system.order)
 
 
-def schedule_of(cells: Sequence[Placed], outputs: Sequence[str], order: str, delay: int = 1) -> Timetable:
-    """The delays of cells in topological order, where each edge between two cells takes `delay` ticks."""
+def schedule_of(cells: Sequence[Any], outputs: Sequence[str], order: str, delay: int = 1) -> Timetable:
+    """The delays of cells in topological order, where each edge between two cells takes `delay` ticks.
+
+    A cell has a name, that of its last layer, its `parents`, the cells that it reads, and its `length` in layers.
+    """
     lag = 0 if order == "sequential" else 1
     forward: dict[str, int] = {}
     length = {cell.name: cell.length for cell in cells}

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import fx, nn
 
 from hamlearn._base.replay import evaluating
 from hamlearn.errors import ConfigError
@@ -51,8 +51,12 @@ def traced(module: nn.Module) -> tuple[list[Piece], str]:
     try:
         return _pieces(module, _graph_of(module))
     finally:
-        for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
-            delattr(module, name)
+        _forget_constants(module)
+
+
+def _forget_constants(module: nn.Module) -> None:
+    for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
+        delattr(module, name)
 
 
 def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
@@ -101,18 +105,17 @@ def _mode() -> tuple[bool, bool]:
 
 
 def _graph_of(module: nn.Module) -> fx.Graph:
-    """The calls of a forward, none of them in place; raises if they differ in evaluation mode or the next time."""
-    kind = type(module).__name__
+    """The calls of a forward, none of them in place; raises if they differ in evaluation mode."""
+    kind, training = type(module).__name__, [m for m in module.modules() if m.training]
     if hooks_of(module):
         raise hooked(module)
-    versions, training = [b._version for b in module.buffers()], [m for m in module.modules() if m.training]
     try:
         with evaluating(module):
+            evaluated = _Tracer().trace(module)
+            _forget_constants(module)
             for one in training:
                 one.training = True
-            graph, constants = _traced_once(module)
-            module.eval()
-            other, same = _traced_once(module)
+            graph = _Tracer().trace(module)
     except ConfigError:
         raise
     except Exception as error:
@@ -121,28 +124,15 @@ def _graph_of(module: nn.Module) -> fx.Graph:
             "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
             f"{_REMEDY}"
         ) from error
-    if versions != [b._version for b in module.buffers()]:
+    for traces in (graph, evaluated):
+        for node in traces.nodes:
+            _out_of_place(node, kind)
+    if str(graph) != str(evaluated):
         raise ConfigError(
-            f"the forward of {kind} writes to a tensor of the module, which a graph of calls would not do again. "
-            f"{_REMEDY}"
-        )
-    if str(graph) != str(other) or not all(map(torch.equal, constants, same)):
-        raise ConfigError(
-            f"the forward of {kind} does other things each time it is traced, or in evaluation mode, such as "
-            "drawing random numbers of a fixed shape, or functional dropout: use modules, such as nn.Dropout. "
-            f"{_REMEDY}"
+            f"the forward of {kind} does other things in evaluation mode, as functional dropout does: use "
+            f"modules, such as nn.Dropout. {_REMEDY}"
         )
     return graph
-
-
-def _traced_once(module: nn.Module) -> tuple[fx.Graph, list[Tensor]]:
-    """The calls of a forward, and the tensors that it makes itself; those stay as attributes of the module."""
-    for name in [name for name in vars(module) if name.startswith(_CONSTANT)]:
-        delattr(module, name)
-    graph = _Tracer().trace(module)
-    for node in graph.nodes:
-        _out_of_place(node, type(module).__name__)
-    return graph, [x for name, x in vars(module).items() if name.startswith(_CONSTANT)]
 
 
 def hooks_of(module: nn.Module) -> int:

@@ -16,7 +16,6 @@ from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal, check_shapes, named
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
-from hamlearn.state.tensors import Tensors
 
 
 class Nodes(NamedTuple):
@@ -122,29 +121,6 @@ class Unaligned(LocalRule[Nodes]):
     def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> Nodes:
         """The same."""
         return Nodes(flat.h, flat.z, flat.memory, entering=bool(flat.memory))
-
-    def saved(self, carry: Nodes) -> tuple[dict[str, Tensor], Any]:
-        """Tensors by number of the cell or output, and whether there are any."""
-        waiting = carry.waiting if carry.entering else ()
-        kinds = {"h": carry.h, "z": carry.z, "waiting": waiting}
-        tensors = {f"{kind}/{i}": x for kind, values in kinds.items() for i, x in enumerate(values)}
-        return tensors, {"begun": bool(carry.h)}
-
-    def loaded(self, tensors: Tensors, header: Any) -> Nodes:
-        """What `saved` returned."""
-        cells, device = self.system.cells, self.system.theta[0].device
-        count = len(cells) if header["begun"] else 0
-        h = [tensors.keep(f"h/{i}", device) for i in range(count)]
-        z = [tensors.keep(f"z/{i}", device, x) for i, x in enumerate(h)]
-        waiting = self.waiting(h, {}) if h else []
-        entering = bool(waiting) and "waiting/0" in tensors
-        if entering:
-            waiting = [tensors.keep(f"waiting/{i}", x.device, x) for i, x in enumerate(waiting)]
-        return Nodes(h, z, waiting, entering)
-
-    def waiting(self, h: list[Tensor], dL: dict[str, Tensor]) -> list[Tensor]:
-        """Delay-free: what enters in the next step, zeros where there is no ∂L/∂h."""
-        return []
 
 
 def seen(cells: list[Cell | LayerStack], h: list[Tensor]) -> dict[str, Tensor]:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from numbers import Integral
 from typing import Any
 
 import torch
@@ -205,11 +204,6 @@ def _merge(wiring: Wiring, groups: int | Sequence[int]) -> Wiring:
 
 def _starts(groups: int | Sequence[int], count: int) -> list[int]:
     """Index of the first node of each group but the first."""
-    many: Any = groups if isinstance(groups, Iterable) else [groups]
-    if not all(isinstance(one, Integral) and not isinstance(one, bool) for one in many):
-        raise ConfigError(
-            f"groups={groups!r} must be a number of groups, or a list of indices of first nodes, or None"
-        )
     if isinstance(groups, int):
         if not 1 <= groups <= count:
             raise ConfigError(f"groups={groups} must lie between 1 and the number of nodes, {count}")
