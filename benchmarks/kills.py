@@ -188,7 +188,7 @@ def subscribe(port: int, topic: str) -> None:
 def _cursor(header: dict[str, Any]) -> dict[str, Any]:
     state = header["reader"]["stream"]["stream"]
     while "inner" in state["cursor"]:
-        state = state["cursor"]["inner"]
+        (state,) = state["cursor"]["inner"]
     return state["cursor"]
 
 
