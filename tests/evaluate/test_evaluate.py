@@ -81,14 +81,6 @@ def test_the_scores_are_those_of_predict_score_and_learn():
         assert (found is None and e.scores == {}) or (e.scores["MAE"], e.window["MAE"]) == found
 
 
-def test_scores_that_were_not_looked_at_in_time_raise_an_error():
-    known = [sample for sample in problem(9) if sample.target is not None]
-    first, second = evaluate(Line(), known[:2], metrics.MAE())
-    assert set(second.scores) == {"MAE"}
-    with pytest.raises(ConfigError, match="the scores of sample 0 were not looked at before the next one"):
-        first.scores  # noqa: B018
-
-
 def test_a_learner_is_scored_by_its_own_predictions():
     plain, total = learner(), []
     for sample in signal():

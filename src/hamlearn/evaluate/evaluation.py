@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from hamlearn.errors import ConfigError
 from hamlearn.evaluate.group import Table
 from hamlearn.evaluate.scores import Scores
 from hamlearn.sample import Sample
@@ -14,7 +13,8 @@ from hamlearn.sample import Sample
 class Evaluation:
     """One sample, predicted, scored and learned.
 
-    The scores are those of this moment: look at them before the next evaluation.
+    Scores are computed when they are first looked at: look at them before the next evaluation is taken, as in
+    `[e.scores["MAE"] for e in evaluate(…)]`. Later they count the samples after this one too.
 
     Attributes:
         k: Number of the sample in the stream, from 0.
@@ -34,11 +34,11 @@ class Evaluation:
         (2, True, {'MAE': 0.0})
     """
 
-    __slots__ = ("_found", "_scores", "_updates", "k", "report", "sample", "target", "y")
+    __slots__ = ("_found", "_scores", "k", "report", "sample", "target", "y")
 
     def __init__(self, k: int, sample: Sample, y: Any, target: Any, report: Any, scores: Scores) -> None:
         self.k, self.sample, self.y, self.target, self.report = k, sample, y, target, report
-        self._scores, self._updates = scores, scores.updates
+        self._scores = scores
         self._found: dict[str, Table] = {}
 
     @property
@@ -58,13 +58,8 @@ class Evaluation:
         return {name: values for name, values in table.items() if name}
 
     def _table(self, name: str) -> Table:
-        """The scores of this moment, computed when they are first looked at."""
+        """The scores as they are when they are first looked at."""
         if name not in self._found:
-            if self._scores.updates != self._updates:
-                raise ConfigError(
-                    f"the scores of sample {self.k} were not looked at before the next one was scored, and are "
-                    'gone. Keep them as they come, for example [e.scores["MAE"] for e in evaluate(…)].'
-                )
             self._found[name] = getattr(self._scores, name)()
         return self._found[name]
 

@@ -38,7 +38,6 @@ class Scores(saved.Saved):
 
     Attributes:
         metrics: The names of the metrics.
-        updates: How many predictions, or batches of them, were given so far.
 
     Example:
         >>> import torch
@@ -70,11 +69,9 @@ class Scores(saved.Saved):
         self._groups = _grouped(meters, window)
         self._classes = any(group.kind in ("labels", "probabilities", "bits") for group in self._groups)
         self._waiting: list[tuple[Any, Any]] = []
-        self.updates = 0
 
     def update(self, y: Any, target: Any) -> None:
         """Count one prediction, or the batch of them that one report has."""
-        self.updates += 1
         if not self._groups:
             return
         if self._prepare is not None:
