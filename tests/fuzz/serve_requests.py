@@ -14,9 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from tests.fuzz.spoil import by_bytes, require, run_cases
-from tests.fuzz.wire_messages import PIECES, VALUES
 from tests.serve.server import Server
 
+PIECES = [
+    b'"', b"{", b"}", b"[", b"]", b",", b":", b"null", b"true", b"NaN", b"-Infinity", b"1e39", b"1e400", b"-1",
+    b"0", b"9" * 30, b"9" * 5000, b"[" * 50, b"[" * 60_000, b'{"u":' * 3000, b"\xff", b"\xef\xbb\xbf", b"\0",
+    b'"u"', b'"tau": 2,', b'"boundary": 1,', b'"u": [1],', b'\\ud800', b"\xe2\x80\xa8", b"\r", b"1e-400",
+    b" ", b"\n",
+]  # fmt: skip
+VALUES: list[Any] = [
+    None, True, False, 0, 1, -1, 0.5, -2.5, 1e39, 10**30, 10**400, 5e-324, "", "1", "noon", [], [[]], [1], [1, 2],
+    [[1, 2], [3, 4]], [[1], [2, 3]], {}, {"a": 1}, ["a"], [None], [True], "\ud800", 2**63,
+]  # fmt: skip
 MORE: list[Any] = [
     [1e39, 0.0], [True, 1.0], [1.0, None], ["1", 2.0], [[0.5, 0.5]], [0.5, 0.5], [[0.5, 0.5], [1.0]], "x" * 300,
     -5, 1e19, [1e38, 1e38], {"dtype": "<f4", "shape": [1, 2], "data": "12345678"},
@@ -38,7 +47,7 @@ def run(
     There is one server for all cases: what one request leaves behind, the next one meets.
     """
     network = {"kind": "gru", "inputs": 2, "outputs": 1, "hidden": 2}
-    serve = {"body": 300_000, "batch": 20, "agents": 3, "ids": 500, "late": 20, "clip": 0.0}
+    serve = {"body": 300_000, "batch": 20, "agents": 3, "ids": 500, "late": 20}
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), network=network, serve=serve) as it:
         return run_cases("serve_requests", lambda draw: case(draw, it), seconds, seed, cases, only)
 
