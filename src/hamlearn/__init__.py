@@ -27,12 +27,13 @@ if TYPE_CHECKING:
         streams,
     )
     from hamlearn.adaptive import Adaptive
-    from hamlearn.credit import Cleared, Echo, Forward, Sensitivity
+    from hamlearn.credit import Cleared, Credit, Echo, Forward, Sensitivity
     from hamlearn.evaluate import evaluate
     from hamlearn.hyper import Hyper
     from hamlearn.integrators import RK4, Euler, Heun
     from hamlearn.learner import AgentsReport, Learner, Population, PopulationReport
     from hamlearn.network import Network
+    from hamlearn.rules.system import Order, Outcome
     from hamlearn.sample import Label, Sample, State, StepReport, Trace
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "Adaptive",
     "AgentsReport",
     "Cleared",
+    "Credit",
     "Echo",
     "Euler",
     "Forward",
@@ -48,6 +50,8 @@ __all__ = [
     "Label",
     "Learner",
     "Network",
+    "Order",
+    "Outcome",
     "Population",
     "PopulationReport",
     "Sample",
@@ -76,6 +80,7 @@ _HOMES = {
     "Adaptive": "adaptive",
     "AgentsReport": "learner",
     "Cleared": "credit",
+    "Credit": "credit",
     "Echo": "credit",
     "Euler": "integrators",
     "Forward": "credit",
@@ -84,6 +89,8 @@ _HOMES = {
     "Label": "sample",
     "Learner": "learner",
     "Network": "network",
+    "Order": "rules.system",
+    "Outcome": "rules.system",
     "Population": "learner",
     "PopulationReport": "learner",
     "Sample": "sample",

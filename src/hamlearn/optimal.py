@@ -153,6 +153,8 @@ def follow(learner: Learner, samples: Iterable[Sample], *, price: Hyper | None =
     """
     recorded = list(samples)
     hyper = learner.hyper if price is None else price
+    if isinstance(learner.order, type):
+        raise ConfigError(f"{learner.order.__name__} has no optimum here: use order='sequential' or 'parallel'")
     problem = _Problem(learner.network, learner.loss, recorded, hyper, learner.order, learner.reset_h)
     rows = [problem.start]
     for sample in recorded:

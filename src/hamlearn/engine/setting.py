@@ -18,7 +18,6 @@ from hamlearn.rules import ORDERS
 from hamlearn.rules.system import Order, System
 
 ALLOWED: dict[str, Collection[str]] = {
-    "order": ORDERS,
     "reset_h": ("boundary", "sample"),
     "on_nonfinite": ("raise", "skip", "ignore"),
 }
@@ -27,11 +26,18 @@ ALLOWED: dict[str, Collection[str]] = {
 class Choices(NamedTuple):
     """How a learner integrates, fixed when it is made."""
 
-    order: Literal["parallel", "sequential"]
+    order: Literal["parallel", "sequential"] | type[Order]
     credit: Credit
     reset_h: Literal["boundary", "sample"]
     integrator: Integrator
     on_nonfinite: Literal["raise", "skip", "ignore"]
+
+
+def check_order(order: object) -> None:
+    """Raise unless it names an order, or is a class of them."""
+    if not (isinstance(order, type) and issubclass(order, Order)) and order not in ORDERS:
+        names = ", ".join(map(repr, ORDERS))
+        raise ConfigError(f"order={order!r} must be one of {names}, or a subclass of hl.Order")
 
 
 def check_parts(network: object, hyper: object, credit: object, integrator: object) -> None:
@@ -121,4 +127,6 @@ def require_gradients() -> None:
 
 def make_order(system: System, choices: Choices) -> Order:
     """The order of the updates that these choices ask for."""
+    if isinstance(choices.order, type):
+        return choices.order(system, choices.credit)
     return ORDERS[choices.order](system, choices.credit, choices.integrator, choices.reset_h)

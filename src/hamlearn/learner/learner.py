@@ -21,6 +21,7 @@ from hamlearn.engine.setting import (
     check_choices,
     check_chunk,
     check_late,
+    check_order,
     check_parts,
     no_sample,
     require_gradients,
@@ -30,6 +31,7 @@ from hamlearn.integrators import Euler, Integrator
 from hamlearn.learner.snapshot import Snapshot
 from hamlearn.network import Network
 from hamlearn.rules.derivatives import Loss
+from hamlearn.rules.system import Order
 from hamlearn.sample import Id, Label, Sample, State, StepReport, Trace
 from hamlearn.state.labels import Labels
 
@@ -45,7 +47,7 @@ class Learner(Snapshot):
         loss: L(y, target), any function that returns a scalar.
         hyper: τ, η, β, φ and s.
         order: `"sequential"`: state, loss, z, ω, θ one after the other, which recovers gradient learning.
-            `"parallel"`: all four updates from values at time t.
+            `"parallel"`: all four updates from values at time t. A subclass of `hl.Order`: your own rule.
         credit: What z carries between steps: `Cleared()`, `Forward()` or `Echo()`.
         reset_h: `"boundary"`: h returns to h0 after the last token of a sequence. `"sample"`: also before
             each sample, as feed-forward state nets need.
@@ -71,7 +73,7 @@ class Learner(Snapshot):
         network: Network,
         loss: Loss,
         hyper: Hyper = Hyper(),  # noqa: B008 (frozen)
-        order: Literal["parallel", "sequential"] = "sequential",
+        order: Literal["parallel", "sequential"] | type[Order] = "sequential",
         credit: Credit = Cleared(),  # noqa: B008 (frozen)
         reset_h: Literal["boundary", "sample"] = "boundary",
         integrator: Integrator = Euler(),  # noqa: B008 (stateless)
@@ -79,7 +81,8 @@ class Learner(Snapshot):
         late: int = 1000,
     ) -> None:
         check_parts(network, hyper, credit, integrator)
-        check_choices(order=order, reset_h=reset_h, on_nonfinite=on_nonfinite)
+        check_order(order)
+        check_choices(reset_h=reset_h, on_nonfinite=on_nonfinite)
         parts = LearnerParts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
         super().__init__()
         self._eager = EagerEngine(parts, self._reader, check_late(late))
@@ -111,8 +114,8 @@ class Learner(Snapshot):
         return self._eager.parts.hyper
 
     @property
-    def order(self) -> Literal["parallel", "sequential"]:
-        """`"parallel"` or `"sequential"`."""
+    def order(self) -> Literal["parallel", "sequential"] | type[Order]:
+        """`"parallel"`, `"sequential"`, or a class of your own."""
         return self._eager.parts.choices.order
 
     @property

@@ -15,6 +15,7 @@ from hamlearn.engine.owner import BaseLearner
 from hamlearn.errors import shown
 from hamlearn.state import checkpoint
 from hamlearn.state.carry import Carry
+from hamlearn.state.identity import identity
 from hamlearn.state.labels import waiting_of, waiting_tree
 from hamlearn.state.learner_state import LearnerState
 from hamlearn.state.packing import pack, pack_spec, unpack, unpack_spec
@@ -45,7 +46,7 @@ class Snapshot(BaseLearner):
         parts = self._eager.parts
         choices = parts.choices
         return {
-            "order": choices.order,
+            "order": identity(choices.order),
             "credit": repr(choices.credit),
             "reset_h": choices.reset_h,
             "integrator": repr(choices.integrator),

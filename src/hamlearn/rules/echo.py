@@ -38,8 +38,7 @@ class Echoed(Order):
     remembers = True
 
     def __init__(self, system: System, credit: Echo) -> None:
-        super().__init__(system)
-        self.credit = credit
+        super().__init__(system, credit)
         if system.velocity.adaptive is not None and credit.dissipate == "token":
             raise ConfigError(
                 "hl.Echo(dissipate='token') lets ω forget within a sequence, whose gradient is one moment for an "

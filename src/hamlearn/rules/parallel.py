@@ -30,9 +30,10 @@ class Parallel(Order):
     that of time t too: the weights move by the ω and the v from before the step.
     """
 
+    reads_next = False
+
     def __init__(self, system: System, credit: Credit, integrator: Integrator) -> None:
-        super().__init__(system)
-        self.credit = credit
+        super().__init__(system, credit)
         self.integrator = integrator
         if system.velocity.adaptive is not None and not isinstance(integrator, Euler):
             raise ConfigError(

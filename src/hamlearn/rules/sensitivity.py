@@ -28,9 +28,9 @@ class Sensitive(Order):
     """
 
     def __init__(self, system: System, credit: Sensitivity, order: str) -> None:
-        super().__init__(system)
-        self.credit = credit
+        super().__init__(system, credit)
         self.parallel = order == "parallel"
+        self.reads_next = not self.parallel
         self._layers: list[Layer] | None = None
         self._spec: trees.Spec = None
         self._verified = not credit.strict

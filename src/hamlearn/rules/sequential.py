@@ -28,8 +28,7 @@ class Sequential(Order):
     """
 
     def __init__(self, system: System, credit: Credit) -> None:
-        super().__init__(system)
-        self.credit = credit
+        super().__init__(system, credit)
         # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺ (eq:hesdbla): one differentiation
         # of the loss through both nets gives every term.
         self.one_pass = credit.clears and system.hyper.s == -1

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from hamlearn._base import trees
 from hamlearn._base.slots import Slots
+from hamlearn.credit import Cleared, Credit
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.network import Network
@@ -102,7 +103,9 @@ class Integration(NamedTuple):
 
 @dataclass(slots=True)
 class Outcome:
-    """What a step proposes.
+    """What a step proposes; nothing is written before the learner has looked at it.
+
+    The weights follow as θ⁺ = θ − τβ⊙ω⁺, unless `dtheta` or `theta` say otherwise.
 
     Attributes:
         h: New state.
@@ -120,6 +123,12 @@ class Outcome:
         integration: How ω becomes the new one, if the engine is to do that.
         v: What an adaptive β follows from here on.
         E: New sensitivities.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> omega = [torch.ones(2)]
+        >>> hl.Outcome([], [], omega, y=torch.zeros(1), loss=None, coupling=None, learned=False).moves
+        True
     """
 
     h: list[Tensor]
@@ -166,18 +175,44 @@ class Instant:
 
 
 class Order(ABC):
-    """An order of the updates: from (carry, instant) to an `Outcome`, with nothing written.
+    """An order of the updates, which is a learning rule: from (carry, instant) to an `Outcome`.
 
-    The learner looks at the outcome and, if it accepts it, moves the weights and calls `accept`.
+    The learner checks the outcome, moves the weights and reports. A subclass is given as `hl.Learner(order=...)`;
+    it must be a pure function of the network, the carry and the sample, which lets the compiled engine record it.
+    `self.system` has the `network`, the `loss`, the learnable weights `theta` and their `names`.
+
+    Args:
+        system: Network, loss and hyper-parameters.
+        credit: What z carries from step to step, as the learner was given it.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> class SignDescent(hl.Order):
+        ...     def propose(self, carry, now):
+        ...         with torch.enable_grad():
+        ...             y = self.system.network.output_net(now.sample.u, None)
+        ...             loss = self.system.loss(y, now.sample.target)
+        ...             gradients = torch.autograd.grad(loss, self.system.theta)
+        ...         omega = [gradient.sign() for gradient in gradients]
+        ...         return hl.Outcome([], [], omega, y.detach(), loss.detach(), coupling=None)
+        >>> net = hl.Network.feedforward(torch.nn.Linear(2, 1, bias=False))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss, hl.Hyper(beta=0.1), order=SignDescent)
+        >>> before = net.output.weight.detach().clone()
+        >>> report = learner.step(hl.Sample(torch.ones(1, 2), target=torch.full((1, 1), 9.0)))
+        >>> (net.output.weight.detach() - before).round(decimals=3)
+        tensor([[0.1000, 0.1000]])
     """
 
     needs_h: bool = True
     """Whether a step reads the state that it meets."""
+    reads_next: bool = True
+    """Whether the output is read from the state after the step, as in sequential order."""
     remembers: ClassVar[bool] = False
     """Whether the order keeps a memory of its own from step to step, which `accept` adds to."""
 
-    def __init__(self, system: System) -> None:
+    def __init__(self, system: System, credit: Credit = Cleared()) -> None:  # noqa: B008 (frozen)
         self.system = system
+        self.credit: Any = credit
 
     @abstractmethod
     def propose(self, carry: Carry, now: Instant) -> Outcome:

@@ -36,7 +36,7 @@ class StepRunner(PlannedRunner[RatesTable]):
         self.eager, self.parts = eager, eager.parts
         choices = self.parts.choices
         self.engine = Engine(self.parts.order, choices.reset_h == "sample", not choices.credit.clears)
-        self.settings = RateSettings([self.parts.hyper], [self.parts.system.velocity], choices.order)
+        self.settings = RateSettings([self.parts.hyper], [self.parts.system.velocity], str(choices.order))
 
     def plan(self, block: Block) -> RatesTable:
         """Rates and β of its steps."""

@@ -265,7 +265,7 @@ class EagerEngine:
             h, spec = state.carry.h, state.carry.spec
             if self._begins_sequence():
                 h, spec = trees.flatten(network.initial_state(u))
-            if parts.choices.order == "sequential":
+            if parts.order.reads_next:
                 h, spec = next_state(network, h, spec, u, parts.hyper.at(state.t, tau).tau)
             return trees.copied(network.output_net(u, trees.unflatten(h, spec)))
 

@@ -61,7 +61,7 @@ class LaneRunner(PlannedRunner[Any]):
         self.engine = Engine(first.order, reset, carries, self.layout.width, self.own)
         velocities = [parts.system.velocity for parts in self.parts]
         hypers = [parts.hyper for parts in self.parts]
-        self.settings = RateSettings(hypers, velocities, choices.order, self.layout)
+        self.settings = RateSettings(hypers, velocities, str(choices.order), self.layout)
         self.members: list[EagerEngine] = members
         self.lanes: Lanes | None = None
 
