@@ -30,6 +30,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs/test_plain_words.py
 
 types: $(STAMP)
 	$(BIN)/mypy

@@ -1,4 +1,4 @@
-"""Digits told right while learning, by each way."""
+"""Digits recognised while learning, by each method."""
 
 import locality
 import torch

@@ -1,4 +1,4 @@
-"""The two spirals as the network of 500 layers tells them apart, and the memory that a step took."""
+"""The two spirals, classified by the network of 500 layers, and the memory of a step."""
 
 import torch
 from matplotlib import pyplot as plt

@@ -35,7 +35,7 @@ from mkdocs.structure.files import File, Files
 
 HERE = Path(__file__).parent
 LIMIT = 60
-"""Seconds of one core that a page or an example may take: nobody reads on while waiting longer."""
+"""Seconds of one core that a page or an example may take: readers do not wait longer."""
 INKS = {"#20242e": "#e4e7ef", "#c8ccd8": "#454b5c"}
 """Colours of text and grid in matplotlibrc, and what takes their place on dark pages."""
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
@@ -190,7 +190,7 @@ def _play(job: Job, player: subprocess.Popen[str], folder: Path) -> None:
     if code in (-signal.SIGXCPU, -signal.SIGKILL):
         raise PluginError(f"{job.source}: took more than {LIMIT} s of one core; make its problem smaller")
     if code:
-        raise PluginError(f"{job.source}: cannot be run\n{(folder / 'told').read_text().strip()[-2000:]}")
+        raise PluginError(f"{job.source}: cannot be run\n{(folder / 'errors').read_text().strip()[-2000:]}")
     made = Path(tempfile.mkdtemp(dir=job.kept.parent))
     (made / "seconds").write_text(f"{seconds:.1f}")
     for path in (folder / "printed", *work.glob("*.svg")):

@@ -1,6 +1,6 @@
-"""Writes the parts of the reference that the code itself knows: commands, configuration keys, operations, errors.
+"""Writes the parts of the reference that are taken from the code: commands, configuration keys, operations, errors.
 
-A page asks for one by a line `<!-- generated: NAME -->`, and nobody keeps a second copy by hand.
+A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand.
 """
 
 import re

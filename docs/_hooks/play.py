@@ -56,7 +56,7 @@ def _enter(folder: Path, limit: int) -> None:
     # Time of the processor, since a busy machine makes a page late, and no longer.
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 1))
     os.chdir(folder)
-    for number, place in enumerate((os.devnull, folder.with_name("printed"), folder.with_name("told"))):
+    for number, place in enumerate((os.devnull, folder.with_name("printed"), folder.with_name("errors"))):
         opened = os.open(place, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT)
         os.dup2(opened, number)
         os.close(opened)

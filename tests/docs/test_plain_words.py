@@ -1,0 +1,83 @@
+"""Documentation is plain technical English: a phrase that is not is reported with what to write instead."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOTS = ("docs", "README.md")  # folders, of which .md and .py files are read, and files
+
+# Code, comments and addresses are not prose.
+NOT_PROSE = re.compile(r"^ *```.*?^ *```|<!--.*?-->|`[^`\n]*`|\]\([^)]*\)", re.DOTALL | re.MULTILINE)
+
+# What is looked for, with a space wherever words may be separated by a line break, and what to write instead.
+PLAIN = {
+    r"\btold\b|\bhears? (of|from|about)\b": "say who reports what: gets, receives, warns",
+    r"\banew\b": "again",
+    r"\bnobody\b|\bsomebody\b|\bwhoever\b": "name the person or the part, or use the passive",
+    r"\bnought\b": "zero",
+    r"\bmend(s|ed|ing)?\b": "repair, fix",
+    r"\blent\b": "borrowed, given",
+    r"(?<!there )\b(is|are|was|were) no (?!(longer|more|less|better|worse)\b)": "is not a …, has no …, must be …",
+    r"\bthere (is|are) no \S+ to\b": "a direct sentence: X has no …, X does not …",
+    r"(?-i:\b[Rr]efus(e|es|ed|al|als|ing)\b)": "raises `ConfigError` (or the error that it is), which names …",
+    r"\bto the (very |last )?bit\b|\bbit for bit\b": "bit-for-bit",
+    r"\bway back\b": "backward pass",
+    r"\bdials?\b": "choice, setting",
+    r"\bnews\b": "loss, signal, value",
+    r"\broom for\b|\bshel(f|ves)\b": "space, cache",
+    r"\b(go|goes|going|went|gone) on\b": "continue",
+    r"\bset aside\b": "frozen",
+    r"\btells? \S+( \S+){0,2} apart\b|\btold apart\b": "distinguish, classify",
+    r"(^|[.:;] |\*\*)(?-i:What) (is|are|was|were|has|have) [^?.:|#]*\.": "a noun, as in: dropped messages are …",
+}
+PATTERNS = {
+    re.compile(bad.replace(" ", r"\s+").replace(r"there\s+", r"there\s"), re.I | re.M): good
+    for bad, good in PLAIN.items()
+}
+
+
+def habits(*roots: Path) -> list[str]:
+    """One line for each phrase that is not plain: file, line, phrase, and what to write instead."""
+    found = []
+    for root in roots:
+        files = (
+            [root] if root.is_file() else sorted(path for path in root.rglob("*") if path.suffix in (".md", ".py"))
+        )
+        for file in files:
+            prose = NOT_PROSE.sub(lambda part: re.sub(r"[^\n]", "·", part[0]), file.read_text(encoding="utf-8"))
+            for pattern, good in PATTERNS.items():
+                for hit in pattern.finditer(prose):
+                    first = hit.start() + re.search(r"\w", hit[0]).start()
+                    line = prose.count("\n", 0, first) + 1
+                    found.append(f"{file}:{line}: {' '.join(hit[0].split())!r}: write {good}")
+    return found
+
+
+def test_prose_is_plain():
+    repository = Path(__file__).parents[2]
+    found = habits(*(repository / root for root in ROOTS))
+    assert not found, "\n".join(found)
+
+
+SENTENCES = [
+    "Nobody is told.",
+    "It is set\naside.",
+    "5 is no stream.",
+    "Equal to the\nlast bit.",
+    "What is dropped is counted.",
+]
+
+
+@pytest.mark.parametrize("sentence", SENTENCES)
+def test_a_planted_phrase_is_reported_with_its_line(tmp_path, sentence):
+    page = tmp_path / "page.md"
+    page.write_text(f"There is no training set; `told` is code.\n\n{sentence}\n")
+    found = habits(tmp_path)
+    assert found
+    assert all(line.startswith(f"{page}:3:") for line in found)
+
+
+def test_code_is_not_prose(tmp_path):
+    (tmp_path / "page.md").write_text("`told`, [a page](told.md)\n\n```sh\nhamlearn told\n```\n\n<!-- told -->\n")
+    assert habits(tmp_path) == []
