@@ -1,4 +1,4 @@
-"""Writes the parts of the reference that are taken from the code: commands, configuration keys, operations, errors.
+"""Writes the parts of the reference that come from the code: commands, configuration keys, operations, errors.
 
 A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand.
 """
