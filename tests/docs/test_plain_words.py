@@ -20,7 +20,7 @@ PLAIN = {
     r"\blent\b": "borrowed, given",
     r"(?<!there )\b(is|are|was|were) no (?!(longer|more|less|better|worse)\b)": "is not a …, has no …, must be …",
     r"\bthere (is|are) no \S+ to\b": "a direct sentence: X has no …, X does not …",
-    r"(?-i:\b[Rr]efus(es?|ed|als?|ing)\b)": "raises `ConfigError` (or the error that it is), which names …",
+    r"(?-i:\b[Rr]efus\w+\b)": "raises `ConfigError` (or the error that it is), which names …",
     r"\bto the (very |last )?bit\b|\bbit for bit\b": "bit-for-bit",
     r"\bway back\b": "backward pass",
     r"\bdials?\b": "choice, setting",
