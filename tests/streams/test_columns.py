@@ -1,6 +1,5 @@
 """Categories, gaps and classes: in files, in rows, in TOML and for River alike."""
 
-import json
 import logging
 import math
 from datetime import datetime
@@ -118,6 +117,7 @@ def test_categories_gaps_and_classes_are_the_same_wherever_the_table_comes_from(
     assert str(stream.spec).startswith("u: float32[10], target: int64[]")
     blocks = [block.sample(k) for block in blocks_of(make(table), 3) for k in range(block.count)]
     assert seen(blocks) == EXPECTED
+    streams.check(lambda: make(table), places=range(5))
 
 
 def test_a_data_set_of_river_has_the_same_columns():
@@ -145,19 +145,6 @@ def test_a_missing_value_is_a_feature_of_its_own_for_rivers_estimators():
         encoder.learn(x)
     assert encoder.encode({"a": None}) == encoder.encode({"a": math.nan}) == [0.0, 1.0, 0.0, 0.0]
     assert encoder.encode({}) == [0.0, 0.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("make", [by_file, by_rows, by_typed_rows, by_columns, by_toml])
-def test_means_categories_and_classes_go_on_from_a_saved_state(make, table):
-    streams.check(lambda: make(table), places=range(5))
-    stream = make(table)
-    taken = iter(stream)
-    next(taken), next(taken)
-    state = json.loads(json.dumps(stream.state_dict()))
-    later = make(table)
-    later.load_state_dict(state)
-    assert later.classes == ["kept", "returned"]
-    assert seen(later) == EXPECTED[2:]
 
 
 def test_a_state_of_other_columns_or_classes_is_refused(table):

@@ -59,6 +59,12 @@ KINDS: dict[str, Callable[[Path], Stream]] = {
         sequences(), range(5), per="sequence", batch=True, shuffle=True, epochs=None
     ),
     "timed": lambda _: streams.timed([0.0, 0.3, 0.35, 1.7], torch.randn(4, 2), [1, None, 2, 3]),
+    "timed arrays": lambda _: streams.timed(
+        torch.rand(40).double().cumsum(0), torch.randn(40, 2), torch.arange(40)
+    ),
+    "timed, gap after": lambda _: streams.timed([0.0, 0.3, 0.35, 1.7], torch.randn(4, 2), gap="after"),
+    "delayed": lambda _: streams.delayed(streams.from_any((torch.randn(13, 2), torch.arange(13))), by=3),
+    "delayed, scaled": lambda _: streams.delayed(streams.standardize(signals.henon(), scale_target=True), by=2),
     "timed, skipping": lambda _: streams.timed([0.0, 0.3, 0.2, 1.7], [1.0, 2.0, 3.0, 4.0], backwards="skip"),
     "list": lambda _: streams.from_iterable([([1.0], 0), ([2.0], None), ([3.0], 1)]),
     "function": lambda _: streams.from_iterable(lambda: iter(pairs())),
@@ -71,6 +77,7 @@ KINDS: dict[str, Callable[[Path], Stream]] = {
     "finite, skipping": lambda _: streams.finite(with_gaps(), "skip"),
     "finite, holding": lambda _: streams.finite(with_gaps(), "hold"),
     "clip_tau": lambda _: streams.clip_tau(pairs(), 0.35),
+    "standardize, targets": lambda _: streams.standardize(streams.take(signals.lorenz(), 400), scale_target=True),
     "standardize": lambda _: streams.standardize(signals.lorenz(), clip=3.0),
     "autoregress": lambda _: streams.autoregress(
         [([0.5], [0.1 * k * k] if k % 4 != 2 else None) for k in range(12)], 3, relative=True

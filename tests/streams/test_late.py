@@ -49,19 +49,6 @@ def test_each_target_comes_as_a_label_so_many_samples_later(by):
     assert order.count("label") == 9
 
 
-@pytest.mark.parametrize("by", [0, 2, 5])
-def test_a_delayed_stream_goes_on_where_it_was_saved(by):
-    whole = told(hl.streams.delayed(pairs(13), by))
-    for stop in range(len(whole)):
-        first = hl.streams.delayed(pairs(13), by)
-        events = iter(first)
-        before = told(next(events) for _ in range(stop))
-        state = json.loads(json.dumps(first.state_dict()))
-        second = hl.streams.delayed(pairs(13), by)
-        second.load_state_dict(state)
-        assert before + told(second) == whole
-
-
 def test_an_endless_stream_is_delayed_in_bounded_memory():
     stream = hl.streams.delayed(hl.streams.signals.henon(), 3)
     events = iter(stream)

@@ -45,16 +45,6 @@ def flat(blocks):
     return [block.sample(k) for block in blocks for k in range(block.count)]
 
 
-def same(first, second):
-    return len(first) == len(second) and all(
-        torch.equal(a.u, b.u)
-        and (a.target is None) == (b.target is None)
-        and (a.target is None or torch.equal(a.target, b.target))
-        and (a.tau, a.boundary) == (b.tau, b.boundary)
-        for a, b in zip(first, second, strict=True)
-    )
-
-
 def test_standardised_blocks_follow_welfords_recursion():
     u = data()
     rows = torch.stack([sample.u for sample in streams.standardize(streams.from_any(u))])
@@ -63,30 +53,6 @@ def test_standardised_blocks_follow_welfords_recursion():
     # Both round: an entry of 1e6 ± 2 is known to 1e-10 of its spread.
     assert (rows[:, [0, 2]] - true[:, [0, 2]]).abs().max() < 1e-12
     assert (rows[:, 1] - true[:, 1]).abs().max() < 1e-9
-
-
-@pytest.mark.parametrize("size", [1, 3, 255, 256, 1000])
-def test_standardised_blocks_have_the_bits_of_single_rows_however_they_are_cut(size):
-    u = data()
-    rows = torch.stack([sample.u for sample in streams.standardize(streams.from_any(u))])
-    stream = streams.standardize(streams.from_any(u))
-    assert torch.equal(torch.cat([block.u[0] for block in blocks_of(stream, size)]), rows)
-    single = streams.standardize(streams.from_any(u))
-    assert len(list(single)) == 700
-    assert stream.state_dict() == single.state_dict()
-
-
-def test_statistics_saved_within_a_block_go_on_to_the_bit():
-    u = data(400)
-    stream = streams.standardize(streams.from_any(u))
-    whole = list(stream)
-    streams.check(lambda: streams.standardize(streams.from_any(u)), 400, [0, 1, 255, 256, 257, 399])
-    blocks = blocks_of(stream, 100)
-    next(blocks)
-    state = stream.state_dict()
-    later = streams.standardize(streams.from_any(u))
-    later.load_state_dict(state)
-    assert same(list(later), whole[100:])
 
 
 def test_categories_and_signs_of_gaps_are_not_standardised():

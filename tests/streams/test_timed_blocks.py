@@ -118,18 +118,6 @@ def test_a_block_keeps_its_samples_when_the_arrays_are_written_to() -> None:
     assert block.sample(3).target.item() == 1.0
 
 
-@pytest.mark.parametrize("at", [0, 1, 33, 50, 99])
-def test_a_state_taken_between_blocks_is_that_between_samples(at) -> None:
-    whole = parts(stream("tensor", "tensor", "classes"))
-    before = stream("tensor", "tensor", "classes")
-    if at:
-        next(iter(blocks_of(before, at)))
-    later = stream("tensor", "tensor", "classes")
-    later.load_state_dict(before.state_dict())
-    rest = parts(of_blocks(later, 13))
-    assert all(same(x, y) for a, b in zip(rest, whole[at:], strict=True) for x, y in zip(a, b, strict=True))
-
-
 @pytest.mark.parametrize("place", [0, 1, 40, 99])
 @pytest.mark.parametrize("how", ["back", "still", "nan", "infinite"])
 def test_a_stamp_that_does_not_move_forward_is_named_or_left_out_as_one_by_one(place, how) -> None:

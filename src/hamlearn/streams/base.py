@@ -13,7 +13,7 @@ from torch import Tensor
 from hamlearn.errors import CheckpointError, StreamError, shown
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block, gathered
-from hamlearn.streams.values import Spec
+from hamlearn.streams.values import Spec, packed, unpacked
 
 END: Any = object()
 """What stands for the sample after the last one."""
@@ -40,7 +40,8 @@ class Stream(ABC):
     numbers, whose values in the class are those at the beginning. They must have moved on when a sample
     is handed out, so that a state taken between two samples is the state after the first of them. `_fixed` names
     the attributes that must agree between the stream that saved a state and the one that loads it. Where
-    numbers are not enough, override `_rewind`, `_cursor`, `_seek` and `_config`. A stream over arrays also
+    numbers are not enough, `_fresh` returns the attributes with their values at the beginning: tensors, lists,
+    or objects with `state()` and `load(state)`. A stream over arrays also
     implements `_block`, so that whole rows of tensors are cut out at once.
 
     Attributes:
@@ -125,10 +126,14 @@ class Stream(ABC):
         """
         return y
 
+    def _fresh(self) -> dict[str, Any]:
+        """The attributes that say where the stream stands, as they are at the beginning."""
+        return {name: getattr(type(self), name) for name in self._moves}
+
     def _rewind(self) -> None:
         """Put the cursor at the beginning."""
-        for name in self._moves:
-            setattr(self, name, getattr(type(self), name))
+        for name, value in self._fresh().items():
+            setattr(self, name, value)
 
     def _samples(self) -> Iterator[Any]:
         """Yield samples from the cursor on, moving it before each is handed out."""
@@ -137,13 +142,16 @@ class Stream(ABC):
 
     def _cursor(self) -> dict[str, Any]:
         """Where the stream stands, in values that JSON keeps exactly."""
-        return {name.lstrip("_"): getattr(self, name) for name in self._moves}
+        now = {name: getattr(self, name) for name in self._fresh()}
+        return {n.lstrip("_"): v.state() if hasattr(v, "state") else packed(v) for n, v in now.items()}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         """Go to a place that `_cursor` gave."""
-        for name in self._moves:
-            kind = type(getattr(type(self), name))
-            setattr(self, name, kind(cursor[name.lstrip("_")]))
+        for name, value in self._fresh().items():
+            saved = cursor[name.lstrip("_")]
+            if hasattr(value, "load"):
+                value.load(saved)
+            setattr(self, name, value if hasattr(value, "load") else unpacked(saved))
 
     def _config(self) -> dict[str, Any]:
         """What must agree between the stream that saved a state and the one that loads it."""

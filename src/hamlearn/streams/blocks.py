@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +12,7 @@ from torch import Tensor
 from hamlearn._base import trees as _tree
 from hamlearn.errors import SampleError
 from hamlearn.sample import Label, Sample, Scale
+from hamlearn.streams.items import read_some
 
 
 @dataclass(slots=True)
@@ -78,12 +78,6 @@ class Block:
             return torch.tensor(self.known[:stop], dtype=torch.float64)
         return (torch.ones if self.target else torch.zeros)(stop, dtype=torch.float64)
 
-    def targets(self, stop: int) -> int:
-        """How many of the first `stop` samples have a target."""
-        if not self.target:
-            return 0
-        return stop if self.known is None else sum(self.known[:stop])
-
     def begins(self, first: bool, stop: int) -> Tensor:
         """Whether each of the first `stop` samples begins a sequence, given whether the first one does."""
         if self.boundary is not None:
@@ -115,28 +109,6 @@ class Block:
             None if self.scale is None else self.scale.row(cut),
             self.more or stop < self.count,
         )
-
-
-def read_some(items: Iterator[Any], n: int) -> tuple[list[Any], BaseException | None]:
-    """The next `n` items, or those that are left, and what went wrong after them.
-
-    The items before an error, or before Ctrl-C, must be used first: an iterator gives them only once.
-    """
-    taken: list[Any] = []
-    try:
-        for item in itertools.islice(items, n):
-            taken.append(item)
-    except BaseException as error:
-        if not taken:
-            raise
-        return taken, error
-    return taken, None
-
-
-def raising(error: BaseException) -> Iterator[Any]:
-    """An iterator whose next item raises."""
-    raise error
-    yield
 
 
 def gathered(samples: Iterator[Any], n: int, copies: bool = True) -> tuple[list[Any], BaseException | None]:

@@ -8,6 +8,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.streams.cells import Mask
@@ -136,6 +137,8 @@ def seconds_of(stamps: Any) -> Array:
         >>> seconds_of([1.5, "1970-01-02", "soon", None]).tolist()
         [1.5, 86400.0, nan, nan]
     """
+    if isinstance(stamps, Tensor):
+        stamps = stamps.detach().cpu().numpy()
     if isinstance(stamps, np.ndarray) and stamps.dtype.kind in "biuf":
         seconds = stamps.astype(np.float64)
     elif isinstance(stamps, np.ndarray) and stamps.dtype.kind == "M":
@@ -155,6 +158,8 @@ def _seconds_or_nan(stamp: Stamp) -> float:
 
 def _seconds(stamp: Stamp) -> float:
     """A time stamp as a number; one of the errors in `_NO_TIME` if it is none. A text of digits is a number."""
+    if type(stamp) is float or type(stamp) is int:
+        return float(stamp)
     if isinstance(stamp, str):
         try:
             return number_in(stamp)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.values import Spec, packed, unpacked
+from hamlearn.streams.values import Spec
 from hamlearn.streams.wrapped import Transform
 
 
@@ -66,12 +66,13 @@ class FiniteStream(Transform):
     passes_inputs = True
     _n = skipped = filled = 0
     _waited = 0.0
-    _moves = ("_n", "skipped", "filled", "_waited")
+    # The last good input, if it may have to be held.
+    _last: torch.Tensor | None = None
+    _moves = ("_n", "skipped", "filled", "_waited", "_last")
 
     def __init__(self, inner: Stream, policy: str) -> None:
         super().__init__(inner)
         self._policy = policy
-        self._rewind()
 
     @property
     def spec(self) -> Spec:
@@ -79,17 +80,6 @@ class FiniteStream(Transform):
         spec = self.inner.spec
         known = self._policy == "raise" or spec.length == math.inf
         return Spec(spec.u, spec.target, spec.length if known else None)
-
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._last: torch.Tensor | None = None
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"last": packed(self._last), **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._last = unpacked(cursor["last"])
 
     def whole(self, block: Block) -> Block | None:
         """The block itself, where all of it is finite and no time is owed."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 import torch
@@ -58,6 +58,9 @@ def interleave(
 class InterleavedStream(Wrapper):
     """What `interleave` returns."""
 
+    _turn_no: int
+    _inside: bool
+    _done: list[bool]
     _fixed = ("_weights", "_by", "_stop", "_seed")
 
     def __init__(
@@ -93,18 +96,8 @@ class InterleavedStream(Wrapper):
             self._done = [False] * len(self._inners)
         super()._begin()
 
-    def _rewind(self) -> None:
-        self._turn_no, self._inside = 0, False
-        self._done = [False] * len(self._inners)
-
-    def _cursor(self) -> dict[str, Any]:
-        own = {"turn": self._turn_no, "inside": self._inside, "done": list(self._done)}
-        return {**own, **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._turn_no, self._inside = int(cursor["turn"]), bool(cursor["inside"])
-        self._done = [bool(done) for done in cursor["done"]]
+    def _fresh(self) -> dict[str, Any]:
+        return {"_turn_no": 0, "_inside": False, "_done": [False] * len(self._inners)}
 
     def _samples(self) -> Iterator[Any]:
         while not self._ended():

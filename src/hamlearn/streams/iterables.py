@@ -8,9 +8,10 @@ from typing import Any
 
 import torch
 
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.base import END, Stream
+from hamlearn.streams.base import Stream
+from hamlearn.streams.items import Items
 from hamlearn.streams.values import Spec, to_sample
 
 LOOK = 1000
@@ -51,25 +52,6 @@ def from_iterable(
     return IterableStream(iterable, dtype, length)
 
 
-def pass_over(items: Iterator[Any], count: int, place: int) -> None:
-    """Read `count` items, as far as `place`, where a stream had been saved."""
-    for passed in range(count):
-        if next(items, END) is END:
-            raise StreamError(
-                f"the stream ended after {place - count + passed} samples while skipping to sample {place}, where "
-                "it had been saved. Give it the same data as when it was saved."
-            )
-
-
-def require_ahead(given: int, place: int) -> None:
-    """Raise if an iterator has given more items than there are before `place`."""
-    if place < given:
-        raise StreamError(
-            f"an iterator gives nothing twice: it was read up to item {given}, and cannot go back to item "
-            f"{place}, where the stream had been saved. Give a fresh iterator, or a function that returns one."
-        )
-
-
 class IterableStream(Stream):
     """What `from_iterable` returns."""
 
@@ -82,19 +64,18 @@ class IterableStream(Stream):
         dtype: torch.dtype | None,
         length: int | float | None,
     ) -> None:
-        self._source: Any = iterable
-        self._dtype = dtype
+        self._items, self._dtype = Items(iterable), dtype
         self._length = len(iterable) if length is None and isinstance(iterable, Sized) else length
-        self._given = 0
         self._reuses = not isinstance(iterable, list | tuple)
         self._seen: Sample | None = None
-        self._has_looked = False
+        # A function is not called only to look at what it returns.
+        self._may_look = not callable(iterable) and not self._items.once
 
     @property
     def spec(self) -> Spec:
         """As the first samples look; unknown before the first where looking would use it up."""
-        if not self._has_looked and self.replayable and not callable(self._source):
-            self._seen, self._has_looked = self._looked(), True
+        if self._may_look:
+            self._seen, self._may_look = self._looked(), False
         if self._seen is None:
             return Spec(None, None, self._length)
         return Spec.of(self._seen, self._length)
@@ -102,7 +83,7 @@ class IterableStream(Stream):
     def _looked(self) -> Sample | None:
         """The first sample with a target, or the first of all where none of those looked at has one."""
         first = None
-        for item in islice(self._source, LOOK):
+        for item in islice(self._items.fresh(), LOOK):
             sample = to_sample(item, self._dtype)
             if isinstance(sample, Label):
                 continue
@@ -114,26 +95,13 @@ class IterableStream(Stream):
     @property
     def replayable(self) -> bool:
         """Whether it is made of something else than an iterator."""
-        return not isinstance(self._source, Iterator)
+        return not self._items.once
 
     def _samples(self) -> Iterator[Any]:
-        for item in self._items():
+        self._items.seek(self._n)
+        for item in self._items:
             self._n += 1
-            if not self.replayable:
-                self._given = self._n
             sample = to_sample(item, self._dtype)
             if self._seen is None and not isinstance(sample, Label):
                 self._seen = sample
             yield sample
-
-    def _items(self) -> Iterator[Any]:
-        """The items from the cursor on."""
-        if isinstance(self._source, list | tuple):
-            return islice(self._source, self._n, None)
-        if self.replayable:
-            items = iter(self._source() if callable(self._source) else self._source)
-            pass_over(items, self._n, self._n)
-            return items
-        require_ahead(self._given, self._n)
-        pass_over(self._source, self._n - self._given, self._n)
-        return self._source

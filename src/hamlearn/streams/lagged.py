@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -49,12 +48,13 @@ def autoregress(stream: Iterable[Any], lags: int, relative: bool = False, size: 
 class AutoregressiveStream(Transform):
     """What `autoregress` returns."""
 
+    _past: list[list[float]]
     _fixed = ("_lags", "_relative")
 
     def __init__(self, inner: Stream, lags: int, relative: bool, size: int | None) -> None:
         super().__init__(inner)
         self._lags, self._relative, self._entries = lags, relative, size
-        self._past: deque[list[float]] = deque(maxlen=lags)
+        self._rewind()
 
     @property
     def spec(self) -> Spec:
@@ -65,17 +65,9 @@ class AutoregressiveStream(Transform):
         more = self._lags * (spec.target.shape[0] or 0)
         return Spec(TensorSpec(((spec.u.shape[0] or 0) + more,), spec.u.dtype), spec.target, spec.length)
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._past.clear()
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"past": [list(values) for values in self._past], **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._past.clear()
-        self._past.extend(list(values) for values in cursor["past"])
+    def _fresh(self) -> dict[str, Any]:
+        # The last targets, the newest first.
+        return {"_past": []}
 
     @property
     def numbers(self) -> list[bool] | None:
@@ -87,7 +79,9 @@ class AutoregressiveStream(Transform):
 
     def encode(self, row: Any) -> Tensor:
         """As the stream inside, longer by the targets so far."""
-        u, size = self.inner.encode(row), self._size(None)
+        u, size = self.inner.encode(row), self._known_size()
+        if size is None:
+            raise SampleError("the size of a target is not known yet. Give autoregress(..., size=1).")
         shown = np.zeros((self._lags, size))
         for lag, target in enumerate(self._past):
             shown[lag] = np.array(target) - np.array(self._past[0]) if self._relative else target
@@ -96,22 +90,10 @@ class AutoregressiveStream(Transform):
 
     def sample(self, sample: Sample) -> Sample:
         """A sample with the past targets as inputs."""
-        if self._relative and sample.scale is not None:
-            raise SampleError(
-                "autoregress(relative=True) takes differences of targets, and these have been scaled by a scale "
-                "that moves. Standardise around it: standardize(autoregress(...), scale_target=True)."
-            )
         (block,) = stacked([replace(sample, id=None)])
-        if not _of_vectors(block):
-            raise SampleError(
-                "autoregress takes inputs and targets that are vectors, without a batch dimension. "
-                "Shape them in a streams.map before."
-            )
-        if self._changes_size(block):
-            raise SampleError(
-                f"autoregress has seen targets of {self._known_size()} entries, and now one of "
-                f"{block.target[0].shape[1]}. Give all targets one size."
-            )
+        problem = self._problem(block)
+        if problem is not None:
+            raise SampleError(problem)
         longer = self._extended(block).sample(0)
         return replace(sample, u=longer.u, target=longer.target)
 
@@ -126,16 +108,41 @@ class AutoregressiveStream(Transform):
 
     def whole(self, block: Block) -> Block | None:
         """A block with the past targets as inputs."""
+        return self._extended(block) if self._problem(block) is None else None
+
+    def _problem(self, block: Block) -> str | None:
+        """Why a block cannot be extended, or the first sample of it."""
+        plain = block.u is not None and (block.u_spec, block.target_spec) == (None, None)
+        if not plain or any(leaf.dim() != 2 for leaf in (*(block.u or ()), *block.target)):
+            return (
+                "autoregress takes inputs and targets that are vectors, without a batch dimension. "
+                "Shape them in a streams.map before."
+            )
+        if self._relative and block.scale is not None:
+            return (
+                "autoregress(relative=True) takes differences of targets, and these have been scaled by a scale "
+                "that moves. Standardise around it: standardize(autoregress(...), scale_target=True)."
+            )
+        size = self._known_size()
+        if self._past and block.target and block.target[0].shape[1] != size:
+            return (
+                f"autoregress has seen targets of {size} entries, and now one of {block.target[0].shape[1]}. Give "
+                "all targets one size."
+            )
         # Read one by one, a size that a later sample of the block has is not known at the first one.
-        sized = block.has_target(0) or self._known_size() is not None
-        odd = not _of_vectors(block) or self._changes_size(block) or (self._relative and block.scale is not None)
-        return self._extended(block) if sized and not odd else None
+        if size is None and not block.has_target(0):
+            return (
+                "the first sample has no target, so that the size of a target is not known. Give "
+                "autoregress(..., size=1), or begin with a sample that has one."
+            )
+        return None
 
     def _extended(self, block: Block) -> Block:
         """The block with past targets as inputs; it becomes the past itself."""
         assert block.u is not None
         target = block.target[0] if block.target else None
-        n, size = block.count, self._size(target)
+        n, size = block.count, self._known_size() if target is None else target.shape[1]
+        assert size is not None
         known = np.array(block.known if block.known is not None else [target is not None] * n)
         values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
         past, available = self._append(values, known)
@@ -160,14 +167,14 @@ class AutoregressiveStream(Transform):
 
     def _append(self, values: Array, known: Any) -> tuple[Array, Any]:
         """Zeros and all past targets in order, and how many of these there were before each sample."""
-        before = np.array(list(self._past)[::-1], dtype=np.float64).reshape(-1, values.shape[1])
+        before = np.array(self._past[::-1], dtype=np.float64).reshape(-1, values.shape[1])
         p, n = len(before), len(values)
         # A missing target repeats the one before, if there is any.
         last = np.maximum.accumulate(np.where(known, np.arange(p, p + n), p - 1))
         series = np.concatenate([before, values])[last]
         first = int((last < 0).sum())
         past = np.concatenate([np.zeros((self._lags, values.shape[1])), before, series[first:]])
-        self._past.extendleft(past[self._lags + p :].tolist())
+        self._past = past[self._lags :][::-1][: self._lags].tolist()
         return past, p + np.maximum(np.arange(n) - first, 0)
 
     def _known_size(self) -> int | None:
@@ -178,22 +185,3 @@ class AutoregressiveStream(Transform):
             return self._entries
         spec = self.inner.spec.target
         return spec.shape[0] if isinstance(spec, TensorSpec) and len(spec.shape) == 1 else None
-
-    def _changes_size(self, block: Block) -> bool:
-        """Whether its targets have another size than those before."""
-        return bool(self._past) and bool(block.target) and block.target[0].shape[1] != self._known_size()
-
-    def _size(self, target: Tensor | None) -> int:
-        size = self._known_size() if target is None else target.shape[1]
-        if size is None:
-            raise SampleError(
-                "the first sample has no target, so that the size of a target is not known. Give "
-                "autoregress(..., size=1), or begin with a sample that has one."
-            )
-        return size
-
-
-def _of_vectors(block: Block) -> bool:
-    """Whether inputs and targets are single tensors of one axis."""
-    plain = block.u is not None and (block.u_spec, block.target_spec) == (None, None)
-    return plain and all(leaf.dim() == 2 for leaf in (*(block.u or ()), *block.target))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.sample import Label, Scale
 from hamlearn.streams.base import END, Stream
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.values import Spec, packed, unpacked
+from hamlearn.streams.values import Spec
 from hamlearn.streams.wrapped import Wrapper
 
 
@@ -40,14 +39,18 @@ def delayed(stream: Iterable[Any], by: int) -> Stream:
 class DelayedStream(Wrapper):
     """What `delayed` returns."""
 
-    _n = 0
-    _moves, _fixed = ("_n",), ("_by",)
+    _n: int
+    _due: list[tuple[int, int, Any, Any]]
+    _fixed = ("_by",)
 
     def __init__(self, inner: Stream, by: int) -> None:
         super().__init__(inner)
         self._by = by
-        # Labels that are still to come, each with the number of samples that it waits for.
-        self._due: deque[tuple[int, Label]] = deque()
+        self._rewind()
+
+    def _fresh(self) -> dict[str, Any]:
+        # How many samples there were, and labels that are still to come: after how many, id, target and scale.
+        return {"_n": 0, "_due": []}
 
     @property
     def spec(self) -> Spec:
@@ -55,25 +58,10 @@ class DelayedStream(Wrapper):
         spec = self.inner.spec
         return Spec(spec.u, spec.target, None)
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._due.clear()
-
-    def _cursor(self) -> dict[str, Any]:
-        due = [[after, label.id, packed(label.target), packed(label.scale)] for after, label in self._due]
-        return {"due": due, **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._due.clear()
-        for after, id, target, scale in cursor["due"]:
-            scale = None if scale is None else Scale(*unpacked(scale))
-            self._due.append((int(after), Label(id, unpacked(target), scale)))
-
     def _samples(self) -> Iterator[Any]:
         while True:
             while self._due and self._due[0][0] <= self._n:
-                yield self._due.popleft()[1]
+                yield self._next_label()
             sample = self.inner._next()
             if sample is END:
                 break
@@ -81,9 +69,12 @@ class DelayedStream(Wrapper):
                 number, self._n = self._n, self._n + 1
                 if sample.target is not None:
                     # A copy: the source may use its memory again.
-                    label = Label(number, trees.copied(sample.target), sample.scale)
-                    self._due.append((self._n + self._by, label))
+                    self._due.append((self._n + self._by, number, trees.copied(sample.target), sample.scale))
                     sample = replace(sample, target=None, id=number)
             yield sample
         while self._due:
-            yield self._due.popleft()[1]
+            yield self._next_label()
+
+    def _next_label(self) -> Label:
+        _, id, target, scale = self._due.pop(0)
+        return Label(id, target, None if scale is None else Scale(*scale))

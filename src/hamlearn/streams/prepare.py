@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -55,6 +55,8 @@ def standardize(stream: Iterable[Any], clip: float = CLIP, scale_target: bool = 
 class StandardizedStream(Transform):
     """What `standardize` returns."""
 
+    _moments: Moments
+    _targets: TargetScale
     _fixed = ("_clip", "_scale_target")
 
     def __init__(self, inner: Stream, clip: float, scale_target: bool) -> None:
@@ -70,17 +72,8 @@ class StandardizedStream(Transform):
             return spec
         return Spec(TensorSpec(spec.u.shape, torch.get_default_dtype()), spec.target, spec.length)
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._moments, self._targets = Moments("inputs"), TargetScale(self._clip)
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"moments": self._moments.state(), "target": self._targets.state(), **super()._cursor()}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        super()._seek(cursor)
-        self._moments.load(cursor["moments"])
-        self._targets.load(cursor["target"])
+    def _fresh(self) -> dict[str, Any]:
+        return {"_moments": Moments("inputs"), "_targets": TargetScale(self._clip)}
 
     def encode(self, row: Any) -> Tensor:
         """As the stream inside, less the mean and over the deviation, in which the row itself counts."""
@@ -141,7 +134,8 @@ class StandardizedStream(Transform):
     def _scaled(self, u: Tensor) -> Tensor:
         """Inputs, one after the other along the first axis, each by what is known once it has come."""
         rows = self._moments.rows(u)
-        scaled = in_deviations(rows, *self._moments.extend(rows), self._clip)
+        mean, spread = self._moments.extend(rows)
+        scaled = in_deviations(rows, mean, spread, self._clip)
         measured = self.inner.numbers
         if measured is not None and len(measured) == rows.shape[1]:
             scaled = np.where(measured, scaled, rows)

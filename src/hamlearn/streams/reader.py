@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from hamlearn.errors import StreamError
@@ -42,6 +43,29 @@ class Progress(NamedTuple):
         return Progress(position, self.tokens + count, self.sequences, start)
 
 
+@dataclass(slots=True)
+class InHand:
+    """Samples that were read of a stream.
+
+    Attributes:
+        blocks: Those that are left.
+        mark: The state of the stream before all of them.
+        count: How many were read.
+        passed: How many were dropped from the blocks.
+        one: The last of them, where it was read by itself.
+        failed: What went wrong after them.
+        start: How many had been taken when another stream was opened.
+    """
+
+    blocks: deque[Block]
+    mark: Any
+    count: int
+    passed: int = 0
+    one: Any = None
+    failed: BaseException | None = None
+    start: int = 0
+
+
 class Reader:
     """Hands the samples of a stream to an engine and keeps count.
 
@@ -49,8 +73,8 @@ class Reader:
     The place that is saved is always that of the steps: the state that the stream had before the samples in hand,
     and how many of these have been taken. Resumed, they are passed over.
 
-    What was read ahead of a stream that gives nothing twice, and not taken, stays in hand, and comes first if the
-    same object is run next. It is lost when another stream is run, or the process ends.
+    What was read ahead of a stream that gives nothing twice, and not taken, waits here, and comes first when the
+    same object is run again. It is lost when the process ends.
 
     Attributes:
         progress: How far it has come; a value, so that it changes all at once.
@@ -62,16 +86,12 @@ class Reader:
         self._iterator: Iterator[Any] = iter(())
         self._turn = 0
         self._due: tuple[Any, Progress | None] = None, None
+        self._waiting: list[tuple[Any, InHand]] = []
         self._hold([])
 
     def _hold(self, blocks: Sequence[Block], mark: Any = None) -> None:
         """Have these samples in hand, of which none has been taken; `mark` is the stream's state before them."""
-        self._blocks, self._mark = deque(blocks), mark
-        # How many samples were dropped from the blocks, and how many there were.
-        self._passed, self._count = 0, sum(block.count for block in blocks)
-        # The last sample, if it was read by itself; and what went wrong after all of them.
-        self._one: Any = None
-        self._failed: BaseException | None = None
+        self._hand = InHand(deque(blocks), mark, sum(block.count for block in blocks))
         self.progress = self.progress._replace(start=0)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -140,7 +160,7 @@ class Reader:
         """End the run that began at `turn`, unless another one has begun since."""
         if turn == self._turn and _replayable(self._stream):
             # It can be read again.
-            self._blocks.clear()
+            self._hand.blocks.clear()
 
     def check_turn(self, turn: int) -> None:
         """Raise where another run has begun since `turn`."""
@@ -154,17 +174,17 @@ class Reader:
         while (block := self._first()) is None:
             if not self._read(size):
                 return None
-        start = self.progress.start - self._passed
+        start = self.progress.start - self._hand.passed
         return block.part(start, min(start + size, block.count))
 
     def _first(self) -> Block | None:
         """The first block in hand with samples that have not been taken."""
-        start = self.progress.start
-        if self._one is not None and start < self._count:
-            self._blocks, self._passed, self._one = deque([alone(self._one)]), self._count - 1, None
-        while self._blocks and start - self._passed >= self._blocks[0].count:
-            self._passed += self._blocks.popleft().count
-        return self._blocks[0] if self._blocks else None
+        hand, start = self._hand, self.progress.start
+        if hand.one is not None and start < hand.count:
+            hand.blocks, hand.passed, hand.one = deque([alone(hand.one)]), hand.count - 1, None
+        while hand.blocks and start - hand.passed >= hand.blocks[0].count:
+            hand.passed += hand.blocks.popleft().count
+        return hand.blocks[0] if hand.blocks else None
 
     def end(self, waiting: int) -> None:
         """Raise if the stream ended within a sequence; `waiting` tokens are known to have waited for its end."""
@@ -184,10 +204,10 @@ class Reader:
         if not hasattr(stream, "state_dict"):
             # Whatever it is resumed with is passed over up to the position.
             return {"position": self.position, "stream": None, "skip": 0}
-        if self._mark is None or (taken == self._count and (live or self._one is not None)):
+        if self._hand.mark is None or (taken == self._hand.count and (live or self._hand.one is not None)):
             return {"position": self.position, "stream": stream.state_dict(), "skip": 0}
         # A stream that keeps more than a place, such as scores, says the rest as it is now.
-        place = stream.state_at(self._mark, taken) if hasattr(stream, "state_at") else self._mark
+        place = stream.state_at(self._hand.mark, taken) if hasattr(stream, "state_at") else self._hand.mark
         # What a feed has given does not come again, and nothing new may be passed over.
         return {"position": self.position, "stream": place, "skip": 0 if live else taken}
 
@@ -209,12 +229,14 @@ class Reader:
         if same or self.progress.loaded is not None:
             known = self.state_dict()
         self._turn += 1
-        start = self.progress.start
-        ahead = start < self._count or self._failed is not None
-        if not (ahead and goes_on and _source(stream) is _source(self._stream)):
-            self._hold([])
-            start = 0
-        self._stream, self.progress = stream, Progress(self.position if resume else 0, start=start)
+        self._put_aside()
+        self._hold([])
+        for place, (source, hand) in enumerate(self._waiting):
+            if source is _source(stream):
+                self._hand = hand
+                del self._waiting[place]
+                break
+        self._stream, self.progress = stream, Progress(self.position if resume else 0, start=self._hand.start)
         skip = 0
         if resume and not (same and goes_on):
             skip = self.position
@@ -226,6 +248,13 @@ class Reader:
             self._iterator = iter(stream)
         self._pass_over(skip)
         return self._turn
+
+    def _put_aside(self) -> None:
+        """Keep what was read ahead of the present stream, if nothing else can give it again."""
+        hand, start = self._hand, self.progress.start
+        if not _replayable(self._stream) and (start < hand.count or hand.failed is not None):
+            hand.start = start
+            self._waiting.append((_source(self._stream), hand))
 
     def _pass_over(self, count: int) -> None:
         """Take samples without a step, in parts: without a state, these are all that were ever taken."""
@@ -252,23 +281,23 @@ class Reader:
                 # It has ended, and is not asked again in this run.
                 self._iterator = iter(())
         if read:
-            self._hold([read] if isinstance(read, Block) else stacked(read), self._mark)
-            self._failed = failed
+            self._hold([read] if isinstance(read, Block) else stacked(read), self._hand.mark)
+            self._hand.failed = failed
         return bool(read)
 
     def _one_more(self) -> Any:
         """The next sample of a stream that is read one by one, or of those in hand; `END` at the end."""
         start = self.progress.start
-        if start < self._count:
+        if start < self._hand.count:
             block = self.peek(1)
             return END if block is None else block.sample(0)
         self._raise_failed()
         # Samples of a feed cannot be passed over after a resume.
-        if self._count == 0 or start >= EVERY or _live(self._stream):
+        if self._hand.count == 0 or start >= EVERY or _live(self._stream):
             self._hold([], self._state())
         sample = next(self._iterator, END)
         if sample is not END:
-            self._one, self._count = sample, self._count + 1
+            self._hand.one, self._hand.count = sample, self._hand.count + 1
         return sample
 
     def _state(self) -> Any:
@@ -278,8 +307,8 @@ class Reader:
 
     def _raise_failed(self) -> None:
         """Raise what went wrong after the samples in hand, once."""
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
+        if self._hand.failed is not None:
+            failed, self._hand.failed = self._hand.failed, None
             raise failed
 
 

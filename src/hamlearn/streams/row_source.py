@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
-from hamlearn.errors import ConfigError, SampleError, StreamError
-from hamlearn.streams.blocks import raising, read_some
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.streams.items import Items
 from hamlearn.streams.units import FIRST
 from hamlearn.streams.values import shown
 
@@ -91,11 +91,10 @@ class RowSource(TableSource):
             raise ConfigError(
                 f"{shown(rows)} holds no rows. Give an iterable of mappings, or a mapping of columns."
             )
-        self._rows, self._to_row, self._word = rows, to_row or _mapping_of, word
-        self.once = isinstance(rows, Iterator)
+        self._items, self._to_row, self._word = Items(rows, _copied), to_row or _mapping_of, word
+        self.once = self._items.once
         self.length = len(rows) if isinstance(rows, Sized) else None
         self._names: list[Any] | None = None
-        self._iterator: Iterator[Any] = rows if self.once else self._fresh()
 
     def header(self, look: bool = True) -> list[Any] | None:
         """Names of the columns in the first rows; of an iterator, in its first row."""
@@ -112,19 +111,13 @@ class RowSource(TableSource):
 
     def seek(self, row: int) -> None:
         """Go to a row; of an iterator, one that was not read yet."""
-        if not self.once:
-            self._iterator, self.at = self._fresh(), 0
-        if row < self.at:
-            raise StreamError(
-                f"an iterator gives nothing twice: it was read up to item {self.at}, and cannot go back to item "
-                f"{row}, where the stream had been saved. Give a fresh iterator, or a function that returns one."
-            )
-        self.at += sum(1 for _ in islice(self._iterator, row - self.at))
+        self._items.seek(row)
+        self.at = row
 
     def read(self, names: Sequence[Any], n: int) -> RowBatch:
         """The next rows; if the source fails, those before come first and its error with the next call."""
         start, mappings, broken = self.at, [], {}
-        for k, row in enumerate(self._take(n)):
+        for k, row in enumerate(self._items.take(n)):
             try:
                 mappings.append(self._to_row(row))
             except ValueError as error:
@@ -141,22 +134,12 @@ class RowSource(TableSource):
 
     def _peek(self, n: int) -> list[Any]:
         """The first rows, or of an iterator the next ones, which are read later."""
-        if not self.once:
-            return list(islice(self._fresh(), n))
-        rows = self._take(n)
-        self._iterator = chain(rows, self._iterator)
-        return rows
+        return self._items.peek(n) if self.once else list(islice(self._items.fresh(), n))
 
-    def _fresh(self) -> Iterator[Any]:
-        return iter(self._rows() if callable(self._rows) else self._rows)
 
-    def _take(self, n: int) -> list[Any]:
-        # Copied, since a source may use the memory of a row again.
-        copies = (dict(row) if isinstance(row, Mapping) else row for row in self._iterator)
-        rows, error = read_some(copies, n)
-        if error is not None:
-            self._iterator = raising(error)
-        return rows
+def _copied(row: Any) -> Any:
+    """A row with memory of its own: a source may use that of its rows again."""
+    return dict(row) if isinstance(row, Mapping) else row
 
 
 def _mapping_of(row: Any) -> Row:

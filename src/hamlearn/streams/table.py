@@ -59,8 +59,8 @@ class TableStream(Stream):
         self._encoder = RowEncoder(settings, u)
         self._names = source.header(look=False) or self._encoder.used
         require_columns(self._names, self._encoder.used, source.name)
-        self._fresh = {**self._encoder.state(), "skipped": 0}
-        self._take_up(0, self._fresh)
+        self._unread = {**self._encoder.state(), "skipped": 0}
+        self._take_up(0, self._unread)
 
     @property
     def spec(self) -> Spec:
@@ -174,7 +174,7 @@ class TableStream(Stream):
 
     def _rewind(self) -> None:
         # A unit of time that was found stays.
-        self._go_to(0, {**self._fresh, "unit": self.unit})
+        self._go_to(0, {**self._unread, "unit": self.unit})
 
     def _go_to(self, row: int, known: dict[str, Any]) -> None:
         self._source.seek(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import chain, islice, zip_longest
+from itertools import islice, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -13,8 +13,9 @@ import torch
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
-from hamlearn.streams.blocks import Block, is_dense, raising, read_some
+from hamlearn.streams.blocks import Block, is_dense
 from hamlearn.streams.clock import Clock, Stamp, seconds_of, to_seconds
+from hamlearn.streams.items import Items
 from hamlearn.streams.units import FIRST, Unit
 from hamlearn.streams.values import Spec, native, to_tensors
 
@@ -140,11 +141,9 @@ class TimedStream(Stream):
         return block
 
     def _samples(self) -> Iterator[Any]:
-        rows = self._rows()
+        rows = Items(self._rows())
         if self._clock.unit is None:
-            seen, error = read_some(rows, FIRST + 1)
-            self._clock.find([row[0] for row in seen])
-            rows = chain(seen, rows if error is None else raising(error))
+            self._clock.find([row[0] for row in rows.peek(FIRST + 1)])
         return self._after(rows) if self._gap == "after" else self._before(rows)
 
     def _before(self, rows: Iterable[Any]) -> Iterator[Sample]:

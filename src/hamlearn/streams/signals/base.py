@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -27,6 +27,9 @@ Make = Callable[[Any], tuple[Tensor, Tensor, Any]]
 class SignalStream(Stream):
     """An endless stream of the inputs and targets that a block function makes."""
 
+    _state: Any
+    _k: int
+
     def __init__(
         self,
         make: Make,
@@ -42,7 +45,8 @@ class SignalStream(Stream):
         self._sizes, self._tau = sizes, tau
         self._dtype = dtype or torch.get_default_dtype()
         self._settings = config
-        self._made: tuple[Tensor, Tensor, Any] | None = None
+        # The present block: the state it was made of, inputs, targets, and the state after it.
+        self._made: tuple[Any, Tensor, Tensor, Any] = (None,) * 4  # type: ignore[assignment]
         self._rewind()
 
     @property
@@ -54,25 +58,19 @@ class SignalStream(Stream):
     def _config(self) -> dict[str, Any]:
         return {**self._settings, "tau": self._tau}
 
-    def _rewind(self) -> None:
-        self._state, self._k, self._made = self._start, 0, None
-
-    def _cursor(self) -> dict[str, Any]:
-        return {"state": self._state, "k": self._k}
-
-    def _seek(self, cursor: Mapping[str, Any]) -> None:
-        self._state, self._k, self._made = cursor["state"], int(cursor["k"]), None
+    def _fresh(self) -> dict[str, Any]:
+        return {"_state": self._start, "_k": 0}
 
     def _block(self, n: int) -> Block:
-        if self._made is None:
+        if self._made[0] is not self._state:
             u, target, after = self._make(self._state)
-            self._made = u.to(self._dtype), target.to(self._dtype), after
-        u, target, after = self._made
+            self._made = self._state, u.to(self._dtype), target.to(self._dtype), after
+        _, u, target, after = self._made
         rows = slice(self._k, min(self._k + n, BLOCK))
         u, target = u[rows].clone(), target[rows].clone()
         self._k = rows.stop
         if self._k == BLOCK:
-            self._state, self._k, self._made = after, 0, None
+            self._state, self._k = after, 0
         tau: list[float | None] | None = None if self._tau is None else [self._tau] * len(u)
         return Block(len(u), [u], None, [target], None, tau=tau)
 
@@ -81,16 +79,6 @@ def require_step(tau: float) -> None:
     """Raise if τ is not a time step."""
     if not (tau > 0 and math.isfinite(tau)):
         raise ConfigError(f"tau={tau} must be a positive, finite number.")
-
-
-def washed_out(advance: Advance, state: Any, count: int, config: dict[str, Any]) -> Any:
-    """The state after `count` values, which are left out."""
-    if count < 0:
-        raise ConfigError(f"washout={count} must be 0 or more: it is the number of values that are left out.")
-    try:
-        return advance(state, count)[1]
-    except ArithmeticError as error:
-        raise _runs_away(config) from error
 
 
 def _runs_away(config: dict[str, Any]) -> ConfigError:
@@ -109,22 +97,29 @@ def forecast(
     tau: float | None,
     dtype: torch.dtype | None,
     config: dict[str, Any],
+    washout: int = 0,
 ) -> SignalStream:
-    """The task of predicting a signal `ahead` samples ahead."""
+    """The task of predicting a signal `ahead` samples ahead, once the first `washout` of them are left out."""
     if ahead < 0:
         raise ConfigError(f"ahead={ahead} looks into the past. Give 0 (the value itself) or more samples.")
+    if washout < 0:
+        raise ConfigError(f"washout={washout} must be 0 or more: it is the number of values that are left out.")
 
-    def block(state: Any) -> tuple[Tensor, Tensor, Any]:
+    def values(state: Any, count: int) -> tuple[Tensor, Any]:
         try:
-            x, after = advance(state, BLOCK)
-            if ahead:
-                x = torch.cat([x, advance(after, ahead)[0]])
+            x, after = advance(state, count)
         except ArithmeticError as error:
             raise _runs_away(config) from error
         if not bool(x.isfinite().all()):
             raise _runs_away(config)
+        return x, after
+
+    def block(state: Any) -> tuple[Tensor, Tensor, Any]:
+        x, after = values(state, BLOCK)
+        x = torch.cat([x, values(after, ahead)[0]])
         return x[:BLOCK], x[ahead : ahead + BLOCK], after
 
+    start = values(start, washout)[1]
     # Now, since a signal that runs away at once is a mistake in its settings, not in its stream.
     block(start)
     return SignalStream(block, start, (channels, channels), tau, dtype, {**config, "ahead": ahead})

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hamlearn.errors import ConfigError
 from hamlearn.streams.base import Stream
-from hamlearn.streams.signals.base import forecast, require_step, washed_out
+from hamlearn.streams.signals.base import forecast, require_step
 from hamlearn.streams.values import mix_seed
 
 
@@ -51,8 +51,8 @@ def henon(
 
     draw = random.Random(mix_seed(seed))
     config = {"signal": "henon", "a": a, "b": b, "seed": seed}
-    start = washed_out(advance, [draw.uniform(-0.1, 0.1), draw.uniform(-0.1, 0.1)], washout, config)
-    return forecast(advance, start, 1, ahead, tau, dtype, config)
+    start = [draw.uniform(-0.1, 0.1), draw.uniform(-0.1, 0.1)]
+    return forecast(advance, start, 1, ahead, tau, dtype, config, washout)
 
 
 def lorenz(
@@ -106,16 +106,10 @@ def lorenz(
         return torch.tensor(out, dtype=torch.float64).reshape(-1, 3), state
 
     draw = random.Random(mix_seed(seed))
-    config = {
-        "signal": "lorenz",
-        "sigma": sigma,
-        "rho": rho,
-        "beta": beta,
-        "substeps": substeps,
-        "seed": seed,
-    }
-    start = washed_out(advance, [draw.uniform(0.5, 1.5) for _ in range(3)], washout, config)
-    return forecast(advance, start, 3, ahead, tau, dtype, config)
+    config = {"signal": "lorenz", "sigma": sigma, "rho": rho, "beta": beta}
+    config |= {"substeps": substeps, "seed": seed}
+    start = [draw.uniform(0.5, 1.5) for _ in range(3)]
+    return forecast(advance, start, 3, ahead, tau, dtype, config, washout)
 
 
 def mackey_glass(
@@ -181,8 +175,8 @@ def mackey_glass(
     draw = random.Random(mix_seed(seed))
     config = {"signal": "mackey_glass", "delay": delay, "beta": beta, "gamma": gamma, "n": n}
     config |= {"substeps": substeps, "seed": seed}
-    start = washed_out(advance, [1.2 + draw.uniform(-0.1, 0.1) for _ in range(lag + 1)], washout, config)
-    return forecast(advance, start, 1, ahead, tau, dtype, config)
+    start = [1.2 + draw.uniform(-0.1, 0.1) for _ in range(lag + 1)]
+    return forecast(advance, start, 1, ahead, tau, dtype, config, washout)
 
 
 def _column(values: list[float]) -> Tensor:
