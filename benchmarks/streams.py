@@ -130,7 +130,7 @@ def measure(X: np.ndarray, y: np.ndarray, seeds: int, delay: int = 0, peers: boo
         "shuffled rows": score(X[order], y[order], 0, delay),
     }
     if peers:
-        found["peers"] = _streams_peers.scores(X, y)
+        found["peers"] = _streams_peers.scores(X, y, delay)
     return found
 
 

@@ -72,6 +72,15 @@ def test_saved_copied_and_pickled_estimators_go_on_bit_for_bit(kind, y, tmp_path
         assert other.rows == ROWS
 
 
+def test_classes_that_come_one_by_one_lead_where_a_block_with_all_of_them_leads():
+    labels = np.arange(60) // 6 % 7
+    block, singles = hl.estimators.Classifier(), hl.estimators.Classifier()
+    block.learn_many(X[:60], labels)
+    for x, label in zip(DICTS[:60], labels.tolist(), strict=True):
+        singles.learn_one(x, label)
+    assert singles.predict_proba_one(DICTS[3]) == pytest.approx(block.predict_proba_one(DICTS[3]), abs=1e-3)
+
+
 def test_predicting_moves_nothing():
     model = hl.estimators.Regressor()
     model.learn_many(X[:100], NUMBERS[:100])

@@ -64,7 +64,10 @@ class Classifier(Estimator):
     def predict_proba_one(self, x: Row) -> dict[Any, float]:
         """The probability of each class that was seen so far."""
         p = self._probabilities(x)
-        return {} if p is None else dict(zip(self._labels, p.tolist(), strict=True))
+        if p is None:
+            return {}
+        exact = p.astype(np.float64)
+        return dict(zip(self._labels, (exact / exact.sum()).tolist(), strict=True))
 
     def predict_proba_many(self, X: Any) -> np.ndarray:
         """Probabilities of many rows, one column for each of `classes`."""

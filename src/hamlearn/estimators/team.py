@@ -79,9 +79,10 @@ class Team(nn.Module):
 
     def reset(self, index: int) -> None:
         """The first weights of a member again, drawn as `nn.Linear` draws them."""
-        random = np.random.default_rng([self.seed, index])
-        for layer in self.nets[index].children():
-            for tensor in layer.parameters():
+        for place, layer in enumerate(self.nets[index].children()):
+            for kind, tensor in enumerate(layer.parameters()):
+                # By row, so that a network with more outputs has the same weights for those it shares.
+                random = np.random.default_rng([self.seed, index, place, kind])
                 bound = float(layer.in_features) ** -0.5  # type: ignore[arg-type]
                 drawn = random.uniform(-bound, bound, tuple(tensor.shape))
                 tensor.data.copy_(torch.from_numpy(drawn))

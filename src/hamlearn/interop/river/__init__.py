@@ -9,6 +9,15 @@ except ModuleNotFoundError as error:
 
 from hamlearn.interop.river.estimators import HLClassifier, HLRegressor
 from hamlearn.interop.river.forecaster import HLForecaster
+from hamlearn.interop.river.mixtures import MixtureClassifier, MixtureForecaster, MixtureRegressor
 from hamlearn.interop.river.stream import from_river
 
-__all__ = ["HLClassifier", "HLForecaster", "HLRegressor", "from_river"]
+__all__ = [
+    "HLClassifier",
+    "HLForecaster",
+    "HLRegressor",
+    "MixtureClassifier",
+    "MixtureForecaster",
+    "MixtureRegressor",
+    "from_river",
+]
