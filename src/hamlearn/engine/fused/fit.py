@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.loops import UnsupportedError
-from hamlearn.rules.local.layers import branch_of, flat, module_hooks
+from hamlearn.rules.local.layers import altered, branch_of, flat
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
@@ -99,14 +99,6 @@ def fit(system: LocalSystem) -> list[Group]:
     return groups
 
 
-def check_batch(samples: int) -> None:
-    """Raise where a batch is so large that the eager engine is faster."""
-    if samples > MOST_SAMPLES:
-        raise UnsupportedError(
-            f"a batch of {samples} samples is faster that way: fused ticks are for at most {MOST_SAMPLES}"
-        )
-
-
 def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
     node = cell.nodes[0] if isinstance(cell, LayerStack) else cell.node
     branch, residual = branch_of(node.module)
@@ -117,8 +109,11 @@ def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
         raise UnsupportedError(f"{what} is not an nn.Linear with at most one of the known functions behind it")
     if linear.in_features > WIDEST:
         raise UnsupportedError(f"{what} has {linear.in_features} inputs, more than {WIDEST}")
-    if isinstance(cell, Cell):
-        _check_alone(cell, linear, what)
+    weights = list(linear.parameters())
+    if altered(node.module) or not all(w.requires_grad and not w._backward_hooks for w in weights):
+        raise UnsupportedError(f"{what} has a hook, a forward of its own, or a weight that is frozen")
+    if not all(w.is_contiguous() for w in weights):
+        raise UnsupportedError(f"{what} has a weight that is not contiguous")
     function, setting = _named(functions[0]) if functions else ("identity", 0.0)
     if function == "gelu" and functions[0].approximate != "none":
         raise UnsupportedError(f"{what} approximates GELU")
@@ -127,15 +122,6 @@ def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
         theta = [weight.unsqueeze(0) for weight in theta]
     bias = theta[1] if len(theta) == 2 else None
     return Group(cell, theta[0], bias, tuple(cell.slots), function, setting, residual, wide or theta[0].dtype)
-
-
-def _check_alone(cell: Cell, linear: nn.Linear, what: str) -> None:
-    modules = list(cell.node.module.modules())
-    if any(any(module_hooks(m)) or "forward" in vars(m) for m in modules):
-        raise UnsupportedError(f"{what} has a hook, or a forward of its own")
-    weights = [w for w in (linear.weight, linear.bias) if w is not None]
-    if not all(w.requires_grad and w.is_contiguous() and not w._backward_hooks for w in weights):
-        raise UnsupportedError(f"{what} has a weight that is frozen, has a hook, or is not contiguous")
 
 
 _FUNCTIONS: dict[type[nn.Module], tuple[str, str | None]] = {

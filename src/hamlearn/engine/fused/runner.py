@@ -7,11 +7,12 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from hamlearn.engine.fused.fit import Group, check_batch, fit
+from hamlearn.engine.fused.fit import MOST_SAMPLES, Group, fit
 from hamlearn.engine.fused.tick import AT_ONCE, Held, Ticks
 from hamlearn.engine.recorded import BlockResult, Pace, Watch
 from hamlearn.engine.ticks.plan import TickPlan
 from hamlearn.engine.ticks.runner import TickRunner
+from hamlearn.loops import UnsupportedError
 from hamlearn.loops.step_cache import StepCache
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import dense
@@ -90,12 +91,14 @@ class FusedRunner(TickRunner):
         if block.u is None or block.u_spec is not None or block.target_spec is not None:
             return False
         u, first, last, wide = block.u[0], groups[0].weight, groups[-1].weight, groups[0].wide
-        if u.dim() < 2 or u.shape[-1] != first.shape[2] or u.dtype != wide or u.device != first.device:
+        fits = (u.shape[-1], u.dtype, u.device) == (first.shape[2], wide, first.device)
+        if u.dim() < 2 or not fits or not u[0].numel():
             return False
-        if not u[0].numel():
-            return False
-        check_batch(u[0].numel() // u.shape[-1])
         lead, carry = u.shape[1:-1], self.ticker.carry
+        if lead.numel() > MOST_SAMPLES:
+            raise UnsupportedError(
+                f"a batch of {lead.numel()} samples is faster that way: fused ticks are for at most {MOST_SAMPLES}"
+            )
         if not self.rule.aligned and any(h.shape[-len(lead) - 1 : -1] != lead for h in carry.h):
             return False
         if not block.target:

@@ -107,15 +107,11 @@ class TickPlan:
                 entry = self.waiting[row]
                 if entry.reported:
                     return Shown(row, entry.given or entry.sample, entry.t, entry.sample.target is not None)
-            elif self._last(entered):
+            elif entered % self.hold == self.hold - 1:
                 place = entered // self.hold
                 t = self.times[(entered + 1) * self.rule.ticks - 1]
                 return Shown(row, self.block.sample(place), t, self.block.has_target(place))
         return None
-
-    def _last(self, row: int) -> bool:
-        """Whether a sample is shown for the last time in a row."""
-        return row % self.hold == self.hold - 1
 
     def carry(self, before: Any, ran: Flat) -> Any:
         """What the rule carries after the block: `ran` as a loop has left it, after it began with `before`."""
@@ -127,8 +123,8 @@ class TickPlan:
                     entries.append(before.entries[-row - 1])
                     continue
                 given = self.block.sample(row // self.hold)
-                stride = float(strides[row])
-                entries.append(Entry(own_copy(given), self.times[row], stride, self._last(row), given))
+                stride, last = float(strides[row]), row % self.hold == self.hold - 1
+                entries.append(Entry(own_copy(given), self.times[row], stride, last, given))
             return rule.unflattened(ran, before.number + rows.count, entries)
         if isinstance(rule, DelayFree):
             return rule.lent(ran)._replace(entering=bool(rows.target))

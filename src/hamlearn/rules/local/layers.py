@@ -1,14 +1,17 @@
-"""Modules as layers: what they call, by what attributes, and who is called along with them."""
+"""Modules as layers: what they call, what is called along with them, and which of them may be stacked."""
 
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections import Counter
 
 from torch import nn
 
 from hamlearn.rules.local.residual import Residual
-from hamlearn.rules.local.wiring import Merged
+from hamlearn.rules.local.traced import has_hooks
+from hamlearn.rules.local.wiring import Merged, Node, Wiring
+
+_ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 
 
 def flat(module: nn.Module) -> list[nn.Module] | None:
@@ -47,11 +50,42 @@ def out_of_place(function: nn.Module) -> nn.Module:
     return twin
 
 
-def module_hooks(module: nn.Module) -> tuple[Any, ...]:
-    """All that may be called before or after a module, forward or backward."""
-    return (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
+def altered(module: nn.Module) -> bool:
+    """Whether a call of a module may do more than its class says: by a hook, or a forward of its own."""
+    return any(has_hooks(m) or "forward" in vars(m) for m in module.modules())
+
+
+def runs(wiring: Wiring) -> list[list[Node]]:
+    """The nodes in order, neighbours that may be stacked in one list."""
+    read_by = Counter(source for node in wiring.nodes for source in node.sources)
+    # By memory, which tells weights that share it from those that only look alike.
+    uses = Counter(weight.data_ptr() for node in wiring.nodes for weight in node.module.parameters())
+    result: list[list[Node]] = []
+    shape = None
+    for node in wiring.nodes:
+        before, shape = shape, _shape(node, uses)
+        follows = result and node.sources == (result[-1][-1].name,)
+        alone = follows and read_by[node.sources[0]] == 1 and node.sources[0] not in wiring.outputs
+        if alone and shape is not None and shape == before:
+            result[-1].append(node)
+        else:
+            result.append([node])
+    return result
+
+
+def _shape(node: Node, uses: Counter[int]) -> str | None:
+    """What two layers must share to be stacked; `None` for a node that cannot be."""
+    branch, residual = branch_of(node.module)
+    leaves = flat(branch)
+    if leaves is None or altered(node.module) or type(leaves[0]) is not nn.Linear:
+        return None
+    linear, functions = leaves[0], leaves[1:]
+    # The derivatives of a stack are written out for real numbers.
+    if not linear.weight.is_floating_point():
+        return None
+    if linear.in_features != linear.out_features or not all(type(m) in _ELEMENTWISE for m in functions):
+        return None
+    if not all(w.requires_grad and uses[w.data_ptr()] == 1 and not w._backward_hooks for w in linear.parameters()):
+        return None
+    kind = "residual " if residual else ""
+    return f"{kind}{[linear, *map(out_of_place, functions)]} {linear.weight.dtype} {linear.weight.device}"

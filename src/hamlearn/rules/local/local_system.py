@@ -17,10 +17,10 @@ from hamlearn.hyper import Hyper
 from hamlearn.rules.derivatives import Loss, instantaneous_loss, vjp
 from hamlearn.rules.drive import Drive
 from hamlearn.rules.local.costates import Increment, Omega, Outer, add_at, dense
+from hamlearn.rules.local.layers import runs
 from hamlearn.rules.local.losses import without_graph
 from hamlearn.rules.local.narrow import check_compute_dtype
 from hamlearn.rules.local.nodes import Cell
-from hamlearn.rules.local.runs import runs
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.local.wiring import Node, Wiring
 from hamlearn.rules.velocity import Value, Velocity

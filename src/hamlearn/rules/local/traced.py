@@ -95,7 +95,7 @@ class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Whether a module is called as a whole."""
         leaf = super().is_leaf_module(m, module_qualified_name)
-        if not leaf and hooks_of(m):
+        if not leaf and has_hooks(m):
             raise hooked(m)
         return leaf
 
@@ -107,7 +107,7 @@ def _mode() -> tuple[bool, bool]:
 def _graph_of(module: nn.Module) -> fx.Graph:
     """The calls of a forward, none of them in place; raises if they differ in evaluation mode."""
     kind, training = type(module).__name__, [m for m in module.modules() if m.training]
-    if hooks_of(module):
+    if has_hooks(module):
         raise hooked(module)
     try:
         with evaluating(module):
@@ -135,10 +135,10 @@ def _graph_of(module: nn.Module) -> fx.Graph:
     return graph
 
 
-def hooks_of(module: nn.Module) -> int:
-    """How many functions are called before or after a module."""
+def has_hooks(module: nn.Module) -> bool:
+    """Whether functions are called before or after a module, forward or backward."""
     hooks = (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks)
-    return sum(map(len, hooks))
+    return any(hooks)
 
 
 def hooked(module: nn.Module) -> ConfigError:

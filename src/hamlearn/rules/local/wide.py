@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from hamlearn._base.torch_private import tensor_hooks
-from hamlearn.rules.local.layers import flat, module_hooks
+from hamlearn.rules.local.layers import altered, flat
 
 LARGE = 2**18
 """Entries from which on a gradient that is written out leaves the cache, and memory is what a tick waits for."""
@@ -56,7 +56,7 @@ class WideLayers:
         # Layers of other origin may use weights that are not their own.
         if leaves is None or not all(type(leaf).__module__.startswith("torch.nn.modules.") for leaf in leaves):
             return None
-        if any(any(module_hooks(m)) or "forward" in vars(m) for m in module.modules()):
+        if altered(module):
             return None
         wide = cls(leaves, theta)
         return wide if wide.large and all(weight.is_cpu for weight in theta) else None

@@ -17,7 +17,7 @@ from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.rules.local.graph import Graph, Start, find_cycle, topological
 from hamlearn.rules.local.narrow import widened
 from hamlearn.rules.local.neurons import Neurons
-from hamlearn.rules.local.traced import hooked, hooks_of, traced
+from hamlearn.rules.local.traced import has_hooks, hooked, traced
 
 Groups = int | Sequence[int] | None
 
@@ -163,7 +163,7 @@ def wire(module: nn.Module, groups: Groups) -> Wiring:
         wiring = Wiring(module, nodes, module.inputs, module.outputs, module.h0)
     elif isinstance(module, nn.Sequential) and len(module) and type(module).forward is nn.Sequential.forward:
         names = list(module._modules)  # named_children() passes over a module that stands at two places
-        if hooks_of(module):
+        if has_hooks(module):
             raise hooked(module)
         chain = zip(names, module, ["u", *names], strict=False)
         wiring = Wiring(module, tuple(Node(n, m, (s,)) for n, m, s in chain), ("u",), (names[-1],))
