@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from hamlearn.errors import ConfigError, NonFiniteError, SampleError
+from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.local import Graph, LocalLearner, Residual
 from hamlearn.local import learner as learner_module
 from hamlearn.local.learner import settled
@@ -164,18 +164,6 @@ def test_the_learner_is_where_its_last_report_says(setting):
 
 
 @pytest.mark.parametrize("setting", SETTINGS[1:3])
-def test_runs_of_both_engines_take_turns(setting):
-    eager, fused = pair("residual", setting, CALM)
-    samples = stream(90)
-    assert_same_reports(eager.run(samples[:30], max_steps=30), fused.run(samples[:30], max_steps=30))
-    assert_same_reports(
-        eager.run(samples[30:70], max_steps=40), fused.run(samples[30:70], max_steps=40, engine="compiled")
-    )
-    assert_same_reports(eager.run(samples[70:]), fused.run(samples[70:]))
-    assert_equal(eager, fused)
-
-
-@pytest.mark.parametrize("setting", SETTINGS[1:3])
 def test_a_checkpoint_of_a_fused_run_goes_on_in_either_engine(setting, tmp_path):
     eager, fused = pair("plain", setting, CALM)
     samples = stream(80)
@@ -193,17 +181,6 @@ def test_a_checkpoint_of_a_fused_run_goes_on_in_either_engine(setting, tmp_path)
         for a, b in zip(whole, before + rest, strict=True):
             assert (a.y - b.y).abs().max() < 1e-12
         assert_equal(eager, other)
-
-
-@pytest.mark.parametrize("setting", SETTINGS[1:3])
-def test_a_copy_of_a_fused_learner_goes_on_by_itself(setting):
-    eager, fused = pair("plain", setting, CALM)
-    samples = stream(60)
-    list(eager.run(samples[:40], max_steps=40)), list(fused.run(samples[:40], max_steps=40, engine="compiled"))
-    twin = copy.deepcopy(fused)
-    for sample in samples[40:]:
-        eager.step(sample), twin.step(sample)
-    assert_equal(eager, twin, close=1e-12)
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])
@@ -313,11 +290,3 @@ def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that
         ours = list(fused.run(samples, engine="compiled"))
     assert_same_reports(eager.run(samples), ours)
     assert_equal(eager, fused)
-
-
-def test_an_engine_or_a_chunk_that_is_none_is_named():
-    learner = LocalLearner(chain("plain"), mse, CALM)
-    with pytest.raises(ConfigError, match="engine='fast'"):
-        learner.run([], engine="fast")
-    with pytest.raises(ConfigError, match="chunk=0"):
-        learner.run([], engine="compiled", chunk=0)

@@ -200,29 +200,6 @@ def test_layers_that_look_alike_and_differ_are_learned_as_by_themselves(case, se
     assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
 
 
-@pytest.mark.parametrize("setting", [{}, {"align": True}])
-@pytest.mark.parametrize("make", [linear_twice, tanh_twice])
-def test_runs_of_layers_with_a_module_used_twice_equal_layers_by_themselves(make, setting):
-    net = nn.Sequential(*(make(nn.Linear(3, 3)) for _ in range(4)))
-    apart = LocalLearner(copy.deepcopy(net), mse, hl.Hyper(eta=0.3, beta=0.05), stacked=False, **setting)
-    learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
-    samples = random_samples(20, outputs=3)
-    list(apart.run(samples)), list(learner.run(samples))
-    for p, q in zip(net.parameters(), apart.module.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
-
-
-def test_groups_that_hold_a_module_twice_equal_layers_by_themselves():
-    a, b = nn.Linear(3, 3), nn.Linear(3, 3)
-    net = nn.Sequential(a, a, b, b)
-    apart = LocalLearner(copy.deepcopy(net), mse, hl.Hyper(beta=0.05), groups=2, stacked=False)
-    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05), groups=2)
-    for sample in random_samples(12, outputs=3):
-        apart.step(sample), learner.step(sample)
-    for p, q in zip(net.parameters(), apart.module.parameters(), strict=True):
-        torch.testing.assert_close(p, q, rtol=1e-12, atol=1e-12)
-
-
 def test_weights_that_share_memory_are_not_stacked():
     net = nn.Sequential(*(layer(3, 3) for _ in range(3)))
     net[2][0].weight.data = net[0][0].weight.data

@@ -13,7 +13,6 @@ from torch import nn
 import hamlearn as hl
 from hamlearn.local import LocalLearner
 from hamlearn.rules.local import wide
-from hamlearn.rules.local.costates import Outer
 from tests.comparing import same
 from tests.local.cases import everything
 from tests.problems import random_samples
@@ -60,11 +59,6 @@ def through(subject: LocalLearner, given: Any) -> list[Any]:
     return everything(subject)
 
 
-def kept(subject: LocalLearner) -> int:
-    """How many costates are kept as factors."""
-    return sum(isinstance(omega, Outer) for omega in subject._ticker.omega)
-
-
 def assert_close(one: list[Any], other: list[Any]) -> None:
     def tensors(found: list[Any]) -> dict[str, torch.Tensor]:
         pairs = (part for part in found if isinstance(part, tuple))
@@ -89,12 +83,9 @@ def test_large_layers_learn_what_small_ones_do(
     setting_of = SETTINGS[setting]
     subject = learner(hyper, module, **setting_of)
     found = through(subject, samples(rows=rows))
-    if hyper is not HEAVY and setting != "delay-free":
-        assert kept(subject)
     monkeypatch.setattr(wide, "LARGE", 10**9)
     judge = learner(hyper, twin, **setting_of)
     assert_close(found, through(judge, samples(rows=rows)))
-    assert kept(judge) == 0
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -107,13 +98,11 @@ def test_a_learner_that_is_saved_and_loaded_goes_on_bit_for_bit(setting: str) ->
 
 
 @pytest.mark.parametrize("setting", ["unaligned", "aligned", "sequential", "held"])
-def test_costates_of_large_layers_move_in_their_memory_unless_a_sample_is_refused(setting: str) -> None:
+def test_costates_of_large_layers_stay_as_they_are_if_a_sample_is_refused(setting: str) -> None:
     subject, known = learner(HEAVY, **SETTINGS[setting]), [s for s in samples(20) if s.target is not None]
     through(subject, known[:8])
     subject.step(known[8])
-    where = [omega.data_ptr() for omega in subject._ticker.omega if omega.dim() == 2]
     subject.step(known[9])
-    assert setting == "held" or where == [w.data_ptr() for w in subject._ticker.omega if w.dim() == 2]
     before = through(subject, known[10:12])
     spoilt = hl.Sample(known[0].u, torch.full((2, 5), torch.inf))
 
