@@ -190,7 +190,7 @@ class PipelineLearner(Settings):
         self._settle()
         now = self._ticker
         h, z = self._engine.by_node(now.carry)
-        return State(now.t, h or None, z or None, now.omega_by_name(), now.updates)
+        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
 
     @property
     def _reads(self) -> bool:

@@ -127,7 +127,7 @@ class LocalLearner(Settings, BaseLearner):
         self._settle(hand_over=True)
         now = self._ticker
         h, z = self._rule.by_node(now.carry)
-        return State(now.t, h or None, z or None, now.omega_by_name(), now.updates)
+        return State(now.t, h or None, z or None, self._system.by_name(now.omega), now.updates)
 
     @property
     def nodes(self) -> list[str]:

@@ -153,22 +153,19 @@ class TickRunner(PlannedRunner[TickPlan]):
 
     def _tried(self, start: Carry, sample: Sample) -> EagerReference | None:
         """One row, taken eagerly, to hold the recording against it."""
-        ticker = self.ticker
-
-        def seen() -> tuple[Flat, list[Tensor]]:
-            return self.rule.flat(ticker.carry), [dense(w) for w in ticker.omega]
-
-        found, report = ticker.rehearse(sample, self.rule.ticks, seen)
+        found = self.ticker.rehearse(sample, self.rule.ticks)
         if found is None or sample.boundary:
             return None
-        flat, omega = found
+        carry, omega, report = found
+        flat = self.rule.flat(carry)
         for begun, state in zip(start.h, flat.h, strict=True):
             if begun.dtype is not state.dtype:
                 raise UnsupportedError(
                     f"a state begins as {begun.dtype} and goes on as {state.dtype}: give h0 as {state.dtype}"
                 )
         y, loss = (None, None) if report is None else (report.y, report.loss)
-        outcome = Outcome(flat.h, flat.z, omega, () if y is None else y, loss, None, E=flat.memory)
+        new = [dense(w) for w in omega]
+        outcome = Outcome(flat.h, flat.z, new, () if y is None else y, loss, None, E=flat.memory)
         return EagerReference.of(self.system.theta, start, outcome)
 
 

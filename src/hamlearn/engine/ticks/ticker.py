@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -93,14 +93,17 @@ class Ticker:
         return report
 
     @torch.no_grad()
-    def rehearse(self, sample: Sample, ticks: int, seen: Callable[[], Any]) -> tuple[Any, StepReport | None]:
-        """What is seen after some ticks of a sample, and the last report; then everything is as before."""
+    def rehearse(self, sample: Sample, ticks: int) -> tuple[Any, list[Omega], StepReport | None] | None:
+        """The carry, ω and the last report after some ticks of a sample; then everything is as before.
+
+        `None` if the sample would be skipped.
+        """
         before = self._snapshot(max(2, ticks))
         try:
             report = self._ticks(sample, ticks)
-            return seen(), report
+            return self.carry, self.omega, report
         except _SkippedError:
-            return None, None
+            return None
         finally:
             self._restore(before)
 
@@ -114,10 +117,6 @@ class Ticker:
     def drop(self) -> None:
         """Forget states, costates, and samples in flight."""
         self.carry = self.rule.dropped(self.carry)
-
-    def omega_by_name(self) -> dict[str, Tensor]:
-        """ω by parameter name; costates that are kept as factors are written out, as copies."""
-        return self.system.by_name(list(self.omega))
 
     def _ticks(self, sample: Sample | None, ticks: int) -> StepReport | None:
         own, report = sample, None

@@ -190,7 +190,7 @@ class LocalSystem:
                 add_(weights, costates, scale)
 
     def by_name(self, slots: list[Any]) -> dict[str, Tensor]:
-        """Slots as the module names them, in the module's order."""
+        """Slots as the module names them, in its order; costates that are kept as factors are written out."""
         found: dict[str, Tensor] = {}
         for names, tensor in zip(self.slot_names, map(dense, slots), strict=True):
             found |= {names[0]: tensor} if len(names) == 1 else dict(zip(names, tensor, strict=True))
