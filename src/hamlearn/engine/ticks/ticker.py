@@ -101,9 +101,10 @@ class Ticker:
         before = self._snapshot(max(2, ticks))
         try:
             report = self._ticks(sample, ticks)
-            return self.carry, self.omega, report
         except _SkippedError:
             return None
+        else:
+            return self.carry, self.omega, report
         finally:
             self._restore(before)
 
