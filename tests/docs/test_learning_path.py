@@ -11,8 +11,8 @@ TUTORIALS = sorted((DOCS / "tutorials").glob("[0-9]*.md"))
 EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), ROOT / "examples" / "agent" / "agent.py"])
 
 
-def test_there_are_eight_tutorials_in_the_nav_in_their_order():
-    assert [path.name[0] for path in TUTORIALS] == list("12345678")
+def test_there_are_nine_tutorials_in_the_nav_in_their_order():
+    assert [path.name[0] for path in TUTORIALS] == list("012345678")
     nav = re.findall(r"tutorials/(\d-[\w-]+\.md)", (ROOT / "mkdocs.yml").read_text())
     assert nav == [path.name for path in TUTORIALS]
 

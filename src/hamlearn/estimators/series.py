@@ -128,16 +128,28 @@ def find_seasons(values: np.ndarray, now: np.ndarray) -> np.ndarray:
     if alike[0] <= 0:
         return now
     alike = alike / alike[0] * len(changes) / (len(changes) - np.arange(most + 1))
-    inner = np.arange(2, most)
+    # A slow wave is like itself at the next values, too: its season comes after it has been unlike itself.
+    inner = np.arange(max(2, int((alike < 0).argmax())), most)
     peaks = inner[(alike[inner] > alike[inner - 1]) & (alike[inner] >= alike[inner + 1])]
-    peaks = peaks[alike[peaks] > max(0.15, 3 / np.sqrt(len(changes)))]
+    peaks = peaks[alike[peaks] > max(0.15, 4.5 / np.sqrt(len(changes)))]
     if not len(peaks):
         return now
     # Every multiple of a season is one, too: the first of those that are about as good.
-    best = int(peaks[alike[peaks] > alike[peaks].max() - 0.03][0])
+    best = int(peaks[alike[peaks] > alike[peaks].max() - 0.06][0])
     short = int(peaks[alike[peaks] > 0.6 * alike[best]][0])
-    found = [short, best]
+    found = [_refined(short, alike), _refined(best, alike)]
     for place, old in enumerate(now.tolist()):
-        if 2 <= old <= most and alike[old] > alike[found[place]] - 0.05:
+        # One that is about as long is the same season, less well known.
+        other = abs(old - found[place]) > found[place] // 10
+        if other and 2 <= old <= most and alike[old] > alike[found[place]] - 0.05:
             found[place] = old
     return np.array(found)
+
+
+def _refined(season: int, alike: np.ndarray) -> int:
+    """The length nearby whose multiples are most alike: noise moves a single peak by one or two."""
+    nearby = np.arange(max(2, season - season // 10), season + season // 10 + 1)
+    nearby = nearby[nearby < len(alike)]
+    multiples = max(1, min(8, (len(alike) - 1) // int(nearby[-1])))
+    scores = alike[nearby * np.arange(1, multiples + 1)[:, None]].mean(0)
+    return int(nearby[scores.argmax()])
