@@ -145,7 +145,13 @@ def seconds_of(stamps: Any) -> Array:
         seconds = since_1970(stamps)
     else:
         cells = stamps.tolist() if hasattr(stamps, "tolist") else stamps
-        seconds = np.array(list(map(_seconds_or_nan, cells)), dtype=np.float64)
+        kinds = set(map(type, cells))
+        try:
+            # Without a call for each. Python's float reads 1_0 as 10, which no other program writes.
+            plain = kinds <= {int, float} or (kinds == {str} and "_" not in "".join(cells))
+            seconds = np.array(list(map(float if plain else _seconds_or_nan, cells)), dtype=np.float64)
+        except (ValueError, OverflowError):
+            seconds = np.array(list(map(_seconds_or_nan, cells)), dtype=np.float64)
     return np.where(np.isfinite(seconds), seconds, math.nan)
 
 

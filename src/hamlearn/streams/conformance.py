@@ -13,7 +13,7 @@ import torch
 from hamlearn.errors import StreamError
 from hamlearn.sample import Label
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.values import TensorSpec
+from hamlearn.streams.values import TensorSpec, packed
 
 SIZES = (1, 7, 64)
 """Samples that are asked for at once."""
@@ -100,21 +100,11 @@ def _demand(kept: bool, broken: str) -> None:
 
 
 def _same(first: list[Any], second: list[Any]) -> bool:
-    return len(first) == len(second) and all(map(_alike, first, second))
+    """Whether events are equal to the bit."""
+    return list(map(_as_json, first)) == list(map(_as_json, second))
 
 
-def _alike(a: Any, b: Any) -> bool:
-    if isinstance(a, Label) or isinstance(b, Label):
-        return type(a) is type(b) and a.id == b.id and _equal(a.target, b.target)
-    same = (a.tau, a.boundary, a.id) == (b.tau, b.boundary, b.id)
-    return same and _equal(a.u, b.u) and _equal(a.target, b.target)
-
-
-def _equal(a: Any, b: Any) -> bool:
-    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
-        return a.dtype == b.dtype and torch.equal(a, b)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_equal(a[key], b[key]) for key in a)
-    if isinstance(a, tuple | list) and isinstance(b, tuple | list):
-        return len(a) == len(b) and all(_equal(x, y) for x, y in zip(a, b, strict=True))
-    return bool(a == b)
+def _as_json(event: Any) -> list[Any]:
+    if isinstance(event, Label):
+        return ["label", event.id, packed(event.target)]
+    return [packed(part) for part in (event.u, event.target, event.tau, event.boundary, event.id)]

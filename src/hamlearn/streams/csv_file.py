@@ -100,17 +100,18 @@ class CsvFile(TableSource):
             for k, record in enumerate(records):
                 if record and k not in broken and len(record) != width:
                     broken[k] = f"has {len(record)} cells, but the header names {width} columns. Correct the row"
-        kept = [k for k, record in enumerate(records) if record or k in broken]
-        rows = (
-            [[None] * width if k in broken else records[k] for k in kept] if broken else [records[k] for k in kept]
-        )
+        kept: Sequence[int] = range(len(records))
+        rows: list[list[Any]] = records
+        if broken or not all(records):
+            kept = [k for k, record in enumerate(records) if record or k in broken]
+            rows = [[None] * width if k in broken else records[k] for k in kept]
         columns = list(zip(*rows, strict=True))
         self.at += len(rows)
         return RowBatch(
             [columns[self._header.index(name)] for name in names] if rows else [],
             len(rows),
             lambda row: f"{self.name}, line {_line_of(kept[row], records, line, ends)}",
-            {row: broken[k] for row, k in enumerate(kept) if k in broken},
+            {kept.index(k): problem for k, problem in broken.items()},
         )
 
     def _open(self) -> tuple[list[str], str | None]:
@@ -143,9 +144,8 @@ class CsvFile(TableSource):
                 break
             found = sum(map(bool, records)) + len(ends)
         if "\0" in "".join(chain.from_iterable(records)):
-            problem = (
-                f"cannot be read: it is not {self._encoding} text: save the file as UTF-8, or give its encoding"
-            )
+            remedy = "save the file as UTF-8, or give its encoding"
+            problem = f"cannot be read: it is not {self._encoding} text: {remedy}"
             broken |= {k: problem for k, record in enumerate(records) if "\0" in "".join(record)}
         return records, broken, ends
 
