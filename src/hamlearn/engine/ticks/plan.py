@@ -55,18 +55,20 @@ class TickPlan:
 
     def __init__(self, ticker: Ticker, settings: RateSettings, block: Block, hold: int) -> None:
         self.ticker, self.rule, self.block, self.hold = ticker, ticker.rule, block, hold
+        # Asked for with every report.
+        self.due, self.ticks = self.rule.due, self.rule.ticks
         self.rows = rows = _held(block, hold)
         # Samples under way that are due within the block, the oldest first.
-        self.waiting: list[Entry] = ticker.carry.entries[: self.rule.due][::-1] if self.rule.due else []
+        self.waiting: list[Entry] = ticker.carry.entries[: self.due][::-1] if self.due else []
         self.compared = _due([entry.sample.target for entry in self.waiting], rows)
         steps = self._passes(settings) if isinstance(self.rule, DelayFree) else Steps.of(self.compared)
         self.steps = settings.table(np.array([ticker.t]), np.array([ticker.updates]), steps)
         self.times = self.steps.times
-        self.count = self.steps.count // (hold * self.rule.ticks)
+        self.count = self.steps.count // (hold * self.ticks)
 
     def _passes(self, settings: RateSettings) -> Steps:
         """One step per tick; the first tick of a row learns from the loss of the row before."""
-        rows, ticks = self.rows, self.rule.ticks
+        rows, ticks = self.rows, self.ticks
         if settings.timed:
             raise UnsupportedError("a schedule would stand still while one layer after the other moves")
         if rows.known is not None or self.ticker.carry.entering != bool(rows.target):
@@ -82,11 +84,11 @@ class TickPlan:
 
     def phi(self, row: int) -> float:
         """φ of a row."""
-        return self.steps.phi((row + 1) * self.rule.ticks - 1)
+        return self.steps.phi((row + 1) * self.ticks - 1)
 
     def pace(self) -> Pace:
         """Rates and β of the rows: a loss weighs by the time step of its own sample."""
-        pace, ticks = self.steps.pace(), self.rule.ticks
+        pace, ticks = self.steps.pace(), self.ticks
         if ticks > 1:
             return Pace([rate[::ticks].contiguous() for rate in pace.rates], pace.betas, False, [])
         own = self._strides()
@@ -102,14 +104,14 @@ class TickPlan:
     def shown(self, index: int) -> Shown | None:
         """What is reported while a sample is shown: the last one whose output is to be reported then."""
         for row in range((index + 1) * self.hold - 1, index * self.hold - 1, -1):
-            entered = row - self.rule.due
+            entered = row - self.due
             if entered < 0:
                 entry = self.waiting[row]
                 if entry.reported:
                     return Shown(row, entry.given or entry.sample, entry.t, entry.sample.target is not None)
             elif entered % self.hold == self.hold - 1:
                 place = entered // self.hold
-                t = self.times[(entered + 1) * self.rule.ticks - 1]
+                t = self.times[(entered + 1) * self.ticks - 1]
                 return Shown(row, self.block.sample(place), t, self.block.has_target(place))
         return None
 
