@@ -5,10 +5,10 @@ A single learner is a population of one, whose tensors have no axis of members.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,28 +25,13 @@ Betas = list[float | Tensor]
 """β of each weight."""
 
 
-class Axis(Protocol):
-    """How the members lie in the tensors of an engine."""
-
-    def fold(self, rows: Tensor, dim: int = 0) -> Tensor:
-        """Members along axis `dim`, as the engine takes them."""
-
-
-class OneMember:
-    """A single learner: its tensors have no axis of members."""
-
-    def fold(self, rows: Tensor, dim: int = 0) -> Tensor:
-        """The one member."""
-        return rows.select(dim, 0)
-
-
 @dataclass(frozen=True)
 class Steps:
     """What the samples of a block say of its steps.
 
     Attributes:
         count: Number of steps.
-        tau: τ by step and member, 0 for the usual one and below 0 for what is no time step; `None`: all usual.
+        tau: τ by step and member, 0 for the usual one and below 0 for an invalid one; `None`: all usual.
         known: Whether there is a target, by step and member; `None` if all samples have one, or none has.
         learns: Whether a loss enters the weights, by step and member.
         active: Which members take part.
@@ -60,7 +45,7 @@ class Steps:
 
     @classmethod
     def of(cls, block: Block, learns: np.ndarray | None = None) -> Steps:
-        """Those of one learner; `learns`: where a loss enters the weights, if not at every target."""
+        """The steps of one learner; `learns`: where a loss enters the weights, if not at every target."""
         known = None if block.known is None else np.array(block.known)[:, None]
         if learns is None:
             targets: Any = bool(block.target) if known is None else known[:, 0] & bool(block.target)
@@ -70,7 +55,7 @@ class Steps:
 
 
 def time_steps(taus: Sequence[Any]) -> np.ndarray:
-    """τ of samples as numbers: 0 for the usual one, −1 for what is no time step.
+    """τ of samples as numbers: 0 for the usual one, −1 for an invalid one.
 
     Example:
         >>> time_steps([None, 2, 0.5, 0.0, "1"]).tolist()
@@ -90,6 +75,11 @@ def time_steps(taus: Sequence[Any]) -> np.ndarray:
     return np.array([number(tau) for tau in taus], dtype=np.float64)
 
 
+def one_member(rows: Tensor, dim: int = 0) -> Tensor:
+    """The rows of a single learner, whose tensors have no axis of members."""
+    return rows.select(dim, 0)
+
+
 class RateSettings:
     """Hyper-parameters and β of all members, from which the table of a block is made.
 
@@ -97,32 +87,36 @@ class RateSettings:
         hypers: Of each member.
         velocities: β of each member, resolved for its weights.
         order: In sequential order an adaptive β is that after the step, in parallel order that before it.
-        axis: How members lie in tensors.
+        fold: Lays members along an axis out as the engine takes them.
+        device: Where the rates are needed.
 
     Attributes:
         groups: Each setting, with the members that have it.
+        scheduled: Whether β depends on time.
         timed: Whether a rate or β depends on time.
-        usual: Rates of a usual step by member; `None` if they depend on time.
-        first: φ of the first update by member; NaN if it is that of all others.
         driven: Whether weights decay, or β adapts.
     """
 
     def __init__(
-        self, hypers: Sequence[Hyper], velocities: Sequence[Velocity], order: str, axis: Axis | None = None
+        self,
+        hypers: Sequence[Hyper],
+        velocities: Sequence[Velocity],
+        order: str,
+        fold: Callable[..., Tensor] = one_member,
+        device: torch.device = torch.device("cpu"),  # noqa: B008 (a constant)
     ) -> None:
-        self.hypers, self.velocities, self.order, self.axis = hypers, velocities, order, axis or OneMember()
+        self.hypers, self.velocities, self.order, self.fold, self.device = hypers, velocities, order, fold, device
         found: dict[int, tuple[Hyper, list[int]]] = {}
         for member, hyper in enumerate(hypers):
             found.setdefault(id(hyper), (hyper, []))[1].append(member)
         self.groups = [(hyper, np.array(members)) for hyper, members in found.values()]
         self.scheduled = any(velocity.scheduled for velocity in velocities)
-        self.has_tensors = any(velocity.has_tensors for velocity in velocities)
-        self.driven = any(isinstance(hyper.beta, Adaptive) or hyper.weight_decay for hyper, _ in self.groups)
         self.timed = self.scheduled or not all(hyper.constant() for hyper, _ in self.groups)
+        self.driven = any(isinstance(hyper.beta, Adaptive) or hyper.weight_decay for hyper, _ in self.groups)
         firsts = [hyper.phi_first for hyper in hypers]
-        self.first = np.array([np.nan if phi is None else phi for phi in firsts], dtype=np.float64)
-        self.usual: np.ndarray | None = None
-        # What does not change from block to block: rates of so many usual steps, and β, as tensors.
+        self._first = np.array([np.nan if phi is None else phi for phi in firsts], dtype=np.float64)
+        # These do not change from block to block: the rates of a usual step, as many rows of them as tensors, β.
+        self._usual: np.ndarray | None = None
         self._rows: tuple[int, list[Tensor]] = 0, []
         self._betas: list[Tensor] | None = None
 
@@ -134,19 +128,14 @@ class RateSettings:
         """
         if self.timed:
             return self._along_time(times, updates, steps)
-        if self.usual is None:
-            self.usual = np.empty((len(self.hypers), 5))
+        if self._usual is None:
+            self._usual = np.empty((len(self.hypers), 5))
             for hyper, members in self.groups:
-                self.usual[members] = hyper.at(0.0)[:5]
-        return self._at_any_time(self.usual, times, updates, steps)
-
-    def _at_any_time(self, usual: np.ndarray, times: np.ndarray, updates: np.ndarray, steps: Steps) -> RatesTable:
-        """Nothing depends on time, but for gaps and the first φ."""
-        pending, count = (updates == 0) & ~np.isnan(self.first), steps.count
-        betas = self._still_betas()
+                self._usual[members] = hyper.at(0.0)[:5]
+        pending, count = (updates == 0) & ~np.isnan(self._first), steps.count
         if steps.tau is None and not pending.any():
-            return RatesTable(self, times, updates, steps, count, usual[None], betas, usual=True)
-        rates = np.broadcast_to(usual, (count, *usual.shape)).copy()
+            return RatesTable(self, times, updates, steps, count, self._usual[None], usual=True)
+        rates = np.broadcast_to(self._usual, (count, *self._usual.shape)).copy()
         if steps.tau is not None:
             wrong = (steps.tau < 0).any(1)
             count = int(wrong.argmax()) if wrong.any() else count
@@ -156,20 +145,11 @@ class RateSettings:
         if pending.any():
             # It holds until a member has learned from its first target.
             before = np.cumsum(steps.learns, 0) - steps.learns == 0
-            rates[..., 4] = np.where(before & pending, self.first, rates[..., 4])
-        return RatesTable(self, times, updates, steps, count, rates[:count], betas)
-
-    def _still_betas(self) -> list[list[Betas]]:
-        """β of each member, for one step that stands for all."""
-        found: list[Any] = [None] * len(self.hypers)
-        for _, members in self.groups:
-            values = [self.velocities[members[0]].values(0.0)]
-            for member in members:
-                found[member] = values
-        return found
+            rates[..., 4] = np.where(before & pending, self._first, rates[..., 4])
+        return RatesTable(self, times, updates, steps, count, rates[:count])
 
     def _along_time(self, times: np.ndarray, updates: np.ndarray, steps: Steps) -> RatesTable:
-        """Something depends on time: rates are asked for step by step, as each member would alone."""
+        """The table if something depends on time: rates step by step, as each member would ask for them alone."""
         count, rates = steps.count, np.ones((steps.count, len(self.hypers), 5))
         betas: list[list[Betas]] = []
         for member, (hyper, velocity) in enumerate(zip(self.hypers, self.velocities, strict=True)):
@@ -187,34 +167,50 @@ class RateSettings:
                 done += int(steps.learns[index, member])
                 t += row.tau
             betas.append(own)
+        # Any values do for a member that rests.
         example = next((own for own in betas if own), [])
-        betas = [own or example[:1] for own in betas]
-        return RatesTable(self, times, updates, steps, count, rates[:count], betas)
+        return RatesTable(self, times, updates, steps, count, rates[:count], [own or example for own in betas])
 
-    def packed_betas(self, betas: Sequence[Sequence[Betas]], count: int) -> list[Tensor]:
+    def packed_betas(self, along: Sequence[Sequence[Betas]] | None, count: int) -> list[Tensor]:
         """β of each weight as the engine takes it: one row per step if it depends on time, else once."""
+        if self.scheduled and along is not None:
+            rows = [self._betas_of([own[index] for own in along]) for index in range(count)]
+            return [torch.stack(column) for column in zip(*rows, strict=True)]
         if self._betas is not None:
             return self._betas
-        rows = []
-        for index in range(count if self.scheduled else 1):
-            step = [own[min(index, len(own) - 1)] for own in betas]
-            rows.append([_packed(column, self.axis) for column in zip(*step, strict=True)])
-        packed = [torch.stack(column) for column in zip(*rows, strict=True)] if self.scheduled else rows[0]
-        if not self.has_tensors and not self.scheduled:
+        values: list[Any] = [None] * len(self.hypers)
+        for _, members in self.groups:
+            found = self.velocities[members[0]].values(0.0)
+            for member in members:
+                values[member] = found
+        packed = self._betas_of(values)
+        if not any(velocity.has_tensors for velocity in self.velocities):
             # A tensor may be written to between two blocks.
             self._betas = packed
         return packed
+
+    def _betas_of(self, members: Sequence[Betas]) -> list[Tensor]:
+        """One tensor for each weight, given β of all members; a number among tensors takes their shape."""
+        found = []
+        for column in zip(*members, strict=True):
+            tensors = [torch.as_tensor(beta, dtype=torch.float64) for beta in column]
+            found.append(self.fold(torch.stack(torch.broadcast_tensors(*tensors)).to(self.device)))
+        return found
 
     def packed_rates(self, table: RatesTable) -> list[Tensor]:
         """τ, stride, η, η_z and φ as the engine takes them, one row per step."""
         count, rows = self._rows
         if table.usual and count == table.count:
             return rows
-        full = np.broadcast_to(table.rates, (table.count, *table.rates.shape[1:]))
-        rows = [self.axis.fold(torch.from_numpy(full[..., i].copy()), 1) for i in range(5)]
+        rows = self.packed(np.broadcast_to(table.rates, (table.count, *table.rates.shape[1:])))
         if table.usual:
             self._rows = table.count, rows
         return rows
+
+    def packed(self, values: np.ndarray) -> list[Tensor]:
+        """The entries along the last axis, each as a tensor of rows by step."""
+        columns = torch.from_numpy(np.moveaxis(values, -1, 0).copy())
+        return list(self.fold(columns.to(self.device), 2).unbind())
 
 
 @dataclass
@@ -228,7 +224,7 @@ class RatesTable:
         steps: What the samples say.
         count: Number of steps before the first one that has no valid rates for some member.
         rates: τ, stride, η, η_z and φ by step and member; one step stands for all if they are alike.
-        betas: β by member, step and weight; one step stands for all if they are alike.
+        betas: β by member, step and weight, if a rate depends on time.
         usual: Whether every step is a usual one.
     """
 
@@ -238,12 +234,12 @@ class RatesTable:
     steps: Steps
     count: int
     rates: np.ndarray
-    betas: list[list[Betas]]
+    betas: list[list[Betas]] | None = None
     usual: bool = False
 
     @cached_property
     def times(self) -> list[float]:
-        """The same for a single learner."""
+        """Time of a single learner before each step, and after the last one."""
         found: list[float] = self.clock[:, 0].tolist()
         return found
 
@@ -284,13 +280,12 @@ class RatesTable:
         return [Rates._make([*row, s]) for row in self.rates[:, member].tolist()]
 
     def pace(self) -> Pace:
-        """Rates and β as the engine takes them; φ is 0 where a sample has no target."""
-        settings, steps = self.settings, self.steps
-        rows = settings.packed_rates(self)
-        if steps.known is not None:
-            known = torch.from_numpy(steps.known[: self.count].astype(np.float64))
-            rows = [*rows[:4], rows[4] * settings.axis.fold(known, 1)]
-        betas = settings.packed_betas(self.betas, self.count)
+        """Rates and β as the engine takes them; φ is 0 if a sample has no target."""
+        settings, known = self.settings, self.steps.known
+        rows, betas = settings.packed_rates(self), settings.packed_betas(self.betas, self.count)
+        if known is not None:
+            (targets,) = settings.packed(known[: self.count, :, None].astype(np.float64))
+            rows = [*rows[:4], rows[4] * targets]
         return Pace(rows, betas, settings.scheduled, self._drive() if settings.driven else [])
 
     def _drive(self) -> list[Tensor]:
@@ -304,7 +299,7 @@ class RatesTable:
         rows = np.zeros((*learns.shape, max(table.shape[-1] for _, table in tables)))
         for own, table in tables:
             rows[:, own, : table.shape[-1]] = table
-        return [settings.axis.fold(torch.from_numpy(rows[..., i].copy()), 1) for i in range(rows.shape[-1])]
+        return settings.packed(rows)
 
 
 def _drive_rows(
@@ -341,11 +336,3 @@ def _drive_rows(
         rows[..., 4] = np.sqrt(1 - beta.keep**k)
     rows[..., 5], rows[..., 6] = beta.eps, beta.shrink
     return rows
-
-
-def _packed(betas: Sequence[float | Tensor], axis: Axis) -> Tensor:
-    """β of one weight for all members; a number among tensors takes their shape."""
-    if not any(isinstance(beta, Tensor) for beta in betas):
-        return axis.fold(torch.tensor(betas, dtype=torch.float64))
-    tensors = [torch.as_tensor(beta, dtype=torch.float64) for beta in betas]
-    return axis.fold(torch.stack(torch.broadcast_tensors(*tensors)))

@@ -12,7 +12,7 @@ from hamlearn._base import trees
 from hamlearn.credit import Cleared, Credit, Echo
 from hamlearn.engine.blocks.echo_runner import EchoRunner
 from hamlearn.engine.blocks.runner import BlockRunner
-from hamlearn.engine.blocks.scans import trace_of, whole_block
+from hamlearn.engine.blocks.scans import whole_block
 from hamlearn.engine.blocks.step_runner import StepRunner
 from hamlearn.engine.eager.parts import LearnerParts
 from hamlearn.engine.eager.stepping import EagerEngine
@@ -186,8 +186,7 @@ class Learner(Snapshot):
             self._settle(hand_over=True)
         if torch.is_inference_mode_enabled():
             require_gradients()
-        eager = self._eager
-        return eager.take_label(sample) if isinstance(sample, Label) else eager.take(sample)
+        return self._eager.take(sample)
 
     def run(
         self,
@@ -253,7 +252,7 @@ class Learner(Snapshot):
             state = self.state_dict()
             return lambda: self.load_state_dict(state)
 
-        trace = runner.whole(block, keep, lambda taken: trace_of(taken, weight.dtype, weight.device))
+        trace = runner.whole(block, keep, weight.detach())
         if trace.loss is None and target is not None:
             # Not one is known: losses that are not numbers, as where only some are.
             trace = replace(trace, loss=torch.full_like(trace.hamiltonian, torch.nan))

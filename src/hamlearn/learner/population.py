@@ -10,7 +10,6 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from hamlearn.adaptive import Adaptive
 from hamlearn.credit import Echo
 from hamlearn.engine.lanes.alike import how_members_differ
 from hamlearn.engine.lanes.reading import BYTES
@@ -251,29 +250,13 @@ def _checked(streams: Sequence[Iterable[Sample]], members: int) -> list[Iterable
 def _check_alike(members: list[Learner]) -> None:
     first = members[0]
     for number, member in enumerate(members[1:], start=1):
-        differs = _setting_differs(_setting(first), _setting(member))
-        differs = differs or how_members_differ(eager_of(first).parts, eager_of(member).parts)
+        differs = how_members_differ(eager_of(first).parts, eager_of(member).parts)
         if differs is not None:
             raise ConfigError(
                 f"member 0 and member {number} are not alike: {differs}. The learners of a population differ in "
                 "hyper-parameters and weights only"
             )
     _check_apart(members)
-
-
-def _setting(member: Learner) -> dict[str, Any]:
-    """What a compiled step has built in, besides the network and the loss."""
-    names = ("order", "credit", "reset_h", "integrator", "on_nonfinite")
-    adapts = isinstance(member.hyper.beta, Adaptive)
-    return {name: repr(getattr(member, name)) for name in names} | {
-        "s": member.hyper.s,
-        "beta that adapts": adapts,
-    }
-
-
-def _setting_differs(one: dict[str, Any], other: dict[str, Any]) -> str | None:
-    differ = (name for name in one if one[name] != other[name])
-    return next((f"its {name} is {one[name]} here and {other[name]} there" for name in differ), None)
 
 
 def _check_apart(members: list[Learner]) -> None:

@@ -84,6 +84,10 @@ class Guards:
             return "the hooks of a module or of a weight"
         return None if _modes() == self._modes else "autocast, dtype or precision of products"
 
+    def values(self) -> dict[str, Any]:
+        """The numbers, strings, functions and tensors that are compared, by label."""
+        return self._values.values()
+
     def require_recordable(self) -> None:
         """Raise `UnsupportedError` if modules or weights have hooks."""
         if any(self._hooked):

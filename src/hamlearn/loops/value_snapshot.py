@@ -69,6 +69,10 @@ class ValueSnapshot:
         elif type(value) in _CONTAINERS:
             self._lengths.append((value, len(value), label))
 
+    def values(self) -> dict[str, Any]:
+        """The values by label, as they were noted down."""
+        return dict(zip(self._labels, self._values, strict=True))
+
     def changed(self) -> str | None:
         """The label of the first value that is not what it was; lengths are not compared here."""
         now = list(map(call, self._getters, self._names, repeat(MISSING)))

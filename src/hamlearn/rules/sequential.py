@@ -51,7 +51,9 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
     dL = None if L is None else vjp([L], [None], system.theta)
     decay, gain = system.decay(rates), -rates.s * rates.stride * rates.phi
-    outcome = Outcome([], [], carry.omega, reported(y), _reported(L), None, learned=L is not None)
+    outcome = Outcome(
+        [], [], carry.omega, reported(y), None if L is None else reported(L), None, learned=L is not None
+    )
     return _integrate(system, carry, dL, decay, gain, rates.phi, outcome)
 
 
@@ -71,7 +73,9 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         if isinstance(gain, Tensor) or gain != 1.0:
             z = scaled(z, gain)
     h = [leaf.detach() for leaf in h_next]
-    outcome = Outcome(h, z, carry.omega, reported(y), _reported(L), None, spec, learned=L is not None)
+    outcome = Outcome(
+        h, z, carry.omega, reported(y), None if L is None else reported(L), None, spec, learned=L is not None
+    )
     return _integrate(system, carry, dL, system.decay(rates), gain, rates.phi, outcome)
 
 
@@ -130,7 +134,9 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
     if learned:
         coupled = drive.coupled(coupled, theta, phi)
     h1 = [leaf.detach() for leaf in h1]
-    return Outcome(h1, z, omega, reported(y), _reported(L), coupled, spec, learned=learned, v=v)
+    return Outcome(
+        h1, z, omega, reported(y), None if L is None else reported(L), coupled, spec, learned=learned, v=v
+    )
 
 
 def _gradients(needed: bool) -> AbstractContextManager[Any]:
@@ -139,7 +145,3 @@ def _gradients(needed: bool) -> AbstractContextManager[Any]:
 
 
 _AS_IT_IS = nullcontext()
-
-
-def _reported(L: Tensor | None) -> Tensor | None:
-    return None if L is None else reported(L)

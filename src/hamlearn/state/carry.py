@@ -28,7 +28,8 @@ class Carry:
 
     def copy(self) -> Carry:
         """The same, in memory of its own."""
-        h, z, omega, v, E = ([x.clone() for x in part] for part in (self.h, self.z, self.omega, self.v, self.E))
+        parts = (self.h, self.z, self.omega, self.v, self.E)
+        h, z, omega, v, E = ([x.detach().clone() for x in part] for part in parts)
         return Carry(h, z, omega, self.spec, v, E)
 
     def restarted(self, h: list[Tensor], spec: trees.Spec, E: list[Tensor]) -> Carry:

@@ -8,9 +8,8 @@ from torch import Tensor
 from hamlearn.engine.blocks.scans import whole_block
 from hamlearn.engine.blocks.step_runner import StepRunner
 from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.recorded import ReferenceStep, named
-from hamlearn.engine.recorded.recorder import LoopInputs, flat
-from hamlearn.engine.recorded.trace import OrderStep, Variant
+from hamlearn.engine.recorded import ReferenceStep
+from hamlearn.engine.recorded.recorder import flat
 from hamlearn.errors import ConfigError
 from hamlearn.loops.bound import Bound
 from hamlearn.loops.library import Loop
@@ -40,26 +39,12 @@ class DirectLoop:
         if parts.timed or (parts.hyper.phi_first is not None):
             raise ConfigError("rates that change from step to step cannot be bound to fixed memory: use scan()")
         block, runner = whole_block(u, target, None, None, None), StepRunner(eager, eager.take)
-        pace, carry = runner.plan(block).pace(), parts.met(eager.state, block.sample(0).u).copy()
-        engine, order = runner.engine, parts.order
-        step = OrderStep(
-            order,
-            Variant(targets=True, fresh=False, watch="nothing"),
-            (carry.spec, block.u_spec, block.target_spec),
-            (engine.buffer_names, engine.frozen_names),
-            engine.reset_each,
-            engine.carries,
-        )
-        theta, buffers = parts.system.theta, named(order, engine.buffer_names)
-        own = {"theta": theta, "omega": carry.omega, "h": carry.h, "z": carry.z, "v": carry.v, "E": carry.E}
-        inputs = LoopInputs(
-            {name: [tensor.detach() for tensor in group] for name, group in (own | {"buffers": buffers}).items()},
-            {"rates": pace.rates, "drive": pace.drive, "u": [u], "target": [target]},
-            {"frozen": named(order, engine.frozen_names), "betas": pace.betas},
-        )
+        carry, engine = parts.met(eager.state, block.sample(0).u).copy(), runner.engine
+        pace = runner.plan(block).pace()
+        step, inputs = engine.step_of(engine.own(), carry, None, pace, block, "nothing")
         if compiled is None:
-            trial = ReferenceStep(lambda: eager.rehearse(block.sample(0)), parts.network)
-            compiled = engine.compiled(step, inputs, trial).loop.loop
+            reference = ReferenceStep(lambda: eager.rehearse(block.sample(0)), parts.network)
+            compiled = engine.compiled(step, inputs, reference).loop.loop
         self.compiled: Loop = compiled
         self._carry = carry
         self._loop = Bound(compiled, flat(inputs.carried), flat(inputs.rows), flat(inputs.constant))

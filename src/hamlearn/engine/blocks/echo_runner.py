@@ -14,8 +14,8 @@ from torch import Tensor
 from hamlearn._base.finite import all_finite
 from hamlearn._base.scale import scaled
 from hamlearn._base.torch_private import foreach_copy_
-from hamlearn.engine.blocks.runner import PlannedRunner, undo_of
-from hamlearn.engine.blocks.step_runner import good_steps
+from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.step_runner import known_in, undo_of, unmarked
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EchoEngine, Passed, ReferenceStep, Stretch, UnsupportedError
@@ -27,7 +27,7 @@ from hamlearn.state.tokens import Token
 from hamlearn.streams.blocks import Block, stacked
 
 
-class EchoRunner(PlannedRunner[RatesTable]):
+class EchoRunner(BlockRunner):
     """Keeps the tokens that wait for their echo as stretches of rows, and hands them over where asked."""
 
     def __init__(self, eager: EagerEngine, step: Callable[[Sample], Any]) -> None:
@@ -98,7 +98,7 @@ class EchoRunner(PlannedRunner[RatesTable]):
         """Time and number of updates; all else has moved with the tokens."""
         self._become(t=plan.times[-1], updates=plan.learned)
 
-    def take(self, block: Block, plan: RatesTable, undo: Callable[[], None]) -> tuple[BlockResult, int]:
+    def take(self, block: Block, plan: RatesTable) -> tuple[BlockResult, int]:
         """All tokens forward, and back again where an echo falls due."""
         (due, learns), passed, start = self._echoes(block), list[Passed](), 0
         rates_of, counts = plan.rates_of(), int(plan.updates[0]) + np.cumsum(learns)
@@ -107,7 +107,8 @@ class EchoRunner(PlannedRunner[RatesTable]):
             part, last = block.part(start, stop), stop - 1
             done = self._forward(part, rates_of[start:stop])
             passed.append(done)
-            good = good_steps(done.mark, done.loss if self.checks else None, part)
+            losses = done.loss if self.checks else None
+            good = unmarked(part.count, done.mark, losses, lambda part=part: (None, known_in(part)))  # type: ignore[misc]
             if good < part.count:
                 return _rows(passed, self.eager.state.carry), start + good
             if due[last]:
@@ -146,9 +147,9 @@ class EchoRunner(PlannedRunner[RatesTable]):
         met = self.parts.restarted(state.carry, part.sample(0).u) if state.fresh else state.carry
         rows = _rate_rows(rates[:5] for rates in each)
         rows[4] = rows[4] * part.mask(part.count)
-        trial = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
+        reference = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
         fresh = torch.arange(part.count) < int(state.fresh)
-        done = self.engine.forward(met.h, met.spec, rows, fresh, part, trial)
+        done = self.engine.forward(met.h, met.spec, rows, fresh, part, reference)
         self._become(carry=state.carry.restarted(done.h, met.spec, []), fresh=False)
         self.since += part.count
         self.waiting.append(done.stretch)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-import numpy as np
 from torch import Tensor
 
 from hamlearn._base import trees
@@ -16,42 +15,27 @@ from hamlearn.streams.blocks import Block
 from hamlearn.streams.reader import Progress
 
 
-class Plan(Protocol):
-    """Times and rates of the steps of a block."""
-
-    count: int
-    """How many of them are valid."""
-
-    @property
-    def phis(self) -> np.ndarray:
-        """φ of each step; one for all where it does not change."""
-
-    @property
-    def times(self) -> list[float]:
-        """Time before each step, and after the last one."""
-
-    def phi(self, index: int) -> float:
-        """φ of a step."""
-
-
 class PendingBlock:
     """A block that has been taken, while its reports are still being handed out.
+
+    Args:
+        block: The samples.
+        plan: Times and rates of the steps: `times`, `phis` and `phi(index)`, as a `RatesTable` has them.
+        ran: Where they have led.
+        undo: Brings everything back to before the block.
+        before: How far reading had come before it.
 
     Attributes:
         count: Number of steps taken.
         delivered: Number of reports handed out.
-        before: How far reading had come before it.
-        asked: Whether the user looked at the learner meanwhile.
-        settled: Whether the learner was brought back before all of them were handed out.
     """
 
     def __init__(
-        self, block: Block, plan: Plan, ran: BlockResult, undo: Callable[[], None], before: Progress
+        self, block: Block, plan: Any, ran: BlockResult, undo: Callable[[], None], before: Progress
     ) -> None:
         self.block, self.plan, self.ran, self.undo, self.before = block, plan, ran, undo, before
         self.count = block.count
         self.delivered = 0
-        self.asked = self.settled = False
 
     @cached_property
     def losses(self) -> Sequence[Tensor]:

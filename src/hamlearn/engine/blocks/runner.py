@@ -8,23 +8,21 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
-from hamlearn.engine.blocks.reports import BlockReport, PendingBlock, Plan
-from hamlearn.engine.eager.stepping import EagerEngine
+from hamlearn.engine.blocks.reports import BlockReport, PendingBlock
+from hamlearn.engine.blocks.scans import trace_of
 from hamlearn.engine.recorded import BlockResult, UnsupportedError
 from hamlearn.errors import AuditError, HamlearnError
-from hamlearn.sample import Sample
-from hamlearn.state.undo import Undo
+from hamlearn.sample import Sample, Trace
 from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.reader import Reader
 
 logger = logging.getLogger(__name__)
-T = TypeVar("T")
-P = TypeVar("P", bound=Plan)
 FEWER = 256
 """Samples that a scan takes at once after one that had to be taken by itself; twice as many after that."""
 
@@ -42,6 +40,7 @@ class BlockRunner(ABC):
         step: Takes one sample eagerly.
 
     Attributes:
+        engine: Runs the recorded steps.
         ahead: The block whose reports are being handed out.
         again: Whether a block is being taken once more.
         quiet: Whether a step that cannot be compiled is said in the log, not by a warning.
@@ -49,12 +48,47 @@ class BlockRunner(ABC):
         refused: Why the step cannot be compiled, from then on to the end of the run.
     """
 
+    engine: Any
+
     def __init__(self, reader: Reader, step: Callable[[Sample], Any]) -> None:
-        self.reader = reader
-        self.step = step
+        self.reader, self.step = reader, step
         self.ahead: PendingBlock | None = None
         self.again = self.quiet = self.singly = False
         self.refused: UnsupportedError | None = None
+
+    @abstractmethod
+    def plan(self, block: Block) -> Any:
+        """Times and rates of its steps, as a `Plan`; `None` if they cannot be taken at once yet."""
+
+    @abstractmethod
+    def undo(self) -> Callable[[], None]:
+        """A snapshot: what brings everything back to where it is, as often as it is called."""
+
+    @abstractmethod
+    def take(self, block: Block, plan: Any) -> tuple[BlockResult, int]:
+        """Make the steps, and say how many of them went well from the first one on."""
+
+    @abstractmethod
+    def accept(self, block: Block, plan: Any, ran: BlockResult) -> None:
+        """Note down where these steps have led."""
+
+    def row(self, ahead: PendingBlock, index: int) -> Any:
+        """The report of a step."""
+        return BlockReport(ahead, index)
+
+    def pending(self) -> int:
+        """How many tokens wait for the end of their sequence; none if every sample is learned from at once."""
+        return 0
+
+    def hand_over(self) -> None:
+        """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""
+
+    def forget(self) -> None:
+        """Drop what this runner keeps for itself."""
+
+    def recompile(self) -> None:
+        """Record the step again at the next block."""
+        self.engine.steps.clear()
 
     def reports(self, stream: Iterable[Sample], max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
         """Yield a report for each sample of the stream."""
@@ -68,59 +102,52 @@ class BlockRunner(ABC):
                 if block is None:
                     reader.end(self.pending())
                     return
-                refused, ahead = self.refused, self._taken(block)
+                ahead = self._taken(block)
                 if ahead is None:
                     # A sample that a block cannot go beyond is taken as any other, and says itself what is wrong.
-                    report = reader.counted(self.step, block.sample(0))
-                    if self.refused is not refused:
-                        say_eager(self.refused, quiet=self.quiet)
                     left -= 1
-                    yield report
+                    yield reader.counted(self.step, block.sample(0))
                     continue
                 try:
-                    yield from self._rows(ahead)
+                    # A look at the learner settles the block, whose other samples are then read again.
+                    while self.ahead is ahead and ahead.delivered < ahead.count:
+                        ahead.delivered += 1
+                        yield self.row(ahead, ahead.delivered - 1)
                 finally:
-                    self._back()
+                    looked_at = self.ahead is not ahead
+                    if not looked_at:
+                        self._back()
                 left, since = left - ahead.delivered, since + ahead.delivered
                 # A user who looks at the learner every so often will look again: the next block ends there.
-                size, since = (min(since, chunk), 0) if ahead.asked else (min(2 * size, chunk), since)
+                size, since = (min(since, chunk), 0) if looked_at else (min(2 * size, chunk), since)
         finally:
             reader.close(turn)
 
-    def whole(
-        self,
-        block: Block,
-        keep: Callable[[], Callable[[], None]],
-        told: Callable[[list[PendingBlock | Any]], T],
-    ) -> T:
+    def whole(self, block: Block, keep: Callable[[], Callable[[], None]], like: Tensor) -> Trace:
         """Take all samples of a block; or none, if one of them raises or an interrupt strikes.
 
         Args:
             block: The samples.
             keep: Returns what puts the learner back to where it is, whatever steps it takes.
-            told: What to return, made of blocks and of the reports of samples that had to be taken by themselves.
+            like: A weight.
         """
         taken: list[PendingBlock | Any] = []
         start, size, self.refused = 0, block.count, None
         back: Callable[[], None] | None = None
         try:
             while start < block.count:
-                refused = self.refused
                 ahead = self._taken(block.part(start, min(start + size, block.count)))
                 if ahead is not None:
                     self.ahead, back = None, back or ahead.undo
                     taken.append(ahead)
                     start, size = start + ahead.count, 2 * size
                     continue
-                if self.refused is not refused:
-                    say_eager(self.refused)
                 back = back or keep()
                 # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
                 taken.append(self.step(copied(block.sample(start))))
                 start, size = start + 1, FEWER
-            return told(taken)
+            return trace_of(taken, like)
         except BaseException as error:
-            self._back()
             if back is not None:
                 back()
             if block.count > 1 and isinstance(error, HamlearnError):
@@ -135,18 +162,40 @@ class BlockRunner(ABC):
             return self.run(block)
         except UnsupportedError as error:
             self.refused = error
+            say_eager(error, frames=2, quiet=self.quiet)
             return None
 
-    def _rows(self, ahead: PendingBlock) -> Iterator[Any]:
-        row = self.row
-        while ahead.delivered < ahead.count and not ahead.settled:
-            ahead.delivered += 1
-            yield row(ahead, ahead.delivered - 1)
+    def run(self, block: Block) -> PendingBlock | None:
+        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
+        self.engine.steps.pin(self.again)
+        plan = self.plan(block)
+        if plan is None or plan.count == 0:
+            return None
+        block, undo, mode, good = block.part(0, plan.count), self.undo(), torch.is_grad_enabled(), 0
+        try:
+            with defer_sigint():
+                try:
+                    ran, good = self.take(block, plan)
+                except (UnsupportedError, AuditError):
+                    raise
+                except HamlearnError:
+                    pass  # The eager engine raises it for the sample that it is about.
+                if good == block.count:
+                    self.accept(block, plan, ran)
+                    self.ahead = PendingBlock(block, plan, ran, undo, self.reader.progress)
+                    return self.ahead
+        except BaseException:
+            self.ahead = None
+            undo()
+            raise
+        finally:
+            torch.set_grad_enabled(mode)
+        undo()
+        return self.run(block.part(0, good)) if good else None
 
     def settle(self) -> None:
         """Bring the learner to the last report that was handed out, since the user asks for it."""
         if self.ahead is not None:
-            self.ahead.asked = True
             self._back()
 
     def _back(self) -> None:
@@ -155,48 +204,15 @@ class BlockRunner(ABC):
         ahead, self.ahead = self.ahead, None
         if ahead is None or ahead.delivered == ahead.count:
             return
-        ahead.settled = True
         with usual_modes(), defer_sigint():
             ahead.undo()
             if ahead.delivered:
-                with self.pinned():
+                self.again = True
+                try:
                     self.run(ahead.block.part(0, ahead.delivered))
-                self.ahead = None
-
-    @contextmanager
-    def pinned(self) -> Iterator[None]:
-        """Within, a block is taken once more as it was, whatever has changed since."""
-        self.again = True
-        try:
-            yield
-        finally:
-            self.again = False
-
-    @abstractmethod
-    def run(self, block: Block) -> PendingBlock | None:
-        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
-
-    def shorter(self, block: Block, good: int, undo: Callable[[], None]) -> PendingBlock | None:
-        """Undo a block that went wrong after `good` of its steps, and take those."""
-        undo()
-        return self.run(block.part(0, good)) if good else None
-
-    def pending(self) -> int:
-        """How many tokens wait for the end of their sequence; none if every sample is learned from at once."""
-        return 0
-
-    def row(self, ahead: PendingBlock, index: int) -> Any:
-        """The report of a step."""
-        return BlockReport(ahead, index)
-
-    def hand_over(self) -> None:
-        """Give what this runner keeps for itself back to the order, for the eager engine or a checkpoint."""
-
-    def forget(self) -> None:
-        """Drop what this runner keeps for itself."""
-
-    def recompile(self) -> None:
-        """Record the step again at the next block."""
+                finally:
+                    self.again, self.ahead = False, None
+                    self.engine.steps.pin(False)
 
     def count(self) -> None:
         """Tell the reader how many samples have been taken, as far as reports have been handed out."""
@@ -204,69 +220,6 @@ class BlockRunner(ABC):
         if ahead is not None:
             ends, done = ahead.block.boundary, ahead.delivered
             self.reader.progress = ahead.before.after(done, None if ends is None else ends[:done])
-
-
-class PlannedRunner(BlockRunner, Generic[P]):
-    """Plans the rates of a block, takes it, and looks how far that went well."""
-
-    engine: Any
-
-    @contextmanager
-    def pinned(self) -> Iterator[None]:
-        """Within, a block is taken once more, by the recorded steps that took it."""
-        self.engine.steps.pin(True)
-        try:
-            with super().pinned():
-                yield
-        finally:
-            self.engine.steps.pin(False)
-
-    def run(self, block: Block) -> PendingBlock | None:
-        """Take as much of the block as goes well, as `ahead`; `None`, with nothing changed, if that is nothing."""
-        if not self.again:
-            self.engine.steps.pin(False)
-        plan = self.plan(block)
-        if plan is None or plan.count == 0:
-            return None
-        block, undo, mode, good = block.part(0, plan.count), self.undo(), torch.is_grad_enabled(), 0
-        try:
-            with defer_sigint():
-                try:
-                    ran, good = self.take(block, plan, undo)
-                except (UnsupportedError, AuditError):
-                    raise
-                except HamlearnError:
-                    pass
-                if good == block.count:
-                    self.accept(block, plan, ran)
-                    self.ahead = PendingBlock(block, plan, ran, undo, self.reader.progress)
-        except BaseException:
-            self.ahead = None
-            undo()
-            raise
-        finally:
-            torch.set_grad_enabled(mode)
-        return self.ahead if good == block.count else self.shorter(block, good, undo)
-
-    def recompile(self) -> None:
-        """Record the step again at the next block."""
-        self.engine.steps.clear()
-
-    @abstractmethod
-    def plan(self, block: Block) -> P | None:
-        """Times and rates of its steps; `None` if they cannot be taken at once yet."""
-
-    @abstractmethod
-    def undo(self) -> Callable[[], None]:
-        """What brings everything back to where it is."""
-
-    @abstractmethod
-    def take(self, block: Block, plan: P, undo: Callable[[], None]) -> tuple[BlockResult, int]:
-        """Make the steps, and say how many of them went well from the first one on."""
-
-    @abstractmethod
-    def accept(self, block: Block, plan: P, ran: BlockResult) -> None:
-        """Note down where these steps have led."""
 
 
 @contextmanager
@@ -294,16 +247,3 @@ def say_eager(reason: object, frames: int = 1, *, quiet: bool = False) -> None:
         return
     text = f"engine='compiled' falls back to the eager engine: {reason}"
     warnings.warn(text, RuntimeWarning, stacklevel=frames + 2)
-
-
-def undo_of(eager: EagerEngine) -> Undo:
-    """What puts a learner back to where it is."""
-    state, system = eager.state, eager.parts.system
-    if system.large:
-        # Only large costates are ever written to in place.
-        state = state._replace(carry=state.carry.copy())
-
-    def put_back() -> None:
-        eager.state = state
-
-    return Undo([*system.theta, *system.slots.present()], put_back)

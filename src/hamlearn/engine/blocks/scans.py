@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hamlearn._base import trees as _tree
+from hamlearn._base import trees
 from hamlearn.engine.blocks.reports import PendingBlock
 from hamlearn.errors import SampleError, shown
 from hamlearn.sample import StepReport, Trace
-from hamlearn.streams.blocks import Block
+from hamlearn.streams.blocks import Block, is_dense
 
 
 def whole_block(u: Any, target: Any, tau: Any, boundary: Any, known: Any) -> Block:
@@ -24,7 +24,7 @@ def whole_block(u: Any, target: Any, tau: Any, boundary: Any, known: Any) -> Blo
         target: Targets likewise, or `None`.
         tau: One number, or one per step, or `None`.
         boundary: Whether each step ends its sequence, or `None`.
-        known: Whether each step has a target; `None` where all have, or none has.
+        known: Whether each step has a target; `None`: all have, or none has.
 
     Raises:
         SampleError: If these do not belong together.
@@ -34,46 +34,46 @@ def whole_block(u: Any, target: Any, tau: Any, boundary: Any, known: Any) -> Blo
     if steps == 0:
         raise SampleError("u has no steps: give tensors whose first axis is time, of length 1 or more")
     targets, target_spec = ([], None) if target is None else _rows(target, "target")
-    _require_length([*leaves[1:], *targets], steps)
-    has = _flags(known, "known", steps)
-    if has is not None and target is None:
-        raise SampleError(
-            "known says which steps have a target, and no target was given: give target, or no known"
-        )
+    for leaf in (*leaves[1:], *targets):
+        if len(leaf) != steps:
+            raise SampleError(
+                f"a tensor of {trees.describe(leaf)} has {len(leaf)} steps where u has {steps}: let time be the "
+                "first axis of all of them"
+            )
+    has, ends = _flags(known, "known", steps), _flags(boundary, "boundary", steps)
     if has is not None:
-        # What stands where there is no target may be anything, a class that does not exist or no number at all.
+        if target is None:
+            raise SampleError(
+                "known says which steps have a target, and no target was given: give target, or no known"
+            )
+        # The values at steps without a target may be anything: a class that does not exist, or NaN.
         places = torch.arange(steps).where(has, has.int().argmax())
         targets = [leaf[places.to(leaf.device)] for leaf in targets] if bool(has.any()) else []
-    taus: list[float | None] | None = None
-    if tau is not None:
-        taus = _numbers(tau, steps)
-    ends = _flags(boundary, "boundary", steps)
-    some = has is not None and bool(has.any()) and not bool(has.all())
     return Block(
         steps,
         leaves,
         u_spec,
         targets,
         target_spec if targets else None,
-        has.tolist() if has is not None and some else None,
-        taus,
+        has.tolist() if has is not None and targets and not bool(has.all()) else None,
+        None if tau is None else _numbers(tau, steps),
         ends.tolist() if ends is not None and bool(ends.any()) else None,
     )
 
 
-def _rows(tree: Any, what: str) -> tuple[list[Tensor], _tree.Spec]:
-    leaves, spec = _tree.flatten(tree)
-    _require_one_length(leaves, what)
+def _rows(tree: Any, what: str) -> tuple[list[Tensor], trees.Spec]:
+    leaves, spec = trees.flatten(tree)
+    _refuse_nested(leaves, what)
     if not leaves or not all(isinstance(leaf, Tensor) and leaf.dim() for leaf in leaves):
         raise SampleError(
-            f"{what} is {_tree.describe(tree)}: give tensors, alone or in a tree, each with time as its first axis"
+            f"{what} is {trees.describe(tree)}: give tensors, alone or in a tree, each with time as its first axis"
         )
-    if not all(leaf.layout is torch.strided and not leaf.is_meta for leaf in leaves):
+    if not all(map(is_dense, leaves)):
         raise SampleError(f"{what} is sparse, or on the device meta: give dense tensors that hold numbers")
     return [leaf.detach() for leaf in leaves], spec
 
 
-def _require_one_length(leaves: Sequence[Any], what: str) -> None:
+def _refuse_nested(leaves: Sequence[Any], what: str) -> None:
     if any(isinstance(leaf, Tensor) and leaf.is_nested for leaf in leaves):
         raise SampleError(
             f"{what} is a nested tensor, whose rows may differ in length: give dense tensors, padded, or use "
@@ -81,34 +81,27 @@ def _require_one_length(leaves: Sequence[Any], what: str) -> None:
         )
 
 
-def _require_length(leaves: Sequence[Tensor], steps: int) -> None:
-    for leaf in leaves:
-        if len(leaf) != steps:
-            raise SampleError(
-                f"a tensor of {_tree.describe(leaf)} has {len(leaf)} steps where u has {steps}: let time be the "
-                "first axis of all of them"
-            )
-
-
 def _flags(given: Any, what: str, steps: int) -> Tensor | None:
     if given is None:
         return None
-    flags = _tensor(given, what, f"{steps} truth values, one per step")
+    wanted = f"{steps} truth values, one per step"
+    flags = _tensor(given, what, wanted)
     if flags.dtype is not torch.bool or flags.shape != (steps,):
-        raise SampleError(f"{what} is {_tree.describe(flags)}: give {steps} truth values, one per step")
+        raise SampleError(f"{what} is {trees.describe(flags)}: give {wanted}")
     return flags
 
 
 def _numbers(given: Any, steps: int) -> list[float | None]:
-    numbers = _tensor(given, "tau", f"a number, or {steps} of them, one per step")
+    wanted = f"a number, or {steps} of them, one per step"
+    numbers = _tensor(given, "tau", wanted)
     if numbers.dtype is torch.bool or numbers.is_complex() or numbers.shape not in ((), (steps,)):
-        raise SampleError(f"tau is {_tree.describe(numbers)}: give a number, or {steps} of them, one per step")
+        raise SampleError(f"tau is {trees.describe(numbers)}: give {wanted}")
     found: list[float | None] = numbers.double().expand(steps).tolist()
     return found
 
 
 def _tensor(given: Any, what: str, wanted: str) -> Tensor:
-    _require_one_length([given], what)
+    _refuse_nested([given], what)
     try:
         # NumPy takes Python's numbers as they are, PyTorch would shorten them to its default type.
         return torch.as_tensor(given if isinstance(given, Tensor) else np.asarray(given)).detach().cpu()
@@ -116,39 +109,40 @@ def _tensor(given: Any, what: str, wanted: str) -> Tensor:
         raise SampleError(f"{what}={shown(given)} cannot be read ({error}): give {wanted}") from error
 
 
-def trace_of(taken: Sequence[PendingBlock | StepReport], dtype: torch.dtype, device: torch.device) -> Trace:
-    """What blocks and single steps led to, in order.
+def trace_of(taken: Sequence[PendingBlock | StepReport], like: Tensor) -> Trace:
+    """What blocks and single steps led to, in order; H of steps without a loss is 0, of the type of `like`.
 
     Raises:
         SampleError: If the outputs are not of one shape.
     """
-    parts: list[Trace] = []
-    alone: list[StepReport] = []
-    for piece in taken:
-        if isinstance(piece, StepReport):
-            alone.append(piece)
-            continue
-        parts += [_stacked(alone, dtype, device)] if alone else []
-        alone = []
-        parts.append(_of_block(piece, dtype, device))
-    parts += [_stacked(alone, dtype, device)] if alone else []
+    parts = [_of_report(x, like) if isinstance(x, StepReport) else _of_block(x, like) for x in taken]
     if len(parts) == 1:
         return parts[0]
-    known = [part.loss for part in parts if part.loss is not None]
-    losses = [_nothing(part, known[0]) if part.loss is None else part.loss for part in parts] if known else []
+    loss = next((part.loss for part in parts if part.loss is not None), None)
     return Trace(
         torch.cat([part.t for part in parts]),
-        _joined([part.y for part in parts], torch.cat),
-        torch.cat(losses) if losses else None,
+        _joined([part.y for part in parts]),
+        None if loss is None else torch.cat([_nans(p, loss) if p.loss is None else p.loss for p in parts]),
         torch.cat([part.hamiltonian for part in parts]),
         torch.cat([part.skipped for part in parts]),
     )
 
 
-def _of_block(ahead: PendingBlock, dtype: torch.dtype, device: torch.device) -> Trace:
+def _of_report(report: StepReport, like: Tensor) -> Trace:
+    leaves, spec = trees.flatten(report.y)
+    H = report.hamiltonian
+    return Trace(
+        torch.tensor([report.t], dtype=torch.float64),
+        trees.unflatten([leaf.unsqueeze(0) for leaf in leaves], spec),
+        None if report.loss is None else report.loss.unsqueeze(0),
+        H.unsqueeze(0) if isinstance(H, Tensor) else like.new_full((1,), H),
+        torch.tensor([report.skipped]),
+    )
+
+
+def _of_block(ahead: PendingBlock, like: Tensor) -> Trace:
     ran, block, count = ahead.ran, ahead.block, ahead.count
-    loss = ran.loss if block.target else None
-    H = torch.zeros(count, dtype=dtype, device=device)
+    loss, H = ran.loss if block.target else None, like.new_zeros(count)
     if loss is not None:
         H = _scaled(ahead.plan.phis, loss)
         if block.known is not None:
@@ -157,7 +151,7 @@ def _of_block(ahead: PendingBlock, dtype: torch.dtype, device: torch.device) -> 
     if ran.coupling is not None:
         H = ran.coupling if loss is None else H + ran.coupling
     t = torch.tensor(ahead.plan.times[:count], dtype=torch.float64)
-    return Trace(t, _tree.unflatten(ran.y, ran.y_spec), loss, H, torch.zeros(count, dtype=torch.bool))
+    return Trace(t, trees.unflatten(ran.y, ran.y_spec), loss, H, torch.zeros(count, dtype=torch.bool))
 
 
 def _scaled(phis: np.ndarray, loss: Tensor) -> Tensor:
@@ -168,34 +162,16 @@ def _scaled(phis: np.ndarray, loss: Tensor) -> Tensor:
     return (torch.from_numpy(phis).to(loss.device, wide) * loss).to(loss.dtype)
 
 
-def _stacked(reports: Sequence[StepReport], dtype: torch.dtype, device: torch.device) -> Trace:
-    losses = [report.loss for report in reports if report.loss is not None]
-    values = [report.hamiltonian for report in reports]
-    like = next(
-        (value for value in values if isinstance(value, Tensor)), torch.zeros((), dtype=dtype, device=device)
-    )
-    none = losses[0].new_full((), torch.nan) if losses else like
-    return Trace(
-        torch.tensor([report.t for report in reports], dtype=torch.float64),
-        _joined([report.y for report in reports], torch.stack),
-        torch.stack([none if report.loss is None else report.loss for report in reports]) if losses else None,
-        torch.stack([value if isinstance(value, Tensor) else like.new_full((), value) for value in values]),
-        torch.tensor([report.skipped for report in reports]),
-    )
-
-
-def _joined(trees: Sequence[Any], join: Any) -> Any:
-    flat = [_tree.flatten(tree) for tree in trees]
-    shapes = {
-        (str(spec), *((leaf.shape[join is torch.cat :], leaf.dtype) for leaf in leaves)) for leaves, spec in flat
-    }
+def _joined(outputs: Sequence[Any]) -> Any:
+    flat = [trees.flatten(tree) for tree in outputs]
+    shapes = {(str(spec), *((leaf.shape[1:], leaf.dtype) for leaf in leaves)) for leaves, spec in flat}
     if len(shapes) > 1:
         raise SampleError(
             "the outputs of the steps differ in shape, type or structure, and cannot be stacked: use learner.run()"
         )
     columns = zip(*(leaves for leaves, _ in flat), strict=True)
-    return _tree.unflatten([join(column) for column in columns], flat[0][1])
+    return trees.unflatten([torch.cat(column) for column in columns], flat[0][1])
 
 
-def _nothing(part: Trace, like: Tensor) -> Tensor:
+def _nans(part: Trace, like: Tensor) -> Tensor:
     return like.new_full((len(part.t),), torch.nan)

@@ -11,32 +11,32 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.finite import all_finite
-from hamlearn.engine.blocks.runner import PlannedRunner, undo_of
+from hamlearn.engine.blocks.runner import BlockRunner
 from hamlearn.engine.eager.parts import LearnerParts
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
-from hamlearn.engine.recorded import BlockResult, Engine, ReferenceStep, UnsupportedError, Watch, named
+from hamlearn.engine.recorded import BlockResult, Engine, ReferenceStep, UnsupportedError, Watch
 from hamlearn.integrators import Euler
 from hamlearn.sample import Sample
-from hamlearn.state.learner_state import LearnerState
 from hamlearn.state.undo import Undo
 from hamlearn.streams.blocks import Block
 
 
-class StepRunner(PlannedRunner[RatesTable]):
+class StepRunner(BlockRunner):
     """Orders in which every sample is a step of its own.
 
     Args:
-        eager: What the learner steps by.
+        eager: Takes single steps, and has the learner's state.
         step: Takes one sample eagerly.
     """
 
     def __init__(self, eager: EagerEngine, step: Callable[[Sample], Any]) -> None:
         super().__init__(eager.reader, step)
         self.eager, self.parts = eager, eager.parts
-        choices = self.parts.choices
-        self.engine = Engine(self.parts.order, choices.reset_h == "sample", not choices.credit.clears)
-        self.settings = RateSettings([self.parts.hyper], [self.parts.system.velocity], str(choices.order))
+        parts, choices = self.parts, self.parts.choices
+        self.engine: Engine = Engine(parts.order, choices.reset_h == "sample", not choices.credit.clears)
+        device = parts.system.theta[0].device
+        self.settings = RateSettings([parts.hyper], [parts.system.velocity], str(choices.order), device=device)
 
     def plan(self, block: Block) -> RatesTable:
         """Rates and β of its steps."""
@@ -50,26 +50,34 @@ class StepRunner(PlannedRunner[RatesTable]):
         """What puts the learner back to where it is."""
         return undo_of(self.eager)
 
-    def take(self, block: Block, plan: RatesTable, undo: Callable[[], None]) -> tuple[BlockResult, int]:
+    def take(self, block: Block, plan: RatesTable) -> tuple[BlockResult, int]:
         """All steps by one loop."""
-        engine, order, theta = self.engine, self.parts.order, self.parts.system.theta
-        buffers, frozen = named(order, engine.buffer_names), named(order, engine.frozen_names)
-        start, pace = self.parts.met(self.eager.state, block.sample(0).u), plan.pace()
-        fresh = block.begins(self.eager.state.fresh, block.count)
-
-        trial = ReferenceStep(lambda: self.eager.rehearse(block.sample(0)), self.parts.network)
-
-        def run(watch: Watch) -> BlockResult:
-            return engine.run(theta, buffers, frozen, start, fresh, pace, block, watch, trial)
-
-        watch: Watch = "nothing" if self.parts.choices.on_nonfinite == "ignore" else "state"
-        return run_watched(run, undo, theta, block, watch)
+        engine, eager, first = self.engine, self.eager, block.sample(0)
+        start, fresh = self.parts.met(eager.state, first.u), block.begins(eager.state.fresh, block.count)
+        reference = ReferenceStep(lambda: eager.rehearse(first), self.parts.network)
+        ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference)
+        return ran, good_steps(ran, block, self.parts.system.theta, self.parts.watch)
 
     def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:
-        """The state after the last step; h0 again, where that ends a sequence."""
-        fresh, waiting = block.ends(block.count - 1), self.eager.state.waiting
-        carry = self.parts.restarted(ran.carry, block.sample(block.count - 1).u) if fresh else ran.carry
-        self.eager.state = LearnerState(carry, plan.times[-1], plan.learned, fresh, waiting)
+        """The state after the last step; h0 again, if that ends a sequence."""
+        state, last = self.eager.state, block.count - 1
+        fresh, carry = block.ends(last), ran.carry
+        if fresh:
+            carry = self.parts.restarted(carry, block.sample(last).u)
+        self.eager.state = state._replace(carry=carry, t=plan.times[-1], updates=plan.learned, fresh=fresh)
+
+
+def undo_of(eager: EagerEngine) -> Undo:
+    """What puts a learner back to where it is."""
+    state, system = eager.state, eager.parts.system
+    if system.large:
+        # Only large costates are ever written to in place.
+        state = state._replace(carry=state.carry.copy())
+
+    def put_back() -> None:
+        eager.state = state
+
+    return Undo([*system.theta, *system.slots.present()], put_back)
 
 
 def require_moving(members: Sequence[LearnerParts]) -> None:
@@ -79,40 +87,58 @@ def require_moving(members: Sequence[LearnerParts]) -> None:
         raise UnsupportedError(f"a schedule would stand still within the stages of {integrator!r}")
 
 
-def run_watched(
-    run: Callable[[Watch], BlockResult], undo: Callable[[], None], theta: list[Tensor], block: Block, watch: Watch
-) -> tuple[BlockResult, int]:
-    """Run a block, and tell how many of its steps from the start on are known to have stayed finite.
+def good_steps(ran: BlockResult, block: Block, theta: Sequence[Tensor], watch: Watch) -> int:
+    """How many steps from the first one on are known to have gone well.
 
     Args:
-        run: Runs the block.
-        undo: Puts everything back to before it.
-        theta: The weights that it changes.
-        block: Its samples.
-        watch: What to look at step by step.
+        ran: What the steps led to.
+        block: Their samples.
+        theta: The weights, which are looked at after the last step only, as ω and v are.
+        watch: What is looked at.
     """
-    ran = run(watch)
-    good = good_steps(ran.mark, ran.loss if watch == "state" else None, block)
+    good = unmarked(block.count, ran.mark, ran.loss if watch == "state" else None, lambda: (None, known_in(block)))
     if watch == "state" and good == block.count:
-        good = good_end([*ran.carry.omega, *ran.carry.v, *theta], block.count)
-    return ran, good
+        return finite_end([*ran.carry.omega, *ran.carry.v, *theta], good)
+    return good
 
 
-def good_end(tensors: Sequence[Tensor], count: int) -> int:
-    """All `count` steps if these tensors, which are looked at after the last one only, are finite; else half."""
+def known_in(block: Block) -> Tensor | None:
+    """Whether each sample has a target; `None` if all have one, or none has."""
+    return None if block.known is None else torch.tensor(block.known)
+
+
+Masks = tuple[Tensor | None, Tensor | None]
+
+
+def unmarked(count: int, marks: Tensor | None, losses: Tensor | None, masks: Callable[[], Masks]) -> int:
+    """How many of `count` steps from the first one on have no mark, and no loss that is not finite.
+
+    Args:
+        count: Number of steps.
+        marks: How many entries are not finite, by step and member.
+        losses: Losses by step and member.
+        masks: Where marks count, and where losses count; `None`: everywhere.
+    """
+    marked = marks is not None and bool(marks.any())
+    lost = losses is not None and not math.isfinite(losses.sum())
+    if not (marked or lost):
+        return count
+    taking, known = masks()
+    bad = torch.zeros(count, dtype=torch.bool)
+    if marks is not None:
+        bad |= _rows(marks != 0, taking)
+    if losses is not None:
+        bad |= _rows(~losses.isfinite(), known)
+    return int(bad.int().argmax()) if bool(bad.any()) else count
+
+
+def _rows(flags: Tensor, where: Tensor | None) -> Tensor:
+    """Whether any flag of a step is set."""
+    flags = flags.cpu() if where is None else flags.cpu() & where
+    return flags.reshape(len(flags), -1).any(1)
+
+
+def finite_end(tensors: Sequence[Tensor], count: int) -> int:
+    """All `count` steps if these tensors are finite after the last one; else half of them."""
     # It is not known where they overflowed: halves of halves lead to the step.
     return count if all_finite([tensor.detach() for tensor in tensors]) else count // 2
-
-
-def good_steps(marks: Tensor | None, losses: Tensor | None, block: Block) -> int:
-    """How many steps from the start on have no mark, and a loss that is finite if they have a target."""
-    quiet = block.known is None and (marks is None or not marks.sum())
-    if quiet and (losses is None or math.isfinite(losses.sum())):
-        return block.count
-    bad = torch.zeros(block.count, dtype=torch.bool)
-    if marks is not None:
-        bad |= (marks != 0).cpu()
-    if losses is not None:
-        wrong = ~losses.isfinite().cpu()
-        bad |= wrong if block.known is None else wrong & torch.tensor(block.known)
-    return int(bad.int().argmax()) if bool(bad.any()) else block.count

@@ -8,6 +8,7 @@ import torch
 
 from hamlearn._base import trees
 from hamlearn._base.replay import Buffers, devices_of
+from hamlearn.engine.recorded import Watch
 from hamlearn.engine.setting import Choices, make_order, require_gradients
 from hamlearn.errors import SampleError
 from hamlearn.hyper import Hyper, UsualRates
@@ -50,6 +51,11 @@ class LearnerParts:
     def timed(self) -> bool:
         """Whether a rate or β depends on time."""
         return not self.usual.constant or self.system.velocity.scheduled
+
+    @property
+    def watch(self) -> Watch:
+        """What a compiled step looks at for values that are not finite."""
+        return "nothing" if self.choices.on_nonfinite == "ignore" else "state"
 
     def first_state(self, late: int) -> LearnerState:
         """Before the first sample: ω is zero, and `late` samples may wait for their labels."""

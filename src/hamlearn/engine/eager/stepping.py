@@ -17,10 +17,10 @@ from hamlearn._base.scale import add_, plus, scale_
 from hamlearn._base.torch_private import foreach_copy_, set_grad
 from hamlearn.credit import Echo, Sensitivity
 from hamlearn.engine.eager.parts import LearnerParts
-from hamlearn.engine.recorded import EagerReference
+from hamlearn.engine.recorded import EagerReference, weights_kept
 from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.rules.derivatives import forgets
-from hamlearn.rules.system import Instant, Outcome
+from hamlearn.rules.system import Instant, Integration, Outcome
 from hamlearn.rules.transition import first_state, next_state
 from hamlearn.sample import Label, Sample, StepReport
 from hamlearn.state.carry import Carry
@@ -69,27 +69,51 @@ class EagerEngine:
         self.parts, self.reader = parts, reader
         self.state = parts.first_state(late)
 
-    def take(self, sample: Sample) -> StepReport:
-        """Integrate one sample; if anything is wrong with it, everything stays as it was."""
-        before, mode = Before(self.parts.buffers, self.parts.devices), torch.is_grad_enabled()
+    def take(self, item: Sample | Label) -> StepReport:
+        """Learn from one sample or label; if anything is wrong with it, everything stays as it was."""
+        parts, state, mode, waited = self.parts, self.state, torch.is_grad_enabled(), None
+        if isinstance(item, Label):
+            waited = self._sample_of(item)
+            if waited is None:
+                return StepReport(state.t, None, None, None)
+        before = Before(parts.buffers, parts.devices)
         try:
-            change = self._proposed(sample, before)
-        except BaseException:
-            before.put_back()
-            raise
+            try:
+                if isinstance(item, Label):
+                    assert waited is not None
+                    change = self._by_label(item, waited, before)
+                else:
+                    change = self._proposed(item, before)
+            except BaseException:
+                before.put_back()
+                raise
+            set_grad(False)
+            try:
+                self._commit(change, item)
+            except KeyboardInterrupt:
+                # To hold SIGINT back takes a tenth of a small step; to put the same values twice is as good.
+                self._commit(change, item)
+                raise
         finally:
             set_grad(mode)
-        self._commit(change, sample)
-        outcome, now = change.outcome, change.now
+        now, outcome = change.now, change.outcome
+        if change.accepted and change.after.fresh and parts.stateful:
+            # Now, since a learned h0 is one of the weights that have just moved.
+            self.state = self.state._replace(carry=parts.restarted(self.state.carry, now.sample.u))
+        t, y, coupling = (now.t, outcome.y, outcome.coupling) if waited is None else (state.t, waited.y, None)
         return StepReport(
-            now.t,
-            outcome.y,
-            outcome.loss,
-            sample,
-            phi=now.rates.phi,
-            coupling=outcome.coupling,
-            skipped=change.skipped,
+            t, y, outcome.loss, now.sample, phi=now.rates.phi, coupling=coupling, skipped=change.skipped
         )
+
+    def _sample_of(self, label: Label) -> Waited | None:
+        """What was kept of the sample of a label; `None`, and counted, if it is not kept any more."""
+        require_id(label.id, "a label")
+        if label.target is None:
+            raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
+        waiting = self.state.waiting
+        if label.id not in waiting.samples:
+            self.state = self.state._replace(waiting=replace(waiting, late=waiting.late + 1))
+        return waiting.samples.get(label.id)
 
     def _proposed(self, sample: Sample, before: Before) -> Change:
         """What the sample would change, checked."""
@@ -104,7 +128,12 @@ class EagerEngine:
         set_grad(False)
         if outcome.h:
             break_aliases(outcome, sample)
-        theta = self._moved(now, outcome)
+        theta, system = None, parts.system
+        if outcome.dtheta is not None:
+            theta = plus(system.theta, outcome.dtheta, now.rates.stride) if outcome.moves else None
+        elif outcome.moves and outcome.integration is None:
+            k, stride = state.updates + outcome.learned, now.rates.stride
+            theta = system.velocity.moved(system.theta, outcome.omega, now.t, stride, outcome.v, k)
         if not self._finite(sample, outcome, theta, before):
             before.put_back()
             # A skipped sample that ends a sequence still ends it.
@@ -117,16 +146,6 @@ class EagerEngine:
             waiting = waiting.with_sample(sample, met, begins, outcome.y, now.t)
         after = LearnerState(carry, now.t + now.rates.tau, updates, sample.boundary, waiting)
         return Change(after, theta, now, outcome)
-
-    def _moved(self, now: Instant, outcome: Outcome) -> list[Tensor] | None:
-        """θ⁺ beside the weights, unless they stay or are to move in place."""
-        system = self.parts.system
-        if not outcome.moves or outcome.integration is not None:
-            return None
-        if outcome.dtheta is not None:
-            return plus(system.theta, outcome.dtheta, now.rates.stride)
-        k = now.updates + outcome.learned
-        return system.velocity.moved(system.theta, outcome.omega, now.t, now.rates.stride, outcome.v, k)
 
     def _finite(self, sample: Sample, outcome: Outcome, theta: list[Tensor] | None, before: Before) -> bool:
         """Whether all that the step would leave behind is finite; raises if that is what the learner does.
@@ -153,42 +172,23 @@ class EagerEngine:
             raise NonFiniteError(self._what_is_not_finite(sample, outcome, theta))
         return fine
 
-    def _commit(self, change: Change, sample: Sample | Label) -> None:
-        """Make the change, as a whole: an interrupt takes effect before it or after it."""
-        progress, mode = self.reader.due(sample), torch.is_grad_enabled()
+    def _commit(self, change: Change, item: Sample | Label) -> None:
+        """Make the change. To make it twice is the same."""
+        outcome, progress = change.outcome, self.reader.due(item)
+        if outcome.integration is not None and not change.skipped:
+            with defer_sigint():
+                self._move_in_place(change.now, outcome, outcome.integration)
+                outcome.integration = None
+        if change.theta is not None:
+            foreach_copy_(self.parts.system.theta, change.theta)
+        self.state = change.after
+        if change.accepted and self.parts.order.remembers:
+            self.parts.order.accept()
+        if progress is not None:
+            self.reader.progress = progress
 
-        def put() -> None:
-            if change.theta is not None:
-                foreach_copy_(self.parts.system.theta, change.theta)
-            self.state = change.after
-            if change.accepted and self.parts.order.remembers:
-                self.parts.order.accept()
-            if progress is not None:
-                self.reader.progress = progress
-
-        set_grad(False)
-        try:
-            if change.outcome.integration is not None and not change.skipped:
-                with defer_sigint():
-                    self._move_in_place(change)
-                    put()
-            else:
-                # To hold SIGINT back takes a tenth of a small step; to put the same values twice is as good.
-                try:
-                    put()
-                except KeyboardInterrupt:
-                    put()
-                    raise
-        finally:
-            set_grad(mode)
-        if change.accepted and change.after.fresh and self.parts.stateful:
-            # Now, since a learned h0 is one of the weights that have just moved.
-            self.state = self.state._replace(carry=self.parts.restarted(self.state.carry, change.now.sample.u))
-
-    def _move_in_place(self, change: Change) -> None:
+    def _move_in_place(self, now: Instant, outcome: Outcome, integration: Integration) -> None:
         """ω ← decay·ω + gain·∂H/∂θ, then θ ← θ − τβ⊙ω, without copies of large weights."""
-        now, outcome, integration = change.now, change.outcome, change.outcome.integration
-        assert integration is not None
         omega, dH = outcome.omega, integration.dH
         if forgets(integration.decay) and dH is not None:
             # Into the memory of the old ω, so that the gradient's can be used again at the next step.
@@ -202,31 +202,9 @@ class EagerEngine:
         system = self.parts.system
         system.velocity.move(system.theta, omega, now.t, now.rates.stride)
 
-    def take_label(self, label: Label) -> StepReport:
-        """Learn from the target of an earlier sample; if anything is wrong with it, everything stays as it was."""
-        require_id(label.id, "a label")
-        state = self.state
-        waited = state.waiting.samples.get(label.id)
-        if label.target is None:
-            raise SampleError(f"the label of id={label.id!r} has no target: give hl.Label(id, target)")
-        if waited is None:
-            self.state = state._replace(waiting=replace(state.waiting, late=state.waiting.late + 1))
-            return StepReport(state.t, None, None, None)
-        sample = replace(waited.sample, target=label.target, scale=label.scale or waited.sample.scale)
-        before, mode = Before(self.parts.buffers, self.parts.devices), torch.is_grad_enabled()
-        try:
-            change = self._proposed_by_label(label, waited, sample, before)
-        except BaseException:
-            before.put_back()
-            raise
-        finally:
-            set_grad(mode)
-        self._commit(change, label)
-        phi, skipped = change.now.rates.phi, change.skipped
-        return StepReport(state.t, waited.y, change.outcome.loss, sample, phi=phi, skipped=skipped)
-
-    def _proposed_by_label(self, label: Label, waited: Waited, sample: Sample, before: Before) -> Change:
+    def _by_label(self, label: Label, waited: Waited, before: Before) -> Change:
         """What the label would change: an impulse at the present weights, in which no time passes."""
+        sample = replace(waited.sample, target=label.target, scale=label.scale or waited.sample.scale)
         parts, state, carry = self.parts, self.state, self.state.carry
         system = parts.system
         rates = parts.hyper.at(waited.t, sample.tau, first=state.updates == 0)
@@ -274,9 +252,11 @@ class EagerEngine:
         parts, sample = self.parts, copied(sample)
         before = Before(parts.buffers, parts.devices)
         try:
-            now = self._instant(replace(sample, boundary=False))
-            met = self._carry_for(now) if parts.stateful else self.state.carry
-            return EagerReference.of(parts.system.theta, met, parts.order.propose(met, now).complete())
+            with weights_kept(parts.network):
+                now = self._instant(replace(sample, boundary=False))
+                met = self._carry_for(now) if parts.stateful else self.state.carry
+                outcome = parts.order.propose(met, now).complete()
+            return EagerReference.of(parts.system.theta, met, outcome)
         finally:
             before.put_back()
 

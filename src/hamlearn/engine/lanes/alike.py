@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import types
-from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import parametrize
 
+from hamlearn.adaptive import Adaptive
 from hamlearn.engine.eager.parts import LearnerParts
-
-PLAIN = (bool, int, float, complex, str, bytes, type(None))
+from hamlearn.loops.guards import Guards
 
 
 def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
-    """Where two learners differ in modules, shapes, or the plain values of modules and loss; `None` if nowhere."""
+    """Where two learners differ in settings, modules, shapes, or the plain values of modules and loss."""
     first, second = facts_of(one), facts_of(other)
     for label in {**first, **second}:
         a, b = first.get(label, "absent"), second.get(label, "absent")
@@ -27,51 +25,25 @@ def how_members_differ(one: LearnerParts, other: LearnerParts) -> str | None:
 
 def facts_of(parts: LearnerParts) -> dict[str, Any]:
     """What a recorded step has built in, by what to call it."""
-    return dict(_of_module("the network", parts.network)) | dict(_of_function("the loss", parts.system.loss))
-
-
-def _of_module(label: str, network: nn.Module) -> Iterator[tuple[str, Any]]:
-    for path, module in network.named_modules():
-        name = f"{label}.{path}" if path else label
+    network, hyper = parts.network, parts.hyper
+    facts: dict[str, Any] = {f"its {name}": repr(value) for name, value in parts.choices._asdict().items()}
+    facts |= {"its s": hyper.s, "its beta that adapts": isinstance(hyper.beta, Adaptive)}
+    for name, module in network.named_modules():
         # A module with parametrizations (weight_norm, spectral_norm) has a class of its own.
         parametrized = parametrize.is_parametrized(module)
-        yield name, type(module).__bases__[0] if parametrized else type(module)
-        for key, value in vars(module).items():
-            if not key.startswith("_") and _is_plain(value):
-                yield f"{name}.{key}", value
-            elif isinstance(value, types.FunctionType):
-                yield from _of_function(f"{name}.{key}", value)
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            yield f"{name}.{key}", _layout(tensor)
-
-
-def _of_function(label: str, function: Any) -> Iterator[tuple[str, Any]]:
-    """The code of a function and the plain values that it closes over; the attributes of a callable object."""
-    if isinstance(function, nn.Module):
-        yield from _of_module(label, function)
-    elif isinstance(function, functools.partial):
-        yield from _of_function(label, function.func)
-        yield f"the arguments of {label}", tuple(filter(_is_plain, function.args))
-        yield from ((f"{k}=... of {label}", v) for k, v in function.keywords.items() if _is_plain(v))
-    elif isinstance(function, types.FunctionType):
-        yield label, function.__code__
-        for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-            value = cell.cell_contents
-            if _is_plain(value):
-                yield f"{name!r} in {label}", value
-            elif isinstance(value, types.FunctionType):
-                yield from _of_function(f"{name!r} in {label}", value)
-    else:
-        yield label, type(function) if hasattr(function, "__dict__") else function
-        yield from ((f"{label}.{k}", v) for k, v in getattr(function, "__dict__", {}).items() if _is_plain(v))
-
-
-def _is_plain(value: Any) -> bool:
-    return all(map(_is_plain, value)) if type(value) is tuple else type(value) in PLAIN
-
-
-def _layout(tensor: Tensor | None) -> Any:
-    return None if tensor is None else (tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+        facts[f"the network.{name}"] = type(module).__bases__[0] if parametrized else type(module)
+    read = Guards({"the loss": parts.system.loss}, {"the network": network}).values()
+    for label, value in read.items():
+        private = label.rpartition(".")[2].startswith("_")
+        if not private and not isinstance(value, Tensor):
+            # Functions that are defined anew for each member are compared by their code.
+            facts[label] = value.__code__ if isinstance(value, types.FunctionType) else value
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
+        facts[f"the network.{name}"] = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
+    loss = parts.system.loss
+    plain: Any = loss if isinstance(loss, types.BuiltinFunctionType) else type(loss)
+    facts["the loss"] = getattr(loss, "__code__", plain)
+    return facts
 
 
 def _shown(value: Any) -> str:

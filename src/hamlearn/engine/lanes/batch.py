@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.engine.lanes.lanes import Layout
+from hamlearn.engine.rates_table import time_steps
 from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block
 
@@ -70,8 +71,8 @@ class LaneBatch:
 
     @cached_property
     def tau(self) -> np.ndarray | None:
-        """τ by step and lane, 0 for the usual one and below 0 for an invalid one; `None` if all are usual."""
-        return self._table(lambda block: None if block.tau is None else [*map(_as_number, block.tau)], 0.0)
+        """τ by step and lane as in `time_steps`; `None` if all are usual."""
+        return self._table(lambda block: None if block.tau is None else time_steps(block.tau), 0.0)
 
     @cached_property
     def boundary(self) -> np.ndarray | None:
@@ -84,20 +85,14 @@ class LaneBatch:
         targets = self.known if self.known is not None else bool(self.example.target)
         return np.broadcast_to(self.active & targets, (self.count, len(self.blocks)))
 
-    @cached_property
-    def complete(self) -> bool:
-        """Whether every lane has a target at every step."""
-        return bool(self.example.target and self.known is None and self.active.all())
-
-    def begins(self, fresh: np.ndarray) -> Tensor:
+    def begins(self, fresh: np.ndarray, device: torch.device) -> Tensor:
         """Whether a sample begins a sequence, as the engine takes it; `fresh`: whether the first one does."""
         first = self.layout.fold(torch.from_numpy(fresh)[None], 1)
         if self.boundary is not None:
             return torch.cat([first, self.layout.fold(torch.from_numpy(self.boundary[:-1].copy()), 1)])
         # Made on the device: there are as many entries as steps times members.
-        assert self.example.u is not None
-        rows = torch.zeros(self.count, *first.shape[1:], dtype=torch.bool, device=self.example.u[0].device)
-        rows[:1] = first.to(rows.device)
+        rows = torch.zeros(self.count, *first.shape[1:], dtype=torch.bool, device=device)
+        rows[:1] = first.to(device)
         return rows
 
     def sample(self, index: int) -> Any:
@@ -116,25 +111,20 @@ class LaneBatch:
         if start == 0 and stop == self.count:
             return self
         if self.own:
-            parts = [None if block is None else block.part(start, stop) for block in self.blocks]
-        else:
-            cut = self.example.part(start, stop)
-            parts = [None if block is None else cut for block in self.blocks]
-        return LaneBatch(parts, self.layout, self.own)
+            return LaneBatch([block and block.part(start, stop) for block in self.blocks], self.layout, True)
+        cut = self.example.part(start, stop)
+        return LaneBatch([block and cut for block in self.blocks], self.layout, False)
 
-    def _table(self, values: Callable[[Block], Sequence[Any] | None], usual: Any) -> np.ndarray | None:
+    def _table(self, values: Callable[[Block], Any], usual: Any) -> np.ndarray | None:
         """One value by step and lane, `usual` for blocks without; `None` if no block has any."""
         shape = self.count, len(self.blocks)
         if not self.own:
             shared = values(self.example)
             return None if shared is None else np.broadcast_to(np.array(shared)[:, None], shape)
-        table = None
-        for lane, block in enumerate(self.blocks):
-            found = None if block is None else values(block)
-            if found is not None:
-                table = np.full(shape, usual) if table is None else table
-                table[:, lane] = found
-        return table
+        found = [None if block is None else values(block) for block in self.blocks]
+        if all(column is None for column in found):
+            return None
+        return np.stack([np.full(self.count, usual) if column is None else column for column in found], 1)
 
     @torch.no_grad()
     def _stacked(self, part: str, place: int) -> Tensor:
@@ -153,10 +143,3 @@ class LaneBatch:
 
 def _form(leaves: list[Tensor] | None) -> Any:
     return leaves and [(leaf.shape[1:], leaf.dtype, leaf.device) for leaf in leaves]
-
-
-def _as_number(tau: Any) -> float:
-    if tau is None:
-        return 0.0
-    # What is not a plain number above 0 is left to the eager engine, which takes it or raises.
-    return float(tau) if type(tau) in (int, float) and 0.0 < tau < float("inf") else -1.0

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.recorded import Engine, UnsupportedError, named
+from hamlearn.engine.recorded import Engine, Tensors, UnsupportedError, named
 from hamlearn.state.carry import Carry
 from hamlearn.state.undo import Undo
 
@@ -65,6 +65,8 @@ class Lanes:
         layout: Where they lie.
 
     Attributes:
+        held: Weights and buffers.
+        carry: States and costates.
         times: Time of each lane.
         updates: Number of updates of each lane that a loss has entered.
         fresh: Whether each lane's next sample begins a sequence.
@@ -84,9 +86,11 @@ class Lanes:
             columns = zip(*parts, strict=True)
             return [layout.fold(torch.stack([leaf.detach() for leaf in column])) for column in columns]
 
-        self.theta = pack([member.parts.system.theta for member in members])
-        self.buffers = pack([named(member.parts.order, engine.buffer_names) for member in members])
-        self.frozen = pack([named(member.parts.order, engine.frozen_names) for member in members])
+        self.held = Tensors(
+            pack([member.parts.system.theta for member in members]),
+            pack([named(member.parts.order, engine.buffer_names) for member in members]),
+            pack([named(member.parts.order, engine.frozen_names) for member in members]),
+        )
         h, z, omega, v, E = (pack([getattr(c, part) for c in carries]) for part in ("h", "z", "omega", "v", "E"))
         self.carry = Carry(h, z, omega, carries[0].spec, v=v, E=E)
         states = [member.state for member in members]
@@ -103,19 +107,36 @@ class Lanes:
         def put_back() -> None:
             self.carry, self.times, self.updates, self.fresh, self.moved = kept
 
-        return Undo([*self.theta, *self.buffers], put_back)
+        return Undo([*self.held.theta, *self.held.buffers], put_back)
 
-    @torch.no_grad()
     def spread(self) -> None:
         """Write each lane that has moved back to its member."""
         for lane in np.flatnonzero(self.moved).tolist():
-            member, pick = self.members[lane], self.layout.pick
-            own = [*member.parts.system.theta, *named(member.parts.order, self.engine.buffer_names)]
-            for tensor, packed in zip(own, (*self.theta, *self.buffers), strict=True):
-                tensor.copy_(pick(packed, lane))
-            t, updates, fresh = float(self.times[lane]), int(self.updates[lane]), bool(self.fresh[lane])
-            carry = self._carry(lane, member)
-            member.state = member.state._replace(carry=carry, t=t, updates=updates, fresh=fresh)
+            self.write_back(lane)
+
+    @torch.no_grad()
+    def write_back(self, lane: int) -> None:
+        """Write a lane back to its member."""
+        member, pick = self.members[lane], self.layout.pick
+        own = [*member.parts.system.theta, *named(member.parts.order, self.engine.buffer_names)]
+        for tensor, packed in zip(own, (*self.held.theta, *self.held.buffers), strict=True):
+            tensor.copy_(pick(packed, lane))
+        t, updates, fresh = float(self.times[lane]), int(self.updates[lane]), bool(self.fresh[lane])
+        member.state = member.state._replace(carry=self._carry(lane, member), t=t, updates=updates, fresh=fresh)
+
+    @torch.no_grad()
+    def keep_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Carry) -> None:
+        """Put lanes that rest back to what they were before a block: the loop runs over all lanes.
+
+        Args:
+            active: The lanes that do not rest.
+            before: Copies of weights and buffers.
+            after: What the block led to.
+        """
+        now = [*self.held.theta, *self.held.buffers, *_leaves(after)]
+        resting = self.layout.fold(torch.from_numpy(~active)).to(now[0].device)
+        for old, new in zip([*before, *_leaves(self.carry)], now, strict=True):
+            torch.where(resting.view(-1, *[1] * (new.dim() - 2), self.layout.width), old, new, out=new)
 
     def _carry(self, lane: int, member: EagerEngine) -> Carry:
         """What a lane carries, in memory of its own; with h0 of its network if a sequence begins."""
@@ -128,3 +149,7 @@ class Lanes:
         begun = member.parts.restarted(carry, self.u)
         begun.h = [leaf.clone() for leaf in begun.h]
         return begun
+
+
+def _leaves(carry: Carry) -> list[Tensor]:
+    return [*carry.h, *carry.z, *carry.omega, *carry.v, *carry.E]

@@ -123,16 +123,6 @@ class LaneReport(PopulationReport):
         return self._ahead.block.active.tolist()
 
     @property
-    def t(self) -> list[float]:
-        """Times of the members."""
-        return np.where(self._ahead.block.active, self._ahead.plan.clock[self._index], np.nan).tolist()
-
-    @property
-    def skipped(self) -> list[bool]:
-        """None of them: steps that are not finite are taken one by one."""
-        return [False] * len(self)
-
-    @property
     def y(self) -> Any:
         """Outputs of the members."""
         ran, active = self._ahead.ran, self._ahead.block.active
@@ -145,10 +135,7 @@ class LaneReport(PopulationReport):
         losses, batch = self._ahead.losses, self._ahead.block
         if not losses:
             return None
-        found = losses[self._index].flatten()[: len(batch.blocks)]
-        if batch.complete:
-            return found
-        learns = batch.learns[self._index]
+        found, learns = losses[self._index].flatten()[: len(self)], batch.learns[self._index]
         return _masked(found, learns) if learns.any() else None
 
     def __getitem__(self, member: int) -> StepReport | None:

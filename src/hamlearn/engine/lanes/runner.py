@@ -12,8 +12,8 @@ from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.engine.blocks.runner import PlannedRunner
-from hamlearn.engine.blocks.step_runner import good_end, require_moving
+from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.step_runner import finite_end, require_moving, unmarked
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.lanes.alike import how_members_differ
 from hamlearn.engine.lanes.batch import LaneBatch
@@ -21,15 +21,14 @@ from hamlearn.engine.lanes.lanes import Lanes, Layout
 from hamlearn.engine.lanes.reading import LaneReader
 from hamlearn.engine.lanes.reports import LaneReport, PopulationReport
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
-from hamlearn.engine.recorded import BlockResult, Engine, ReferenceStep, UnsupportedError, Watch
+from hamlearn.engine.recorded import BlockResult, EagerReference, Engine, ReferenceStep, UnsupportedError
 from hamlearn.errors import HamlearnError
-from hamlearn.sample import StepReport
-from hamlearn.state.carry import Carry
+from hamlearn.sample import Sample, StepReport
 from hamlearn.state.undo import Undo
 from hamlearn.streams.reader import Reader
 
 
-class LaneRunner(PlannedRunner[Any]):
+class LaneRunner(BlockRunner):
     """Takes the next samples of all members, a block of steps at a time.
 
     Args:
@@ -47,22 +46,19 @@ class LaneRunner(PlannedRunner[Any]):
         self, learners: Sequence[Any], eagers: Callable[[], list[EagerEngine]], shared: Reader | None
     ) -> None:
         self.learners, self.eagers, self.own = learners, eagers, shared is None
-        members = eagers()
-        self.parts = [member.parts for member in members]
-        first = self.parts[0]
+        self.members: list[EagerEngine] = eagers()
+        self.parts = [member.parts for member in self.members]
+        first, theta = self.parts[0], self.parts[0].system.theta
         # On a GPU each member has a block of threads, and narrow groups keep its numbers close together.
-        width = 2 if self.own and first.devices else None
-        self.layout = Layout(len(members), first.system.theta[0].dtype, width)
-        readers = [member.reader for member in members] if shared is None else [shared]
-        reader = LaneReader(readers, len(members), self.layout, self.own)
+        self.layout = Layout(len(self.parts), theta[0].dtype, 2 if self.own and first.devices else None)
+        readers = [member.reader for member in self.members] if shared is None else [shared]
+        reader = LaneReader(readers, len(self.parts), self.layout, self.own)
         super().__init__(reader, self.each)  # type: ignore[arg-type]
-        self.choices = choices = first.choices
+        choices = first.choices
         reset, carries = choices.reset_h == "sample", not choices.credit.clears
-        self.engine = Engine(first.order, reset, carries, self.layout.width, self.own)
-        velocities = [parts.system.velocity for parts in self.parts]
-        hypers = [parts.hyper for parts in self.parts]
-        self.settings = RateSettings(hypers, velocities, str(choices.order), self.layout)
-        self.members: list[EagerEngine] = members
+        self.engine: Engine = Engine(first.order, reset, carries, self.layout.width, self.own)
+        velocities, hypers = [p.system.velocity for p in self.parts], [p.hyper for p in self.parts]
+        self.settings = RateSettings(hypers, velocities, str(choices.order), self.layout.fold, theta[0].device)
         self.lanes: Lanes | None = None
 
     def reports(self, stream: Any, max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:
@@ -103,11 +99,11 @@ class LaneRunner(PlannedRunner[Any]):
         failed: dict[int, Exception] = {}
         with defer_sigint():
             for number, (learner, sample) in enumerate(zip(self.learners, samples, strict=True)):
+                if sample is None:
+                    continue
+                reader = self.reader.readers[number] if counted else None
                 try:
-                    if sample is not None and counted:
-                        found[number] = self.reader.readers[number].counted(learner.step, sample)
-                    elif sample is not None:
-                        found[number] = learner.step(sample)
+                    found[number] = reader.counted(learner.step, sample) if reader else learner.step(sample)
                 except Exception as error:
                     failed[number] = error
         took = any(report is not None for report in found)
@@ -137,26 +133,24 @@ class LaneRunner(PlannedRunner[Any]):
     def undo(self) -> Undo:
         """Return what brings all members back to where they are."""
         assert self.lanes is not None
-        return self.lanes.undo()
+        self._before = self.lanes.undo()
+        return self._before
 
-    def take(self, block: Any, plan: RatesTable, undo: Any) -> tuple[BlockResult, int]:
+    def take(self, block: Any, plan: RatesTable) -> tuple[BlockResult, int]:
         """All steps of all members by one loop, and how many of them went well for every member."""
-        batch, lanes = block, self.lanes
+        batch, lanes, watch = block, self.lanes, self.parts[0].watch
         assert lanes is not None
-        start, watch = lanes.carry, self._watch
-        number = int(batch.active.argmax())
-        one, sample = self.members[number], batch.lane_sample(0, number)
-        trial = ReferenceStep(lambda: one.rehearse(sample), one.parts.network, number)
-        fresh, pace = batch.begins(lanes.fresh), plan.pace()
-        ran = self.engine.run(
-            lanes.theta, lanes.buffers, lanes.frozen, start, fresh, pace, batch.packed(), watch, trial
-        )
-        self._freeze_resting(batch.active, [*undo.copies, *_leaves(start)], [*undo.tensors, *_leaves(ran.carry)])
-        return ran, self._good(ran, batch)
-
-    @property
-    def _watch(self) -> Watch:
-        return "nothing" if self.choices.on_nonfinite == "ignore" else "state"
+        lane = int(batch.active.argmax())
+        sample = batch.lane_sample(0, lane)
+        reference = ReferenceStep(lambda: self._rehearsed(lane, sample), self.parts[lane].network, lane)
+        fresh = batch.begins(lanes.fresh, lanes.held.theta[0].device)
+        ran = self.engine.run(lanes.held, lanes.carry, fresh, plan.pace(), batch.packed(), watch, reference)
+        if not batch.active.all():
+            lanes.keep_resting(batch.active, self._before.copies, ran.carry)
+        good = unmarked(batch.count, ran.mark, ran.loss if watch == "state" else None, lambda: self._masks(batch))
+        if watch == "state" and good == batch.count:
+            good = finite_end([*ran.carry.omega, *ran.carry.v, *lanes.held.theta], good)
+        return ran, good
 
     def accept(self, block: Any, plan: RatesTable, ran: BlockResult) -> None:
         """Where the lanes are after the last step."""
@@ -184,49 +178,27 @@ class LaneRunner(PlannedRunner[Any]):
         waiting = (parts.order.pending() for number, parts in enumerate(self.parts) if number not in resting)
         return next(waiting, 0)
 
+    def _rehearsed(self, lane: int, sample: Sample) -> EagerReference:
+        """The eager step of a member, from where its lane is."""
+        assert self.lanes is not None
+        if self.lanes.moved[lane]:
+            self.lanes.write_back(lane)
+        return self.members[lane].rehearse(sample)
+
     def _packed(self, batch: LaneBatch) -> Lanes:
         """All members as lanes; a member that rests begins with the input of another one."""
         self.members = members = self.eagers()
         for number, member in enumerate(members):
             member.parts.check_network()
-            differs = how_members_differ(self.parts[0], member.parts)
+            differs = how_members_differ(self.parts[0], member.parts) if number else None
             if differs is not None:
                 raise UnsupportedError(f"members 0 and {number} have come to differ: {differs}")
         usual = batch.example.sample(0).u
         rows = (batch.lane_sample(0, lane) for lane in range(len(members)))
         return Lanes(members, [usual if row is None else row.u for row in rows], self.engine, self.layout)
 
-    @torch.no_grad()
-    def _freeze_resting(self, active: np.ndarray, before: Sequence[Tensor], after: Sequence[Tensor]) -> None:
-        """Put lanes that rest back to where they were: the loop runs over all lanes."""
-        if active.all():
-            return
-        resting = self.layout.fold(torch.from_numpy(~active)).to(after[0].device)
-        for old, new in zip(before, after, strict=True):
-            torch.where(resting.view(-1, *[1] * (new.dim() - 2), self.layout.width), old, new, out=new)
-
-    def _good(self, ran: BlockResult, batch: LaneBatch) -> int:
-        """How many steps from the first one on are known to have gone well for every member that takes part."""
-        losses = ran.loss if self._watch == "state" else None
-        bad: Tensor | None = None
-        taking = np.broadcast_to(batch.active, (batch.count, len(batch.active)))
-        if ran.mark is not None and ran.mark.any():
-            bad = (ran.mark != 0) & self._folded(taking).to(ran.mark.device)
-        if losses is not None and not losses.sum().isfinite():
-            known = self._folded(taking if batch.known is None else taking & batch.known).to(losses.device)
-            wrong = ~losses.isfinite() & known
-            bad = wrong if bad is None else bad | wrong
-        if bad is not None and bool(bad.any()):
-            return int(bad.flatten(1).any(1).int().argmax())
-        if self._watch == "nothing":
-            return batch.count
-        assert self.lanes is not None
-        return good_end([*ran.carry.omega, *ran.carry.v, *self.lanes.theta], batch.count)
-
-    def _folded(self, rows: np.ndarray) -> Tensor:
-        """One value by step and lane, as the engine has it."""
-        return self.layout.fold(torch.from_numpy(rows.copy()), 1)
-
-
-def _leaves(carry: Carry) -> list[Tensor]:
-    return [*carry.h, *carry.z, *carry.omega, *carry.v, *carry.E]
+    def _masks(self, batch: LaneBatch) -> tuple[Tensor, Tensor]:
+        """Where a lane takes part, and where it has a target, by step and lane as the engine has them."""
+        taking = np.broadcast_to(batch.active, batch.learns.shape)
+        active, learns = (self.layout.fold(torch.from_numpy(rows.copy()), 1) for rows in (taking, batch.learns))
+        return active, learns

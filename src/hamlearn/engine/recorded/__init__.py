@@ -1,8 +1,8 @@
 """The compiled engine: the step that the eager engine takes, recorded as a graph and run in whole blocks."""
 
-from hamlearn.engine.recorded.eager_reference import EagerReference, ReferenceStep
+from hamlearn.engine.recorded.eager_reference import EagerReference, ReferenceStep, weights_kept
 from hamlearn.engine.recorded.echo import EchoEngine, Passed, Stretch
-from hamlearn.engine.recorded.engine import BlockResult, Engine, Pace
+from hamlearn.engine.recorded.engine import BlockResult, Engine, Pace, Tensors
 from hamlearn.engine.recorded.recorder import named
 from hamlearn.engine.recorded.trace import Watch
 from hamlearn.loops import UnsupportedError
@@ -16,7 +16,9 @@ __all__ = [
     "Passed",
     "ReferenceStep",
     "Stretch",
+    "Tensors",
     "UnsupportedError",
     "Watch",
     "named",
+    "weights_kept",
 ]

@@ -1,16 +1,16 @@
-"""The eager step of the first sample, which a recording is compared with."""
+"""The eager step of a block's first sample, which the compiled step is compared with."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
 from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
-from hamlearn.loops.comparison import outputs, require_alike
 from hamlearn.rules.system import Outcome
 from hamlearn.state.carry import Carry
 
@@ -22,8 +22,9 @@ class EagerReference(NamedTuple):
     """The start and the results of an eager step.
 
     Attributes:
-        start: What it met.
-        led_to: Results of it, copied.
+        start: The tensors that it started from.
+        led_to: Its results, copied. Weights and v are left out: they follow from ω, and Adam divides the rounding
+            of tiny gradients by their size.
     """
 
     start: Groups
@@ -44,21 +45,18 @@ class EagerReference(NamedTuple):
         return cls(met, {name: [trees.copied(x) for x in group] for name, group in led_to.items() if group})
 
     def comparable(self, first: Groups) -> bool:
-        """Whether it started where a recorded step starts, and led to finite values.
-
-        Weights of a member may be behind those of its lane in a population.
-        """
+        """Whether it started where the compiled step starts, and led to finite values."""
         pairs = [(self.start[name], first.get(name)) for name in self.start]
-        # What one of the two steps does without is not there.
+        # A group that one of the two steps does without is empty or absent.
         same = all(_equal(a, b) for one, other in pairs if one and other for a, b in zip(one, other, strict=True))
         return same and all_finite([x for group in self.led_to.values() for x in group if x.is_floating_point()])
 
 
 class ReferenceStep(NamedTuple):
-    """Makes the eager step of the first sample, which raises for what a recording might take.
+    """Makes the eager step of a block's first sample, and raises what that step raises.
 
     Attributes:
-        run: Makes the step; `None`: there is nothing to compare.
+        run: Makes the step, and leaves everything as it was; `None`: there is nothing to compare.
         network: The network whose step it is: the one that is recorded, or that of another member.
         member: Its place among the members of a population.
     """
@@ -68,27 +66,18 @@ class ReferenceStep(NamedTuple):
     member: int = 0
 
 
-def require_as_reference(
-    graph: fx.GraphModule,
-    first: Groups,
-    tried: EagerReference,
-    read: Callable[[list[Tensor]], Mapping[str, list[Tensor]]],
-) -> None:
-    """Raise if the recorded step has other results than the eager one.
-
-    Args:
-        graph: The recorded step.
-        first: What it is given first.
-        tried: The eager step with the same sample.
-        read: What the results of the graph are, by name.
-
-    Raises:
-        UnsupportedError: If a result differs by more than rounding.
-    """
-    if tried.comparable(first):
-        found = read(outputs(graph, [tensor for group in first.values() for tensor in group]))
-        require_alike({name: group for name, group in tried.led_to.items() if name in found}, found)
-
-
 def _equal(one: Tensor, other: Tensor) -> bool:
     return one is other or (one.dtype == other.dtype and torch.equal(one.detach(), other.detach()))
+
+
+@contextmanager
+def weights_kept(network: nn.Module) -> Iterator[None]:
+    """Within, a step may write to weights and buffers, as an embedding with `max_norm` does; they are put back."""
+    before = [(own, own.detach().clone()) for own in (*network.parameters(), *network.buffers())]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for own, copy in before:
+                if not torch.equal(own, copy):
+                    own.copy_(copy)

@@ -13,12 +13,11 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep
 from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
-from hamlearn.engine.recorded.trace import Specs, Stage, Variant, mark
+from hamlearn.engine.recorded.trace import RecordedStep, Specs, Stage, Variant, mark
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.index_checks import counted
 from hamlearn.rules.echo import Echoed
 from hamlearn.rules.transition import first_state
-from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block
 
 
@@ -62,13 +61,8 @@ class Passed:
     mark: Tensor | None
 
 
-class TokenForward:
+class TokenForward(RecordedStep):
     """(h, token) in; the next h, the state that the token met, y and the loss out."""
-
-    def __init__(self, order: Echoed, variant: Variant, specs: Specs, names: tuple[list[str], list[str]]) -> None:
-        self.order, self.variant, self.specs, self.names = _token_by_token(order), variant, specs, names
-        self.key = type(self).__name__, variant, str(specs)
-        self.y_spec: trees.Spec = None
 
     def __call__(self, given: Groups) -> tuple[Groups, Groups]:
         """The state and the buffers after the token; the state that it met, and what it led to."""
@@ -85,15 +79,13 @@ class TokenForward:
         return {"h": token.h_next}, {"met": met, "y": y, "loss": loss, "mark": mark(watched, faults)}
 
     def _token(self, stage: Stage, given: Groups) -> tuple[Any, list[Tensor]]:
-        h_spec, u_spec, target_spec = self.specs
-        u = trees.unflatten(given["u"], u_spec)
-        target = trees.unflatten(given["target"], target_spec) if self.variant.targets else None
+        h_spec, sample = self.specs[0], self.sample(given)
         # A learned first state is part of the graph of the token that meets it.
         with torch.enable_grad():
-            start, (new,) = first_state(stage.system.network.start(u), h_spec), given["fresh"]
+            start, (new,) = first_state(stage.system.network.start(sample.u), h_spec), given["fresh"]
             h = [torch.where(new, a, b) for a, b in zip(start, given["h"], strict=True)]
         order: Any = stage.order
-        token, _ = order.run_token(Sample(u, target), stage.rates, h, None, h_spec)
+        token, _ = order.run_token(sample, stage.rates, h, None, h_spec)
         return token, [leaf.detach() for leaf in h]
 
 
@@ -134,20 +126,19 @@ class EchoEngine(Recorder):
         rates: list[Tensor],
         fresh: Tensor,
         block: Block,
-        trial: ReferenceStep,
+        reference: ReferenceStep,
     ) -> Passed:
         """Run the tokens of a block from the state `h`.
 
-        `trial` raises where the eager engine would refuse the first token; it is made before one of its kind is
-        recorded.
+        `reference` takes the first token eagerly.
         """
         assert block.u is not None
         h = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in h]
         device, constant = self.order.system.theta[0].device, self._constant()
         given = {"rates": [row.to(device) for row in rates], "u": block.u, "target": block.target}
         rows = _contiguous(given | {"fresh": [fresh.to(device)]})
-        step = TokenForward(self.order, *self._form(rows, block, h_spec))
-        found, y_spec = self.loop(step, LoopInputs({"h": h}, rows, constant), block.count, trial)
+        step = TokenForward(_token_by_token(self.order), *self._form(rows, block, h_spec))
+        found, y_spec = self.loop(step, LoopInputs({"h": h}, rows, constant), block.count, reference)
         stretch = Stretch({"h": found["met"], **rows}, block, h_spec)
         loss, marks = (found[name][0] if found[name] else None for name in ("loss", "mark"))
         return Passed(h, stretch, found["y"], y_spec, loss, marks)
@@ -158,7 +149,7 @@ class EchoEngine(Recorder):
         rows = _contiguous({name: [row.flip(0) for row in group] for name, group in joined.rows.items()})
         omega = [tensor.clone(memory_format=torch.contiguous_format) for tensor in omega]
         z, flow = ([torch.zeros_like(row[0]) for row in rows["h"]] for _ in "zf")
-        step = TokenBackward(self.order, *self._form(rows, joined.block, joined.h_spec))
+        step = TokenBackward(_token_by_token(self.order), *self._form(rows, joined.block, joined.h_spec))
         inputs = LoopInputs({"omega": omega, "z": z, "flow": flow}, rows, self._constant())
         self.loop(step, inputs, joined.count, ReferenceStep(lambda: None, self.order.system.network))
         return omega

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.recorded.device_cache import DeviceCache
 from hamlearn.engine.recorded.eager_reference import ReferenceStep
-from hamlearn.engine.recorded.recorder import LoopInputs, Recorder
+from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
 from hamlearn.engine.recorded.trace import OrderStep, Variant, Watch
 from hamlearn.rules.system import Order
 from hamlearn.state.carry import Carry
@@ -55,6 +55,20 @@ class BlockResult:
     mark: Tensor | None
 
 
+class Tensors(NamedTuple):
+    """The tensors of a network, or of all members of a population.
+
+    Attributes:
+        theta: The weights.
+        buffers: Buffers of the network, in the order of `Recorder.buffer_names`.
+        frozen: Tensors that do not change, in the order of `Recorder.frozen_names`.
+    """
+
+    theta: list[Tensor]
+    buffers: list[Tensor]
+    frozen: list[Tensor]
+
+
 class Engine(Recorder):
     """Runs an order over blocks of samples.
 
@@ -69,55 +83,63 @@ class Engine(Recorder):
     def __init__(self, order: Order, reset_each: bool, carries: bool, lanes: int = 1, own: bool = False) -> None:
         super().__init__(order, lanes, own)
         self.reset_each, self.carries = reset_each, carries
-        self._bring = DeviceCache()
 
     def run(
         self,
-        theta: list[Tensor],
-        buffers: list[Tensor],
-        frozen: list[Tensor],
+        held: Tensors,
         carry: Carry,
         fresh: Tensor | None,
         pace: Pace,
         block: Block,
         watch: Watch,
-        trial: ReferenceStep,
+        reference: ReferenceStep,
     ) -> BlockResult:
-        """Take all samples of `block`; `theta` and `buffers` change in place.
+        """Take all samples of `block`; weights and buffers change in place.
 
         Args:
-            theta: The weights.
-            buffers: Buffers of the network, in the order of `buffer_names`.
-            frozen: What does not change, in the order of `frozen_names`.
+            held: Weights and buffers.
             carry: h, z and ω at the start; left as they are.
-            fresh: Whether each sample begins a sequence; `None` where none does.
+            fresh: Whether each sample begins a sequence; `None` if none does.
             pace: Rates and β of each step.
             block: The samples.
             watch: What is looked at for values that are not finite, step by step.
-            trial: Takes the first sample eagerly, before a step for samples of its kind is recorded.
+            reference: Takes the first sample eagerly.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
         """
+        carry = carry.copy()
+        step, inputs = self.step_of(held, carry, fresh, pace, block, watch)
+        found, y_spec = self.loop(step, inputs, block.count, reference)
+        torch.autograd.graph.increment_version([*held.theta, *held.buffers])
+        loss, coupling, mark = (found[name][0] if found[name] else None for name in ("loss", "coupling", "mark"))
+        return BlockResult(carry, found["y"], y_spec, loss, coupling, mark)
+
+    def step_of(
+        self, held: Tensors, carry: Carry, fresh: Tensor | None, pace: Pace, block: Block, watch: Watch
+    ) -> tuple[OrderStep, LoopInputs]:
+        """The step for samples of the kind of `block`, and what its loop reads; it changes the carry in place."""
         assert block.u is not None
-        given = (carry.h, carry.z, carry.omega, carry.v, carry.E)
-        h, z, omega, v, E = ([leaf.detach().clone() for leaf in part] for part in given)
-        flags = [fresh] if h and fresh is not None else []
-        parts = [pace.rates, pace.betas, pace.drive, block.u, block.target, flags]
-        rates, betas, drive, u, target, flags = self._bring(parts, theta[0].device)
-        own = {"theta": theta, "omega": omega, "h": h, "z": z, "v": v, "E": E, "buffers": buffers}
-        rows = {"rates": rates, "drive": drive, "u": u, "target": target, "fresh": flags}
-        constant = {"frozen": frozen}
-        (rows if pace.varying else constant)["betas"] = betas
+        device = held.theta[0].device
+        flags = [fresh] if carry.h and fresh is not None else []
+        groups = {"rates": pace.rates, "drive": pace.drive, "u": block.u, "target": block.target, "fresh": flags}
+        groups["betas"] = pace.betas
+        rows = {name: [x.to(device).contiguous() for x in group] for name, group in groups.items()}
+        constant = {"frozen": held.frozen}
+        if not pace.varying:
+            constant["betas"] = rows.pop("betas")
+        own = {"theta": held.theta, "omega": carry.omega, "h": carry.h, "z": carry.z, "v": carry.v, "E": carry.E}
         step = OrderStep(
             self.order,
-            Variant(bool(target), bool(flags), watch),
+            Variant(bool(block.target), bool(flags), watch),
             (carry.spec, block.u_spec, block.target_spec),
             (self.buffer_names, self.frozen_names),
-            self.reset_each,
-            self.carries,
         )
-        found, y_spec = self.loop(step, LoopInputs(own, rows, constant), block.count, trial)
-        torch.autograd.graph.increment_version([*theta, *buffers])
-        loss, coupling, mark = (found[name][0] if found[name] else None for name in ("loss", "coupling", "mark"))
-        return BlockResult(Carry(h, z, omega, carry.spec, v=v, E=E), found["y"], y_spec, loss, coupling, mark)
+        step.reset_each, step.carries = self.reset_each, self.carries
+        carried = {name: [x.detach() for x in group] for name, group in (own | {"buffers": held.buffers}).items()}
+        return step, LoopInputs(carried, rows, constant)
+
+    def own(self) -> Tensors:
+        """The tensors of the order's own network."""
+        order = self.order
+        return Tensors(order.system.theta, named(order, self.buffer_names), named(order, self.frozen_names))

@@ -2,37 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from hamlearn._base import trees
-from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep, require_as_reference
+from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep, weights_kept
+from hamlearn.engine.recorded.trace import RecordedStep
 from hamlearn.loops import Kind, UnsupportedError
 from hamlearn.loops.backends import make_loop
-from hamlearn.loops.comparison import audit
+from hamlearn.loops.comparison import audit, require_alike
 from hamlearn.loops.costs import faster_eagerly
 from hamlearn.loops.guards import Guards
 from hamlearn.loops.recording import held_by, pure_graph
 from hamlearn.loops.step_cache import CompiledStep, StepCache
 from hamlearn.loops.tracing_lock import tracing_lock
 from hamlearn.rules.system import Order
-
-
-class Step(Protocol):
-    """One step, from groups of tensors to what they become and to the results of the step."""
-
-    key: Any
-    """What the function depends on beside the shapes of its tensors."""
-    y_spec: trees.Spec
-    """Structure of an output, known once the step has been called."""
-
-    def __call__(self, given: Groups) -> tuple[Groups, Groups]:
-        """The carried groups after the step, and its results."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +58,12 @@ class Recorded:
 
     Attributes:
         graph: Pure tensor operations, from the groups as one flat list to the carried groups and the results.
-        function: The step itself, from the same list to the same results, by which the graph is audited.
         counts: Number of tensors of each group that it returns.
         results: Which of these groups are results.
         y_spec: Structure of an output.
     """
 
     graph: fx.GraphModule
-    function: Callable[..., list[Tensor]]
     counts: dict[str, int]
     results: list[str]
     y_spec: trees.Spec
@@ -110,86 +96,70 @@ class Recorder:
         self.frozen_names += [name for name, weight in network.named_parameters() if not weight.requires_grad]
         self.steps = StepCache()
 
-    def loop(self, step: Step, inputs: LoopInputs, count: int, trial: ReferenceStep) -> tuple[Groups, trees.Spec]:
+    def loop(
+        self, step: RecordedStep, inputs: LoopInputs, count: int, reference: ReferenceStep
+    ) -> tuple[Groups, trees.Spec]:
         """Run a step `count` times; the carried tensors change in place. Returns rows of results, and their form.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
+            AuditError: If two audits in turn differ from the eager step.
         """
-        made = self.compiled(step, inputs, trial)
-        carried, rows = flat(inputs.carried), flat(inputs.rows)
-        constants = [x.contiguous() for x in flat(inputs.constant)]
-        work = [x if x.is_contiguous() else x.contiguous() for x in carried]
+        made = self.compiled(step, inputs, reference)
         if self.steps.audit_is_due(made):
-            self._audit(made, inputs, work, rows, constants)
-        results = made.loop(count, work, rows, constants)
+            tried = reference.run()
+            if tried is not None and tried.comparable(self._member(inputs.first(), reference.member)):
+                audit(made, lambda: tried.led_to, lambda: self._first_step(made, inputs, reference.member))
+        carried = flat(inputs.carried)
+        work = _contiguous(carried)
+        results = made.loop(count, work, flat(inputs.rows), _contiguous(flat(inputs.constant)))
         with torch.no_grad():
             for tensor, moved in zip(carried, work, strict=True):
                 if moved is not tensor:
                     tensor.copy_(moved)
         return made.recorded.read_results(results), made.recorded.y_spec
 
-    def compiled(self, step: Step, inputs: LoopInputs, trial: ReferenceStep) -> CompiledStep:
+    def compiled(self, step: RecordedStep, inputs: LoopInputs, reference: ReferenceStep) -> CompiledStep:
         """The loop of a step: one that was made before and whose guards hold, or a new one.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
         """
-        return self.steps.get((step.key, inputs.form()), lambda: self._make(step, inputs, trial))
+        return self.steps.get((step.key, inputs.form()), lambda: self._make(step, inputs, reference))
 
-    def _make(self, step: Step, inputs: LoopInputs, trial: ReferenceStep) -> CompiledStep:
-        """Record a step, compare the recording with the eager step, and make a loop of it."""
-        system, first = self.order.system, self._member(inputs.first(), trial.member)
+    def _make(self, step: RecordedStep, inputs: LoopInputs, reference: ReferenceStep) -> CompiledStep:
+        """Record a step, make a loop of it, and compare the loop with the eager step."""
+        system, first = self.order.system, self._member(inputs.first(), reference.member)
         functions = {"the loss": system.loss, **self.order.also_reads()}
         made = CompiledStep(Guards(functions, {"the network": system.network}))
         device = flat(inputs.constant if "theta" in inputs.constant else inputs.carried)[0].device
         try:
             made.guards.require_recordable()
-            with tracing_lock, _weights_kept(trial.network):
-                tried = trial.run()
+            with tracing_lock, weights_kept(system.network):
+                # First, since it raises for a sample that a recording might take.
+                tried = reference.run()
                 made.guards.require_unchanged_by_step()
                 made.recorded = record(step, first, list(inputs.carried))
                 made.guards.require_unchanged_by_step()
             graph = made.recorded.graph
-            _require_own_memory(graph, [system.network, trial.network])
-            if tried is not None:
-                require_as_reference(graph, first, tried, made.recorded.read)
+            _require_own_memory(graph, [system.network, reference.network])
             if device.type == "cpu" and self.lanes == 1 and (reason := faster_eagerly(graph)) is not None:
                 raise UnsupportedError(reason)
             laned = [name not in self.shared for name, group in first.items() for _ in group]
             made.loop = make_loop(graph, inputs.kinds(), laned, self.lanes, device)
+            if tried is not None and tried.comparable(first):
+                require_alike(tried.led_to, self._first_step(made, inputs, reference.member))
         except UnsupportedError as error:
             made.failure = error
         return made
 
-    def _audit(
-        self,
-        made: CompiledStep,
-        inputs: LoopInputs,
-        carried: list[Tensor],
-        rows: list[Tensor],
-        constants: list[Tensor],
-    ) -> None:
-        """Compare the first step of a block with the step itself, called once more without recording it.
-
-        Raises:
-            AuditError: If they differ in two blocks in turn.
-        """
-        recorded: Recorded = made.recorded
-
-        def eagerly() -> Groups:
-            given = flat(self._member(inputs.first(), 0))
-            found = recorded.read(recorded.function(*(tensor.clone() for tensor in given)))
-            # Weights follow from ω and v, and Adam divides the rounding of tiny gradients by their size.
-            return {name: group for name, group in found.items() if name not in ("theta", "v")}
-
-        def by_loop() -> Groups:
-            copies = [tensor.clone() for tensor in carried]
-            results = made.loop(1, copies, [row[:1].contiguous() for row in rows], constants)
-            found = [*copies, *(row[0] for row in results)]
-            return recorded.read([x[0, ..., 0] for x in found] if self.lanes > 1 else found)
-
-        audit(made, eagerly, by_loop)
+    def _first_step(self, made: CompiledStep, inputs: LoopInputs, member: int) -> Groups:
+        """The results of the first step of a block for one member, by the compiled loop on copies."""
+        carried = [tensor.detach().clone(memory_format=torch.contiguous_format) for tensor in flat(inputs.carried)]
+        rows = [row[:1].contiguous() for row in flat(inputs.rows)]
+        results = made.loop(1, carried, rows, _contiguous(flat(inputs.constant)))
+        found = made.recorded.read([*carried, *(row[0] for row in results)])
+        return self._member(found, member)
 
     def _member(self, first: Groups, number: int) -> Groups:
         """The tensors of one member."""
@@ -202,7 +172,7 @@ class Recorder:
         }
 
 
-def record(step: Step, first: Groups, carried: Sequence[str]) -> Recorded:
+def record(step: RecordedStep, first: Groups, carried: Sequence[str]) -> Recorded:
     """The graph of a step, for tensors such as `first`; `carried` are the groups that it changes."""
     counts, returned = {name: len(group) for name, group in first.items()}, dict[str, int]()
     results: list[str] = []
@@ -217,7 +187,11 @@ def record(step: Step, first: Groups, carried: Sequence[str]) -> Recorded:
         return [*moved, *(x.detach() for x in flat(found))]
 
     graph = pure_graph(function, flat(first))
-    return Recorded(graph, function, returned, results, step.y_spec)
+    return Recorded(graph, returned, results, step.y_spec)
+
+
+def _contiguous(tensors: Sequence[Tensor]) -> list[Tensor]:
+    return [x if x.is_contiguous() else x.contiguous() for x in tensors]
 
 
 def flat(groups: Groups) -> list[Tensor]:
@@ -228,19 +202,6 @@ def flat(groups: Groups) -> list[Tensor]:
 def _split(found: Sequence[Tensor], counts: dict[str, int]) -> Groups:
     rest = iter(found)
     return {name: [next(rest) for _ in range(count)] for name, count in counts.items()}
-
-
-@contextmanager
-def _weights_kept(network: nn.Module) -> Iterator[None]:
-    """Within, a step may write to weights and buffers, as an embedding with `max_norm` does; they are put back."""
-    before = [(own, own.detach().clone()) for own in (*network.parameters(), *network.buffers())]
-    try:
-        yield
-    finally:
-        with torch.no_grad():
-            for own, copy in before:
-                if not torch.equal(own, copy):
-                    own.copy_(copy)
 
 
 def _require_own_memory(graph: fx.GraphModule, networks: Sequence[nn.Module]) -> None:

@@ -7,6 +7,7 @@ without axes, which makes one recording serve every hyper-parameter, schedule an
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -126,31 +127,46 @@ class Stage:
         return result
 
 
-class OrderStep:
-    """One step of an order.
+class RecordedStep(ABC):
+    """One step, from groups of tensors to what they become and to the results of the step.
 
     Args:
-        order: What the eager engine steps by.
+        order: The order that the eager engine steps by.
         variant: What the samples may have.
         specs: Structures of h, of u and of the target.
         names: Names of the buffers and of the parameters that are not learned.
+
+    Attributes:
+        key: What the step depends on besides the shapes of its tensors.
+        y_spec: Structure of an output, known once the step has been called.
+    """
+
+    def __init__(self, order: Order, variant: Variant, specs: Specs, names: tuple[list[str], list[str]]) -> None:
+        self.order, self.variant, self.specs, self.names = order, variant, specs, names
+        self.key = type(self).__name__, variant, str(specs)
+        self.y_spec: trees.Spec = None
+
+    @abstractmethod
+    def __call__(self, given: Groups) -> tuple[Groups, Groups]:
+        """The carried groups after the step, and its results."""
+
+    def sample(self, given: Groups) -> Sample:
+        """The sample of the step."""
+        _, u_spec, target_spec = self.specs
+        target = trees.unflatten(given["target"], target_spec) if self.variant.targets else None
+        return Sample(trees.unflatten(given["u"], u_spec), target)
+
+
+class OrderStep(RecordedStep):
+    """One step of an order.
+
+    Attributes:
         reset_each: Whether h starts from h0 at every sample.
         carries: Whether z is carried from step to step.
     """
 
-    def __init__(
-        self,
-        order: Order,
-        variant: Variant,
-        specs: Specs,
-        names: tuple[list[str], list[str]],
-        reset_each: bool,
-        carries: bool,
-    ) -> None:
-        self.order, self.variant, self.specs, self.names = order, variant, specs, names
-        self.reset_each, self.carries = reset_each, carries
-        self.key = "step", variant, str(specs)
-        self.y_spec: trees.Spec = None
+    reset_each = False
+    carries = False
 
     def __call__(self, given: Groups) -> tuple[Groups, Groups]:
         """Weights, state, costates and buffers after the step; output, loss and what is wrong with the step."""
@@ -170,12 +186,10 @@ class OrderStep:
         return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults)}
 
     def _proposed(self, stage: Stage, given: Groups) -> Outcome:
-        h_spec, u_spec, target_spec = self.specs
-        u = trees.unflatten(given["u"], u_spec)
-        target = trees.unflatten(given["target"], target_spec) if self.variant.targets else None
+        h_spec, sample = self.specs[0], self.sample(given)
         h, z, E = given["h"], given["z"], given["E"]
         if h and (self.reset_each or self.variant.fresh):
-            start = stage.order.start(u, h, h_spec)
+            start = stage.order.start(sample.u, h, h_spec)
             zero, first = [torch.zeros_like(leaf) for leaf in z], stage.order.first(start, h_spec)
             if self.reset_each:
                 h, z, E = start, z if self.carries else zero, first
@@ -185,7 +199,7 @@ class OrderStep:
                     [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
                     for begun, kept in ((start, h), (zero, z), (first, E))
                 )
-        now = Instant(Sample(u, target), 0.0, stage.rates, False, False)
+        now = Instant(sample, 0.0, stage.rates, False, False)
         return stage.order.propose(Carry(h, z, given["omega"], h_spec, v=given["v"], E=E), now)
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
 from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.engine.blocks.runner import PlannedRunner
-from hamlearn.engine.blocks.step_runner import run_watched
+from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.step_runner import good_steps
 from hamlearn.engine.rates_table import RateSettings
 from hamlearn.engine.recorded import (
     BlockResult,
@@ -22,7 +22,6 @@ from hamlearn.engine.recorded import (
     ReferenceStep,
     UnsupportedError,
     Watch,
-    named,
 )
 from hamlearn.engine.ticks.plan import MixedError, TickPlan
 from hamlearn.engine.ticks.recorded_rule import RecordedRule
@@ -42,7 +41,7 @@ MOST_IN_A_PASS = 1 << 20
 """Weights of a net without delays up to which a loop is faster: they are passed over once for every layer."""
 
 
-class TickRunner(PlannedRunner[TickPlan]):
+class TickRunner(BlockRunner):
     """Takes blocks of samples in ticks that are recorded from the rule, and run as one loop.
 
     Args:
@@ -103,7 +102,7 @@ class TickRunner(PlannedRunner[TickPlan]):
         return Undo([*self.system.theta, *self.system.slots.present()], put_back)
 
     @torch.no_grad()
-    def take(self, block: Block, plan: TickPlan, undo: Callable[[], None]) -> tuple[BlockResult, int]:
+    def take(self, block: Block, plan: TickPlan) -> tuple[BlockResult, int]:
         """All ticks by one loop; returns how many samples went well from the first one on."""
         ticker, rows, first = self.ticker, plan.rows, block.sample(0)
         begun = self.rule.begin(ticker.carry, first.u)
@@ -114,23 +113,19 @@ class TickRunner(PlannedRunner[TickPlan]):
         if rows.boundary is not None and not isinstance(self.rule, DelayFree | Aligned):
             begins = rows.begins(False, rows.count)
 
-        def run(watch: Watch) -> BlockResult:
-            ticker.carry = begun
-            return self.loop(begun, plan, begins, watch, first)
-
+        ticker.carry = begun
         watch: Watch = "nothing" if ticker.on_nonfinite == "ignore" else "state"
-        ran, good = run_watched(run, undo, self.system.theta, plan.compared, watch)
-        return ran, good // self.hold
+        ran = self.loop(begun, plan, begins, watch, first)
+        return ran, good_steps(ran, plan.compared, self.system.theta, watch) // self.hold
 
     def loop(self, begun: Any, plan: TickPlan, begins: Tensor | None, watch: Watch, first: Sample) -> BlockResult:
         """The rows of a plan, from what is carried when they begin."""
         engine, rows, flat = self.engine, plan.rows, self.rule.flat(begun)
         start = Carry(flat.h, flat.z, [dense(w) for w in self.ticker.omega], None, E=flat.memory)
-        buffers, frozen = named(self.order, engine.buffer_names), named(self.order, engine.frozen_names)
         shown = copied(first)
-        trial = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
+        reference = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
         block = replace(plan.compared, u=rows.u, u_spec=rows.u_spec)
-        return engine.run(self.system.theta, buffers, frozen, start, begins, plan.pace(), block, watch, trial)
+        return engine.run(engine.own(), start, begins, plan.pace(), block, watch, reference)
 
     def accept(self, block: Block, plan: TickPlan, ran: BlockResult) -> None:
         """Where the last tick has led."""
