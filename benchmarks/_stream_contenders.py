@@ -153,7 +153,7 @@ def hl_loop(problem: Problem) -> Pass:
     learner, stream = _learner(problem), _stream(problem)
     list(_compiled_reports(learner, stream))
     assert learner._blocks is not None
-    ((made,),) = learner._blocks.engine.steps._made.values()  # type: ignore[attr-defined]
+    ((made,),) = learner._blocks.engine.steps._made.values()
     recorded, loop = made.recorded, made.loop
     calls: list[tuple[list[Tensor], list[Tensor], list[Tensor]]] = []
 

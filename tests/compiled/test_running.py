@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import logging
 import os
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from torch import nn
 
 import hamlearn as hl
 from tests.compiled.test_engine import SETTINGS, assert_same, assert_same_reports, name_of
-from tests.problems import Problem, random_problem, random_samples
+from tests.problems import Problem, random_samples
 
 ALL = [*SETTINGS, {"order": "sequential", "credit": hl.Echo(every=5, truncate=7)}]
 
@@ -202,16 +201,6 @@ def test_a_bad_sample_within_a_chunk_stops_the_run_where_it_stands(wrong: dict[s
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
 
 
-def test_a_class_out_of_range_is_named_as_in_the_eager_engine() -> None:
-    network = hl.Network.feedforward(nn.Linear(3, 2))
-    samples = [hl.Sample(torch.randn(1, 3), torch.tensor([k % 2])) for k in range(30)]
-    samples[20].target = torch.tensor([5])
-    learner = hl.Learner(network, nn.functional.cross_entropy, hl.Hyper(), order="sequential")
-    with pytest.raises(hl.errors.SampleError, match="could not compare"):
-        list(learner.run(samples, engine="compiled", chunk=16))
-    assert learner.position == 20
-
-
 def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.Linear(8, 2)).double()
@@ -258,24 +247,6 @@ def test_an_echo_that_rebuilds_its_states_goes_on_eagerly_and_says_why() -> None
         list(learner.run(problem.samples, engine="compiled"))
 
 
-def test_a_live_feed_keeps_what_a_run_has_not_learned_from() -> None:
-    problem = regression()
-
-    def feed() -> Any:
-        for sample in problem.samples:
-            yield sample.u, sample.target
-
-    learner = problem.learner()
-    stream = hl.streams.live(feed(), policy="block")
-    for number, _ in enumerate(learner.run(stream, engine="compiled", chunk=16), start=1):
-        if number == 5:
-            break
-    rest = [report.sample for report in learner.run(stream, engine="compiled", chunk=16)]
-    assert len(rest) == len(problem.samples) - 5
-    assert all(torch.equal(a.u, b.u) for a, b in zip(rest, problem.samples[5:], strict=True))
-    assert hl.streams.take(stream, 3).live
-
-
 COMPILE_ONCE = """
 import torch, hamlearn as hl
 network = hl.Network.feedforward(torch.nn.Linear(3, 2))
@@ -310,15 +281,6 @@ def test_without_a_compiler_it_goes_on_eagerly_and_says_so(tmp_path: Path) -> No
     assert run.stdout == "done\n"
 
 
-def test_a_step_is_compiled_once_in_a_process(caplog: pytest.LogCaptureFixture) -> None:
-    problem = random_problem("output", 11, 20)
-    problem.samples[-1].boundary = True
-    with caplog.at_level(logging.WARNING, "hamlearn"):
-        for _ in range(3):
-            list(copy.deepcopy(problem).learner().run(problem.samples, engine="compiled"))
-    assert sum("compiling" in record.message for record in caplog.records) <= 2
-
-
 def test_a_second_run_while_the_first_goes_on_is_an_error_for_the_first() -> None:
     problem = regression()
     learner = problem.learner()
@@ -347,20 +309,6 @@ def test_a_checkpoint_loaded_within_the_loop_leaves_the_stream_where_it_is(tmp_p
                 learner.load(tmp_path / "checkpoint")
         assert learner.position == len(problem.samples) - 3
     assert taken["eager"] == taken["compiled"] == [id(sample) for sample in problem.samples]
-
-
-def test_a_source_that_uses_its_memory_again_is_read_in_time() -> None:
-    problem = regression()
-
-    def source() -> Any:
-        u, target = torch.empty(1, 3).double(), torch.empty(1, 2).double()
-        for sample in problem.samples:
-            yield hl.Sample(u.copy_(sample.u), target.copy_(sample.target))
-
-    eager, compiled = problem.learner(), problem.learner()
-    list(eager.run(source()))
-    list(compiled.run(source(), engine="compiled", chunk=16))
-    assert_same(eager, compiled, 1e-12)
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
@@ -400,96 +348,6 @@ def test_an_interrupt_within_a_block_leaves_everything_as_it_was(monkeypatch: py
     assert learner.state.t == 2.5
     for before, now in zip(weights, learner.network.parameters(), strict=True):
         assert torch.equal(before, now)
-
-
-class Counts(nn.Module):
-    def __init__(self, buffer: bool) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 2)
-        self.calls = 0
-        self.buffer = buffer
-        self.register_buffer("mean", torch.zeros(3).double())
-
-    def forward(self, u: torch.Tensor) -> torch.Tensor:
-        if self.buffer:
-            self.mean = 0.9 * self.mean + 0.1 * u.mean(0)
-            return self.linear(u - self.mean)
-        self.calls += 1
-        return self.linear(u) / self.calls
-
-
-@pytest.mark.parametrize(("buffer", "reason"), [(True, "buffer"), (False, "changes the network.output.calls")])
-def test_a_network_that_changes_itself_goes_on_eagerly_and_says_why(buffer: bool, reason: str) -> None:
-    network = hl.Network.feedforward(Counts(buffer).double())
-    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples)
-    eager, compiled = problem.learner(), problem.learner()
-    list(eager.run(problem.samples))
-    with pytest.warns(RuntimeWarning, match=reason):
-        list(compiled.run(problem.samples, engine="compiled"))
-    assert_same(eager, compiled, 0.0)
-
-
-def test_a_weight_with_a_hook_goes_on_eagerly_and_an_attribute_that_changes_is_followed() -> None:
-    problem = regression()
-    learner = problem.learner()
-    learner.network.output.weight.register_hook(lambda g: 0 * g)
-    with pytest.warns(RuntimeWarning, match="has hooks"):
-        list(learner.run(problem.samples, engine="compiled"))
-    module = nn.Sequential(nn.Linear(3, 2), nn.LeakyReLU(0.1)).double()
-    problem = Problem(hl.Network.feedforward(module), problem.loss, hl.Hyper(eta=0.0), problem.samples)
-    learners = [problem.learner() for _ in range(2)]
-    for learner, engine in zip(learners, ("eager", "compiled"), strict=True):
-        list(learner.run(problem.samples, engine=engine))
-        learner.network.output[1].negative_slope = 0.7
-        list(learner.run(problem.samples, engine=engine))
-    assert_same(*learners, 1e-12)
-
-
-def test_a_learner_can_be_copied_in_the_middle_of_a_run() -> None:
-    problem = regression()
-    learner = problem.learner()
-    run = learner.run(problem.samples, engine="compiled", chunk=16)
-    for _ in range(5):
-        next(run)
-    twin = copy.deepcopy(learner)
-    for each in (learner, twin):
-        each.step(problem.samples[5])
-    assert torch.equal(learner.state.h, twin.state.h)
-    assert twin.position == 5
-
-
-class Scaled(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear, self.norm, self.gain = nn.Linear(3, 2), nn.BatchNorm1d(2), 1.0
-
-    def forward(self, u: torch.Tensor) -> torch.Tensor:
-        return self.norm(self.linear(u)) * self.gain
-
-
-CHANGES: dict[str, Any] = {
-    "eval": lambda net: net.eval(),
-    "frozen": lambda net: net.requires_grad_(False),
-    "hook": lambda net: net.linear.register_forward_hook(lambda module, given, y: 2 * y),
-    "attribute": lambda net: setattr(net, "gain", 0.3),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
-def test_what_is_changed_before_a_loop_is_left_holds_for_no_sample_before(change: str) -> None:
-    found = []
-    for engine in ("eager", "compiled"):
-        torch.manual_seed(0)
-        net = Scaled().double()
-        learner = hl.Learner(hl.Network.feedforward(net), nn.functional.mse_loss, hl.Hyper.from_sgd(lr=0.05))
-        samples = random_samples(100, batch=(4,), dtype=torch.float64)
-        for count, _ in enumerate(learner.run(samples, engine=engine), start=1):
-            if count == 50:
-                CHANGES[change](net)
-                break
-        found.append((learner.position, [tensor.clone() for tensor in net.state_dict().values()]))
-    assert found[0][0] == found[1][0] == 50
-    torch.testing.assert_close(found[1][1], found[0][1], rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, lambda: torch.autocast("cpu")])

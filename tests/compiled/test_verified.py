@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 import hamlearn as hl
-from hamlearn.loops.comparison import require_alike
 from tests.problems import random_samples
 
 mse = nn.functional.mse_loss
@@ -129,13 +128,3 @@ def test_a_first_sample_without_a_target_is_held_against_the_eager_step_too():
     stream[0].target = None
     with pytest.warns(RuntimeWarning, match=f"{REFUSED} y"):
         list(learner.run(stream, engine="compiled"))
-
-
-def test_rounding_and_numbers_that_are_not_finite_are_alike_where_both_have_them():
-    noise, inf = torch.full((3,), 1e-9), torch.tensor([1.0, float("inf"), float("nan")])
-    require_alike({"ω": [torch.ones(2), noise]}, {"ω": [torch.ones(2), -noise]})
-    require_alike({"y": [inf]}, {"y": [inf.clone()]})
-    with pytest.raises(hl.loops.UnsupportedError, match="another ω"):
-        require_alike({"ω": [noise]}, {"ω": [-noise]})
-    with pytest.raises(hl.loops.UnsupportedError, match="another y"):
-        require_alike({"y": [torch.ones(3)]}, {"y": [torch.ones(1, 3)]})

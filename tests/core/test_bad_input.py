@@ -391,11 +391,6 @@ def test_what_cannot_be_put_together_is_named_with_a_remedy(build, message):
         build()
 
 
-def test_an_unknown_engine_is_named():
-    with pytest.raises(hl.errors.ConfigError, match="engine='warp'"):
-        classifier().run([], engine="warp")
-
-
 def test_a_loss_that_is_not_reduced_is_named():
     learner = hl.Learner(NET, lambda y, target: (y - target) ** 2, hl.Hyper())
     with pytest.raises(hl.errors.ConfigError, match=r"float32\[1, 1\].*mean"):

@@ -8,13 +8,6 @@ import hamlearn as hl
 from tests.trust.learners import LITERAL, SGD, learner_of, mse, ran, samples, weights
 
 
-def test_settings_cannot_be_changed_behind_the_back_of_a_recording():
-    learner = learner_of(nn.Linear(2, 1))
-    for name in ("hyper", "order", "credit", "reset_h", "integrator", "on_nonfinite"):
-        with pytest.raises(AttributeError):
-            setattr(learner, name, getattr(learner, name))
-
-
 def tied():
     shared = nn.Linear(2, 2, dtype=torch.float64)
     return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(2, 1, dtype=torch.float64))
@@ -146,19 +139,6 @@ def test_a_population_whose_first_sample_is_refused_says_why():
     with pytest.raises(hl.errors.SampleError, match="tau=-1"):
         list(population.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 1), tau=-1.0)]))
     assert len(list(population.run([hl.Sample(torch.ones(1, 2), torch.ones(1, 1))] * 3))) == 3
-
-
-def test_a_feed_forward_state_net_runs_eagerly_compiled_and_is_copied_without_traces_of_a_recording(tmp_path):
-    import copy
-
-    torch.manual_seed(0)
-    network = hl.Network.feedforward(nn.Linear(2, 2).double(), role="state", readout=nn.Linear(2, 1).double())
-    learner = learner_of(network, credit=hl.Forward(), reset_h="sample")
-    for engine in ("eager", "compiled", "eager", "compiled"):
-        ran(learner, samples(4), engine)
-    learner.save(tmp_path / "learner.safetensors")
-    other = copy.deepcopy(learner)
-    assert torch.equal(ran(other, samples(3), "eager")[-1].y, ran(learner, samples(3), "eager")[-1].y)
 
 
 def steps_after_a_rate_was_written_to(make, rate, engine):

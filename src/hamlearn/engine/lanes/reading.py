@@ -37,7 +37,7 @@ class LaneReader:
         self.readers, self.members, self.layout, self.own = readers, members, layout, own
         self.aside: dict[int, Exception] = {}
         self.ended: set[int] = set()
-        self.limit = math.inf
+        self.limit: float = math.inf
 
     @property
     def progress(self) -> list[Progress]:
@@ -121,14 +121,10 @@ class LaneReader:
                 if block is None:
                     self.ended.add(number)
                     reader.end(0)
-                else:
-                    size = size if found else min(size, self._affordable(block))
-                    found[number] = block
+                    continue
+                if not found and block.u is not None:
+                    # As many steps of all members as `limit` allows, by the samples of the first one.
+                    each = sum(leaf[0].nbytes for leaf in (*block.u, *block.target))
+                    size = int(min(size, max(1, self.limit // (self.members * max(each, 1)))))
+                found[number] = block
         return found
-
-    def _affordable(self, block: Block) -> int:
-        """How many steps of all members have no more than `limit` bytes, by the samples of one."""
-        if block.u is None or math.isinf(self.limit):
-            return block.count
-        each = sum(leaf[0].nbytes for leaf in (*block.u, *block.target))
-        return max(1, int(self.limit) // (self.members * max(each, 1)))
