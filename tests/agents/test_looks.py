@@ -11,7 +11,6 @@ import torch
 from torch.utils.data import TensorDataset
 
 import hamlearn as hl
-from hamlearn.engine.recorded import recorder
 from tests.agents.feeds import Make, alone, assert_member, feed, maker
 from tests.loops.running import quickly_compiled
 
@@ -113,21 +112,6 @@ def test_one_agent_is_saved_by_itself_and_goes_on_alone_or_in_another_population
     assert [report.took[1] for report in reports] == [k < 30 - 11 for k in range(36)]
 
 
-def test_a_population_on_one_stream_is_saved_and_resumed_too(tmp_path: Path) -> None:
-    whole, first, second = (hl.Population(MAKE, HYPER, SEEDS) for _ in range(3))
-    with quickly_compiled():
-        list(whole.run(tables()[0], engine="eager"))
-        for step, _ in enumerate(first.run(tables()[0], chunk=16), start=1):
-            if step == 11:
-                first.save(tmp_path / "population")
-                break
-        second.load(tmp_path / "population")
-        assert len(list(second.run(tables()[0], resume=True))) == 27 - 11
-    for one, other in zip(whole.members, second.members, strict=True):
-        for a, b in zip(one.network.parameters(), other.network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-
-
 def test_a_file_of_another_population_is_refused_and_nothing_is_changed(tmp_path: Path) -> None:
     population = hl.Population(MAKE, HYPER, SEEDS, streams=tables())
     list(population.run(engine="eager", max_steps=3))
@@ -157,23 +141,3 @@ def test_a_copy_of_a_population_of_agents_goes_on_by_itself() -> None:
     for number, (learner, expected, _) in enumerate(singles):
         assert_member(twin.member(number), learner, close=0.0)
         assert len(reports) == len(expected) - 8
-
-
-def test_members_that_outlast_the_first_one_are_recorded_once() -> None:
-    feeds = [feed(0, 4), feed(1, 4), feed(2, 40), feed(3, 40)]
-    population = hl.Population(MAKE, HYPER, SEEDS, streams=feeds)
-    recorded, made = [], recorder.record
-
-    def counted(*given: Any) -> Any:
-        recorded.append(given)
-        return made(*given)
-
-    with pytest.MonkeyPatch.context() as patch, quickly_compiled():
-        patch.setattr(recorder, "record", counted)
-        list(population.run(chunk=2, max_steps=4))
-        for _ in range(3):
-            list(population.run(chunk=4, max_steps=12, resume=True))
-            assert population.member(2).network is not population.member(0).network
-    assert len(recorded) == 1
-    for number, learner in enumerate(after(MAKE, feeds, 99)):
-        assert_member(population.member(number), learner)

@@ -84,16 +84,6 @@ def test_skipping_members_skip_what_they_would_skip_alone(engine: Engine) -> Non
     assert_as_alone(population, reports, singles)
 
 
-def test_members_whose_rates_depend_on_time_skip_by_themselves() -> None:
-    hyper = [hl.Hyper(tau=0.5, eta=lambda t: 0.3 / (1 + t), beta=0.05), hl.Hyper.from_adam(lr=0.01)][:1] * 2
-    make = maker(on_nonfinite="skip")
-    feeds = [feed(0, 20), poisoned(1, 25, 5, 11, 12), poisoned(2, 30, 0, 12, 13, 29), feed(3, 35)]
-    population = hl.Population(make, hyper, SEEDS, streams=feeds)
-    with quickly_compiled():
-        reports = list(population.run(chunk=64))
-    assert_as_alone(population, reports, alone(make, hyper, SEEDS, feeds))
-
-
 def test_weights_that_overflow_between_two_looks_are_found_at_their_step() -> None:
     hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e300)]
     make, feeds = maker(), [feed(number, 20) for number in range(4)]

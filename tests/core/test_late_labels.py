@@ -269,15 +269,6 @@ def test_a_label_that_is_not_finite_is_skipped_where_that_was_asked_for():
     assert same(before, weights(subject))
 
 
-def test_an_id_that_waits_already_is_refused():
-    subject = learner()
-    one, other = samples(2)
-    subject.step(split(one, 1)[0])
-    with pytest.raises(hl.errors.SampleError, match="id=1 waits for its label already"):
-        subject.step(split(other, 1)[0])
-    assert subject.labels == (1, 0, 0, 0)
-
-
 @pytest.mark.parametrize("credit", [hl.Forward(), hl.Echo()])
 def test_credits_that_reach_beyond_the_sample_refuse_late_labels_by_name(credit):
     subject = learner("rnn", credit=credit)
@@ -318,26 +309,3 @@ def test_an_id_that_is_neither_text_nor_whole_number_is_named_and_nothing_change
         subject.step(hl.Sample(torch.ones(1, 3, dtype=torch.float64), id=odd))
     assert subject.labels == before.labels
     assert subject.state.t == before.state.t
-
-
-class OfArrays(nn.Module):
-    """Takes NumPy's arrays."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(3, 2).double()
-
-    def forward(self, u):
-        return self.linear(torch.from_numpy(u))
-
-
-def test_an_array_that_is_filled_again_does_not_change_what_waits():
-    torch.manual_seed(0)
-    subject = hl.Learner(hl.Network.feedforward(OfArrays()), mse_loss)
-    twin = copy.deepcopy(subject)
-    u, target = np.ones((1, 3)), torch.ones(1, 2, dtype=torch.float64)
-    subject.step(hl.Sample(u, id=1))
-    u[:] = 7.0
-    subject.step(hl.Label(1, target))
-    twin.step(hl.Sample(np.ones((1, 3)), target))
-    assert same(weights(subject), weights(twin))

@@ -120,17 +120,22 @@ def partials(
     keep: bool = False,
 ) -> list[Tensor | None]:
     """The same as `vjp`, with `None` for inputs on which nothing depends."""
-    live = [(o, c) for o, c in zip(outputs, cotangents, strict=True) if o.requires_grad]
-    if not live or not inputs:
+    roots, seeds, in_this_thread = [], [], True
+    for root, cotangent in zip(outputs, cotangents, strict=True):
+        if root.requires_grad:
+            roots.append(root)
+            seeds.append(torch.ones_like(root) if cotangent is None else cotangent)
+            in_this_thread = in_this_thread and type(root) is Tensor and root.is_cpu
+    if not roots or not inputs:
         return [None] * len(inputs)
-    roots = tuple([root for root, _ in live])
     # torch.autograd.grad spends about 30 µs in Python per call, a fifth of a step of a small network, on argument
     # checks and on handing its context to device threads. On the CPU the engine runs in this thread and the
     # arguments are ours, so it is called directly.
-    if all(type(root) is Tensor and root.is_cpu for root in roots):
-        seeds = tuple([torch.ones_like(root) if seed is None else seed for root, seed in live])
+    if in_this_thread:
         try:
-            grads = run_backward(roots, seeds, keep, False, tuple(inputs), True, accumulate_grad=False)
+            grads = run_backward(
+                tuple(roots), tuple(seeds), keep, False, tuple(inputs), True, accumulate_grad=False
+            )
         except (torch.OutOfMemoryError, HamlearnError):
             raise
         except REFUSALS as error:
@@ -140,8 +145,12 @@ def partials(
                 "loss takes, and look at the backward methods of your own functions"
             ) from error
     else:
-        grads = torch.autograd.grad(roots, inputs, [c for _, c in live], retain_graph=keep, allow_unused=True)
-    return [g.to_dense() if g is not None and g.is_sparse else g for g in grads]
+        grads = torch.autograd.grad(roots, inputs, seeds, retain_graph=keep, allow_unused=True)
+    found = list(grads)
+    for place, gradient in enumerate(found):
+        if gradient is not None and gradient.is_sparse:
+            found[place] = gradient.to_dense()
+    return found
 
 
 def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:

@@ -107,8 +107,7 @@ class EchoRunner(BlockRunner):
             part, last = block.part(start, stop), stop - 1
             done = self._forward(part, rates_of[start:stop])
             passed.append(done)
-            losses = done.loss if self.checks else None
-            good = unmarked(part.count, done.mark, losses, lambda part=part: (None, known_in(part)))  # type: ignore[misc]
+            good = self._good(done, part)
             if good < part.count:
                 return _rows(passed, self.eager.state.carry), start + good
             if due[last]:
@@ -117,6 +116,11 @@ class EchoRunner(BlockRunner):
                 self._after_echo(part)
             start = stop
         return _rows(passed, self.eager.state.carry), block.count
+
+    def _good(self, done: Passed, part: Block) -> int:
+        """How many tokens from the first one on are known to have gone well."""
+        losses = done.loss if self.checks else None
+        return unmarked(part.count, done.mark, losses, lambda: (None, known_in(part)))
 
     @torch.no_grad()
     def _move(self, t: float, rates: Rates, k: int, *, learned: bool) -> bool:

@@ -148,6 +148,7 @@ class BlockRunner(ABC):
                 start, size = start + 1, FEWER
             return trace_of(taken, like)
         except BaseException as error:
+            self._back()
             if back is not None:
                 back()
             if block.count > 1 and isinstance(error, HamlearnError):

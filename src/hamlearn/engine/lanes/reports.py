@@ -64,7 +64,7 @@ class PopulationReport:
     @property
     def samples(self) -> list[Sample | None]:
         """Samples of the members."""
-        return [None if report is None else report.sample for report in self]
+        return [report and report.sample for report in self]
 
     @property
     def sample(self) -> Sample | None:
@@ -79,19 +79,20 @@ class PopulationReport:
     @property
     def y(self) -> Any:
         """Outputs of the members."""
-        trees_of = [None if report is None else trees.flatten(report.y) for report in self]
-        there = [one for one in trees_of if one is not None]
-        if any(spec != there[0][1] for _, spec in there):
+        outputs = [None if report is None else trees.flatten(report.y) for report in self]
+        there = [output for output in outputs if output is not None]
+        if not there:
+            return None
+        leaves, spec = there[0]
+        if any(other != spec for _, other in there):
             raise SampleError("the outputs of the members differ in structure: read report[number].y one by one")
-        rows = [[None] * len(there[0][0]) if one is None else one[0] for one in trees_of] if there else []
-        return (
-            trees.unflatten([_stacked(leaf) for leaf in zip(*rows, strict=True)], there[0][1]) if there else None
-        )
+        rows = [[None] * len(leaves) if output is None else output[0] for output in outputs]
+        return trees.unflatten([_stacked(leaf) for leaf in zip(*rows, strict=True)], spec)
 
     @property
     def loss(self) -> Tensor | None:
         """Losses of the members."""
-        losses = [None if report is None else report.loss for report in self]
+        losses = [report and report.loss for report in self]
         return None if all(loss is None for loss in losses) else _stacked(losses)
 
     @property
