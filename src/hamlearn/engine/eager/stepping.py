@@ -175,10 +175,10 @@ class EagerEngine:
     def _commit(self, change: Change, item: Sample | Label) -> None:
         """Make the change. To make it twice is the same."""
         outcome, progress = change.outcome, self.reader.due(item)
-        if outcome.integration is not None and not change.skipped:
+        if outcome.integration is not None and outcome.moves and not change.skipped:
             with defer_sigint():
                 self._move_in_place(change.now, outcome, outcome.integration)
-                outcome.integration = None
+                outcome.moves = False
         if change.theta is not None:
             foreach_copy_(self.parts.system.theta, change.theta)
         self.state = change.after

@@ -31,7 +31,9 @@ def facts_of(parts: LearnerParts) -> dict[str, Any]:
     for name, module in network.named_modules():
         # A module with parametrizations (weight_norm, spectral_norm) has a class of its own.
         parametrized = parametrize.is_parametrized(module)
-        facts[f"the network.{name}"] = type(module).__bases__[0] if parametrized else type(module)
+        facts[f"the network.{name}" if name else "the network"] = (
+            type(module).__bases__[0] if parametrized else type(module)
+        )
     read = Guards({"the loss": parts.system.loss}, {"the network": network}).values()
     for label, value in read.items():
         private = label.rpartition(".")[2].startswith("_")

@@ -85,6 +85,11 @@ class LaneBatch:
         targets = self.known if self.known is not None else bool(self.example.target)
         return np.broadcast_to(self.active & targets, (self.count, len(self.blocks)))
 
+    @cached_property
+    def complete(self) -> bool:
+        """Whether every lane has a target at every step."""
+        return bool(self.example.target and self.known is None and self.active.all())
+
     def begins(self, fresh: np.ndarray, device: torch.device) -> Tensor:
         """Whether a sample begins a sequence, as the engine takes it; `fresh`: whether the first one does."""
         first = self.layout.fold(torch.from_numpy(fresh)[None], 1)

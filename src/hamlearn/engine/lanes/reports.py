@@ -136,7 +136,10 @@ class LaneReport(PopulationReport):
         losses, batch = self._ahead.losses, self._ahead.block
         if not losses:
             return None
-        found, learns = losses[self._index].flatten()[: len(self)], batch.learns[self._index]
+        found = losses[self._index].flatten()[: len(batch.blocks)]
+        if batch.complete:
+            return found
+        learns = batch.learns[self._index]
         return _masked(found, learns) if learns.any() else None
 
     def __getitem__(self, member: int) -> StepReport | None:
