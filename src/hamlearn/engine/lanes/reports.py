@@ -64,7 +64,7 @@ class PopulationReport:
     @property
     def samples(self) -> list[Sample | None]:
         """Samples of the members."""
-        return [report and report.sample for report in self]
+        return [None if report is None else report.sample for report in self]
 
     @property
     def sample(self) -> Sample | None:
@@ -92,7 +92,7 @@ class PopulationReport:
     @property
     def loss(self) -> Tensor | None:
         """Losses of the members."""
-        losses = [report and report.loss for report in self]
+        losses = [None if report is None else report.loss for report in self]
         return None if all(loss is None for loss in losses) else _stacked(losses)
 
     @property
