@@ -269,3 +269,17 @@ def test_under_autocast_a_learner_falls_back_and_learns_as_the_eager_one(learn):
                     ran(learner, stream, engine)
         finals.append(weights(learner))
     assert torch.equal(*finals)
+
+
+def test_a_scan_over_steps_that_take_derivatives_is_audited_like_any_other(monkeypatch):
+    monkeypatch.setattr(step_cache, "AUDIT_EVERY", 2)
+
+    def descent(weight, x):
+        own = weight.detach().requires_grad_()
+        (slope,) = torch.autograd.grad((own * x - 1).square().sum(), own)
+        return (own - 0.1 * slope).detach(), slope
+
+    for _ in range(5):
+        last, slopes = hl.loops.scan(descent, torch.zeros(3), torch.ones(20, 3))
+    assert bool((last > 0.9).all())
+    assert slopes.shape == (20, 3)

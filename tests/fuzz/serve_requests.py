@@ -47,7 +47,7 @@ def run(
     There is one server for all cases: what one request leaves behind, the next one meets.
     """
     network = {"kind": "gru", "inputs": 2, "outputs": 1, "hidden": 2}
-    serve = {"body": 300_000, "batch": 20, "agents": 3, "ids": 500, "late": 20}
+    serve = {"body": 300_000, "batch": 20, "agents": 3, "ids": 500, "late": 20, "clip": 0.0}
     with tempfile.TemporaryDirectory() as folder, Server(Path(folder), network=network, serve=serve) as it:
         return run_cases("serve_requests", lambda draw: case(draw, it), seconds, seed, cases, only)
 

@@ -43,6 +43,7 @@ class Server:
         self.service = Service(self.settings)
         self._uvicorn = uvicorn.Server(config(self.settings, application(self.service)))
         listener = _bound(self.settings)
+        listener.listen()
         self.port = listener.getsockname()[1]
 
         async def main() -> None:

@@ -1,13 +1,15 @@
 """Who may ask: tokens from files, loopback, origins; and what is refused before anything is built."""
 
+import time
+
 import pytest
 
 from hamlearn.errors import ConfigError
-from hamlearn.serve import check
+from hamlearn.serve import access, check
 from hamlearn.serve.settings import is_loopback
 from tests.serve.server import NET, ONE, Server
 
-LEARN, PREDICT = "learn-token-of-24-letters", "predict-token-of-24-letter"
+LEARN, PREDICT, NEW = "learn-token-of-24-letters", "predict-token-of-24-letter", "new-token-of-24-letters-x"
 
 
 @pytest.fixture(scope="module")
@@ -16,8 +18,11 @@ def server(tmp_path_factory):
     (folder / "learn").write_text(LEARN + "\n")
     (folder / "predict").write_text(PREDICT + "\n")
     bounds = {"learn_tokens": "learn", "predict_tokens": "predict", "behind_proxy": True, "agents": 3}
+    before, access.DELAY = access.DELAY, 0.05
     with Server(folder, serve=bounds) as server:
+        server.folder = folder
         yield server
+    access.DELAY = before
 
 
 def ask(server, path, value=None, token=LEARN, **more):
@@ -58,12 +63,37 @@ def test_a_token_for_predictions_predicts_and_cannot_learn(server):
     assert ask(server, "/state").value["learned"] == 1
 
 
+def test_tokens_are_rotated_without_a_restart_and_a_broken_file_changes_nothing(server):
+    (server.folder / "learn").write_text(f"{LEARN}\n{NEW}\n")
+    assert ask(server, "/state", token=NEW).status == ask(server, "/state").status == 200
+    (server.folder / "learn").write_text(f"{NEW}\n")
+    assert ask(server, "/state").status == 401
+    (server.folder / "learn").write_text("short\n")
+    assert ask(server, "/state", token=NEW).status == 200
+    (server.folder / "learn").unlink()
+    assert ask(server, "/state", token=NEW).status == 200
+    (server.folder / "learn").write_text(f"{LEARN}\n")
+    assert ask(server, "/state").status == 200
+
+
+def test_failed_logins_are_delayed_and_others_are_answered_meanwhile(server, monkeypatch):
+    monkeypatch.setattr(access, "DELAY", 0.5)
+    monkeypatch.setattr(access, "DELAYED", 3)
+    began = time.monotonic()
+    answers = server.ask_all([("/state", None)] * 8)
+    assert time.monotonic() - began >= 0.5
+    assert sorted(answer.status for answer in answers) == [401] * 3 + [429] * 5
+    began = time.monotonic()
+    assert ask(server, "/state").status == 200
+    assert time.monotonic() - began < 0.4
+
+
 def test_a_page_of_another_origin_may_read_and_write_nothing(server, tmp_path):
     assert ask(server, "/checkpoint", method="POST", headers={"origin": "https://evil.example"}).status == 403
     assert ask(server, "/checkpoint", method="POST", headers={"origin": "https://box.example"}).status == 200
     with Server(tmp_path) as local:
         for host in ("evil.example", "127.0.0.1.evil.example", "[::2]"):
-            assert local.ask("/state", headers={"host": host}).status == 400
+            assert local.ask("/state", headers={"host": host}).status == 403
         for host in ("127.0.0.1:8000", "localhost", "[::1]:80"):
             assert local.ask("/state", headers={"host": host}).status == 200
         assert local.ask("/predict", ONE, headers={"origin": "http://evil.example"}).status == 403

@@ -27,7 +27,7 @@ KEYS = (f"?agent=k{number}" for number in itertools.count())
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("server"), serve={"agents": 1000, "ids": 10}) as server:
+    with Server(tmp_path_factory.mktemp("server"), serve={"agents": 1000, "ids": 10, "clip": 0.0}) as server:
         yield server
 
 
@@ -198,7 +198,7 @@ def test_a_loss_that_is_not_finite_refuses_its_sample_and_no_other(server, key):
 
 
 def test_a_learner_asked_to_skip_says_which_samples_it_skipped(tmp_path):
-    with Server(tmp_path, learner={"on_nonfinite": "skip"}) as server:
+    with Server(tmp_path, learner={"on_nonfinite": "skip"}, serve={"clip": 0.0}) as server:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             answer = server.ask("/predict", [{"u": [1.0, 1.0], "target": [1e30]}, ONE])
@@ -213,3 +213,21 @@ def test_numbers_that_json_does_not_have_are_null_in_answers(server, key):
     answer = server.ask(f"/predict{key}", {"u": [3e38, 3e38]})
     assert answer.status == 200
     assert json.loads(answer.body, parse_constant=pytest.fail)["y"] == [None]
+
+
+def test_one_sample_of_1e12_does_not_spoil_the_model(tmp_path):
+    def error(server, query):
+        rows = server.ask(f"/evaluate{query}", items[:50]).value
+        return sum(row["loss"] for row in rows) / 50
+
+    draw = random.Random(3)
+    inputs = [[draw.uniform(-1, 1), draw.uniform(-1, 1)] for _ in range(400)]
+    items = [{"u": u, "target": [u[0] - u[1]]} for u in inputs]
+    with Server(tmp_path, hyper={"lr": 0.05}, serve={"agents": 2}) as server:
+        server.ask("/predict", items)
+        healthy = error(server, "")
+        for bad in ({"u": [1e12, 0.0], "target": [1.0]}, {"u": [0.1, 0.0], "target": [-1e12]}):
+            assert server.ask("/predict", bad).value["clipped"] is True
+        server.ask("/predict", items[:100])
+        assert error(server, "") < 3 * healthy + 0.01
+        assert server.ask("/state").value["clipped"] == 2

@@ -57,7 +57,7 @@ def test_metrics_are_those_that_prometheus_reads(server):
 
 
 def test_a_server_continues_from_its_checkpoint_with_counts_ids_and_waiting_samples(tmp_path):
-    with Server(tmp_path) as server:
+    with Server(tmp_path, serve={"clip": 0.0}) as server:
         server.ask("/predict", [{**ONE, "id": k} for k in range(5)])
         server.ask("/predict", {"u": [1.0, 1.0], "id": "w"})
         server.ask("/predict", {**ONE, "target": [1e30]})
@@ -67,7 +67,7 @@ def test_a_server_continues_from_its_checkpoint_with_counts_ids_and_waiting_samp
         before = server.ask("/state").value
         assert (before["position"], before["checkpoint"]["position"]) == (9, 6)
         learner = server.learner()
-    with Server(tmp_path) as again:
+    with Server(tmp_path, serve={"clip": 0.0}) as again:
         after = again.ask("/state").value
         assert after["checkpoint"]["position"] == after["resumed_at"] == 9
         kept = ("position", "learned", "t", "norms", "labels", "waiting", "bad", "last_id", "seen", "scores")
@@ -166,7 +166,7 @@ def test_a_checkpoint_replaces_the_one_before_unless_that_was_asked_for_or_is_ol
 
 def test_a_learner_that_diverges_is_marked_and_returns_to_its_last_healthy_checkpoint(tmp_path):
     items = [{"u": item["u"], "target": [item["u"][0]]} for item in samples(400)]
-    with Server(tmp_path, hyper={"lr": 0.05}) as server:
+    with Server(tmp_path, hyper={"lr": 0.05}, serve={"clip": 0.0}) as server:
         server.ask("/predict", items)
         healthy = server.ask("/checkpoint", method="POST").value
         server.ask("/predict", {"u": [1e5, -1e5], "target": [1e5]})

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
 from websockets.sync.client import connect
 
 from tests.fuzz import serve_requests
@@ -41,7 +42,7 @@ BODIES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    bounds = {"body": 100_000, "batch": 10, "agents": 30, "timeout": 3.0}
+    bounds = {"body": 100_000, "batch": 10, "agents": 30, "sockets": 4, "timeout": 3.0}
     with Server(tmp_path_factory.mktemp("server"), serve=bounds) as server:
         yield server
 
@@ -94,6 +95,25 @@ def test_a_body_over_its_bound_gets_413_and_fills_no_memory_if_the_client_sends_
         link.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
         assert b"200 OK" in heard(link)
     assert memory() - before < 5 * 10**7
+
+
+@pytest.mark.parametrize("route", [b"POST /predict", b"GET /livez", b"GET /nowhere"])
+def test_chunked_bodies_are_refused_so_that_trailers_cannot_fill_the_memory(route, server):
+    head = route + b" HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n2\r\n[]\r\n0\r\n"
+    before = memory()
+    with server.dial() as link:
+        link.sendall(head)
+        sent = 0
+        try:
+            while sent < 3 * 10**8:
+                sent += link.send(b"x-trailer: " + b"y" * 60_000 + b"\r\n")
+        except OSError:
+            pass
+        assert sent < 3 * 10**7
+    assert memory() - before < 10**8
+    said = server.say(head)
+    assert said.startswith(b"HTTP/1.1 411")
+    assert b"Send Content-Length" in said
 
 
 def memory():
@@ -149,6 +169,15 @@ def test_no_request_takes_longer_than_it_may_and_what_was_not_begun_is_not_learn
         assert server.ask("/predict", ONE).value["sample"] == 1
 
 
+def test_more_samples_per_second_than_allowed_are_refused_until_later(tmp_path):
+    with Server(tmp_path, serve={"rate": 5.0, "batch": 10, "agents": 2}) as server:
+        assert server.ask("/predict", [ONE] * 10).status == 200
+        refused = server.ask("/predict", [ONE] * 4)
+        assert (refused.status, refused.headers["retry-after"]) == (429, "1")
+        assert "serve.rate = 5" in refused.value["error"]
+        assert server.ask("/predict?agent=other", [ONE] * 4).status == 200
+
+
 def stream(server, **more):
     return connect(f"ws://127.0.0.1:{server.port}/stream?agent=socket", legacy=True, **more)
 
@@ -167,6 +196,16 @@ def test_a_websocket_answers_each_message_in_order_and_continues_after_bad_ones(
         assert [row["sample"] for row in json.loads(link.recv())] == list(range(31, 41))
         assert json.loads(link.recv())["sample"] == 41
         assert json.loads(link.recv())["learned"] is True
+
+
+def test_no_more_websockets_are_open_than_allowed(server):
+    links = [stream(server) for _ in range(4)]
+    with pytest.raises(InvalidStatus, match="403"):
+        stream(server)
+    for link in links:
+        link.close()
+    time.sleep(0.2)
+    stream(server).close()
 
 
 def test_clients_that_read_events_leave_nothing_behind(server):

@@ -141,13 +141,13 @@ def test_what_a_checkpoint_has_is_not_learned_again_though_the_broker_was_never_
 
 
 def test_what_no_checkpoint_has_comes_again_in_its_order(post):
-    post.send(named(0, 20))
+    post.send(samples(0, 20))
     with post.feed() as feed:
         take(feed, 5)
         state = feed.state_dict()
         feed.saved(state)
         assert take(feed, 7) == [float(k) for k in range(5, 12)]
-    post.send(named(20, 25))
+    post.send(samples(20, 25))
     with post.feed(state) as feed:
         assert take(feed, 20) == [float(k) for k in range(5, 25)]
 
@@ -223,12 +223,12 @@ def test_few_large_entries_of_redis_are_asked_for_at_one_time(servers, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "redis"])
-def test_a_broker_that_is_restarted_loses_nothing_and_ids_are_learned_once(kind, tmp_path, monkeypatch):
+def test_a_broker_that_is_restarted_neither_loses_nor_repeats_anything(kind, tmp_path, monkeypatch):
     need(kind)
     monkeypatch.setattr(broker_source, "LONGEST_WAIT", 0.2)
     with (mosquitto if kind == "mqtt" else redis_server)(tmp_path) as server:
         post = Post(kind, server)
-        post.send(named(0, 30))
+        post.send(samples(0, 30))
         with post.feed() as feed:
             got = take(feed, 7)
             feed.saved(feed.state_dict())
@@ -237,7 +237,7 @@ def test_a_broker_that_is_restarted_loses_nothing_and_ids_are_learned_once(kind,
             server.stop()
             server.start()
             later = Publisher(kind, server.port, post.topic)
-            later.send(named(30, 40))
+            later.send(samples(30, 40))
             later.close()
             got += take(feed, 3)
             feed.saved(feed.state_dict())
@@ -283,7 +283,7 @@ def test_many_bad_messages_are_counted_and_do_not_fill_the_window(post):
     with post.feed(bad="skip", window=6) as feed:
         got = list(itertools.islice(feed, 4))
     assert [sample.u.item() for sample in got] == [0.0, 1.0, 2.0, 3.0]
-    assert [sample.tau for sample in got] == [0.5] * 4
+    assert [sample.tau for sample in got] == [0.5, 0.5, 0.5 + 10 * 0.25, 0.5]
     assert feed.bad == 30
 
 

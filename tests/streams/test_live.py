@@ -334,6 +334,11 @@ def test_a_time_stamp_that_is_no_time_raises():
         list(serve(b'{"u": [1], "t": "noon"}\n'))
 
 
+def test_time_stays_true_where_a_bad_item_with_its_own_tau_is_skipped():
+    text = b'{"u": [1], "tau": 1}\n{"u": ["a"], "tau": 2}\n{"u": [3], "tau": 4}\n'
+    assert [s.tau for s in serve(text, bad="skip")] == [1.0, 6.0]
+
+
 def test_a_line_without_end_does_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(wire, "LONGEST", 100)
     with pytest.raises(SampleError, match="line 1 of the socket is longer than 100 bytes"):

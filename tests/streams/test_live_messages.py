@@ -112,6 +112,17 @@ def test_a_line_that_the_end_of_the_connection_cuts_is_counted_where_bad_lines_a
     assert feed.bad == 1
 
 
+def test_the_time_of_a_message_whose_numbers_are_bad_is_not_forgotten():
+    text = (
+        b'{"u": [1], "tau": 1}\n{"u": null, "tau": 2}\n{"u": ["x"], "tau": 4}\n{"u": [1], "y": 1, "tau": 8}\n'
+        b'{"u": [2], "tau": 16}\n{"u": [3], "tau": 32}\n'
+    )
+    feed = serve(text, bad="skip")
+    # That of a line that is not a message is.
+    assert [sample.tau for sample in feed] == [1.0, 22.0, 32.0]
+    assert feed.bad == 3
+
+
 BAD_ITEMS = {
     "a stamp that is no time": ("noon", Sample(torch.zeros(1))),
     "a stamp of 400 digits": (10**400, Sample(torch.zeros(1))),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -88,12 +88,12 @@ class Agent:
             self.journal.write_row(self.learner.state.t, self._hamiltonian, self.norms())
 
     def _learn_block(self, block: list[Place]) -> None:
-        """Learn samples as one block."""
+        """Clip samples and learn them as one block."""
         if not block:
             return
-        u = self._narrow(np.array([row.u for row, _ in block]))
+        u = self._inputs(block)
         known = np.array([row.target is not None for row, _ in block])
-        target = self._targets([self._empty if row.target is None else row.target for row, _ in block])
+        target = self._targets([self._empty if row.target is None else row.target for row, _ in block], block)
         tau: Any = self.learner.hyper.tau
         columns: dict[str, Any] = {"u": u, "target": target, "known": known}
         if any(row.tau is not None for row, _ in block):
@@ -134,18 +134,34 @@ class Agent:
         some = known if known.any() and not known.all() else None
         return self.learner.scan(torch.from_numpy(u), given, tau, boundary, known=some)
 
-    def _targets(self, targets: list[Any]) -> np.ndarray:
-        """Targets as the learner sees them: those that never varied are 0, as in `streams.standardize`."""
-        table = np.array(targets)
-        if self._settings.scale is not None:
-            mean, spread = self._settings.scale
-            table = np.where(spread > 0, (table - mean) / np.where(spread > 0, spread, 1.0), 0.0)
+    def _inputs(self, places: Sequence[Place]) -> np.ndarray:
+        u, clipped = self.journal.u.clip(np.array([row.u for row, _ in places]))
+        self._note_clipped(clipped, places)
+        return self._narrow(u)
+
+    def _targets(self, targets: list[Any], places: Sequence[Place]) -> np.ndarray:
+        table = self._scaled(targets)
+        if self._settings.classes is None:
+            table, clipped = self.journal.target.clip(table)
+            self._note_clipped(clipped, places)
         return self._narrow(table)
+
+    def _scaled(self, targets: list[Any]) -> np.ndarray:
+        """Targets as the learner sees them: those that never varied are 0, as in `streams.standardize`."""
+        if self._settings.scale is None:
+            return np.array(targets)
+        mean, spread = self._settings.scale
+        return np.where(spread > 0, (np.array(targets) - mean) / np.where(spread > 0, spread, 1.0), 0.0)
 
     def _narrow(self, table: np.ndarray) -> np.ndarray:
         # What is too large for the type becomes infinite, which the learner refuses.
         with np.errstate(over="ignore"):
             return table.astype(self._dtype) if table.dtype.kind == "f" else table
+
+    def _note_clipped(self, clipped: list[int], places: Sequence[Place]) -> None:
+        self.journal.clipped += len(clipped)
+        for index in clipped:
+            places[index][1]["clipped"] = True
 
     def _unscaled(self, y: Any) -> Any:
         """Predictions in the unit of the data."""
@@ -161,7 +177,7 @@ class Agent:
 
     def _wait_for_label(self, row: Any, answer: dict[str, Any]) -> None:
         """Take a sample whose label is to come later."""
-        u = torch.from_numpy(self._narrow(np.array(row.u)))
+        u = torch.from_numpy(self._inputs([(row, answer)])[0])
         try:
             report = self.learner.step(Sample(u, None, row.tau, bool(row.boundary), row.id))
         except HamlearnError as error:
@@ -175,7 +191,7 @@ class Agent:
     def _label(self, row: Any, answer: dict[str, Any]) -> None:
         """Learn a label with the sample that waits for it."""
         answer.update(id=row.id, loss=None, learned=False, late=False)
-        (target,) = self._targets([row.target])
+        (target,) = self._targets([row.target], [(row, answer)])
         try:
             report = self.learner.step(Label(row.id, torch.as_tensor(target)))
         except HamlearnError as error:
@@ -196,7 +212,7 @@ class Agent:
         y = self.learner.predict(torch.from_numpy(self._narrow(np.array(row.u))), row.tau)
         answer.update(y=self._unscaled(y), loss=None)
         if row.target is not None:
-            target = torch.from_numpy(self._targets([row.target]))
+            target = torch.from_numpy(self._narrow(self._scaled([row.target])))
             answer["loss"] = float(self.learner.loss(y, target[0]))
 
     def state(self) -> dict[str, Any]:

@@ -34,6 +34,9 @@ class Agents:
         for key in saved:
             self._known[key] = Agent(settings, self._folder / key)
 
+    def __contains__(self, key: str) -> bool:
+        return key in self._known
+
     def items(self) -> list[tuple[str, Agent]]:
         """Keys and agents."""
         return list(self._known.items())

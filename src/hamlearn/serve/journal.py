@@ -1,4 +1,4 @@
-"""What a served learner remembers beside its weights: counts, ids, scores; and the rows of its record."""
+"""What a served learner remembers beside its weights: counts, ids, scales, scores; and the rows of its record."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from typing import Any
 
 from hamlearn.experiments.run import RECORD
 from hamlearn.sample import Id
+from hamlearn.serve.bounds import ScaleBound
 from hamlearn.serve.scores import RunningScores
 from hamlearn.serve.settings import Settings
 
 log = logging.getLogger("hamlearn.serve")
-COUNTS = ("samples", "learned", "bad", "seen")
+COUNTS = ("samples", "learned", "bad", "seen", "clipped")
 
 
 class Journal:
-    """Counts, ids and scores of one learner; all of them are part of its checkpoint.
+    """Counts, ids, scales and scores of one learner; all of them are part of its checkpoint.
 
     The rows of the record are not: they are for people, and a file that is missing, rotated or full stops nothing.
 
@@ -32,6 +33,7 @@ class Journal:
         learned: How many of them had a target.
         bad: How many the learner refused, for example because their loss was not finite.
         seen: How many came again, and were not learned again.
+        clipped: How many were clipped.
         ids: The last ids that were taken, oldest first.
         last: The last of them.
         resumed: How many samples had been taken when this process took over.
@@ -39,11 +41,12 @@ class Journal:
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self._record, self._every = folder / RECORD, settings.config["records"]["every"]
-        self._most = settings.serve["ids"]
-        self.samples = self.learned = self.bad = self.seen = self.resumed = 0
+        self._most, clip = settings.serve["ids"], settings.serve["clip"]
+        self.samples = self.learned = self.bad = self.seen = self.clipped = self.resumed = 0
         # An ordinary dict takes long to find its oldest key once many have been removed.
         self.ids: OrderedDict[Id, None] = OrderedDict()
         self.last: Id | None = None
+        self.u, self.target = ScaleBound(settings.inputs, clip), ScaleBound(settings.outputs, clip)
         self.scores = RunningScores(settings.classes)
         self._losses: list[float] = []
         self._failing = False
@@ -85,13 +88,20 @@ class Journal:
 
     def state_dict(self) -> dict[str, Any]:
         """All but the rows, as JSON."""
-        told = {"counts": self.counts, "last": self.last, "ids": list(self.ids), "losses": self._losses[:]}
-        return told | {"scores": self.scores.state_dict()}
+        parts = {name: getattr(self, name).state_dict() for name in ("u", "target", "scores")}
+        return {
+            **parts,
+            "counts": self.counts,
+            "last": self.last,
+            "ids": list(self.ids),
+            "losses": self._losses[:],
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with what `state_dict` returned."""
         for name, count in state["counts"].items():
             setattr(self, name, int(count))
-        self.scores.load_state_dict(state["scores"])
+        for name in ("u", "target", "scores"):
+            getattr(self, name).load_state_dict(state[name])
         self.resumed, self.last = self.samples, state["last"]
         self.ids, self._losses = OrderedDict.fromkeys(state["ids"]), list(state["losses"])

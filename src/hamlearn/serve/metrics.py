@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hamlearn.serve.access import Access
 from hamlearn.serve.agent import Agent
@@ -23,6 +21,7 @@ _COUNTS = {
     "learned": "Samples that came with a target and were learned from.",
     "bad": "Samples that the learner refused, for example because a loss was not finite.",
     "seen": "Samples and labels that came again and were not learned again.",
+    "clipped": "Samples with numbers far beyond the scale of those before, which were clipped.",
     "late": "Labels whose sample was not kept.",
     "labels": "Labels learned from.",
 }
@@ -89,36 +88,6 @@ class Metrics:
         failures, logins = service.failures, self._access.failed
         yield CounterMetricFamily("hamlearn_checkpoint_failures", "Checkpoints not written.", value=failures)
         yield CounterMetricFamily("hamlearn_failed_logins", "Requests with a wrong token.", value=logins)
-
-
-class Counted:
-    """Middleware that counts and times the responses of some paths.
-
-    Args:
-        app: What answers.
-        metrics: Where they are counted.
-        paths: Others are not counted, so that clients cannot invent labels.
-    """
-
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: Collection[str]) -> None:
-        self._app, self._metrics, self._paths = app, metrics, paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        if scope["type"] != "http" or scope["path"] not in self._paths:
-            await self._app(scope, receive, send)
-            return
-        began, status = time.perf_counter(), 500
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            status = message.get("status", status)
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            self._metrics.count(scope["path"], status, time.perf_counter() - began)
 
 
 def _family(kind: Any, name: str, about: str, values: list[tuple[str, float | None]]) -> Metric:

@@ -1,4 +1,4 @@
-"""What each route does. The first line of each docstring is its summary in `/openapi.json`."""
+"""The routes over HTTP. The first line of each docstring is its summary in `/openapi.json`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from typing import Any, NamedTuple
 
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
-from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from hamlearn.errors import HamlearnError
 from hamlearn.serve.access import require_learning
-from hamlearn.serve.forms import JSON, Batch, Kind, Reader, encode
+from hamlearn.serve.forms import JSON, Kind, Reader, encode
 from hamlearn.serve.metrics import CONTENT_TYPE, Metrics
 from hamlearn.serve.refusals import Refused
 from hamlearn.serve.service import Service
@@ -35,12 +33,6 @@ class Endpoint(NamedTuple):
     function: Callable[[Request], Awaitable[Response]]
     body: str = ""
     learns: bool = False
-
-    async def answer(self, request: Request) -> Response:
-        """The response, if the request may ask for it."""
-        if self.learns:
-            require_learning(request)
-        return await self.function(request)
 
 
 class Routes:
@@ -131,57 +123,18 @@ class Routes:
         ready = not self._service.stopping
         return _answer({"ready": ready}, 200 if ready else 503)
 
-    async def stream(self, socket: WebSocket) -> None:
-        """A WebSocket for samples: each message is a body of `/predict` or `/label`, with a response of its own.
-
-        The response to a bad message is its error, and the stream continues.
-        """
-        await socket.accept()
-        try:
-            while (message := await socket.receive())["type"] != "websocket.disconnect":
-                body = (message.get("text") or "").encode() or message.get("bytes") or b""
-                try:
-                    answer = await self._learned(socket, self._read_either(body))
-                except Refused as refused:
-                    answer = refused.body()
-                except HamlearnError as error:
-                    answer = Refused(503, str(error)).body()
-                await socket.send_text(encode(answer).decode())
-        except (OSError, RuntimeError, WebSocketDisconnect):
-            # The client has left; what it had sent was taken.
-            return
-
-    def _read_either(self, body: bytes) -> Batch:
-        try:
-            return self._reader.read(body, "samples")
-        except Refused as refused:
-            try:
-                return self._reader.read(body, "labels")
-            except Refused:
-                raise refused from None
-
     async def _take(self, request: Request, kind: Kind) -> Response:
-        most, parts, size = self._service.settings.serve["body"], [], 0
-        if int(request.headers.get("content-length", 0)) > most:
-            raise _too_large(most)
-        async for part in request.stream():
-            parts.append(part)
-            size += len(part)
-            if size > most:
-                raise _too_large(most)
-        return _answer(await self._learned(request, self._reader.read(b"".join(parts), kind)))
-
-    async def _learned(self, connection: HTTPConnection, batch: Batch) -> Any:
-        """What became of a batch."""
-        batch.agent = agent_of(connection)
+        size, most = int(request.headers.get("content-length", 0)), self._service.settings.serve["body"]
+        if size > most:
+            # uvicorn reads what the client still sends, and forgets it.
+            reason = f"the body has {size} bytes, and serve.body = {most} allows fewer. Send several requests."
+            raise Refused(413, reason)
+        batch = self._reader.read(await request.body(), kind)
+        batch.agent = agent_of(request)
         if batch.learns:
-            require_learning(connection)
+            require_learning(request)
         await self._service.take(batch)
-        return batch.response()
-
-
-def _too_large(most: int) -> Refused:
-    return Refused(413, f"the body is larger than serve.body = {most} bytes. Send several requests.")
+        return _answer(batch.response())
 
 
 def _answer(value: Any, status: int = 200) -> Response:

@@ -11,6 +11,8 @@ MEMORY = 1000
 """Samples over which sums are kept: older ones fade exponentially."""
 RECENT = 100
 """Samples of one judgement on divergence."""
+TOGETHER = 64
+"""Blocks that are counted together: one by one, this takes as long as a small network takes to learn."""
 WORSE = 10.0
 """How many times its best level the loss has to be before a learner is marked as diverging."""
 REFUSED = 10
@@ -44,6 +46,7 @@ class RunningScores:
         self._classes = classes
         self._sums: dict[str, Any] = {}
         self._last: list[Any] = []
+        self._waiting: list[tuple[int, np.ndarray, np.ndarray, list[float]]] = []
         self._recent: list[float] = []
         self._best: float | None = None
         self._refused = 0
@@ -52,6 +55,18 @@ class RunningScores:
     def add(self, number: int, y: np.ndarray, target: np.ndarray, losses: list[float]) -> None:
         """Count predictions and targets; `number` is that of the last sample."""
         self._refused = 0
+        self._waiting.append((number, y, target, losses))
+        if len(self._waiting) >= TOGETHER:
+            self._count()
+
+    def _count(self) -> None:
+        """Count what waits."""
+        if not self._waiting:
+            return
+        numbers, ys, targets, parts = zip(*self._waiting, strict=True)
+        self._waiting = []
+        y, target = np.concatenate(ys), np.concatenate(targets)
+        losses = [loss for part in parts for loss in part]
         before = np.concatenate([self._last or target[:1], target[:-1]])
         new: dict[str, Any] = {"weight": float(len(target)), "loss": sum(losses)}
         if self._classes is None:
@@ -67,7 +82,7 @@ class RunningScores:
         fade = (1 - 1 / MEMORY) ** len(target)
         self._sums = {name: fade * self._sums.get(name, 0.0) + value for name, value in new.items()}
         self._last = target[-1:].tolist()
-        self._judge(number, losses)
+        self._judge(numbers[-1], losses)
 
     def refused(self, number: int) -> None:
         """Count a sample that the learner refused because a loss or a costate was not finite."""
@@ -77,6 +92,7 @@ class RunningScores:
 
     def read(self) -> dict[str, float | None]:
         """Mean loss, score, and the baselines `mean` and `last`; `None` before the first target."""
+        self._count()
         if not self._sums:
             return dict.fromkeys(("loss", "score", "mean", "last"))
         means = {name: value / self._sums["weight"] for name, value in self._sums.items()}
@@ -103,6 +119,7 @@ class RunningScores:
 
     def state_dict(self) -> dict[str, Any]:
         """All of it, as JSON."""
+        self._count()
         sums = {name: np.asarray(value).tolist() for name, value in self._sums.items()}
         state = {"last": self._last, "recent": self._recent[:], "best": self._best, "diverging": self.diverging}
         return {"sums": sums, **state}
@@ -111,4 +128,4 @@ class RunningScores:
         """Continue with what `state_dict` returned."""
         self._sums = {name: np.array(value) for name, value in state["sums"].items()}
         self._last, self._recent, self._best = state["last"], list(state["recent"]), state["best"]
-        self.diverging, self._refused = state["diverging"], 0
+        self.diverging, self._refused, self._waiting = state["diverging"], 0, []

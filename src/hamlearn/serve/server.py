@@ -54,6 +54,8 @@ def serve(
     with alone_in(settings.folder), torch_as(settings.config["run"]), _bound(settings) as listener:
         service = Service(settings)
         server = uvicorn.Server(config(settings, application(service)))
+        # Clients that connect from here on are answered in a moment.
+        listener.listen(1024)
         if ready is not None:
             ready(_address(listener), service)
         with _signals_end_nothing():
@@ -107,11 +109,16 @@ def config(settings: Settings, app: Any) -> uvicorn.Config:
 
 
 def _bound(settings: Settings) -> socket.socket:
-    """The port, taken before anything is built, so that one in use is reported at once."""
+    """The port: taken before anything is built, so that one in use is reported at once, and not yet open."""
     host, port = settings.serve["host"], settings.serve["port"]
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        return socket.create_server((host, port), family=family, backlog=1024)
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with contextlib.ExitStack() as stack:
+            listener = stack.enter_context(socket.socket(family, kind, protocol))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+            stack.pop_all()
+            return listener
     except OSError as error:
         raise ConfigError(
             f"cannot listen at {host}:{port}: {error.strerror or error}. Give another serve.host or serve.port."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -64,6 +65,8 @@ class Service:
         self.failed: Exception | None = None
         self._queue: deque[Job] = deque()
         self._wake = asyncio.Event()
+        self._buckets: dict[str, tuple[float, float]] = {}
+        """By agent: when samples were counted last, and how many may be taken at once."""
         self._learners = ThreadPoolExecutor(1, "hamlearn-learner")
         self._disk = ThreadPoolExecutor(1, "hamlearn-disk")
 
@@ -89,6 +92,8 @@ class Service:
 
     async def take(self, batch: Batch) -> None:
         """Take the samples or labels of a request; what became of each is noted in the batch."""
+        if batch.kind == "samples" and self.settings.serve["rate"] and batch.agent in self.agents:
+            self._require_rate(batch.agent, len(batch.rows))
         await self._result(batch, len(batch.rows))
 
     async def do(self, function: Callable[[Agents], Any]) -> Any:
@@ -117,6 +122,18 @@ class Service:
             # If it still waits, it is passed over when its turn comes.
             reason = f"there was no answer within {timeout:g} seconds (serve.timeout)."
             raise Refused(503, f"{reason} Send it again: an id keeps it from counting twice.", BUSY) from None
+
+    def _require_rate(self, agent: str, count: int) -> None:
+        """Let each agent take `serve.rate` samples per second, and a second's worth or one batch at once."""
+        rate, now = self.settings.serve["rate"], time.monotonic()
+        most = max(rate, self.settings.serve["batch"])
+        before, left = self._buckets.get(agent, (now, most))
+        left = min(most, left + (now - before) * rate)
+        if left < count:
+            wait = int((count - left) / rate) + 1
+            reason = f"more than serve.rate = {rate:g} samples per second were sent. Wait {wait} seconds."
+            raise Refused(429, reason, retry=wait)
+        self._buckets[agent] = now, left - count
 
     async def _run(self) -> None:
         """Take rounds until the service stops and nothing waits."""

@@ -36,10 +36,13 @@ class Serve:
         body: Bytes of the longest request.
         batch: Samples in one request.
         queue: Samples that wait for the learner, over all requests.
+        rate: Samples per second that one agent takes; 0: no bound.
         timeout: Seconds that a request may take.
+        sockets: WebSockets at the same time.
         agents: Learners, each with a key of its own.
         ids: Samples whose ids are remembered, so that none is learned twice.
         late: Samples that wait for their labels.
+        clip: How many times the scale of the samples before a number may have; 0: no bound.
         checkpoint: Seconds from one checkpoint to the next.
         keep: Checkpoints that are kept.
         keep_apart: Seconds between two that are kept, the newest aside.
@@ -55,10 +58,13 @@ class Serve:
     body: Annotated[int, Ge(1024), Le(1 << 30)] = 4 << 20
     batch: Annotated[int, Ge(1), Le(1_000_000)] = 4096
     queue: Annotated[int, Ge(1), Le(10_000_000)] = 16_384
+    rate: Annotated[float, Ge(0)] = 0.0
     timeout: Annotated[float, Gt(0), Le(3600)] = 10.0
+    sockets: Annotated[int, Ge(1), Le(65_536)] = 64
     agents: Annotated[int, Ge(1), Le(10_000)] = 1
     ids: Annotated[int, Ge(0), Le(1_000_000)] = 100_000
     late: Annotated[int, Ge(1), Le(1_000_000)] = 1000
+    clip: Annotated[float, Ge(0)] = 3.0
     checkpoint: Annotated[float, Gt(0), Le(86_400)] = 10.0
     keep: Annotated[int, Ge(1), Le(10_000)] = 5
     keep_apart: Annotated[float, Ge(0)] = 600.0

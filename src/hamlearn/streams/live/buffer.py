@@ -8,9 +8,12 @@ from collections import deque
 
 from hamlearn.errors import StreamError
 from hamlearn.streams.live.arrivals import Arrival
+from hamlearn.streams.units import logger
 
 LABELS = 10_000
 """How many labels and bad items wait at most where samples are dropped."""
+SILENT = 60.0
+"""Seconds without an item after which a waiting learner says so."""
 NAP, LINGER = 0.0005, 0.004
 """Seconds: how long a learner that takes whole blocks lets a feed go on, and for how long at most, before it takes
 what has come. To wake for every sample would cost more than to learn it."""
@@ -75,8 +78,15 @@ class Buffer:
         If nothing is dropped, a source that is giving may go on for a moment, until there are so many.
         """
         with self._change:
+            told = False
             while not (self._items or self._ended):
-                self._sleep()
+                if not self._sleep(None if told else SILENT):
+                    told = True
+                    logger.warning(
+                        "nothing has come from the feed for %.0f seconds. Look whether its sender still runs, and "
+                        "whether its broker has dropped what it could not keep",
+                        SILENT,
+                    )
             if self._block:
                 self._linger(min(most, self._n))
             if self._error is not None and not self._items:
@@ -117,11 +127,11 @@ class Buffer:
             self._extras = 0
             self.end()
 
-    def _sleep(self) -> None:
-        """Wait for a change."""
+    def _sleep(self, seconds: float | None = None) -> bool:
+        """Wait for a change; `False` if none came within so many seconds."""
         self._asleep += 1
         try:
-            self._change.wait()
+            return self._change.wait(seconds)
         finally:
             self._asleep -= 1
 

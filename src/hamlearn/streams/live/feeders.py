@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from hamlearn.streams.live.arrivals import Arrival, Arrivals
 from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.sockets import SocketLines
 from hamlearn.streams.live.source import Source
-from hamlearn.streams.live.wire import Letter
+from hamlearn.streams.live.wire import Letter, tau_of
 
 
 class Feeder:
@@ -107,7 +107,7 @@ class Feeder:
                 item = letter.message()
             arrival = self._arrivals.of(item, place, self._clock())
         except SampleError as error:
-            arrival = Arrival(place, 0.0, extra=True, error=error)
+            arrival = Arrival(place, 0.0, tau=_legible_tau(item), extra=True, error=error)
         if letter is not None:
             arrival.token = letter.token
         return arrival
@@ -119,3 +119,11 @@ class Feeder:
         )
         explained.__cause__ = error
         return explained
+
+
+def _legible_tau(item: Any) -> float:
+    """The time step of a bad item, if it has one that can be read."""
+    try:
+        return tau_of(item.get("tau") if isinstance(item, Mapping) else getattr(item, "tau", None), "") or 0.0
+    except SampleError:
+        return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
@@ -71,8 +72,8 @@ def mqtt(
 class MqttSource(Source):
     """What `mqtt` returns.
 
-    A message is known by its packet identifier, which stays the same while the broker waits for its
-    acknowledgement. An acknowledgement may get lost: then the message comes again, as the broker promises no more.
+    A message is known by its packet identifier, which stays the same when the broker sends it again within the
+    life of its session.
 
     Attributes:
         subscribed: Whether the broker has confirmed the subscription: from then on it keeps what is published.
@@ -91,11 +92,13 @@ class MqttSource(Source):
         if not isinstance(client, str) or not client or "\0" in client:
             raise ConfigError(f"client={client!r} is not allowed. Name the session, for example 'agent-7'.")
         self._client_name, self._timeout = client, timeout
-        self._lock, self._flushed = threading.Lock(), threading.Event()
+        self._change = threading.Condition()
         # What has come, an error at the end, and nothing for a reader that is to stop.
         self._inbox: SimpleQueue[Letter | StreamError | None] = SimpleQueue()
-        # Packet identifiers of what was received and not acknowledged in this session of the broker.
-        self._open: set[int] = set()
+        # What was received and not acknowledged in this session of the broker, by packet identifier: a hash.
+        self._open: dict[int, int] = {}
+        # What was acknowledged last: an acknowledgement may get lost, and the identifier may be used again.
+        self._done: deque[tuple[int, int]] = deque(maxlen=2 * window)
         self._session = 0
         # When the connection was made, and since when there has been none that lasted.
         self._made: float | None = None
@@ -103,6 +106,7 @@ class MqttSource(Source):
         self._stopped = False
         self._client: Any = None
         self._read = 0
+        self._answered: int | None = None
         self.subscribed, self.lost = False, 0
 
     def __iter__(self) -> Iterator[Letter]:
@@ -121,18 +125,20 @@ class MqttSource(Source):
                 setattr(self._client, name, None)
 
     def _flush(self) -> None:
-        """Wait until the broker has read all acknowledgements: closing the connection loses them."""
-        if self._made is not None:
-            self._client.unsubscribe(BARRIER)
-            self._flushed.wait(self._timeout)
+        """Wait until the broker has read all acknowledgements: closing the connection may lose the last ones."""
+        if self._made is None:
+            return
+        _, packet = self._client.unsubscribe(BARRIER)
+        with self._change:
+            self._change.wait_for(lambda: self._answered == packet or self._made is None, self._timeout)
 
     def acknowledge(self, tokens: Sequence[str]) -> None:
         """Tell the broker; what an earlier session sent is no longer its concern."""
-        with self._lock:
+        with self._change:
             for token in tokens:
                 session, packet = map(int, token.split("-"))
                 if session == self._session and packet in self._open:
-                    self._open.remove(packet)
+                    self._done.append((packet, self._open.pop(packet)))
                     self._client.ack(packet, 1)
 
     def stop(self) -> None:
@@ -180,7 +186,7 @@ class MqttSource(Source):
             return
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
-        with self._lock:
+        with self._change:
             self._made = time.monotonic()
             if not flags.session_present:
                 # A new session has packet identifiers of its own: to acknowledge an old one could lose a message.
@@ -199,7 +205,9 @@ class MqttSource(Source):
             self.subscribed = True
 
     def _unsubscribed(self, client: Any, data: Any, mid: int, reasons: Any, properties: Any) -> None:
-        self._flushed.set()
+        with self._change:
+            self._answered = mid
+            self._change.notify_all()
 
     def _disconnected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.value == TAKEN_OVER:
@@ -218,20 +226,25 @@ class MqttSource(Source):
         now, made = time.monotonic(), self._made
         if self._trouble is None or (made is not None and now - made >= STEADY):
             self._trouble = now
-        self._made = None
-        self._flushed.set()
+        with self._change:
+            self._made = None
+            self._change.notify_all()
         if now - self._trouble > self.patience and not self._stopped:
             self._fail(str(self.no_connection(now - self._trouble, problem)))
 
     def _arrived(self, client: Any, data: Any, message: Any) -> None:
         self._read += 1
         letter = Letter(message.payload, f"message {self._read} of {self.name}")
-        with self._lock:
+        with self._change:
             if message.qos:
                 if message.mid in self._open:
                     # An identifier is not used again before it is acknowledged: this is the same message.
                     return
-                self._open.add(message.mid)
+                content = hash(message.payload)
+                if message.dup and (message.mid, content) in self._done:
+                    client.ack(message.mid, 1)
+                    return
+                self._open[message.mid] = content
                 letter.token = f"{self._session}-{message.mid}"
             elif self._inbox.qsize() >= UNSURE:
                 self.lost += 1

@@ -16,7 +16,12 @@ from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
 from hamlearn.streams.live.arrivals import Arrival
 from hamlearn.streams.live.wire import require_step
+from hamlearn.streams.units import logger
 
+USUAL = 16
+"""Gaps over which the usual one is an average."""
+LEAP, BELIEVED = 10_000, 3
+"""How many usual gaps a time stamp may be ahead, and how many of them in a row are believed all the same."""
 REMEMBERED = 4096
 """Ids that are kept: a broker that came back from an old snapshot sends again what it had at that time."""
 
@@ -67,6 +72,10 @@ class FeedPlace:
         token: The last of them.
         stamp: Time stamp of the last sample; `None` if it had none.
         arrived: When that came; `None` before the first.
+        owed: Time steps of bad items since.
+        gap: The usual gap between time stamps; `None` before there is one.
+        leaps: Time stamps in a row that were much too far ahead, and left out.
+        ahead: The last of them.
     """
 
     taken: int = 0
@@ -77,6 +86,10 @@ class FeedPlace:
     token: str | None = None
     stamp: float | None = None
     arrived: float | None = None
+    owed: float = 0.0
+    gap: float | None = None
+    leaps: int = 0
+    ahead: float = 0.0
 
     def state(self) -> dict[str, Any]:
         """All of it but the time of arrival, by a clock that a later process does not have, as JSON."""
@@ -98,7 +111,10 @@ class FeedPlace:
         elif good:
             self._take(arrival)
         else:
+            if arrival.stamp is not None and self.leaps_to(arrival.stamp):
+                self.leaps, self.ahead = self.leaps + 1, arrival.stamp
             self.bad += 1
+            self.owed += arrival.tau or 0.0
 
     def _take(self, arrival: Arrival) -> None:
         self.taken += 1
@@ -108,7 +124,21 @@ class FeedPlace:
             self.named += 1
         if arrival.extra:
             return
-        self.stamp, self.arrived = arrival.stamp, arrival.arrived
+        stamp = arrival.stamp
+        if stamp is not None and self.stamp is not None:
+            passed = stamp - self.stamp
+            self.gap = passed if self.gap is None else self.gap + (passed - self.gap) / USUAL
+        self.stamp, self.arrived, self.owed, self.leaps = stamp, arrival.arrived, 0.0, 0
+
+    def leaps_to(self, stamp: float) -> bool:
+        """Whether a time stamp is so far ahead that a wrong clock is more likely than a long gap.
+
+        Believed, it would make all that come after it run backwards. If `BELIEVED` in a row agree, they are right.
+        """
+        if self.stamp is None or self.gap is None or stamp - self.stamp <= LEAP * self.gap:
+            return False
+        agrees = self.leaps > 0 and 0 < stamp - self.ahead <= LEAP * self.gap
+        return not (agrees and self.leaps >= BELIEVED - 1)
 
 
 @dataclass(slots=True)
@@ -158,7 +188,7 @@ class Reading:
         taus: list[float | None] = []
         for arrival in arrivals:
             try:
-                fine = self._is_new(arrival)
+                fine = self._is_new(arrival, place)
                 if fine:
                     tau = None if arrival.extra else self._tau(arrival, place)
             except SampleError as wrong:
@@ -175,14 +205,24 @@ class Reading:
                     self.recent.note(arrival.id)
         return Read(before, arrivals[: len(good)], good, samples_of(taken, taus), error)
 
-    def _is_new(self, arrival: Arrival) -> bool | None:
-        """Whether an arrival is to be taken if its time is right; `None`: its id had come before."""
+    def _is_new(self, arrival: Arrival, place: FeedPlace) -> bool | None:
+        """Whether an arrival is to be taken if its time is right; `None`: it had come before."""
         if arrival.error is not None:
             raise arrival.error
+        if arrival.stamp is not None and place.leaps_to(arrival.stamp):
+            logger.warning(
+                "%s is left out: its time stamp is %.3g ahead of the one before, and gaps of %.3g are usual. "
+                "If it is right, number %d of such stamps in a row is believed",
+                arrival.place,
+                arrival.stamp - (place.stamp or 0.0),
+                place.gap,
+                BELIEVED,
+            )
+            return False
         return None if arrival.id is not None and arrival.id in self.recent else True
 
     def _tau(self, arrival: Arrival, last: FeedPlace) -> float | None:
-        """Time since the last sample, by its stamp, its own τ, or its arrival."""
+        """Time since the last sample, by its stamp, its own τ with what bad items owe to it, or its arrival."""
         place = arrival.place
         if arrival.stamp is not None and last.stamp is not None:
             passed = arrival.stamp - last.stamp
@@ -196,7 +236,7 @@ class Reading:
                 )
             return require_step(passed / self._unit, passed, place)
         if arrival.tau is not None:
-            return require_step(arrival.tau, arrival.tau, place)
+            return require_step(arrival.tau + last.owed, last.owed, place)
         if last.arrived is None or arrival.stamp is not None:
             return None
         # Two arrivals within one tick of the clock are still one after the other.

@@ -44,8 +44,17 @@ def connect(address: str, timeout: float) -> socket.socket:
     # A feed may be silent for hours: only connecting has a time limit. A sender that vanished is noticed anyway.
     link.settimeout(None)
     if link.family != socket.AF_UNIX:
-        link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        keep_alive(link)
     return link
+
+
+def keep_alive(link: socket.socket) -> None:
+    """Let the system ask every minute whether the other side is still there."""
+    link.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 20), ("TCP_KEEPCNT", 3)):
+        # Not every system has all of them.
+        if hasattr(socket, name):
+            link.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _unix(path: str, timeout: float) -> socket.socket:
