@@ -124,6 +124,44 @@ def test_a_folder_that_another_user_made_first_is_not_used(folder: Path, monkeyp
     assert path.parent != folder
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o757])
+def test_a_folder_below_one_that_others_can_write_to_is_not_used(
+    tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open" / "mine").mkdir(parents=True)
+    (tmp_path / "open").chmod(mode)
+    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "open" / "mine"))
+    with pytest.warns(RuntimeWarning, match=rf"open can be written to by other users \(mode {mode:o}\)"):
+        path = build_cache.folder()
+    assert tmp_path not in path.parents
+    assert stat.S_IMODE(path.stat().st_mode) == 0o700
+
+
+def test_a_folder_below_a_sticky_one_or_one_of_the_users_own_group_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sticky" / "grouped").mkdir(parents=True)
+    (tmp_path / "sticky").chmod(0o1777)
+    (tmp_path / "sticky" / "grouped").chmod(0o775)
+    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "sticky" / "grouped"))
+    monkeypatch.setattr(build_cache, "_is_private_group", lambda group: True)
+    assert build_cache.folder() == tmp_path / "sticky" / "grouped" / "loops"
+    monkeypatch.setattr(build_cache, "_is_private_group", lambda group: False)
+    with pytest.warns(RuntimeWarning, match="grouped can be written to"):
+        build_cache.folder()
+
+
+def test_a_link_into_a_folder_of_others_is_followed_before_it_is_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "open" / "theirs").mkdir(parents=True)
+    (tmp_path / "open").chmod(0o777)
+    (tmp_path / "link").symlink_to(tmp_path / "open" / "theirs")
+    monkeypatch.setenv(build_cache.VARIABLE, str(tmp_path / "link"))
+    with pytest.warns(RuntimeWarning, match="open can be written to"):
+        build_cache.folder()
+
+
 def test_without_a_home_directory_loops_are_compiled_into_a_private_folder(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -133,7 +171,7 @@ def test_without_a_home_directory_loops_are_compiled_into_a_private_folder(
     monkeypatch.delenv(build_cache.VARIABLE, raising=False)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", homeless)
-    with pytest.warns(RuntimeWarning, match="Could not determine home"):
+    with pytest.warns(RuntimeWarning, match="this user has no home directory"):
         path = build_cache.folder()
     assert stat.S_IMODE(path.stat().st_mode) == 0o700
 
