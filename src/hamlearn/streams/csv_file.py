@@ -9,8 +9,8 @@ import io
 import lzma
 import re
 import sys
-from collections.abc import Sequence
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -35,6 +35,9 @@ _PACKED = {
     b"\xfd7zXZ": "lzma",
     b"\x28\xb5\x2f\xfd": "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",
 }
+_AT_ONCE = 256
+"""Records of which some may have to be read again."""
+_UNCLOSED = ". A quote opens in it that is not closed"
 _LINE_END = re.compile(r"\r\n|\r|\n")
 _NOT_TEXT = "hamlearn.not_text"
 # Bytes that are not text become a NUL, which no text has: the row that holds them is bad, and no other.
@@ -93,24 +96,20 @@ class CsvFile(TableSource):
             pass
 
     def read(self, names: Sequence[Any], n: int) -> RowBatch:
-        """The next rows; an empty line is none."""
-        line, width = self._reader.line_num + 1, len(self._header)
-        records, broken, ends = self._records(n)
-        if set(map(len, records)) - {0, width}:
-            for k, record in enumerate(records):
-                if record and k not in broken and len(record) != width:
-                    broken[k] = f"has {len(record)} cells, but the header names {width} columns. Correct the row"
+        """The next rows; empty lines do not count."""
+        line, width = self._line + 1, len(self._header)
+        records, broken = self._records(n, width)
         kept: Sequence[int] = range(len(records))
         rows: list[list[Any]] = records
-        if broken or not all(records):
+        if not all(records):
             kept = [k for k, record in enumerate(records) if record or k in broken]
-            rows = [[None] * width if k in broken else records[k] for k in kept]
+            rows = [records[k] or [None] * width for k in kept]
         columns = list(zip(*rows, strict=True))
         self.at += len(rows)
         return RowBatch(
             [columns[self._header.index(name)] for name in names] if rows else [],
             len(rows),
-            lambda row: f"{self.name}, line {_line_of(kept[row], records, line, ends)}",
+            lambda row: f"{self.name}, line {line + sum(map(_lines_in, records[: kept[row]]))}",
             {kept.index(k): problem for k, problem in broken.items()},
         )
 
@@ -119,43 +118,82 @@ class CsvFile(TableSource):
         if self._file is not None:
             self._file.close()
         self._file = io.TextIOWrapper(_decompressed(self._path), self._encoding, _NOT_TEXT, newline="")
-        self._reader = csv.reader(self._file, delimiter=self._delimiter, strict=True)
-        self.at = 0
-        records, broken, _ = self._records(1)
+        self._ahead: list[str] = []
+        self._restart()
+        self.at = self._line = 0
+        records, broken = self._records(1, None)
         return (records[0] if records else []), broken.get(0)
 
-    def _records(self, n: int) -> tuple[list[list[str]], dict[int, str], dict[int, int]]:
-        """The next `n` records, and empty ones among them; what is wrong with some, and where these end."""
+    def _restart(self) -> None:
+        self._reader = csv.reader(self._lines(), delimiter=self._delimiter, strict=True)
+
+    def _lines(self) -> Iterator[str]:
+        """Lines of the file, first those that are to be read again; they are noted in `_taken`."""
+        assert self._file is not None
+        while line := self._ahead.pop() if self._ahead else self._file.readline():
+            self._taken.append(line)
+            yield line
+
+    def _records(self, n: int, width: int | None) -> tuple[list[list[str]], dict[int, str]]:
+        """The next `n` records, and empty ones among them; a broken one is empty, and takes one line.
+
+        A quote that is not closed takes in the lines after it, up to the next quote or the end. Only the line in
+        which it stands is bad: the lines after it are read again.
+        """
         records: list[list[str]] = []
         broken: dict[int, str] = {}
-        ends: dict[int, int] = {}
         found = 0
         while found < n:
-            before = len(records)
+            first, self._taken = len(records), list[str]()
+            problem = None
             try:
                 # Those before an error stay in the list.
-                records.extend(islice(self._reader, n - found))
+                records.extend(islice(self._reader, min(n - found, _AT_ONCE)))
             except csv.Error as error:
-                quote = "A quote opens in it that is not closed. " if "end of data" in str(error) else ""
-                broken[len(records)] = f"cannot be read: {error}. {quote}Correct it"
-                ends[len(records)] = self._reader.line_num
-                records.append([])
-            if len(records) == before:
+                problem = f"cannot be read: {error}"
+            if not self._taken:
                 break
-            found = sum(map(bool, records)) + len(ends)
-        if "\0" in "".join(chain.from_iterable(records)):
-            remedy = "save the file as UTF-8, or give its encoding"
-            problem = f"cannot be read: it is not {self._encoding} text: {remedy}"
-            broken |= {k: problem for k, record in enumerate(records) if "\0" in "".join(record)}
-        return records, broken, ends
+            self._take_bad(records, broken, first, width, problem)
+            found = sum(map(bool, records)) + len(broken)
+        return records, broken
+
+    def _take_bad(
+        self, records: list[list[str]], broken: dict[int, str], first: int, width: int | None, error: str | None
+    ) -> None:
+        """Note which of the records since `first` are broken; `error` is about the one after the last."""
+        lines = sum(map(_lines_in, records[first:]))
+        if "\0" in "".join(self._taken) or not set(map(len, records[first:])) <= {0, width}:
+            lines = 0
+            for k in range(first, len(records)):
+                problem, taken = self._problem(records[k], width), _lines_in(records[k])
+                if problem is not None:
+                    broken[k], records[k] = problem, []
+                lines += 1 if problem is not None else taken
+                if problem is not None and taken > 1:
+                    broken[k] += _UNCLOSED
+                    del records[k + 1 :]
+                    error = None
+                    break
+        if error is not None:
+            broken[len(records)] = error + (_UNCLOSED if len(self._taken) > lines + 1 else "") + ". Correct it"
+            records.append([])
+            lines += 1
+        self._line += lines
+        if lines < len(self._taken) or error is not None:
+            self._ahead.extend(reversed(self._taken[lines:]))
+            self._restart()
+
+    def _problem(self, record: list[str], width: int | None) -> str | None:
+        if "\0" in "".join(record):
+            return f"cannot be read: it is not {self._encoding} text: save the file as UTF-8, or give its encoding"
+        if record and width is not None and len(record) != width:
+            return f"has {len(record)} cells, but the header names {width} columns. Correct the row"
+        return None
 
 
-def _line_of(record: int, records: list[list[str]], line: int, ends: dict[int, int]) -> int:
-    """The line in which a record begins, if the first one begins in `line`; cells may hold line ends."""
-    for k in range(record):
-        inside = sum(len(_LINE_END.findall(cell)) for cell in records[k])
-        line = ends[k] + 1 if k in ends else line + 1 + inside
-    return line
+def _lines_in(record: list[str]) -> int:
+    """How many lines of the file a record takes: cells may hold line ends."""
+    return 1 + sum(len(_LINE_END.findall(cell)) for cell in record if "\n" in cell or "\r" in cell)
 
 
 def _decompressed(path: Path) -> IO[bytes]:
