@@ -134,15 +134,22 @@ def plain(data: bytes, settings: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _record(lines: list[str], at: int, width: int | None) -> tuple[list[str], int, bool]:
-    """The row that begins at a line, the line after it, and whether it is broken."""
-    reader = csv.reader(lines[at:], strict=True)
-    row: list[str] = []
+    """The row that begins at a line, the line after it, and whether it is broken (then it is one line)."""
+    reader = csv.reader(_texts(lines[at:]), strict=True)
     try:
         row = next(reader, [])
-        broken = "\udcff" in "".join(row) or "\0" in "".join(row) or (bool(row) and width not in (None, len(row)))
-    except csv.Error:
-        broken = True
-    return row, at + max(1, reader.line_num), broken
+    except (BadRowError, csv.Error):
+        return [], at + 1, True
+    if row and width is not None and len(row) != width:
+        return [], at + 1, True
+    return row, at + max(1, reader.line_num), False
+
+
+def _texts(lines: list[str]) -> Iterator[str]:
+    for line in lines:
+        if "\udcff" in line or "\0" in line:
+            raise BadRowError("no text")
+        yield line
 
 
 def _lines(data: bytes, encoding: str | None) -> list[str]:
@@ -191,8 +198,7 @@ def _sample(
 
 
 def _number(text: str) -> float | None:
-    text = text.strip()
-    if text.lower() in MISSING:
+    if text.strip().lower() in MISSING:
         return None
     try:
         value = float(text)
