@@ -39,7 +39,7 @@ class Credit:
 
 @dataclass(frozen=True)
 class Forward(Credit):
-    """z accumulates forward in time, as the equations say (eq:hesc).
+    """z accumulates forward in time, as the equations say (Eq. E⋆3).
 
     Example:
         >>> Forward().carries
@@ -54,7 +54,7 @@ class Cleared(Credit):
     """z is 0 at the start of each step, so that credit reaches the present step alone.
 
     In sequential order, with the state of a feed-forward net cleared too (`reset_h="sample"`), this is
-    exactly BackPropagation (eq:figliobottom).
+    exactly BackPropagation (Eq. 14).
 
     Example:
         >>> Cleared().carries
@@ -69,7 +69,7 @@ class Echo(Credit):
     """Tokens run forward with frozen weights, then echo in reverse, and the costates follow the echo.
 
     For k = n−1 … n−r: z ← τφ ∂L_k/∂h_{k+1} + z·∂h_{k+2}/∂h_{k+1} − τη_z z; ωh ← ωh + z·∂h_{k+1}/∂θh;
-    ωy ← ωy + τφ ∂L_k/∂θy; θ moves once, at the end (eq:hescbptt, eq:hesdbptt). With φ = 1/τ and η = 0 this is
+    ωy ← ωy + τφ ∂L_k/∂θy; θ moves once, at the end (the paper's equations of BPTT). With φ = 1/τ and η = 0 this is
     BackPropagation Through Time.
 
     Args:

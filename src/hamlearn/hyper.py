@@ -30,7 +30,7 @@ Beta = Scaling | Adaptive
 class Hyper:
     """The choices that turn four differential equations into a way of learning.
 
-    ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω (eq:hesa to eq:hesd)
+    ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω (Eq. E⋆1 to E⋆4)
 
     `tau`, `eta`, `eta_z` and `phi` are numbers or functions of time. `beta` is also a tensor, or a mapping
     from glob patterns over parameter names to any of these; the first pattern that matches wins. An `Adaptive`

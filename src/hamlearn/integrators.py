@@ -1,6 +1,6 @@
 """Explicit integrators. Each sees only a derivative function, and returns the slope of one step.
 
-x(t + τ) = x(t) + τ·slope (eq:eulera for Euler). The learner adds it, in place where it can.
+x(t + τ) = x(t) + τ·slope (Eq. 6 for Euler). The learner adds it, in place where it can.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Integrator(ABC):
 
 
 class Euler(Integrator):
-    """x1 = x0 + τ ẋ(t, x0). First order (eq:eulera).
+    """x1 = x0 + τ ẋ(t, x0). First order (Eq. 6).
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""State net and output net: ḣ = f_h(u, h, θh) (eq:netsplita) and y = f_y(u, h, θy) (eq:netsplitc)."""
+"""State net and output net: ḣ = f_h(u, h, θh) (Eq. 3) and y = f_y(u, h, θy) (Eq. 4)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Reads = Literal["uh", "u", "h"]
 class Network(nn.Module):
     """A state net f_h and an output net f_y, either of which may be absent.
 
-    ḣ = f_h(u, h), y = f_y(u, h) (eq:netsplita, eq:netsplitc). Parameters are named `state.…` and `output.…`.
+    ḣ = f_h(u, h), y = f_y(u, h) (Eq. 3, 4). Parameters are named `state.…` and `output.…`.
 
     Args:
         state: f_h, called as `state(u, h)`; `None` for a net without state.
@@ -31,7 +31,7 @@ class Network(nn.Module):
             a method `initial_state(u)`. A `nn.Parameter` is learned with `Echo` credit; other credits do not
             reach back to it.
         transition: `"rate"`: the state net returns ḣ. `"next"`: it returns the next state ĥ, and
-            f_h = (−h + ĥ)/τ (eq:euleraa).
+            f_h = (−h + ĥ)/τ (Eq. 10).
 
     Example:
         >>> import torch

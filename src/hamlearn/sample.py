@@ -169,7 +169,7 @@ class StepReport:
 
     @property
     def hamiltonian(self) -> Tensor | float:
-        """H = φ·L + ⟨z, f_h⟩ (eq:hrestricted), with the costate z that the step began with.
+        """H = φ·L + ⟨z, f_h⟩ (Eq. 9), with the costate z that the step began with.
 
         Where weights decay by `Hyper.weight_decay`, the penalty φ·½λ|θ|² is part of it, but for tokens that echo.
         """

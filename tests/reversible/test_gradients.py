@@ -16,7 +16,7 @@ def close(a, b, rtol=1e-12):
 
 
 def literal(field_of, steps, tau, snap):
-    """eq:mid in plain autograd, one equation per line."""
+    """The midpoint rule in plain autograd, one equation per line."""
 
     def net(h0, u):
         h = [snap(h0)]

@@ -18,7 +18,7 @@ class Readout(nn.Module):
 
 
 def literal(field, readout, tau, u, h0):
-    """eq:mid token by token, in plain autograd."""
+    """The midpoint rule token by token, in plain autograd."""
     h = [h0, h0 + tau * field(u[0], h0)]
     for k in range(1, len(u)):
         h.append(h[k - 1] + tau * field(u[k], h[k]))

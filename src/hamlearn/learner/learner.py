@@ -60,7 +60,7 @@ class LearnerHeader(checkpoint.Schema):
 class Learner(BaseLearner):
     """Hamiltonian Learning of one network from one stream, forward only.
 
-    As it comes, a learner follows the gradient of each sample's loss. Algorithm 1 of the paper (alg:hlz) is
+    As it comes, a learner follows the gradient of each sample's loss. Algorithm 1 of the paper is
     `Learner(network, loss, hyper, order="parallel", credit=Forward())`.
 
     Args:

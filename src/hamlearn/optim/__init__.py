@@ -21,7 +21,7 @@ from hamlearn.optim.states import SETTINGS, check_group, understood
 class HL(Optimizer):
     """Integrates the costate ω of the weights, and the weights, from the gradients of a training loop.
 
-    ω ← (1 − τη) ω + τφ g; θ ← θ − τβ ω (eq:fanculo, eq:fanculo2), with β = lr/τ, η = (1 − momentum)/τ and
+    ω ← (1 − τη) ω + τφ g; θ ← θ − τβ ω (Eq. 11, 12), with β = lr/τ, η = (1 − momentum)/τ and
     φ = (1 − dampening)/τ (Appendix oob). At its own time step it follows `torch.optim.SGD` bit for bit, SGD's
     undampened first step included; by another `rule`, whose β follows the squares of the gradients,
     `torch.optim.Adam`, `AdamW` or `RMSprop`. Where data are unevenly spaced in time, `step(tau=…)` says how long

@@ -1,4 +1,4 @@
-"""The echo, token by token: eq:hescbptt and eq:hesdbptt as they stand."""
+"""The echo, token by token: the paper's equations of BPTT as they stand."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def echo_sequence(
         now = replace(state, t=t[-1])
         tau = tau_of(hyper, now, sample)
         dh = f_h(network, theta, sample.u, h[-1], tau)
-        h.append(detach(add(h[-1], tau, dh)))  # eq:eulera
+        h.append(detach(add(h[-1], tau, dh)))  # Eq. 6
         y = f_y(network, theta, sample.u, h[-1])
         L = loss(y, sample.target) if sample.target is not None else None
         phi = hyper_at(hyper, now)[1]
@@ -95,7 +95,7 @@ def echo_sequence(
         if k < last:
             point = leaf(h[k + 1])
             back = gradient(inner(z, transition(k + 1, theta, point)), point)
-        z = tree_map(lambda l, b, a: tau0 * phi * l + b - loss_z * a, dL_dh1, back, z)  # eq:hescbptt  # noqa: B023
+        z = tree_map(lambda l, b, a: tau0 * phi * l + b - loss_z * a, dL_dh1, back, z)  # BPTT: z  # noqa: B023
         dz_dtheta = gradient(inner(z, transition(k, weights, h[k])), weights)
         decay = 1.0
         if dissipate == "token":
@@ -103,7 +103,7 @@ def echo_sequence(
         elif k == last:
             decay = 1 - tau0 * eta
         gained = {name: dz_dtheta[name] + tau0 * phi * dL_dtheta[name] for name in theta}  # ωh's and ωy's
-        omega = {name: decay * omega[name] + gained[name] for name in theta}  # eq:hesdbptt
+        omega = {name: decay * omega[name] + gained[name] for name in theta}  # BPTT: ω
         entered = {name: entered[name] + gained[name] for name in theta}
     now = replace(state, t=t[last])
     tau0 = nominal_of(hyper, now, tau_of(hyper, now, samples[last]))
@@ -114,6 +114,6 @@ def echo_sequence(
         entered[name] = entered[name] + tau0 * phi * hyper.weight_decay * theta[name]
     v, k = followed(hyper, state, entered, tau0 * phi, learned), state.updates + learned
     rest = {name: decayed(hyper, tau0, name, theta[name], now.t) for name in theta}
-    moved = {name: rest[name] - tau0 * (beta(name, v, k) * omega[name]) for name in theta}  # eq:hesb
+    moved = {name: rest[name] - tau0 * (beta(name, v, k) * omega[name]) for name in theta}  # Eq. E⋆2
     zeros = tree_map(torch.zeros_like, h[-1])
     return ReferenceState(t[-1], h[-1], zeros, moved, omega, k, v), reports

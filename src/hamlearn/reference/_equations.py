@@ -81,7 +81,7 @@ def start(network: Network) -> ReferenceState:
 
 
 def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
-    """ḣ = f_h(u, h, θh) (eq:netsplita); (−h + ĥ)/τ where the net returns the next state (eq:euleraa).
+    """ḣ = f_h(u, h, θh) (Eq. 3); (−h + ĥ)/τ where the net returns the next state (Eq. 10).
 
     Example:
         >>> import torch, hamlearn as hl
@@ -102,7 +102,7 @@ def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
 
 
 def f_y(network: Network, theta: Weights, u: Any, h: Any) -> Any:
-    """Output y = f_y(u, h, θy) (eq:netsplitc).
+    """Output y = f_y(u, h, θy) (Eq. 4).
 
     Example:
         >>> import torch, hamlearn as hl
@@ -201,7 +201,7 @@ def detach(tree: Any) -> Any:
 
 
 def add(x: Any, tau: float, dx: Any) -> Any:
-    """Sum x + τ·ẋ (eq:eulera)."""
+    """Sum x + τ·ẋ (Eq. 6)."""
     return tree_map(lambda a, b: a + tau * b, x, dx)
 
 

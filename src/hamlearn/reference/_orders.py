@@ -80,7 +80,7 @@ def run(
 def parallel_step(
     network: Network, loss: Loss, hyper: Hyper, state: ReferenceState, sample: Sample
 ) -> tuple[ReferenceState, ReferenceReport]:
-    """Algorithm alg:hlz: all right-hand sides at time t, then x ← x + τẋ for all four.
+    """Algorithm 1: all right-hand sides at time t, then x ← x + τẋ for all four.
 
     On the clock of events, τ0 is the nominal step: the state and z·∂f_h flow by τ, the loss enters and the weights
     move by τ0, and costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
@@ -104,21 +104,21 @@ def parallel_step(
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z, omega = leaf(state.h), state.z, state.omega
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    dh = f_h(network, theta, sample.u, h, tau)  # eq:hesa
-    y = f_y(network, theta, sample.u, h)  # eq:netsplitc
+    dh = f_h(network, theta, sample.u, h, tau)  # Eq. E⋆1
+    y = f_y(network, theta, sample.u, h)  # Eq. 4
     L = loss(y, sample.target) if sample.target is not None else None
     learned, rest = L is not None, {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
     loss_term = None if L is None else L + penalty(hyper, theta)
     dL_dh, dL_dtheta = gradient(L, h), gradient(loss_term, theta)
     dzf_dh, dzf_dtheta = gradient(inner(z, dh), h), gradient(inner(z, dh), theta)
-    h1 = add(state.h, tau, detach(dh))  # eq:eulera
-    theta1 = {n: rest[n] - tau0 * (beta(n, state.v, state.updates) * omega[n]) for n in theta}  # eq:hesb
+    h1 = add(state.h, tau, detach(dh))  # Eq. 6
+    theta1 = {n: rest[n] - tau0 * (beta(n, state.v, state.updates) * omega[n]) for n in theta}  # Eq. E⋆2
     keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
-    z1 = tree_map(lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh, dzf_dh)  # eq:hesc
+    z1 = tree_map(lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh, dzf_dh)  # Eq. E⋆3
     entered = {n: -s * (tau0 * phi * dL_dtheta[n] + tau * dzf_dtheta[n]) for n in theta}
-    omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # eq:hesd
+    omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # Eq. E⋆4
     v1 = followed(hyper, state, entered, tau0 * phi, learned)
-    H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # eq:hrestricted
+    H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # Eq. 9
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     return ReferenceState(state.t + tau, h1, z1, theta1, omega1, state.updates + learned, v1), report
 
@@ -144,15 +144,15 @@ def parallel_rates(
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z = leaf(state.h), state.z
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    dh = f_h(network, theta, sample.u, h, tau)  # eq:hesa
-    y = f_y(network, theta, sample.u, h)  # eq:netsplitc
+    dh = f_h(network, theta, sample.u, h, tau)  # Eq. E⋆1
+    y = f_y(network, theta, sample.u, h)  # Eq. 4
     L = loss(y, sample.target) if sample.target is not None else None
-    H = inner(z, dh) if L is None else phi * (L + penalty(hyper, theta)) + inner(z, dh)  # eq:hrestricted
+    H = inner(z, dh) if L is None else phi * (L + penalty(hyper, theta)) + inner(z, dh)  # Eq. 9
     dH_dh = gradient(H, h)
     dH_dtheta = gradient(H, theta)
-    dtheta = {n: -(beta(n, state.v, state.updates) * state.omega[n]) for n in theta}  # eq:hesb
-    dz = tree_map(lambda g, a: -s * g - eta_z * a, dH_dh, z)  # eq:hesc
-    domega = {n: -s * dH_dtheta[n] - eta * state.omega[n] for n in theta}  # eq:hesd
+    dtheta = {n: -(beta(n, state.v, state.updates) * state.omega[n]) for n in theta}  # Eq. E⋆2
+    dz = tree_map(lambda g, a: -s * g - eta_z * a, dH_dh, z)  # Eq. E⋆3
+    domega = {n: -s * dH_dtheta[n] - eta * state.omega[n] for n in theta}  # Eq. E⋆4
     rates = ReferenceState(1.0, detach(dh), dz, dtheta, domega)
     return rates, ReferenceReport(state.t, detach(y), detach(L), detach(H))
 
@@ -183,8 +183,8 @@ def sequential_step(
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z, omega = leaf(state.h), state.z, state.omega
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    dh = f_h(network, theta, sample.u, h, tau)  # eq:hesa
-    h1 = leaf(add(state.h, tau, detach(dh)))  # eq:figliotop
+    dh = f_h(network, theta, sample.u, h, tau)  # Eq. E⋆1
+    h1 = leaf(add(state.h, tau, detach(dh)))  # Eq. 13
     y = f_y(network, theta, sample.u, h1)
     L = loss(y, sample.target) if sample.target is not None else None
     learned, loss_term = L is not None, None if L is None else L + penalty(hyper, theta)
@@ -192,16 +192,16 @@ def sequential_step(
     dL_dtheta = gradient(loss_term, theta)
     dzf_dh = gradient(inner(z, dh), h)
     keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
-    z1 = tree_map(  # eq:hesc, eq:figliobottom
+    z1 = tree_map(  # Eq. E⋆3, 14
         lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh1, dzf_dh
     )
     dzf_dtheta = gradient(inner(z1, dh), theta)
     # The first term is ωh's, the second ωy's.
     entered = {n: -s * tau * dzf_dtheta[n] - s * tau0 * phi * dL_dtheta[n] for n in theta}
-    omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # eq:hesd, eq:fanculo
+    omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # Eq. E⋆4, 11
     v1 = followed(hyper, state, entered, tau0 * phi, learned)
     k, rest = state.updates + learned, {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
-    theta1 = {n: rest[n] - tau0 * (beta(n, v1, k) * omega1[n]) for n in theta}  # eq:hesb, eq:fanculo2
-    H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # eq:hrestricted
+    theta1 = {n: rest[n] - tau0 * (beta(n, v1, k) * omega1[n]) for n in theta}  # Eq. E⋆2, 12
+    H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # Eq. 9
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     return ReferenceState(state.t + tau, detach(h1), z1, theta1, omega1, k, v1), report

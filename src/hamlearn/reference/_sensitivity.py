@@ -74,7 +74,7 @@ def sensitivity_step(
     _, phi, eta, _, beta = hyper_at(hyper, state)
     h = leaf(state.h)
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    h1 = add(h, tau, f_h(network, theta, sample.u, h, tau))  # eq:figliotop
+    h1 = add(h, tau, f_h(network, theta, sample.u, h, tau))  # Eq. 13
     J = torch.cat([_jacobian(_flat(h1), x) for x in tree_leaves(h)], 1)
     F = {name: _jacobian(_flat(h1), theta[name]) for name in theta}
     E1 = {name: credit.keep * J @ state.E[name] + F[name] for name in theta}
@@ -94,7 +94,7 @@ def sensitivity_step(
     v, k = followed(hyper, state, entered, tau0 * phi, learned), state.updates + learned
     moving = (state.omega, state.v, state.updates) if order == "parallel" else (omega, v, k)
     rest = {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
-    theta1 = {n: rest[n] - tau0 * (beta(n, *moving[1:]) * moving[0][n]) for n in theta}  # eq:hesb
+    theta1 = {n: rest[n] - tau0 * (beta(n, *moving[1:]) * moving[0][n]) for n in theta}  # Eq. E⋆2
     H = torch.zeros(()) if loss_term is None else phi * loss_term
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     after = replace(state, t=state.t + tau, h=detach(h1), z=z, theta=theta1, omega=omega, updates=k, v=v, E=E1)

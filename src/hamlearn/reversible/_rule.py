@@ -1,4 +1,4 @@
-"""The midpoint rule (eq:mid), its inverse, and the costate equations along the inverse.
+"""The midpoint rule, its inverse, and the costate equations along the inverse.
 
 With h_{-1} = h_0 the Euler start is a step like any other, so one rule covers the whole chain:
 

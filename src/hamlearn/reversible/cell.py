@@ -17,7 +17,7 @@ Pair = tuple[Tensor, Tensor]
 class MidpointCell(nn.Module):
     """A recurrent cell that can run backwards: its state (h_{k-1}, h_k) moves by the midpoint rule.
 
-    h_{k+1} = h_{k-1} + τ f(u_k, h_k, θ), and back: h_{k-1} = h_{k+1} − τ f(u_k, h_k, θ) (eq:mid). With
+    h_{k+1} = h_{k-1} + τ f(u_k, h_k, θ), and back: h_{k-1} = h_{k+1} − τ f(u_k, h_k, θ). With
     `hl.Echo(memory="reversible")` a learner stores no states and rebuilds them on the way of the echo; with
     `exact=True` they are rebuilt bit for bit. A readout sees h_{k+1}.
 

@@ -21,7 +21,7 @@ class Midpoint(Reversible):
     The backward run rebuilds h_{k-1} = h_{k+1} − τ f(u, h_k, θ) and integrates the costates z (of h) and ω
     (of θ) on the way; the gradients are those of the discrete forward run. With `exact=True` states lie on a
     fixed-point grid, increments are rounded to it (straight through in the gradients), and the rebuilt states
-    equal the forward ones bit for bit, whatever N. Paper: eq:mid.
+    equal the forward ones bit for bit, whatever N. Paper: the midpoint rule.
 
     Args:
         field: f, called as `field(u, h)`, returns the rate of change of h, of the shape of h.
@@ -78,7 +78,7 @@ class MidpointSequential(Reversible):
 
     h_{k+1} = h_{k-1} + τ f_k(u, h_k, θ_k), started by one Euler step. Two consecutive steps are a block of a
     reversible residual network: with x_1, x_2 = h_{k-1}, h_k they are y_1 = x_1 + τ f_k(x_2) and
-    y_2 = x_2 + τ f_{k+1}(y_1). A field given several times shares its weights. Paper: eq:mid, eq:ffasd.
+    y_2 = x_2 + τ f_{k+1}(y_1). A field given several times shares its weights. Paper: the midpoint rule.
 
     Args:
         *fields: f_0 … f_{N-1}, each called as `field(u, h)`.

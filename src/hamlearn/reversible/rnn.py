@@ -19,7 +19,7 @@ class MidpointRNN(Reversible):
 
     The backward run is BPTT: z collects ∂y_k/∂h_{k+1} and the product with ∂f_h/∂h_k along the rebuilt states.
     What grows with the length of the sequence is the sequence itself and the outputs; let `readout` return the
-    loss of a token (its target a part of u) to keep one number per token. Paper: eq:mid, eq:hescbptt.
+    loss of a token (its target a part of u) to keep one number per token. Paper: the midpoint rule, BPTT.
 
     Args:
         field: f_h, called as `field(u_k, h_k)`.

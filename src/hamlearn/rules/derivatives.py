@@ -1,4 +1,4 @@
-"""The derivatives of the robust Hamiltonian H = φ·L(y, ŷ) + ⟨z, f_h⟩ (eq:hrestricted), and what they are made of.
+"""The derivatives of the robust Hamiltonian H = φ·L(y, ŷ) + ⟨z, f_h⟩ (Eq. 9), and what they are made of.
 
 Derivatives hold the costate z constant. Everything here is a pure function of its arguments; states and
 costates are flat lists of tensors, as `hamlearn._base.trees.flatten` gives them.
@@ -154,7 +154,7 @@ def partials(
 
 
 def integrate_costate(omega: list[Tensor], dH: list[Tensor] | None, decay: Scale, gain: Scale) -> list[Tensor]:
-    """ω⁺ = decay·ω + gain·∂H/∂θ: Euler's step of eq:hesd, rounded exactly as PyTorch's momentum buffer is.
+    """ω⁺ = decay·ω + gain·∂H/∂θ: Euler's step of Eq. E⋆4, rounded exactly as PyTorch's momentum buffer is.
 
     Args:
         omega: Costates before the step.

@@ -267,7 +267,7 @@ class Echoed(Order):
     def echo_token(
         self, token: Token, z: list[Tensor], flow: list[Tensor], omega: list[Tensor]
     ) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
-        """One token of the echo: z, what flows on to the token before it, and ω (eq:hescbptt, eq:hesdbptt)."""
+        """One token of the echo: z, what flows on to the token before it, and ω (as in BPTT)."""
         n, stride, eta_z = len(token.h_next), token.rates.stride, token.rates.eta_z
         seeds: list[Tensor | None] = [f - (stride * eta_z) * a for f, a in zip(flow, z, strict=True)]
         roots = list(token.h_next)

@@ -1,4 +1,4 @@
-"""Parallel order (Algorithm alg:hlz): every right-hand side at time t, then every update. Fully local in time."""
+"""Parallel order (Algorithm 1): every right-hand side at time t, then every update. Fully local in time."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hamlearn.state.carry import Carry
 
 
 class Parallel(Order):
-    """All right-hand sides at time t, then all four updates; y is read before h moves (Algorithm alg:hlz).
+    """All right-hand sides at time t, then all four updates; y is read before h moves (Algorithm 1).
 
     ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω. The input is held within the step;
     integrators with several stages see the schedules at each stage's own time. On the clock of events the

@@ -20,7 +20,7 @@ from hamlearn.state.carry import Carry
 
 
 class Sequential(Order):
-    """State, loss on the new state, z, ω from the new z; θ then follows the new ω (section sec:grad).
+    """State, loss on the new state, z, ω from the new z; θ then follows the new ω.
 
     h⁺ = h + τ f_h; z⁺ = (1 − τη_z) z − sτ [φ ∂L/∂h⁺ + z·∂f_h/∂h]; ωh⁺ = (1 − τη) ωh − sτ z⁺·∂f_h/∂θh;
     ωy⁺ = (1 − τη) ωy − sτφ ∂L/∂θy. On the clock of events, h⁺ and its Jacobians are those of the true τ, and every
@@ -29,7 +29,7 @@ class Sequential(Order):
 
     def __init__(self, system: System, credit: Credit) -> None:
         super().__init__(system, credit)
-        # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺ (eq:hesdbla): one differentiation
+        # With z = 0 at the start and s = −1, z⁺·∂f_h/∂θh is τφ ∂L/∂θh along h⁺: one differentiation
         # of the loss through both nets gives every term.
         self.one_pass = credit.clears and system.hyper.s == -1
         self.stateless = system.network.state is None

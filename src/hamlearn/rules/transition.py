@@ -1,4 +1,4 @@
-"""The state's transition h⁺ = h + τ f_h (eq:eulera), for nets that return ḣ and nets that return ĥ."""
+"""The state's transition h⁺ = h + τ f_h (Eq. 6), for nets that return ḣ and nets that return ĥ."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hamlearn.network import Network
 def next_state(
     network: Network, h: list[Tensor], spec: trees.Spec, u: Any, tau: float
 ) -> tuple[list[Tensor], trees.Spec]:
-    """h⁺ = h + τ f_h, which is ĥ itself where the state net returns the next state (eq:figliodi1)."""
+    """h⁺ = h + τ f_h, which is ĥ itself where the state net returns the next state."""
     if network.memoryless:
         return trees.flatten(network.state_net(u, None))
     result = as_state(network.state_net(u, trees.unflatten(h, spec)), h, spec)
@@ -26,7 +26,7 @@ def next_state(
 
 
 def rate(network: Network, h: list[Tensor], result: list[Tensor], tau: float) -> list[Tensor]:
-    """f_h from what the state net returned: ḣ as it is, or (−h + ĥ)/τ (eq:euleraa)."""
+    """f_h from what the state net returned: ḣ as it is, or (−h + ĥ)/τ (Eq. 10)."""
     if network.transition == "rate":
         return result
     return [(r - a) / tau for a, r in zip(h, result, strict=True)]

@@ -1,4 +1,4 @@
-"""The weight velocity θ̇ = −β⊙ω (eq:hesb), with β as one number, a schedule, a tensor, or by name."""
+"""The weight velocity θ̇ = −β⊙ω (Eq. E⋆2), with β as one number, a schedule, a tensor, or by name."""
 
 from __future__ import annotations
 
