@@ -211,6 +211,12 @@ class Trace:
         loss: L(y, target), not a number at steps without a target; `None` where no target was given.
         hamiltonian: H = φ·L + ⟨z, f_h⟩, as in `StepReport`.
         skipped: Whether a step was undone because a value was not finite (`on_nonfinite="skip"`).
+        h: State that each step led to, if `scan` was to keep it; at a boundary, before it returned to h0.
+        z: Costate of the state, likewise.
+        omega: Costate of the weights, likewise, by parameter name.
+        theta: The weights, likewise, by parameter name.
+        v: What an adaptive β follows, likewise, by parameter name.
+        E: Sensitivities, likewise, as the order lays them out.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -226,6 +232,12 @@ class Trace:
     loss: Tensor | None
     hamiltonian: Tensor
     skipped: Tensor
+    h: Tree | None = None
+    z: Tree | None = None
+    omega: dict[str, Tensor] | None = None
+    theta: dict[str, Tensor] | None = None
+    v: dict[str, Tensor] | None = None
+    E: list[Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.t)

@@ -323,3 +323,55 @@ def test_where_no_step_has_a_target_but_some_were_given_losses_are_no_numbers():
     assert trace.loss.shape == (5,)
     assert trace.loss.isnan().all()
     assert learner.scan(u).loss is None
+
+
+KEPT = ("h", "z", "omega", "theta", "v", "E")
+
+
+def parts_of(learner: hl.Learner) -> dict[str, Any]:
+    carry = learner._eager.led_to
+    names = [name for name, _ in learner.network.named_parameters()]
+    named = {"omega": carry.omega, "theta": list(learner.network.parameters()), "v": carry.v}
+    found: dict[str, Any] = {key: dict(zip(names, tensors, strict=False)) for key, tensors in named.items()}
+    for key, leaves in (("h", carry.h), ("z", carry.z)):
+        found[key] = hl._base.trees.unflatten(leaves, carry.spec)
+    return found | {"E": carry.E}
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS, {"credit": hl.Sensitivity(strict=False)}], ids=str)
+@pytest.mark.parametrize("hyper", [hl.Hyper(tau=0.5, eta=0.3), hl.Hyper.from_adam(lr=0.01)], ids=["sgd", "adam"])
+@pytest.mark.filterwarnings("ignore:.*follows an echo token by token")
+def test_a_scan_keeps_what_every_step_led_to(setting: Any, hyper: hl.Hyper) -> None:
+    problem = replace(evened(random_problem("gru", 5, 14)), hyper=hyper)
+    learner, judge = problem.learner(**setting), problem.learner(**setting)
+    trace = learner.scan(**arrays(problem.samples), keep=KEPT)
+    for step, sample in enumerate(problem.samples):
+        judge.step(sample)
+        wanted = parts_of(judge)
+        kept = {name: torch.utils._pytree.tree_map(lambda x, k=step: x[k], getattr(trace, name)) for name in KEPT}
+        torch.testing.assert_close(kept, wanted, rtol=1e-12, atol=1e-12)
+    plain = problem.learner(**setting)
+    assert plain.scan(**arrays(problem.samples)).h is None
+    assert_equal(everything(plain), everything(learner)) if "Echo" not in str(setting) else None
+
+
+def test_a_scan_keeps_trees_of_the_state_and_skipped_steps() -> None:
+    torch.manual_seed(0)
+    network = hl.Network.recurrent(nn.LSTMCell(2, 3), nn.Linear(3, 1))
+    learner = hl.Learner(network, mse, hl.Hyper(), credit=hl.Forward(), on_nonfinite="skip")
+    u, target = torch.randn(6, 1, 2), torch.zeros(6, 1, 1)
+    u[3] = torch.nan
+    trace = learner.scan(u, target, keep=("h", "omega"))
+    h, c = trace.h
+    assert h.shape == c.shape == (6, 1, 3) and trace.skipped.tolist() == [False] * 3 + [True] + [False] * 2
+    assert torch.equal(h[3], h[2]) and not torch.equal(h[4], h[2])
+    assert trace.omega.keys() == dict(network.named_parameters()).keys() and trace.z is None
+    memoryless = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse)
+    assert memoryless.scan(torch.ones(4, 1, 2), torch.ones(4, 1, 1), keep=("h",)).h is None
+
+
+@pytest.mark.parametrize(("keep", "message"), [("h", "keep='h' must be"), (("h", "y"), "keep has 'y', which must be")])
+def test_a_scan_names_what_it_cannot_keep(keep: Any, message: str) -> None:
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse)
+    with pytest.raises(hl.errors.ConfigError, match=message):
+        learner.scan(torch.ones(4, 1, 2), keep=keep)

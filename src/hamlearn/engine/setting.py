@@ -101,6 +101,19 @@ def check_chunk(chunk: object, on_gpu: bool) -> int:
     return chunk
 
 
+KEPT = ("h", "z", "omega", "theta", "v", "E")
+"""What a scan can keep of every step."""
+
+
+def check_keep(names: Any) -> tuple[str, ...]:
+    """What a scan is to keep of every step."""
+    unknown = [name for name in ([names] if isinstance(names, str) else names) if name not in KEPT]
+    if unknown or isinstance(names, str):
+        what = f"keep={names!r}" if isinstance(names, str) else f"keep has {unknown[0]!r}, which"
+        raise ConfigError(f"{what} must be a sequence of names among {', '.join(map(repr, KEPT))}")
+    return tuple(dict.fromkeys(names))
+
+
 def check_choices(**choices: str) -> None:
     """Raise where a choice is not one of those allowed."""
     for name, value in choices.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from hamlearn.engine.setting import (
     Choices,
     check_choices,
     check_chunk,
+    check_keep,
     check_late,
     check_order,
     check_parts,
@@ -237,7 +238,14 @@ class Learner(BaseLearner):
         return self._reports(stream, max_steps, engine, size, resume)
 
     def scan(
-        self, u: Any, target: Any = None, tau: Any = None, boundary: Any = None, *, known: Any = None
+        self,
+        u: Any,
+        target: Any = None,
+        tau: Any = None,
+        boundary: Any = None,
+        *,
+        known: Any = None,
+        keep: Sequence[str] = (),
     ) -> Trace:
         """Take whole tensors, one sample a step, in one call; time is the first axis of each.
 
@@ -252,9 +260,10 @@ class Learner(BaseLearner):
             boundary: Whether each sample ends its sequence, one truth value per step; `None`: none does.
             known: Whether each sample has a target, one truth value per step; `None`: all have. What `target`
                 holds for the others is not looked at.
+            keep: What else the trace has of every step: any of `"h"`, `"z"`, `"omega"`, `"theta"`, `"v"`, `"E"`.
 
         Returns:
-            Outputs, losses and Hamiltonians of all steps.
+            Outputs, losses and Hamiltonians of all steps, and what was to be kept.
 
         Example:
             >>> import torch, hamlearn as hl
@@ -265,19 +274,29 @@ class Learner(BaseLearner):
             >>> trace.y.shape, trace.loss.shape, learner.state.t
             (torch.Size([1000, 1, 1]), torch.Size([1000]), 1000.0)
         """
+        names = check_keep(keep)
         block = whole_block(u, target, tau, boundary, known)
         self._settle()
-        runner, weight = self._runner(), self._eager.parts.system.theta[0]
+        eager, runner = self._eager, self._runner()
+        system = eager.parts.system
 
-        def keep() -> Callable[[], None]:
+        def save() -> Callable[[], None]:
             state = self.state_dict()
             return lambda: self.load_state_dict(state)
 
-        trace = runner.whole(block, keep, weight.detach())
+        def present(name: str) -> list[Tensor]:
+            return system.theta if name == "theta" else getattr(eager.led_to, name)
+
+        trace, kept = runner.whole(block, save, system.theta[0].detach(), names, present)
         if trace.loss is None and target is not None:
             # Not one is known: losses that are not numbers, as where only some are.
             trace = replace(trace, loss=torch.full_like(trace.hamiltonian, torch.nan))
-        return trace
+        found: dict[str, Any] = {name: dict(zip(system.names, rows, strict=False)) for name, rows in kept.items()}
+        for name in kept.keys() & {"h", "z"}:
+            found[name] = trees.unflatten(kept[name], eager.state.carry.spec) if kept[name] else None
+        if "E" in kept:
+            found["E"] = kept["E"]
+        return replace(trace, **found)
 
     def _runner(self) -> BlockRunner:
         if self._blocks is None:

@@ -55,6 +55,8 @@ class EchoRunner(BlockRunner):
             raise UnsupportedError(
                 "Echo(memory='reversible') rebuilds its states, which only the eager engine does"
             )
+        if self.keep:
+            raise UnsupportedError("scan(keep=...) follows an echo token by token, as only the eager engine does")
         self._take_over()
         state, (_, learns) = self.eager.state, self._echoes(block)
         plan = self.settings.table(np.array([state.t]), np.array([state.updates]), Steps.of(block, learns))

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engine.blocks.reports import BlockReport, PendingBlock
-from hamlearn.engine.blocks.scans import trace_of
-from hamlearn.engine.recorded import BlockResult, UnsupportedError
+from hamlearn.engine.blocks.scans import joined_rows, trace_of
+from hamlearn.engine.recorded import BlockResult, Groups, UnsupportedError
 from hamlearn.errors import AuditError, HamlearnError
 from hamlearn.sample import Sample, Trace
 from hamlearn.streams.blocks import Block, copied
@@ -45,6 +45,7 @@ class BlockRunner(ABC):
         again: Whether a block is being taken once more.
         quiet: Whether a step that cannot be compiled is said in the log, not by a warning.
         singly: Whether samples are taken one by one all the same.
+        keep: What of the carry a scan keeps of every step.
         refused: Why the step cannot be compiled, from then on to the end of the run.
     """
 
@@ -54,6 +55,7 @@ class BlockRunner(ABC):
         self.reader, self.step = reader, step
         self.ahead: PendingBlock | None = None
         self.again = self.quiet = self.singly = False
+        self.keep: tuple[str, ...] = ()
         self.refused: UnsupportedError | None = None
 
     @abstractmethod
@@ -123,15 +125,29 @@ class BlockRunner(ABC):
         finally:
             reader.close(turn)
 
-    def whole(self, block: Block, keep: Callable[[], Callable[[], None]], like: Tensor) -> Trace:
+    def whole(
+        self,
+        block: Block,
+        save: Callable[[], Callable[[], None]],
+        like: Tensor,
+        keep: tuple[str, ...],
+        present: Callable[[str], list[Tensor]],
+    ) -> tuple[Trace, Groups]:
         """Take all samples of a block; or none, if one of them raises or an interrupt strikes.
 
         Args:
             block: The samples.
-            keep: Returns what puts the learner back to where it is, whatever steps it takes.
+            save: Returns what puts the learner back to where it is, whatever steps it takes.
             like: A weight.
+            keep: What is kept of every step besides.
+            present: Of what is kept, the tensors that the last eager step led to.
+
+        Returns:
+            The trace, and what was kept, one row per step.
         """
         taken: list[PendingBlock | Any] = []
+        kept: list[Groups] = []
+        self.keep = keep
         start, size, self.refused = 0, block.count, None
         back: Callable[[], None] | None = None
         try:
@@ -140,13 +156,16 @@ class BlockRunner(ABC):
                 if ahead is not None:
                     self.ahead, back = None, back or ahead.undo
                     taken.append(ahead)
+                    kept.append(ahead.ran.kept)
                     start, size = start + ahead.count, 2 * size
                     continue
-                back = back or keep()
+                back = back or save()
                 # In memory of its own: kernels round by alignment, and a row lies wherever it lies.
                 taken.append(self.step(copied(block.sample(start))))
+                kept.append({name: [x.detach().clone()[None] for x in present(name)] for name in keep})
                 start, size = start + 1, FEWER
-            return trace_of(taken, like)
+            trace = trace_of(taken, like)
+            return trace, {name: joined_rows([one[name] for one in kept]) for name in keep}
         except BaseException as error:
             self._back()
             if back is not None:
@@ -154,6 +173,8 @@ class BlockRunner(ABC):
             if block.count > 1 and isinstance(error, HamlearnError):
                 error.add_note(f"This was step {start} of {block.count} of a scan(), of which none was made.")
             raise
+        finally:
+            self.keep = ()
 
     def _taken(self, block: Block) -> PendingBlock | None:
         """The block as far as it goes well; `None` if its first sample has to be taken by itself."""

@@ -175,3 +175,17 @@ def _joined(outputs: Sequence[Any]) -> Any:
 
 def _nans(part: Trace, like: Tensor) -> Tensor:
     return like.new_full((len(part.t),), torch.nan)
+
+
+def joined_rows(parts: Sequence[Sequence[Tensor]]) -> list[Tensor]:
+    """Rows of all steps; not a number at skipped steps that left nothing behind.
+
+    Raises:
+        SampleError: If they are not of one shape.
+    """
+    like = next((part for part in parts if part), [])
+    filled = [part or [row.new_full((1, *row.shape[1:]), torch.nan) for row in like] for part in parts]
+    columns = list(zip(*filled, strict=True))
+    if any(len({row.shape[1:] for row in column}) > 1 for column in columns):
+        raise SampleError("the states of the steps differ in shape, and cannot be stacked: use learner.run()")
+    return [torch.cat(column) for column in columns]

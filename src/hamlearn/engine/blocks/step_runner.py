@@ -55,7 +55,7 @@ class StepRunner(BlockRunner):
         engine, eager, first = self.engine, self.eager, block.sample(0)
         start, fresh = self.parts.met(eager.state, first.u), block.begins(eager.state.fresh, block.count)
         reference = ReferenceStep(lambda: eager.rehearse(first), self.parts.network)
-        ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference)
+        ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference, self.keep)
         return ran, good_steps(ran, block, self.parts.system.theta, self.parts.watch)
 
     def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:

@@ -63,11 +63,13 @@ class EagerEngine:
 
     Attributes:
         state: Where the learner is between two samples.
+        led_to: Where the last step led to; at a boundary, before the state returned to h0.
     """
 
     def __init__(self, parts: LearnerParts, reader: Reader, late: int) -> None:
         self.parts, self.reader = parts, reader
         self.state = parts.first_state(late)
+        self.led_to = self.state.carry
 
     def take(self, item: Sample | Label) -> StepReport:
         """Learn from one sample or label; if anything is wrong with it, everything stays as it was."""
@@ -96,7 +98,7 @@ class EagerEngine:
                 raise
         finally:
             set_grad(mode)
-        now, outcome = change.now, change.outcome
+        now, outcome, self.led_to = change.now, change.outcome, self.state.carry
         if change.accepted and change.after.fresh and parts.stateful:
             # Now, since a learned h0 is one of the weights that have just moved.
             self.state = self.state._replace(carry=parts.restarted(self.state.carry, now.sample.u))

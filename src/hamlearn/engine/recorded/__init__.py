@@ -1,6 +1,6 @@
 """The compiled engine: the step that the eager engine takes, recorded as a graph and run in whole blocks."""
 
-from hamlearn.engine.recorded.eager_reference import EagerReference, ReferenceStep, weights_kept
+from hamlearn.engine.recorded.eager_reference import EagerReference, Groups, ReferenceStep, weights_kept
 from hamlearn.engine.recorded.echo import EchoEngine, Passed, Stretch
 from hamlearn.engine.recorded.engine import BlockResult, Engine, Pace, Tensors
 from hamlearn.engine.recorded.recorder import named
@@ -12,6 +12,7 @@ __all__ = [
     "EagerReference",
     "EchoEngine",
     "Engine",
+    "Groups",
     "Pace",
     "Passed",
     "ReferenceStep",

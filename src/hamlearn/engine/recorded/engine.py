@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.engine.recorded.eager_reference import ReferenceStep
+from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep
 from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
 from hamlearn.engine.recorded.trace import OrderStep, Variant, Watch
 from hamlearn.rules.system import Order
@@ -45,6 +45,7 @@ class BlockResult:
         loss: Losses, one per step.
         coupling: ⟨z, f_h⟩, one per step.
         mark: How many entries of state and costates are not finite, for each step.
+        kept: What was to be kept of the carry, by name, one row per step.
     """
 
     carry: Carry
@@ -53,6 +54,7 @@ class BlockResult:
     loss: Tensor | None
     coupling: Tensor | None
     mark: Tensor | None
+    kept: Groups = field(default_factory=dict)
 
 
 class Tensors(NamedTuple):
@@ -93,6 +95,7 @@ class Engine(Recorder):
         block: Block,
         watch: Watch,
         reference: ReferenceStep,
+        keep: tuple[str, ...] = (),
     ) -> BlockResult:
         """Take all samples of `block`; weights and buffers change in place.
 
@@ -104,19 +107,28 @@ class Engine(Recorder):
             block: The samples.
             watch: What is looked at for values that are not finite, step by step.
             reference: Takes the first sample eagerly.
+            keep: What of the carry is kept of every step.
 
         Raises:
             UnsupportedError: If the step cannot be compiled.
         """
         carry = carry.copy()
-        step, inputs = self.step_of(held, carry, fresh, pace, block, watch)
+        step, inputs = self.step_of(held, carry, fresh, pace, block, watch, keep)
         found, y_spec = self.loop(step, inputs, block.count, reference)
         torch.autograd.graph.increment_version([*held.theta, *held.buffers])
         loss, coupling, mark = (found[name][0] if found[name] else None for name in ("loss", "coupling", "mark"))
-        return BlockResult(carry, found["y"], y_spec, loss, coupling, mark)
+        kept = {name: found[f"kept_{name}"] for name in keep}
+        return BlockResult(carry, found["y"], y_spec, loss, coupling, mark, kept)
 
     def step_of(
-        self, held: Tensors, carry: Carry, fresh: Tensor | None, pace: Pace, block: Block, watch: Watch
+        self,
+        held: Tensors,
+        carry: Carry,
+        fresh: Tensor | None,
+        pace: Pace,
+        block: Block,
+        watch: Watch,
+        keep: tuple[str, ...] = (),
     ) -> tuple[OrderStep, LoopInputs]:
         """The step for samples of the kind of `block`, and what its loop reads; it changes the carry in place."""
         assert block.u is not None
@@ -131,7 +143,7 @@ class Engine(Recorder):
         own = {"theta": held.theta, "omega": carry.omega, "h": carry.h, "z": carry.z, "v": carry.v, "E": carry.E}
         step = OrderStep(
             self.order,
-            Variant(bool(block.target), bool(flags), watch),
+            Variant(bool(block.target), bool(flags), watch, keep),
             (carry.spec, block.u_spec, block.target_spec),
             (self.buffer_names, self.frozen_names),
         )

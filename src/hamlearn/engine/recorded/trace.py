@@ -42,11 +42,13 @@ class Variant:
         targets: Some have a target; those without one enter with φ = 0.
         fresh: A flag says whether a sample begins a sequence.
         watch: What each step counts the entries of that are not finite.
+        keep: Carried groups that each step also gives as results.
     """
 
     targets: bool
     fresh: bool
     watch: Watch
+    keep: tuple[str, ...] = ()
 
 
 class GivenRates:
@@ -183,7 +185,8 @@ class OrderStep(RecordedStep):
             # Without a target an input shows nowhere but in running statistics.
             watched += given["u"]
         loss, coupling = ([] if x is None else [x] for x in (outcome.loss, outcome.coupling))
-        return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults)}
+        kept = {f"kept_{name}": carried[name] for name in self.variant.keep}
+        return carried, {"y": y, "loss": loss, "coupling": coupling, "mark": mark(watched, faults), **kept}
 
     def _proposed(self, stage: Stage, given: Groups) -> Outcome:
         h_spec, sample = self.specs[0], self.sample(given)
