@@ -352,7 +352,8 @@ def test_a_scan_keeps_what_every_step_led_to(setting: Any, hyper: hl.Hyper) -> N
         torch.testing.assert_close(kept, wanted, rtol=1e-12, atol=1e-12)
     plain = problem.learner(**setting)
     assert plain.scan(**arrays(problem.samples)).h is None
-    assert_equal(everything(plain), everything(learner)) if "Echo" not in str(setting) else None
+    if not isinstance(learner.credit, hl.Echo):
+        assert_equal(everything(plain), everything(learner))
 
 
 def test_a_scan_keeps_trees_of_the_state_and_skipped_steps() -> None:
@@ -363,14 +364,17 @@ def test_a_scan_keeps_trees_of_the_state_and_skipped_steps() -> None:
     u[3] = torch.nan
     trace = learner.scan(u, target, keep=("h", "omega"))
     h, c = trace.h
-    assert h.shape == c.shape == (6, 1, 3) and trace.skipped.tolist() == [False] * 3 + [True] + [False] * 2
-    assert torch.equal(h[3], h[2]) and not torch.equal(h[4], h[2])
-    assert trace.omega.keys() == dict(network.named_parameters()).keys() and trace.z is None
+    assert h.shape == c.shape == (6, 1, 3)
+    assert trace.skipped.tolist() == [False] * 3 + [True] + [False] * 2
+    assert torch.equal(h[3], h[2])
+    assert not torch.equal(h[4], h[2])
+    assert trace.omega.keys() == dict(network.named_parameters()).keys()
+    assert trace.z is None
     memoryless = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse)
     assert memoryless.scan(torch.ones(4, 1, 2), torch.ones(4, 1, 1), keep=("h",)).h is None
 
 
-@pytest.mark.parametrize(("keep", "message"), [("h", "keep='h' must be"), (("h", "y"), "keep has 'y', which must be")])
+@pytest.mark.parametrize(("keep", "message"), [("h", "keep='h' must"), (("h", "y"), "keep has 'y', which must")])
 def test_a_scan_names_what_it_cannot_keep(keep: Any, message: str) -> None:
     learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse)
     with pytest.raises(hl.errors.ConfigError, match=message):
