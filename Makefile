@@ -30,6 +30,11 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell
 	$(BIN)/lint-imports
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/bug.yml .github/ISSUE_TEMPLATE/proposal.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec examples/deploy/compose.yaml
+	$(BIN)/check-jsonschema --builtin-schema vendor.citation-file-format CITATION.cff
 	$(BIN)/python -m pytest -q -p no:cacheprovider tests/docs/test_plain_words.py
 
 types: $(STAMP)

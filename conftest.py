@@ -1,4 +1,4 @@
-"""Makes pytest run the Python blocks of README.md and of the documentation pages.
+"""Makes pytest run the Python blocks of a documentation page that it is given by name.
 
 The blocks of a page share one namespace and run in order, in a folder of their own that is gone afterwards.
 """
@@ -25,8 +25,8 @@ KERNELS = [f"src/hamlearn/engine/fused/{name}.py" for name in ("batched", "funct
 collect_ignore = [] if find_spec("triton") else KERNELS
 # What the site is built with runs in the build.
 collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]
-# Pages that draw are run when the site is built, and by tests/docs/test_drawn.py if they have not been.
-collect_ignore += [str(page) for page in (ROOT / "docs").rglob("*.md") if "savefig(" in page.read_text()]
+# Pages are run when the site is built, and by tests/docs/test_pages.py if they have not been; or by name, one by one.
+collect_ignore += [str(page) for page in (ROOT / "docs").rglob("*.md")]
 collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
 MECHANISMS = {
     ROOT / "tests" / name
@@ -61,7 +61,7 @@ def _leave_page(namespace: dict[str, object]) -> None:
 
 pytest_collect_file = Sybil(
     parsers=[PythonCodeBlockParser(), SkipParser()],
-    patterns=["README.md", "docs/*.md", "docs/*/*.md"],
+    patterns=["docs/*.md", "docs/*/*.md"],
     setup=_enter_page,
     teardown=_leave_page,
 ).pytest()

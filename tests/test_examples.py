@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_drawn import WHOLE
+from tests.docs.test_pages import WHOLE
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted({path.name for path in (ROOT / "examples").glob("*.py")} - {job.source.name for job in WHOLE})

@@ -1,9 +1,9 @@
-"""Makes the figures of the site while it is built.
+"""Runs the pages while the site is built: shows what each block prints, and makes the figures.
 
-A page whose Python blocks call `savefig` is run, each page in a process of its own (`play.py`), and what it saved
-is placed beside it: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in the text. The scripts in
-`docs/_gallery` draw the figures of the examples, which go to `gallery/`. Every figure exists in two inks, for
-light and dark pages.
+A page with Python blocks is run, each page in a process of its own (`play.py`). What a block prints is shown below
+it, and what it saved is placed beside the page: `figure.savefig("wave.svg")` in a block, `![A wave](wave.svg)` in
+the text. The scripts in `docs/_gallery` draw the figures of the examples, which go to `gallery/`. Every figure
+exists in two inks, for light and dark pages.
 
 What a run has made is kept in `.cache/figures`, under a name that stands for everything it depends on: the page,
 the library, the examples, how it is run, and the versions of what computes and draws. The tests of pages and
@@ -41,7 +41,12 @@ INKS = {"#20242e": "#e4e7ef", "#c8ccd8": "#454b5c"}
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
 SECONDS = re.compile(r"\{seconds of (\w+)\}")
 CODE = re.compile(r"^\{code of ([\w/.]+)\}$", re.MULTILINE)
+BLOCK = re.compile(r"^( *)```python\n.*?^ *```$", re.DOTALL | re.MULTILINE)
+RESULTS = "benchmarks/results"
+SHOWN = 24
+"""Lines of what a block prints that are shown."""
 _made: dict[str, float] = {}
+_printed: dict[Path, dict[str, str]] = {}
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ def on_files(files: Files, config: Any) -> Files:
     run(*found)
     _made.clear()
     for job in found:
+        if (job.kept / "outputs.json").exists():
+            _printed[job.source] = json.loads((job.kept / "outputs.json").read_text())
         for path in sorted(job.kept.glob("*.svg")):
             name = join(job.folder, path.stem)
             if name in _made or files.get_file_from_path(f"{name}.svg"):
@@ -98,12 +105,28 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         block = f"```python\n{(root / match[1]).read_text()}```\n"
         return f'??? example "{match[1]}"\n\n{indent(block, "    ")}'
 
-    return CODE.sub(code, SECONDS.sub(seconds, IMAGE.sub(both, markdown)))
+    shown = with_outputs(markdown, _printed.get(Path(page.file.abs_src_path), {}))
+    return CODE.sub(code, SECONDS.sub(seconds, IMAGE.sub(both, shown)))
 
 
-def draws(page: Path) -> bool:
-    """Whether the code of a page saves a figure."""
-    return "savefig(" in page.read_text()
+def with_outputs(markdown: str, printed: dict[str, str]) -> str:
+    """A page with what each block printed below it; `printed` has the text by the block's first line."""
+
+    def both(match: re.Match[str]) -> str:
+        lines = printed.get(str(markdown.count("\n", 0, match.start()) + 1), "").rstrip().splitlines()
+        if not lines:
+            return match[0]
+        lines = [*lines[:SHOWN], "…"] if len(lines) > SHOWN else lines
+        block = "\n".join(["``` {.text .output}", *lines, "```"])
+        return f"{match[0]}\n\n{indent(block, match[1])}"
+
+    return BLOCK.sub(both, markdown)
+
+
+def is_run(page: Path) -> bool:
+    """Whether a page has code to run, shown or not."""
+    text = page.read_text()
+    return "```python\n" in text or "invisible-code-block: python" in text
 
 
 def jobs(root: Path, docs: Path) -> list[Job]:
@@ -111,11 +134,12 @@ def jobs(root: Path, docs: Path) -> list[Job]:
     versions = " ".join([sys.version, *(f"{name} {version(name)}" for name in ("torch", "numpy", "matplotlib"))])
     manner = [(HERE / name).read_text() for name in ("figures.py", "play.py", "matplotlibrc")]
     common = "".join([_digest(root / "src"), versions, *manner])
-    found = [
-        Job(page, dirname(page.relative_to(docs).as_posix()), _kept(root, common + page.read_text()))
-        for page in sorted(docs.rglob("*.md"))
-        if draws(page)
-    ]
+    found = []
+    for page in sorted(docs.rglob("*.md")):
+        if is_run(page):
+            read = _digest(root / RESULTS) if RESULTS in page.read_text() else ""
+            kept = _kept(root, common + page.read_text() + read)
+            found.append(Job(page, dirname(page.relative_to(docs).as_posix()), kept))
     common += _digest(root / "examples")
     for drawing in sorted((docs / "_gallery").glob("*.py")):
         found.append(Job(drawing, "gallery", _kept(root, common + drawing.read_text())))
@@ -193,7 +217,7 @@ def _play(job: Job, player: subprocess.Popen[str], folder: Path) -> None:
         raise PluginError(f"{job.source}: cannot be run\n{(folder / 'errors').read_text().strip()[-2000:]}")
     made = Path(tempfile.mkdtemp(dir=job.kept.parent))
     (made / "seconds").write_text(f"{seconds:.1f}")
-    for path in (folder / "printed", *work.glob("*.svg")):
+    for path in (folder / "printed", *folder.glob("outputs.json"), *work.glob("*.svg")):
         shutil.copy(path, made)
     try:
         # At once: a build that is stopped leaves nothing that looks whole.

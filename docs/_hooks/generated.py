@@ -1,17 +1,20 @@
-"""Writes the parts of the reference that come from the code: commands, configuration keys, operations, errors.
+"""Writes the parts of pages that come from the code and from reports: commands, keys, operations, errors, figures.
 
-A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand.
+A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand. A figure of a report within
+a sentence is `{figure NAME}`.
 """
 
 import re
 from collections.abc import Callable
 from typing import Any
 
+import benchmark_tables
 import commands
 import configuration
 import error_index
 
-MARK = re.compile(r"^<!-- generated: ([\w-]+) -->$", re.MULTILINE)
+MARK = re.compile(r"^<!-- generated: ([\w -]+) -->$", re.MULTILINE)
+FIGURE = re.compile(r"\{figure ([^}]+)\}")
 
 
 def _operations() -> str:
@@ -25,12 +28,14 @@ MAKERS: dict[str, Callable[[], str]] = {
     "configuration": configuration.markdown,
     "errors": error_index.markdown,
     "operations": _operations,
+    **{f"benchmark {name}": make for name, make in benchmark_tables.TABLES.items()},
 }
 
 
 def filled(text: str) -> str:
-    """A page with every mark replaced by what it names."""
-    return MARK.sub(lambda mark: MAKERS[mark[1]](), text)
+    """A page with every mark replaced by what it names; a name that is not there raises `KeyError`."""
+    text = MARK.sub(lambda mark: MAKERS[mark[1]](), text)
+    return FIGURE.sub(lambda figure: benchmark_tables.figures()[figure[1]], text)
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

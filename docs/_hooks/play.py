@@ -2,16 +2,18 @@
 
 The hook `figures.py` starts it: `python docs/_hooks/play.py SECONDS`. It loads the libraries once. For each line
 that it reads, a path and a folder in JSON, it forks: the child runs the page or the drawing in that folder, and
-writes to `printed` and `told` beside it. A line comes back with the child's exit code and the seconds of one core
-that it took.
+writes `printed`, `errors` and `outputs.json` (what each block of a page printed) beside it. A line comes back with
+the child's exit code and the seconds of one core that it took.
 """
 
 import importlib
+import io
 import json
 import os
 import resource
 import runpy
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import torch
@@ -32,8 +34,13 @@ def play(source: Path) -> None:
         return
     page = Sybil(parsers=[PythonCodeBlockParser(), SkipParser()]).parse(source)
     page.namespace["ROOT"] = ROOT
+    outputs: dict[int, str] = {}
     for block in page.examples():
-        block.evaluate()
+        printed = io.StringIO()
+        with redirect_stdout(printed):
+            block.evaluate()
+        outputs[block.line] = printed.getvalue().replace(f"{Path.cwd()}/", "")
+    Path("../outputs.json").write_text(json.dumps(outputs))
 
 
 def serve(limit: int) -> None:

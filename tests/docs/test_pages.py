@@ -1,4 +1,4 @@
-"""Pages and examples that draw are run as their readers run them, once for the site and the tests together."""
+"""Pages and examples are run as their readers run them, once for the site and the tests together."""
 
 import ast
 import functools
@@ -33,9 +33,11 @@ def played():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
-def test_a_page_or_an_example_that_draws_runs_without_a_warning_and_saves_a_figure(name, played):
-    played(JOBS[name])
-    assert list(JOBS[name].kept.glob("*.svg"))
+def test_a_page_or_an_example_runs_without_a_warning_and_saves_what_it_shows(name, played):
+    job = JOBS[name]
+    played(job)
+    if job.source.suffix == ".py" or "savefig(" in job.source.read_text():
+        assert list(job.kept.glob("*.svg"))
 
 
 @pytest.mark.slow
