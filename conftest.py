@@ -25,7 +25,7 @@ KERNELS = [f"src/hamlearn/engine/fused/{name}.py" for name in ("batched", "funct
 collect_ignore = [] if find_spec("triton") else KERNELS
 # What the site is built with runs in the build.
 collect_ignore += ["docs/_gallery", "docs/_griffe", "docs/_hooks"]
-# Pages are run when the site is built, and by tests/docs/test_pages.py if they have not been; or by name, one by one.
+# Pages are run when the site is built, else by tests/docs/test_pages.py; and by name, one by one.
 collect_ignore += [str(page) for page in (ROOT / "docs").rglob("*.md")]
 collect_ignore += [] if find_spec("brainstate") else ["benchmarks/_credit_rival_jax.py"]
 MECHANISMS = {

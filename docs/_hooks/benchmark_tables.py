@@ -55,9 +55,12 @@ def source(name: str) -> str:
 
 def table(name: str, columns: Iterable[str], rows: Rows) -> str:
     """A table in Markdown with its source below."""
-    head = list(columns)
+    return f"{_lines(list(columns), rows)}\n\n{source(name)}"
+
+
+def _lines(head: list[str], rows: Rows) -> str:
     lines = [head, ["---"] + ["---:"] * (len(head) - 1), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines) + f"\n\n{source(name)}"
+    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
 
 
 def _between(values: Iterable[float]) -> str:
@@ -159,30 +162,26 @@ def memory() -> str:
 def others() -> str:
     """Single figures, each with its report."""
     echo, pipeline = report("echo")["results"], report("pipeline-free-cores")["results"]
-    rows = [
-        ["echo of 200 tokens, of BPTT with SGD", f"{echo['ratios']['echo']:.2f}", "echo"],
-        [
-            "memory after 1,000,000 steps, of that after 10,000",
-            f"{report('endless')['results']['ratio']:.4f}",
-            "endless",
-        ],
-        ["pipeline of two processes, of one", f"{pipeline['two processes / one']:.2f} ×", "pipeline-free-cores"],
+    endless, times = report("endless")["results"]["ratio"], pipeline["two processes / one"]
+    found = [
+        ("echo of 200 tokens, of BPTT with SGD", f"{echo['ratios']['echo']:.2f}", "echo"),
+        ("memory after 1,000,000 steps, of that after 10,000", f"{endless:.4f}", "endless"),
+        ("pipeline of two processes, of one", f"{times:.2f} ×", "pipeline-free-cores"),
     ]
-    rows = [[what, value, source(name).strip("*")] for what, value, name in rows]
-    return "\n".join(
-        "| " + " | ".join(row) + " |" for row in [["what", "measured", "report"], ["---", "---:", "---"], *rows]
-    )
+    rows = [[what, value, source(name).strip("*")] for what, value, name in found]
+    return _lines(["what", "measured", "report"], rows)
 
 
 def agents() -> str:
     """Thousands of agents in one kernel."""
+    jax = "JAX vmap of scan, microseconds"
     rows = [
         [
             row["workload"],
             f"{row['agents']:,}",
             f"{row['microseconds a step of all']:.1f} µs",
             f"{row['loop alone, microseconds']:.1f} µs",
-            f"{row['JAX vmap of scan, microseconds']:.1f} µs" if row.get("JAX vmap of scan, microseconds") else "",
+            f"{row[jax]:.1f} µs" if row.get(jax) else "",
         ]
         for row in report("agents-cuda")["results"]["rows"]
     ]

@@ -1,4 +1,4 @@
-"""Writes the parts of pages that come from the code and from reports: commands, keys, operations, errors, figures.
+"""Writes the parts of pages that come from the code, or from reports: commands, keys, errors, measured figures.
 
 A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand. A figure of a report within
 a sentence is `{figure NAME}`.

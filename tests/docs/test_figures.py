@@ -1,6 +1,7 @@
 """The site's figures: made by the code that stands on the page, once, and always by what the library is now."""
 
 import importlib.util
+import re
 from pathlib import Path
 
 import pytest
@@ -79,6 +80,17 @@ def test_a_page_is_run_again_when_it_or_the_library_has_changed_and_only_then(si
         make()
         assert (folder / "log").read_text().count("run") == runs
     assert len(list((folder / ".cache" / "figures").iterdir())) == 1  # what is not used any more is gone
+
+
+def test_a_page_shows_what_each_block_prints_and_no_hidden_block(site):
+    folder, page, make = site
+    hidden = "<!--- invisible-code-block: python\nassert total == 6\n--->"
+    page.write_text(f"# A page\n\n```python\nprint(total := 1 + 5, 'in all')\n```\n\n{hidden}\n\nText.\n")
+    with (folder / "mkdocs.yml").open("a") as file:
+        file.write("markdown_extensions: [pymdownx.superfences]\n")
+    html = re.sub(r"<[^>]+>", "", (make() / "page" / "index.html").read_text())
+    assert re.search(r"\n6 in all\s+Text\.", html)
+    assert "assert total" not in html
 
 
 def test_code_that_fails_ends_the_build_with_its_page_and_its_error_and_nothing_is_kept(site, caplog):
