@@ -1,7 +1,7 @@
 """Writes the parts of pages that come from the code, or from reports: commands, keys, errors, measured figures.
 
-A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand. A figure of a report within
-a sentence is `{figure NAME}`.
+A page asks for one by a line `<!-- generated: NAME -->`; no second copy is kept by hand. A figure of a report in a
+sentence is `{figure NAME}`.
 """
 
 import re
