@@ -148,9 +148,9 @@ def test_labels_that_nobody_reads_do_not_fill_the_memory(monkeypatch):
     monkeypatch.setattr(live_buffer, "LABELS", 3)
     buffer = live_buffer.Buffer(1, block=False)
     for k in range(6):
-        buffer.put(live_buffer.Arrival(f"item {k}", 0.0, id=k, extra=True))
+        buffer.put(live_buffer.Arrival(f"item {k}", 0.0, id=("label", k)))
     assert buffer.dropped == 3
-    assert [arrival.id for arrival in buffer.pop(10)] == [3, 4, 5]
+    assert [arrival.id[1] for arrival in buffer.pop(10)] == [3, 4, 5]
 
 
 TABLE = """order,when,price,shop,outcome

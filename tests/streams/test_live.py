@@ -16,7 +16,7 @@ import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.live import wire
+from hamlearn.streams.live import messages as wire
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for a thread gives up."""

@@ -12,7 +12,7 @@ import torch
 from hamlearn import streams
 from hamlearn.errors import ConfigError, SampleError, StreamError
 from hamlearn.sample import Sample
-from hamlearn.streams.live import wire
+from hamlearn.streams.live import messages as wire
 
 GOOD = b'{"u": [1.0], "t": 1.0}\n'
 LATER = b'{"u": [2.0], "t": 9.0}\n'

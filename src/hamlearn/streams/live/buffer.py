@@ -7,11 +7,11 @@ import time
 from collections import deque
 
 from hamlearn.errors import StreamError
-from hamlearn.streams.live.arrivals import Arrival
+from hamlearn.streams.live.messages import Arrival
 from hamlearn.streams.units import logger
 
 LABELS = 10_000
-"""How many labels and bad items wait at most where samples are dropped."""
+"""How many labels and bad items wait at most if samples are dropped."""
 SILENT = 60.0
 """Seconds without an item after which a waiting learner says so."""
 NAP, LINGER = 0.0005, 0.004
@@ -24,12 +24,12 @@ class Buffer:
 
     Labels and bad items wait in their turn. They are dropped only if there are very many.
 
-    `put` and `end` belong to the source's thread, `wait` and `pop` to the learner's, `close` and `finish` may be
-    called from any thread.
+    `put` belongs to the source's thread, `wait` and `pop` to the learner's; `end` and `close` may be called from
+    any thread.
 
     Attributes:
         dropped: How many were discarded.
-        freed: Tokens of what was discarded.
+        freed: Tokens of what was discarded, for the source's thread to acknowledge.
     """
 
     def __init__(self, n: int, block: bool) -> None:
@@ -40,7 +40,9 @@ class Buffer:
         self._change = threading.Condition(self._lock)
         self._error: BaseException | None = None
         self._ended = self.closed = False
-        self._extras = self._asleep = self._wanted = self.dropped = 0
+        self._asleep = self._wanted = self.dropped = 0
+        # Labels and bad items, which have no u.
+        self._extras = 0
         self.freed: list[str] = []
 
     @property
@@ -56,7 +58,7 @@ class Buffer:
             if self._ended:
                 return False
             self._items.append(arrival)
-            self._extras += arrival.extra
+            self._extras += arrival.u is None
             if not self._block:
                 self._make_room()
             # The learner seldom waits, and to notify it costs as much as all the rest.
@@ -66,11 +68,19 @@ class Buffer:
             return True
 
     def end(self, error: BaseException | None = None) -> None:
-        """Say that nothing more will come, and why."""
+        """Take no more; what is here is still handed out, and then the error is raised."""
         with self._change:
             self._error = None if self._ended else error
             self._ended = True
             self._change.notify_all()
+
+    def close(self) -> None:
+        """End all waiting; what is still here is forgotten."""
+        with self._change:
+            self.closed = True
+            self._items.clear()
+            self._extras = 0
+            self.end()
 
     def wait(self, most: int) -> None:
         """Wait until something is there, or the end. Raises what ended the source, once all is read.
@@ -78,10 +88,11 @@ class Buffer:
         If nothing is dropped, a source that is giving may go on for a moment, until there are so many.
         """
         with self._change:
-            told = False
+            silent_for = SILENT
             while not (self._items or self._ended):
-                if not self._sleep(None if told else SILENT):
-                    told = True
+                if not self._sleep(silent_for):
+                    # Once is enough.
+                    silent_for = threading.TIMEOUT_MAX
                     logger.warning(
                         "nothing has come from the feed for %.0f seconds. Look whether its sender still runs, and "
                         "whether its broker has dropped what it could not keep",
@@ -95,10 +106,9 @@ class Buffer:
     def pop(self, most: int) -> list[Arrival]:
         """What waits, at most so many."""
         with self._change:
-            count = min(most, len(self._items))
-            popped = [self._items.popleft() for _ in range(count)]
+            popped = [self._items.popleft() for _ in range(min(most, len(self._items)))]
             if self._extras:
-                self._extras -= sum([item.extra for item in popped])
+                self._extras -= sum([item.u is None for item in popped])
             self._change.notify_all()
             return popped
 
@@ -107,25 +117,7 @@ class Buffer:
         if items and not self.closed:
             with self._change:
                 self._items.extendleft(reversed(items))
-                self._extras += sum([item.extra for item in items])
-
-    def free(self) -> list[str]:
-        """The tokens of what was discarded, each once."""
-        with self._change:
-            freed, self.freed = self.freed, []
-            return freed
-
-    def finish(self) -> None:
-        """Take no more; what is here is still handed out."""
-        self.end()
-
-    def close(self) -> None:
-        """End all waiting; what is still here is forgotten."""
-        with self._change:
-            self.closed = True
-            self._items.clear()
-            self._extras = 0
-            self.end()
+                self._extras += sum([item.u is None for item in items])
 
     def _sleep(self, seconds: float | None = None) -> bool:
         """Wait for a change; `False` if none came within so many seconds."""
@@ -150,10 +142,9 @@ class Buffer:
             self._drop(extra=False)
         while self._extras > LABELS:
             self._drop(extra=True)
-            self._extras -= 1
 
     def _drop(self, *, extra: bool) -> None:
-        place = next(i for i, item in enumerate(self._items) if item.extra is extra)
+        place = next(i for i, item in enumerate(self._items) if (item.u is None) is extra)
         oldest = self._items[place]
         if oldest.boundary:
             raise StreamError(
@@ -161,9 +152,11 @@ class Buffer:
                 'run into one. Read sequences with policy="block".'
             )
         del self._items[place]
+        self._extras -= extra
         self.dropped += 1
         if oldest.token is not None:
             self.freed.append(oldest.token)
-        heir = None if extra else next(item for item in self._items if not item.extra)
+        # The next sample follows the one before the dropped one.
+        heir = None if extra else next(item for item in self._items if item.u is not None)
         if heir is not None and heir.tau is not None and oldest.tau is not None:
             heir.tau += oldest.tau

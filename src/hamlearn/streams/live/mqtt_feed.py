@@ -1,37 +1,30 @@
-"""Messages of an MQTT broker, each learned once."""
+"""Messages of an MQTT broker."""
 
 from __future__ import annotations
 
 import random
 import threading
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import unquote
 
 from hamlearn.errors import ConfigError, StreamError, install
-from hamlearn.streams.live.source import (
-    FIRST_WAIT,
-    LONGEST_WAIT,
-    STEADY,
-    Source,
-    When,
-    split,
-)
-from hamlearn.streams.live.wire import LONGEST, Letter
+from hamlearn.streams.live.messages import LONGEST, Letter
+from hamlearn.streams.live.source import FIRST_WAIT, LONGEST_WAIT, Source, When, split
 
 FORM = "mqtt://user:password@host:1883/topic, or mqtts:// for TLS"
 FOREVER = 0xFFFFFFFF
 """A session that does not expire, as MQTT writes it."""
 LARGEST = LONGEST + (1 << 16)
 """Bytes in the largest packet that the broker may send: a message, its topic and its properties."""
-BARRIER = "hamlearn/barrier"
-"""A topic without subscribers: the answer to leaving it says that the broker has read what was sent before."""
 UNSURE = 1024
 """Messages of quality of service 0 that wait at most: the broker does not wait for the agent with those."""
-CALLBACKS = ("on_connect", "on_connect_fail", "on_disconnect", "on_subscribe", "on_unsubscribe", "on_message")
+CALLBACKS = ("on_connect", "on_connect_fail", "on_disconnect", "on_subscribe", "on_message")
+STEADY = 5.0
+"""Seconds that a connection has to last before patience counts again: two clients of one name would otherwise take
+the session from each other for ever."""
 TAKEN_OVER = 0x8E
 FOR_NOW = (0x80, 0x88, 0x89, 0x97, 0x9C, 0x9D, 0x9F)
 """Refusals that may be over in a moment: busy, unavailable, over a quota or a rate, another server."""
@@ -49,7 +42,7 @@ def mqtt(
 
     A payload is a JSON object, as in a line of `tcp://`. Publish with quality of service 1 (or 2): messages of 0
     may be lost anywhere. The broker keeps the session, and what is published while the agent is away. A broker
-    delivers at least once: give messages an `id` where one that comes twice must be learned once in any case.
+    delivers at least once: give messages an `id`, so that one that comes twice is learned once.
 
     Args:
         address: `mqtt://host/topic`, `mqtts://` for TLS; the topic may have the wildcards `+` and `#`.
@@ -70,10 +63,7 @@ def mqtt(
 
 
 class MqttSource(Source):
-    """What `mqtt` returns.
-
-    A message is known by its packet identifier, which stays the same when the broker sends it again within the
-    life of its session.
+    """What `mqtt` returns. Threads and repeated attempts to connect are those of paho's client.
 
     Attributes:
         subscribed: Whether the broker has confirmed the subscription: from then on it keeps what is published.
@@ -92,58 +82,44 @@ class MqttSource(Source):
         if not isinstance(client, str) or not client or "\0" in client:
             raise ConfigError(f"client={client!r} is not allowed. Name the session, for example 'agent-7'.")
         self._client_name, self._timeout = client, timeout
-        self._change = threading.Condition()
         # What has come, an error at the end, and nothing for a reader that is to stop.
         self._inbox: SimpleQueue[Letter | StreamError | None] = SimpleQueue()
-        # What was received and not acknowledged in this session of the broker, by packet identifier: a hash.
-        self._open: dict[int, int] = {}
-        # What was acknowledged last: an acknowledgement may get lost, and the identifier may be used again.
-        self._done: deque[tuple[int, int]] = deque(maxlen=2 * window)
-        self._session = 0
+        # The broker's session, and identifiers of its messages that came and were not acknowledged: those that it
+        # sends again after a lost connection are here already.
+        self._lock, self._session, self._open = threading.Lock(), 0, set[int]()
         # When the connection was made, and since when there has been none that lasted.
-        self._made: float | None = None
-        self._trouble: float | None = None
-        self._stopped = False
+        self._made_at: float | None = None
+        self._away_since: float | None = None
         self._client: Any = None
         self._read = 0
-        self._answered: int | None = None
         self.subscribed, self.lost = False, 0
 
     def __iter__(self) -> Iterator[Letter]:
         self._connect()
         try:
-            while (letter := self._inbox.get()) is not None and not self._stopped:
+            while (letter := self._inbox.get()) is not None and not self._stopped.is_set():
                 if isinstance(letter, BaseException):
                     raise letter
                 yield letter
         finally:
-            self._flush()
             self._client.disconnect()
             self._client.loop_stop()
             # Without callbacks it is part of no cycle, and closes its sockets as soon as it is let go.
             for name in CALLBACKS:
                 setattr(self._client, name, None)
 
-    def _flush(self) -> None:
-        """Wait until the broker has read all acknowledgements: closing the connection may lose the last ones."""
-        if self._made is None:
-            return
-        _, packet = self._client.unsubscribe(BARRIER)
-        with self._change:
-            self._change.wait_for(lambda: self._answered == packet or self._made is None, self._timeout)
-
     def acknowledge(self, tokens: Sequence[str]) -> None:
-        """Tell the broker; what an earlier session sent is no longer its concern."""
-        with self._change:
+        """Tell the broker; identifiers of an earlier session mean other messages now."""
+        with self._lock:
             for token in tokens:
                 session, packet = map(int, token.split("-"))
-                if session == self._session and packet in self._open:
-                    self._done.append((packet, self._open.pop(packet)))
+                if session == self._session:
+                    self._open.discard(packet)
                     self._client.ack(packet, 1)
 
     def stop(self) -> None:
         """Wake the reader."""
-        self._stopped = True
+        super().stop()
         self._inbox.put(None)
 
     def _connect(self) -> None:
@@ -154,7 +130,7 @@ class MqttSource(Source):
             from paho.mqtt.properties import Properties
         except ImportError as error:
             raise ConfigError(f"a feed of mqtt:// needs paho-mqtt: {install('mqtt')}") from error
-        client = paho.Client(
+        self._client = client = paho.Client(
             CallbackAPIVersion.VERSION2, client_id=self._client_name, protocol=paho.MQTTv5, manual_ack=True
         )
         parts = self._parts
@@ -167,14 +143,12 @@ class MqttSource(Source):
         client.reconnect_delay_set(FIRST_WAIT * (1 + random.Random().random()), LONGEST_WAIT)  # type: ignore[arg-type]
         client.on_connect, client.on_disconnect = self._connected, self._disconnected
         client.on_connect_fail = self._unreachable
-        client.on_subscribe, client.on_unsubscribe = self._subscribed, self._unsubscribed
-        client.on_message = self._arrived
+        client.on_subscribe, client.on_message = self._subscribed, self._arrived
         session = Properties(PacketTypes.CONNECT)
         session.SessionExpiryInterval, session.ReceiveMaximum = FOREVER, self.window
         session.MaximumPacketSize = LARGEST
         port = parts.port or (8883 if parts.scheme == "mqtts" else 1883)
         client.connect_async(str(parts.hostname), port, 30, clean_start=False, properties=session)
-        self._client = client
         client.loop_start()
 
     def _connected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
@@ -186,10 +160,10 @@ class MqttSource(Source):
             return
         from paho.mqtt.subscribeoptions import SubscribeOptions
 
-        with self._change:
-            self._made = time.monotonic()
-            if not flags.session_present:
-                # A new session has packet identifiers of its own: to acknowledge an old one could lose a message.
+        self._made_at = time.monotonic()
+        if not flags.session_present:
+            # A new session has identifiers of its own: to acknowledge an old one could lose a message.
+            with self._lock:
                 self._session += 1
                 self._open.clear()
         # What a topic retains is an old value, and no event: it would be learned again at every start.
@@ -197,17 +171,11 @@ class MqttSource(Source):
         client.subscribe(self._topic, options=options)
 
     def _subscribed(self, client: Any, data: Any, mid: int, reasons: list[Any], properties: Any) -> None:
-        if any(reason.is_failure for reason in reasons):
+        self.subscribed = not any(reason.is_failure for reason in reasons)
+        if not self.subscribed:
             self._fail(
                 f"{self.name} refuses the subscription to {self._topic!r}: {reasons[0]}. Ask for the right."
             )
-        else:
-            self.subscribed = True
-
-    def _unsubscribed(self, client: Any, data: Any, mid: int, reasons: Any, properties: Any) -> None:
-        with self._change:
-            self._answered = mid
-            self._change.notify_all()
 
     def _disconnected(self, client: Any, data: Any, flags: Any, reason: Any, properties: Any) -> None:
         if reason.value == TAKEN_OVER:
@@ -223,33 +191,26 @@ class MqttSource(Source):
 
     def _away(self, problem: Any) -> None:
         """There is no connection; paho makes another one, until patience ends."""
-        now, made = time.monotonic(), self._made
-        if self._trouble is None or (made is not None and now - made >= STEADY):
-            self._trouble = now
-        with self._change:
-            self._made = None
-            self._change.notify_all()
-        if now - self._trouble > self.patience and not self._stopped:
-            self._fail(str(self.no_connection(now - self._trouble, problem)))
+        now, made_at = time.monotonic(), self._made_at
+        if self._away_since is None or (made_at is not None and now - made_at >= STEADY):
+            self._away_since = now
+        self._made_at = None
+        if now - self._away_since > self.patience:
+            self._fail(str(self.no_connection(now - self._away_since, problem)))
 
     def _arrived(self, client: Any, data: Any, message: Any) -> None:
         self._read += 1
         letter = Letter(message.payload, f"message {self._read} of {self.name}")
-        with self._change:
-            if message.qos:
+        if message.qos:
+            with self._lock:
                 if message.mid in self._open:
-                    # An identifier is not used again before it is acknowledged: this is the same message.
                     return
-                content = hash(message.payload)
-                if message.dup and (message.mid, content) in self._done:
-                    client.ack(message.mid, 1)
-                    return
-                self._open[message.mid] = content
+                self._open.add(message.mid)
                 letter.token = f"{self._session}-{message.mid}"
-            elif self._inbox.qsize() >= UNSURE:
-                self.lost += 1
-                return
-            self._inbox.put(letter)
+        elif self._inbox.qsize() >= UNSURE:
+            self.lost += 1
+            return
+        self._inbox.put(letter)
 
     def _fail(self, problem: str) -> None:
         self._inbox.put(StreamError(problem))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 
 from hamlearn.errors import SampleError
-from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.live.arrivals import Arrival
-from hamlearn.streams.live.wire import require_step
+from hamlearn.streams.live.messages import Arrival, require_step
 from hamlearn.streams.units import logger
 
 USUAL = 16
@@ -26,39 +23,6 @@ REMEMBERED = 4096
 """Ids that are kept: a broker that came back from an old snapshot sends again what it had at that time."""
 
 
-class Recent:
-    """The ids of the last samples and labels, in order.
-
-    Example:
-        >>> recent = Recent(["a", "b"])
-        >>> recent.note("c")
-        >>> "b" in recent, "d" in recent, recent.until(2)
-        (True, False, ['a', 'b'])
-    """
-
-    def __init__(self, ids: Iterable[Any] = ()) -> None:
-        # That of a label is a pair, of which JSON makes a list.
-        kept = (tuple(id) if isinstance(id, list) else id for id in ids)
-        self._ids = deque(kept, maxlen=REMEMBERED)
-        self._known = set(self._ids)
-        self.count = len(self._ids)
-
-    def __contains__(self, id: object) -> bool:
-        return id in self._known
-
-    def note(self, id: Any) -> None:
-        """Add one; the oldest is forgotten."""
-        if len(self._ids) == REMEMBERED:
-            self._known.discard(self._ids[0])
-        self._ids.append(id)
-        self._known.add(id)
-        self.count += 1
-
-    def until(self, count: int) -> list[Any]:
-        """Those that are kept among the first `count`."""
-        return list(islice(self._ids, max(0, len(self._ids) - (self.count - count))))
-
-
 @dataclass(slots=True)
 class FeedPlace:
     """How far a feed has been read.
@@ -67,11 +31,10 @@ class FeedPlace:
         taken: Samples and labels that the learner got.
         bad: Items that were left out on the way.
         repeated: Samples and labels that were left out because their id had come before.
-        named: Samples and labels with an id.
         seen: Messages of a broker among those taken.
         token: The last of them.
         stamp: Time stamp of the last sample; `None` if it had none.
-        arrived: When that came; `None` before the first.
+        arrived: When that came, by a clock that a later process does not have; `None` before the first.
         owed: Time steps of bad items since.
         gap: The usual gap between time stamps; `None` before there is one.
         leaps: Time stamps in a row that were much too far ahead, and left out.
@@ -81,7 +44,6 @@ class FeedPlace:
     taken: int = 0
     bad: int = 0
     repeated: int = 0
-    named: int = 0
     seen: int = 0
     token: str | None = None
     stamp: float | None = None
@@ -92,39 +54,32 @@ class FeedPlace:
     ahead: float = 0.0
 
     def state(self) -> dict[str, Any]:
-        """All of it but the time of arrival, by a clock that a later process does not have, as JSON."""
-        return {name: getattr(self, name) for name in self.__slots__ if name != "arrived"}
+        """All of it, as JSON."""
+        return asdict(self) | {"arrived": None}
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> FeedPlace:
         """The place that `state` returned."""
-        place = cls()
-        for name in place.state():
-            kind, value = type(getattr(place, name)), state[name]
-            setattr(place, name, value if value is None or kind is type(None) else kind(value))
-        return place
+        return cls(**{name: state[name] for name in cls.__slots__})
 
     def move(self, arrival: Arrival, good: bool | None) -> None:
         """Go past a sample or label, a bad item (`False`), or one that had come before (`None`)."""
         if good is None:
             self.repeated += 1
-        elif good:
-            self._take(arrival)
-        else:
-            if arrival.stamp is not None and self.leaps_to(arrival.stamp):
-                self.leaps, self.ahead = self.leaps + 1, arrival.stamp
+            return
+        stamp = arrival.stamp
+        if not good:
+            if stamp is not None and self.leaps_to(stamp):
+                self.leaps, self.ahead = self.leaps + 1, stamp
             self.bad += 1
             self.owed += arrival.tau or 0.0
-
-    def _take(self, arrival: Arrival) -> None:
+            return
         self.taken += 1
         if arrival.token is not None:
             self.seen, self.token = self.seen + 1, arrival.token
-        if arrival.id is not None:
-            self.named += 1
-        if arrival.extra:
+        if arrival.u is None:
+            # A label takes no time.
             return
-        stamp = arrival.stamp
         if stamp is not None and self.stamp is not None:
             passed = stamp - self.stamp
             self.gap = passed if self.gap is None else self.gap + (passed - self.gap) / USUAL
@@ -159,14 +114,15 @@ class Read:
     made: Block | list[Any]
     error: SampleError | None
 
-    def until(self, taken: int) -> FeedPlace:
-        """The place in it at which so many had been taken."""
+    def until(self, taken: int) -> tuple[FeedPlace, set[Any]]:
+        """The place after so many of its samples, and the ids of those behind it."""
         place = replace(self.before)
-        for arrival, good in zip(self.arrivals, self.good, strict=True):
-            if place.taken >= taken:
-                break
+        for number, (arrival, good) in enumerate(zip(self.arrivals, self.good, strict=True)):
+            if place.taken - self.before.taken >= taken:
+                later = zip(self.arrivals[number:], self.good[number:], strict=True)
+                return place, {one.id for one, taken_too in later if taken_too}
             place.move(arrival, good)
-        return place
+        return place, set()
 
 
 class Reading:
@@ -175,11 +131,14 @@ class Reading:
     Args:
         unit: Seconds in a unit of time.
         skip_bad: Whether bad items are counted and left out.
+
+    Attributes:
+        ids: The ids of the last samples and labels, in order.
     """
 
     def __init__(self, unit: float, skip_bad: bool) -> None:
         self._unit, self._skip_bad = unit, skip_bad
-        self.recent = Recent()
+        self.ids: OrderedDict[Any, None] = OrderedDict()
 
     def read(self, arrivals: Sequence[Arrival], place: FeedPlace) -> Read:
         """What has arrived, up to the first item that raises; moves the place past it."""
@@ -190,7 +149,7 @@ class Reading:
             try:
                 fine = self._is_new(arrival, place)
                 if fine:
-                    tau = None if arrival.extra else self._tau(arrival, place)
+                    tau = None if arrival.u is None else self._tau(arrival, place)
             except SampleError as wrong:
                 fine = False
                 error = None if self._skip_bad else wrong
@@ -202,8 +161,16 @@ class Reading:
                 taken.append(arrival)
                 taus.append(tau)
                 if arrival.id is not None:
-                    self.recent.note(arrival.id)
-        return Read(before, arrivals[: len(good)], good, samples_of(taken, taus), error)
+                    self._remember(arrival.id)
+        made: Any = _block(taken, taus)
+        if made is None:
+            made = [arrival.event(tau) for arrival, tau in zip(taken, taus, strict=True)]
+        return Read(before, arrivals[: len(good)], good, made, error)
+
+    def _remember(self, id: Any) -> None:
+        self.ids[id] = None
+        if len(self.ids) > REMEMBERED:
+            self.ids.popitem(last=False)
 
     def _is_new(self, arrival: Arrival, place: FeedPlace) -> bool | None:
         """Whether an arrival is to be taken if its time is right; `None`: it had come before."""
@@ -219,7 +186,7 @@ class Reading:
                 BELIEVED,
             )
             return False
-        return None if arrival.id is not None and arrival.id in self.recent else True
+        return None if arrival.id is not None and arrival.id in self.ids else True
 
     def _tau(self, arrival: Arrival, last: FeedPlace) -> float | None:
         """Time since the last sample, by its stamp, its own τ with what bad items owe to it, or its arrival."""
@@ -244,22 +211,11 @@ class Reading:
         return require_step(passed / self._unit, passed, place)
 
 
-def samples_of(arrivals: Sequence[Arrival], taus: list[float | None]) -> Block | list[Any]:
-    """Arrivals with their time steps as one block if their arrays have one shape and type, else one by one."""
-    block = _block(arrivals) if len(arrivals) > 1 else None
-    if block is None:
-        return [_sample(arrival, tau) for arrival, tau in zip(arrivals, taus, strict=True)]
-    if any(tau is not None for tau in taus):
-        block.tau = taus
-    ends = [arrival.boundary for arrival in arrivals]
-    block.boundary = ends if any(ends) else None
-    return block
-
-
-def _block(arrivals: Sequence[Arrival]) -> Block | None:
+def _block(arrivals: Sequence[Arrival], taus: list[float | None]) -> Block | None:
+    """Arrivals as one block; `None` if they are not all samples without ids, of arrays of one shape and type."""
     # Lists, here and below: a generator takes twice as long for each.
-    odd = [one.item is not None or one.id is not None for one in arrivals]
-    if any(odd):
+    named = [one.id is not None for one in arrivals]
+    if len(arrivals) < 2 or any(named):
         return None
     targets = [one.target for one in arrivals]
     known = [target is not None for target in targets]
@@ -271,22 +227,17 @@ def _block(arrivals: Sequence[Arrival]) -> Block | None:
     if u is None or (target is None and example is not None):
         return None
     held = [] if target is None else [target]
-    return Block(len(arrivals), [u], None, held, None, known if held and not all(known) else None)
+    block = Block(len(arrivals), [u], None, held, None, known if held and not all(known) else None)
+    block.tau = taus if any(tau is not None for tau in taus) else None
+    ends = [one.boundary for one in arrivals]
+    block.boundary = ends if any(ends) else None
+    return block
 
 
 def _stacked(arrays: list[Any]) -> torch.Tensor | None:
-    shape, dtype = arrays[0].shape, arrays[0].dtype
-    odd = [array.shape != shape or array.dtype != dtype for array in arrays]
-    if any(odd):
+    first = arrays[0]
+    if type(first) is not np.ndarray:
         return None
-    return torch.from_numpy(np.array(arrays))
-
-
-def _sample(arrival: Arrival, tau: float | None) -> Sample | Label:
-    item = arrival.item
-    if isinstance(item, Label):
-        return item
-    if item is not None:
-        return Sample(item.u, item.target, tau, arrival.boundary, arrival.id)
-    target = None if arrival.target is None else torch.from_numpy(arrival.target)
-    return Sample(torch.from_numpy(arrival.u), target, tau, arrival.boundary, arrival.id)
+    shape, dtype = first.shape, first.dtype
+    odd = [type(one) is not np.ndarray or one.shape != shape or one.dtype != dtype for one in arrays]
+    return None if any(odd) else torch.from_numpy(np.array(arrays))

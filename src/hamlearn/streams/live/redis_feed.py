@@ -1,16 +1,15 @@
-"""Entries of a Redis stream, each learned once."""
+"""Entries of a Redis stream."""
 
 from __future__ import annotations
 
 import contextlib
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlencode
 
 from hamlearn.errors import ConfigError, StreamError, install
-from hamlearn.streams.live.source import Source, When, split
-from hamlearn.streams.live.wire import Letter
+from hamlearn.streams.live.messages import Letter
+from hamlearn.streams.live.source import FIRST_WAIT, Source, When, split
 
 FORM = "redis://user:password@host:6379/key, or rediss:// for TLS, with ?db=1 for another database"
 FIELD = b"data"
@@ -89,7 +88,6 @@ class RedisSource(Source):
             raise ConfigError(f"{name!r} has an unknown option. Write it as {FORM}.")
         self._url = parts._replace(path="", query=urlencode(options)).geturl()
         self._group, self._consumer, self._timeout = group, consumer, timeout
-        self._stopped = threading.Event()
         # The last entry that was handed out, and the last that was acknowledged as learned.
         self._last = self._learned = "0-0"
         self._count = 1
@@ -103,8 +101,10 @@ class RedisSource(Source):
     def __iter__(self) -> Iterator[Letter]:
         try:
             from redis import Redis
-            from redis.exceptions import AuthenticationError, ResponseError, TimeoutError
             from redis.exceptions import ConnectionError as NoConnection
+            from redis.exceptions import TimeoutError
+            from tenacity import Retrying
+            from tenacity.nap import sleep_using_event
         except ImportError as error:
             raise ConfigError(f"a feed of redis:// needs redis-py: {install('redis')}") from error
         self._client = Redis.from_url(
@@ -114,19 +114,15 @@ class RedisSource(Source):
             socket_keepalive=True,
             client_name="hamlearn",
         )
-        from tenacity import Retrying  # part of an extra
-        from tenacity.nap import sleep_using_event
-
-        attempts = Retrying(**self.attempts((NoConnection, TimeoutError)), sleep=sleep_using_event(self._stopped))
+        lost = (NoConnection, TimeoutError)
+        connect = Retrying(**self.attempts(lost), sleep=sleep_using_event(self._stopped))
         with contextlib.closing(self._client):
-            for attempt in attempts:
-                with attempt:
-                    try:
-                        yield from self._entries()
-                    except (AuthenticationError, ResponseError) as error:
-                        raise StreamError(
-                            f"{self.name} cannot be read: {error}. Correct the key, the user or the password."
-                        ) from error
+            while not self._stopped.is_set():
+                connect(self._make_group)
+                try:
+                    yield from self._entries()
+                except lost:
+                    self._stopped.wait(FIRST_WAIT)
 
     def acknowledge(self, tokens: Sequence[str]) -> None:
         """Tell the server. An entry whose acknowledgement is lost comes again, and is acknowledged then."""
@@ -142,19 +138,17 @@ class RedisSource(Source):
         with contextlib.suppress(NoConnection, TimeoutError):
             self._client.xack(self._key, self._group, *tokens)
 
-    def stop(self) -> None:
-        """Let the reader end at its next look."""
-        self._stopped.set()
-
-    def _entries(self) -> Iterator[Letter]:
-        """What was delivered and not acknowledged first; then what is new."""
-        from redis.exceptions import ResponseError
+    def _make_group(self) -> None:
+        from redis.exceptions import AuthenticationError, ResponseError
 
         try:
             self._client.xgroup_create(self._key, self._group, id="0", mkstream=True)
-        except ResponseError as error:
+        except (AuthenticationError, ResponseError) as error:
             if "BUSYGROUP" not in str(error):
-                raise
+                raise self._unreadable(error) from error
+
+    def _entries(self) -> Iterator[Letter]:
+        """What was delivered and not acknowledged first; then what is new."""
         after = "0-0"
         while not self._stopped.is_set() and (pending := self._read(after)):
             after = pending[-1][0].decode()
@@ -163,14 +157,21 @@ class RedisSource(Source):
             yield from self._letters(self._read(">"))
 
     def _read(self, after: str) -> list[tuple[bytes, dict[bytes, bytes] | None]]:
-        answer = self._client.xreadgroup(
-            self._group, self._consumer, {self._key: after}, self._count, block=PAUSE if after == ">" else None
-        )
+        from redis.exceptions import ResponseError
+
+        wait = PAUSE if after == ">" else None
+        try:
+            answer = self._client.xreadgroup(self._group, self._consumer, {self._key: after}, self._count, wait)
+        except ResponseError as error:
+            raise self._unreadable(error) from error
         batches = answer.values() if isinstance(answer, dict) else [[batch] for _, batch in answer or ()]
         entries = [entry for batch in batches for part in batch for entry in part]
         largest = max((len(fields.get(FIELD, b"")) for _, fields in entries if fields), default=1)
         self._count = max(1, min(AT_ONCE, 2 * self._count, BYTES // max(1, largest)))
         return entries
+
+    def _unreadable(self, error: Exception) -> StreamError:
+        return StreamError(f"{self.name} cannot be read: {error}. Correct the key, the user or the password.")
 
     def _letters(self, entries: Iterable[tuple[bytes, dict[bytes, bytes] | None]]) -> Iterator[Letter]:
         for name, fields in entries:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from urllib.parse import urlsplit
 
 from hamlearn.errors import ConfigError, StreamError
-from hamlearn.streams.live import wire
-from hamlearn.streams.live.wire import Letter
+from hamlearn.streams.live import messages
+from hamlearn.streams.live.messages import Letter
 
 PIECE = 1 << 16
-"""Bytes that are read at one time, where so many are there."""
+"""Bytes that are read at one time, if so many are there."""
+_FORMS = "Write it as tcp://host:port or unix:///path."
 
 
 def is_address(source: object) -> bool:
@@ -24,27 +26,21 @@ def connect(address: str, timeout: float) -> socket.socket:
     """A connection to `tcp://host:port` or `unix:///path`."""
     try:
         parts = urlsplit(address)
-        path = str(PurePosixPath(parts.netloc + parts.path))
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise ConfigError(f"{address!r} is no address ({error}). {_FORMS}") from error
-    try:
         if parts.scheme == "unix":
-            link = _unix(path, timeout)
-        elif host and port is not None:
-            link = socket.create_connection((host, port), timeout)
+            link = _unix(str(PurePosixPath(parts.netloc + parts.path)), timeout)
         else:
-            raise ConfigError(f"{address!r} names no host and port. {_FORMS}")
-    except (UnicodeError, OverflowError, TypeError) as error:
+            if not parts.hostname or parts.port is None:
+                raise ValueError("it names no host and port")
+            link = socket.create_connection((parts.hostname, parts.port), timeout)
+            keep_alive(link)
+    except (ValueError, OverflowError, TypeError) as error:
         raise ConfigError(f"{address!r} cannot be connected to ({error}). {_FORMS}") from error
     except OSError as error:
         raise StreamError(
-            f"cannot connect to {address} ({error}). Start the sender first, or mend the address."
+            f"cannot connect to {address} ({error}). Start the sender first, or correct the address."
         ) from error
     # A feed may be silent for hours: only connecting has a time limit. A sender that vanished is noticed anyway.
     link.settimeout(None)
-    if link.family != socket.AF_UNIX:
-        keep_alive(link)
     return link
 
 
@@ -58,17 +54,12 @@ def keep_alive(link: socket.socket) -> None:
 
 
 def _unix(path: str, timeout: float) -> socket.socket:
-    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
+    with contextlib.ExitStack() as stack:
+        link = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_STREAM))
         link.settimeout(timeout)
         link.connect(path)
-    except BaseException:
-        link.close()
-        raise
-    return link
-
-
-_FORMS = "Write it as tcp://host:port or unix:///path."
+        stack.pop_all()
+        return link
 
 
 class SocketLines:
@@ -78,7 +69,7 @@ class SocketLines:
         self._link, self._name = link, name
 
     def __iter__(self) -> Iterator[Letter]:
-        number, most = 0, wire.LONGEST + 1
+        number, most = 0, messages.LONGEST + 1
         with self._link, self._link.makefile("rb", buffering=PIECE) as file:
             while data := file.readline(most):
                 number += 1
@@ -93,8 +84,6 @@ class SocketLines:
 
     def stop(self) -> None:
         """Wake the reader, from any thread."""
-        try:
+        # The other side may have been faster; then no thread waits any more.
+        with contextlib.suppress(OSError):
             self._link.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            # The other side was faster; no thread waits any more.
-            return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import time
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -15,8 +15,6 @@ When = Literal["saved", "learned"]
 
 PASSWORD = "HAMLEARN_FEED_PASSWORD"
 """The environment variable that holds the password if an address names a user and no password."""
-STEADY = 5.0
-"""Seconds that a connection has to last before the next attempts to connect count afresh."""
 FIRST_WAIT, LONGEST_WAIT = 0.1, 30.0
 """Seconds between attempts to connect."""
 
@@ -25,15 +23,15 @@ class Source(ABC):
     """A feed whose messages are acknowledged, and come again after a restart if they were not.
 
     It is an iterable, or an asynchronous iterable, of `Letter`s in the order in which they were sent. It connects
-    when it is iterated over, and connects again when a connection is lost.
-
-    With `acknowledge="saved"` a message is acknowledged once the learner that learned it is in a checkpoint.
+    when it is iterated over, and connects again when a connection is lost. Messages come at least once: the
+    learner's stream leaves out what comes again with the same id.
 
     Args:
-        name: The address, without a password, for messages.
-        acknowledge: `"saved"`, or `"learned"`: once a message was learned, for learners that are never saved.
+        name: The address, without a password, for error messages.
+        acknowledge: `"saved"`: once the learner that learned a message is in a checkpoint; or `"learned"`: once
+            it was learned, for learners that are never saved.
         window: Messages that may wait for their acknowledgement.
-        patience: Seconds without a lasting connection after which the feed fails.
+        patience: Seconds without a connection after which the feed fails.
     """
 
     def __init__(self, name: str, acknowledge: When, window: int, patience: float) -> None:
@@ -44,6 +42,7 @@ class Source(ABC):
         if not patience > 0:
             raise ConfigError(f"patience={patience!r} is not allowed. Give a number of seconds above 0.")
         self.name, self.when, self.window, self.patience = name, acknowledge, window, patience
+        self._stopped = threading.Event()
 
     def open(self, token: str | None) -> None:
         """Say, before the first message is asked for, which one a checkpoint has as its last."""
@@ -56,15 +55,15 @@ class Source(ABC):
         """Acknowledge messages that will not be learned, though earlier ones may still wait."""
         self.acknowledge(tokens)
 
-    @abstractmethod
     def stop(self) -> None:
         """Wake the reader and let the connection go, from any thread."""
+        self._stopped.set()
 
     def no_connection(self, seconds: float, problem: object) -> StreamError:
-        """The error after `patience` seconds without a lasting connection."""
+        """The error after `patience` seconds without a connection."""
         return StreamError(
             f"no lasting connection to {self.name} for {seconds:.1f} seconds ({problem}). Start the broker, "
-            "correct the address, or raise `patience`; a run that is resumed goes on where it was."
+            "correct the address, or raise `patience`; a run that is resumed continues where it was."
         )
 
     def attempts(self, lost: tuple[type[BaseException], ...]) -> dict[str, Any]:
@@ -75,33 +74,17 @@ class Source(ABC):
         """
         import tenacity
 
-        def gave_up(state: Any) -> None:
-            problem = None if state.outcome is None else state.outcome.exception()
-            raise self.no_connection(state.seconds_since_start or 0.0, problem) from problem
+        def give_up(state: Any) -> None:
+            if not self._stopped.is_set():
+                problem = state.outcome.exception()
+                raise self.no_connection(state.seconds_since_start, problem) from problem
 
         return {
             "retry": tenacity.retry_if_exception_type(lost),
             "wait": tenacity.wait_random_exponential(FIRST_WAIT, LONGEST_WAIT),
-            "stop": _Patience(self.patience),
-            "retry_error_callback": gave_up,
+            "stop": tenacity.stop_after_delay(self.patience) | tenacity.stop_when_event_set(self._stopped),
+            "retry_error_callback": give_up,
         }
-
-
-class _Patience:
-    """Stops after so many seconds; a connection that lasted begins the count, and the waits, afresh."""
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._last = time.monotonic()
-
-    def __call__(self, state: Any) -> bool:
-        """Whether to give up after this attempt."""
-        now, waited = time.monotonic(), state.upcoming_sleep or 0.0
-        lasted, self._last = now - self._last, now + waited
-        if lasted >= STEADY:
-            state.start_time, state.attempt_number = now, 1
-            return False
-        return (state.seconds_since_start or 0.0) > self._seconds
 
 
 def split(address: str, schemes: Sequence[str], form: str) -> tuple[SplitResult, str]:

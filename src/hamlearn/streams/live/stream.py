@@ -6,6 +6,7 @@ import re
 import socket
 import time
 import weakref
+from collections import OrderedDict
 from collections.abc import AsyncIterable, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from types import TracebackType
@@ -18,10 +19,10 @@ from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.live.arrivals import Arrivals
 from hamlearn.streams.live.buffer import Buffer
-from hamlearn.streams.live.feeders import Feeder
-from hamlearn.streams.live.reading import FeedPlace, Read, Reading, Recent
+from hamlearn.streams.live.feeder import Feeder
+from hamlearn.streams.live.messages import Parser
+from hamlearn.streams.live.reading import FeedPlace, Read, Reading
 from hamlearn.streams.live.sockets import SocketLines, connect, is_address
 from hamlearn.streams.live.source import Source
 from hamlearn.streams.units import to_unit
@@ -107,8 +108,8 @@ def live(
             f"source={source!r} must be an address such as tcp://host:port or unix:///path; of brokers, give what "
             "streams.mqtt, streams.redis or streams.websocket return."
         )
-    reading, arrivals = Reading(to_unit(unit), bad == "skip"), Arrivals(dtype, target_dtype)
-    return LiveStream(source, Buffer(n, policy == "block"), reading, arrivals, clock, timeout)
+    reading, parser = Reading(to_unit(unit), bad == "skip"), Parser(dtype, target_dtype)
+    return LiveStream(source, Buffer(n, policy == "block"), reading, parser, clock, timeout)
 
 
 class LiveStream(Stream):
@@ -123,13 +124,13 @@ class LiveStream(Stream):
         source: Any,
         buffer: Buffer,
         reading: Reading,
-        arrivals: Arrivals,
+        parser: Parser,
         clock: Callable[[], float],
         timeout: float,
     ) -> None:
-        self._source, self._buffer, self._reading, self._arrivals = source, buffer, reading, arrivals
+        self._source, self._buffer, self._reading, self._parser = source, buffer, reading, parser
         self._clock, self._timeout = clock, timeout
-        self._close: Callable[[], Any] | None = None
+        self._stop: Callable[[], Any] | None = None
         self._seen: Sample | None = None
         self._place = FeedPlace()
         # What was handed out last: the place after each sample of it can be asked for.
@@ -186,9 +187,9 @@ class LiveStream(Stream):
         """
         if self._broker is not None:
             self._buffer.close()
-        self._buffer.finish()
-        if self._close is not None:
-            self._close()
+        self._buffer.end()
+        if self._stop is not None:
+            self._stop()
 
     def __enter__(self) -> Self:
         return self
@@ -207,29 +208,31 @@ class LiveStream(Stream):
     def saved(self, state: Mapping[str, Any]) -> None:
         """Acknowledge all that the checkpoint has."""
         if self._broker is not None and self._broker.when == "saved":
-            self._acknowledge(int(state["cursor"]["seen"]))
+            self._acknowledge(self._broker, int(state["cursor"]["seen"]))
 
     def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
         """The place after `taken` samples of the block that was handed out last."""
-        place = self._last.until(self._last.before.taken + taken) if self._last is not None else self._place
-        return {**self.state_dict(), "cursor": self._cursor_of(place)}
+        place, later = (self._place, set()) if self._last is None else self._last.until(taken)
+        return {**self.state_dict(), "cursor": self._cursor_of(place, later)}
 
     def _rewind(self) -> None:
         return
 
     def _cursor(self) -> dict[str, Any]:
-        return self._cursor_of(self._place)
+        return self._cursor_of(self._place, set())
 
-    def _cursor_of(self, place: FeedPlace) -> dict[str, Any]:
-        return {**place.state(), "dropped": self.dropped, "ids": self._reading.recent.until(place.named)}
+    def _cursor_of(self, place: FeedPlace, later: set[Any]) -> dict[str, Any]:
+        ids = [id for id in self._reading.ids if id not in later]
+        return {**place.state(), "dropped": self.dropped, "ids": ids}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
-        place, recent = FeedPlace.of(cursor), Recent(cursor["ids"])
+        place = FeedPlace.of(cursor)
         # What this feed has discarded or left out itself, perhaps since that place was noted, stays so.
         self._buffer.dropped = max(int(cursor["dropped"]), self._buffer.dropped)
-        place.bad, place.named = max(place.bad, self.bad), recent.count
-        place.arrived, place.seen = self._place.arrived, self._place.seen
-        self._place, self._reading.recent, self._last = place, recent, None
+        place.bad, place.arrived, place.seen = max(place.bad, self.bad), self._place.arrived, self._place.seen
+        self._place, self._last = place, None
+        # That of a label is a pair, of which JSON makes a list.
+        self._reading.ids = OrderedDict.fromkeys(tuple(id) if isinstance(id, list) else id for id in cursor["ids"])
 
     def block(self, n: int) -> Block | list[Any] | None:
         """What has arrived, at most `n` items; waits only if nothing has. `None` at the end."""
@@ -248,8 +251,8 @@ class LiveStream(Stream):
         while (read := self._read(1)) is not None:
             if read.error is not None:
                 raise read.error
-            if read.made:
-                yield read.made[0] if isinstance(read.made, list) else read.made.sample(0)
+            if isinstance(read.made, list):
+                yield from read.made
 
     def _read(self, most: int) -> Read | None:
         """What has arrived, at most so many items, waited for; `None` at the end."""
@@ -257,9 +260,9 @@ class LiveStream(Stream):
         if broker is not None:
             if broker.when == "learned":
                 # A learner that asks for more has learned all that was handed out before.
-                self._acknowledge(self._place.seen)
+                self._acknowledge(broker, self._place.seen)
             most = min(most, self._room(broker))
-        if self._close is None and not self._buffer.closed:
+        if self._stop is None and not self._buffer.closed:
             self._start()
         self._buffer.wait(most)
         with defer_sigint():
@@ -285,13 +288,13 @@ class LiveStream(Stream):
         if left_out:
             broker.discard(left_out)
 
-    def _acknowledge(self, seen: int) -> None:
+    def _acknowledge(self, broker: Source, seen: int) -> None:
         """Acknowledge the first `seen` messages that were handed out."""
         count = max(0, seen - self._acknowledged)
         done, self._passed = self._passed[:count], self._passed[count:]
         self._acknowledged += len(done)
-        if self._broker is not None and done:
-            self._broker.acknowledge(done)
+        if done:
+            broker.acknowledge(done)
 
     def _room(self, broker: Source) -> int:
         """How many messages may still be handed out before a checkpoint; raises if none, instead of waiting."""
@@ -320,7 +323,6 @@ class LiveStream(Stream):
             )
         if self._broker is not None:
             self._broker.open(self._place.token)
-        feeder = Feeder(source, self._buffer, self._arrivals, self._clock)
+        feeder = Feeder(source, self._buffer, self._parser, self._clock)
         # The feeder does not know the stream, so that a stream that is not referenced any more is closed.
-        self._close = weakref.finalize(self, feeder.stop, self._timeout)
-        feeder.start()
+        self._stop = weakref.finalize(self, feeder.stop, self._timeout)

@@ -1,4 +1,4 @@
-"""Threads that read a source into a buffer: an iterator, an asynchronous generator, a socket, a broker."""
+"""The thread that reads a source into a buffer: an iterator, an asynchronous generator, a socket, a broker."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from functools import partial
 from typing import Any
 
 from hamlearn.errors import HamlearnError, SampleError, StreamError
-from hamlearn.streams.live.arrivals import Arrival, Arrivals
 from hamlearn.streams.live.buffer import Buffer
+from hamlearn.streams.live.messages import Arrival, Letter, Parser, tau_of
 from hamlearn.streams.live.sockets import SocketLines
 from hamlearn.streams.live.source import Source
-from hamlearn.streams.live.wire import Letter, tau_of
 
 
 class Feeder:
@@ -23,25 +22,22 @@ class Feeder:
     Args:
         source: What is read.
         buffer: Where it goes.
-        arrivals: Makes arrivals of what the source gives.
+        parser: Makes arrivals of what the source gives.
         clock: Seconds.
     """
 
-    def __init__(self, source: Any, buffer: Buffer, arrivals: Arrivals, clock: Callable[[], float]) -> None:
-        self._source, self._buffer, self._arrivals, self._clock = source, buffer, arrivals, clock
+    def __init__(self, source: Any, buffer: Buffer, parser: Parser, clock: Callable[[], float]) -> None:
+        self._source, self._buffer, self._parser, self._clock = source, buffer, parser, clock
         self._read = 0
         self._task: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # A daemon: a source that hangs for ever must not keep the program from ending.
         self._thread = threading.Thread(target=self._work, name="hamlearn-live", daemon=True)
-
-    def start(self) -> None:
-        """Begin to read."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:
         """Stop reading and wait for the thread; a source that hangs is left alone after so many seconds."""
-        self._buffer.finish()
+        self._buffer.end()
         if isinstance(self._source, SocketLines | Source):
             self._source.stop()
         if self._loop is not None and self._task is not None:
@@ -60,8 +56,14 @@ class Feeder:
                 self._follow(self._source)
         except asyncio.CancelledError:
             error = None
+        except HamlearnError as problem:
+            error = problem
         except BaseException as problem:
-            error = problem if isinstance(problem, HamlearnError) else self._explained(problem)
+            error = StreamError(
+                f"the live source failed after {self._read} items with {type(problem).__name__}: {problem}. "
+                "What it had given before was read; the learner is as it was after the last of them."
+            )
+            error.__cause__ = problem
         self._buffer.end(error)
 
     def _follow(self, source: Iterable[Any]) -> None:
@@ -70,7 +72,7 @@ class Feeder:
             for item in iterator:
                 if not self._buffer.put(self._arrival(item)):
                     return
-                self._let_go(source)
+                self._acknowledge_dropped()
         finally:
             # A generator's own clean-up runs here, in the thread that it lives in.
             close = getattr(iterator, "close", None)
@@ -86,16 +88,18 @@ class Feeder:
                 put = partial(self._buffer.put, self._arrival(item))
                 if not (await asyncio.to_thread(put) if self._buffer.full else put()):
                     return
-                self._let_go(source)
+                self._acknowledge_dropped()
         finally:
             close = getattr(iterator, "aclose", None)
             if close is not None:
                 await close()
 
-    def _let_go(self, source: Any) -> None:
-        """Acknowledge what was dropped, though the learner is busy: a broker that waits would send old values."""
-        if self._buffer.freed and isinstance(source, Source):
-            source.discard(self._buffer.free())
+    def _acknowledge_dropped(self) -> None:
+        """A broker that waits for what was dropped would send old values; the learner is busy."""
+        freed = self._buffer.freed
+        if freed and isinstance(self._source, Source):
+            self._buffer.freed = []
+            self._source.discard(freed)
 
     def _arrival(self, item: Any) -> Arrival:
         """What goes into the buffer: a bad item too, so that the learner's thread comes to it in its turn."""
@@ -103,27 +107,18 @@ class Feeder:
         letter = item if type(item) is Letter else None
         place = f"item {self._read} of the feed" if letter is None else letter.place
         try:
-            if letter is not None:
-                item = letter.message()
-            arrival = self._arrivals.of(item, place, self._clock())
+            arrival = self._parser.parse(item, place, self._clock())
         except SampleError as error:
-            arrival = Arrival(place, 0.0, tau=_legible_tau(item), extra=True, error=error)
+            arrival = Arrival(place, 0.0, tau=_legible_tau(item), error=error)
         if letter is not None:
             arrival.token = letter.token
         return arrival
-
-    def _explained(self, error: BaseException) -> StreamError:
-        explained = StreamError(
-            f"the live source failed after {self._read} items with {type(error).__name__}: {error}. "
-            "What it had given before was read; the learner is as it was after the last of them."
-        )
-        explained.__cause__ = error
-        return explained
 
 
 def _legible_tau(item: Any) -> float:
     """The time step of a bad item, if it has one that can be read."""
     try:
+        item = item.message() if type(item) is Letter else item
         return tau_of(item.get("tau") if isinstance(item, Mapping) else getattr(item, "tau", None), "") or 0.0
     except SampleError:
         return 0.0
