@@ -2,8 +2,7 @@
 
 import pytest
 
-from benchmarks._defaults_signals import SECONDS, STREAMS, compare, score
-from benchmarks.defaults import SHARE
+from benchmarks.defaults import SECONDS, SHARE, STREAMS, compare, score
 from hamlearn.hyper import Hyper
 
 

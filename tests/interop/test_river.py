@@ -1,141 +1,16 @@
-"""River's own conformance checks, and what they do not ask."""
+"""River's data sets as streams."""
 
-import copy
 import json
 import math
-import pickle
 from datetime import datetime, timedelta
 
 import numpy as np
 import pytest
 import torch
-from river import checks, datasets
+from river import datasets
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.interop.river import HLClassifier, HLForecaster, HLRegressor, from_river
-from hamlearn.interop.river.encoding import Encoder
-
-MODELS = [
-    HLClassifier(),
-    HLRegressor(),
-    HLForecaster(),
-    HLClassifier(net="gru", hidden=4),
-    HLRegressor(net="linear"),
-]
-
-
-@pytest.mark.parametrize(
-    ("model", "check"),
-    [
-        pytest.param(model, check, id=f"{type(model).__name__}-{model.net}-{check.__name__}-{k}")
-        for model in MODELS
-        for k, check in enumerate(checks.yield_checks(model))
-    ],
-)
-def test_river_checks_pass(model, check):
-    check(copy.deepcopy(model))
-
-
-def test_a_prediction_moves_nothing():
-    model = HLClassifier(net="rnn")
-    for x, y in datasets.Phishing().take(20):
-        model.learn_one(x, y)
-    before = pickle.dumps(model)
-    for x, _ in datasets.Phishing().take(40):
-        model.predict_one(x)
-        model.predict_one({**x, "never seen": 3.0, "text": "new"})
-    assert pickle.dumps(model) == before
-
-
-@pytest.mark.parametrize(
-    "make", [lambda: HLClassifier(net="gru", hidden=4), lambda: HLRegressor(net="rnn", hidden=4)]
-)
-def test_a_pickled_model_goes_on_bit_for_bit(make):
-    data = datasets.Phishing() if isinstance(make(), HLClassifier) else datasets.TrumpApproval()
-    rows = list(data.take(60))
-    model = make()
-    for x, y in rows[:30]:
-        model.learn_one(x, y)
-    twin = pickle.loads(pickle.dumps(model))
-    for x, y in rows[30:]:
-        guess = "predict_proba_one" if isinstance(model, HLClassifier) else "predict_one"
-        assert getattr(model, guess)(x) == getattr(twin, guess)(x)
-        model.learn_one(x, y)
-        twin.learn_one(x, y)
-
-
-def test_time_stamps_are_the_time_steps_of_the_learner():
-    start = datetime(2024, 1, 1)
-    by_date, by_number = HLRegressor(unit=3600.0), HLRegressor()
-    for k, hours in enumerate((0, 1, 3, 3.5)):
-        by_date.learn_one({"a": float(k)}, float(k), t=start + timedelta(hours=hours))
-        by_number.learn_one({"a": float(k)}, float(k), t=hours)
-        assert by_date.predict_one({"a": 1.0}, t=start + timedelta(hours=hours + 1)) == by_number.predict_one(
-            {"a": 1.0}
-        )
-    assert by_number._core.learner.state.t == 1.0 + 1.0 + 2.0 + 0.5
-    with pytest.raises(SampleError, match="does not come after"):
-        by_number.learn_one({"a": 1.0}, 1.0, t=3.5)
-
-
-def test_classes_appear_as_they_come_up_to_the_limit():
-    model = HLClassifier(max_classes=2)
-    assert model.predict_proba_one({"a": 1.0}) == {}
-    model.learn_one({"a": 1.0}, "red")
-    assert model.predict_proba_one({"a": 1.0}) == {"red": 1.0}
-    model.learn_one({"a": -1.0}, "blue")
-    assert set(model.predict_proba_one({"a": 1.0})) == {"red", "blue"}
-    with pytest.raises(ConfigError, match="'green' would be class number 3"):
-        model.learn_one({"a": 0.0}, "green")
-
-
-def test_features_beyond_the_capacity_share_places_in_bounded_memory():
-    encoder = Encoder(4)
-    for k in range(1000):
-        encoder.learn({f"f{k}": 1.0, f"f{k + 1}": "text"})
-    assert len(encoder._places) == 4
-    assert len(encoder._scales) <= 64
-    assert len(encoder.encode({"f0": 2.0, "f999": 3.0, "when": datetime(2024, 1, 1), "bad": math.nan})) == 4
-
-
-def test_a_series_with_a_pattern_is_forecast_better_than_by_its_last_value():
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randn(2000, generator=generator, dtype=torch.float64).tolist()
-    model, mine, last, change, level = HLForecaster(), [], [], 0.0, 50.0
-    for k, shock in enumerate(noise):
-        # Changes that swing back: half of each is undone by the next.
-        change = -0.5 * change + shock
-        before, level = level, level + change
-        if k > 500:
-            mine.append(abs(model.forecast(1)[0] - level))
-            last.append(abs(before - level))
-        model.learn_one(level)
-    # The best possible forecast errs by sqrt(0.75) = 0.866 of the last value's.
-    assert 0.85 < sum(mine) / sum(last) < 0.90
-
-
-def test_a_forecaster_that_cannot_be_is_refused():
-    for arguments, message in (({"lags": 0}, "lags=0"), ({"net": "rnn"}, "net='rnn'")):
-        with pytest.raises(ConfigError, match=message):
-            HLForecaster(**arguments)
-    for arguments, message in (
-        ({"lags": "x"}, "lags='x'"),
-        ({"unit": None}, "unit=None"),
-        ({"hidden": 0}, "hidden=0"),
-        ({"capacity": -1}, "capacity=-1"),
-        ({"seed": "x"}, "seed='x'"),
-        ({"module": 3}, "module=3"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            HLForecaster(**arguments)
-    for arguments, message in (({"capacity": 0}, "capacity=0"), ({"max_classes": 0}, "max_classes=0")):
-        with pytest.raises(ConfigError, match=message):
-            HLClassifier(**arguments)
-    with pytest.raises(ConfigError, match="features for 1 steps"):
-        HLForecaster().forecast(2, [{}])
-    with pytest.raises(ConfigError, match="net='cnn' is not known"):
-        HLRegressor(net="cnn").learn_one({}, 1.0)
-    assert HLForecaster().forecast(2) == [0.0, 0.0]
+from hamlearn.interop.river import from_river
 
 
 # River leaves the file of a data set open that was not read to its end.
@@ -186,16 +61,6 @@ def test_an_iterator_gives_every_sample_in_each_pass_and_resumes():
     assert all(torch.equal(a.u, b.u) for a, b in zip(rest, whole[15:], strict=True))
 
 
-def test_a_label_that_is_missing_is_no_class():
-    model = HLClassifier()
-    model.learn_one({"a": 1.0}, "red")
-    before = pickle.dumps(model)
-    for missing in (None, math.nan):
-        with pytest.raises(SampleError, match=f"y={missing} is no class"):
-            model.learn_one({"a": 1.0}, missing)
-    assert pickle.dumps(model) == before
-
-
 @pytest.mark.parametrize(
     ("good", "wrong", "message"),
     [
@@ -232,35 +97,6 @@ def test_truth_values_of_numpy_are_classes_and_do_not_mix_with_texts():
     assert [s.target.tolist() for s in stream] == [1, 0, 1]
     with pytest.raises(ConfigError, match="texts, such as 'x', and some are truth values, such as True"):
         from_river([({"a": 1.0}, True), ({"a": 2.0}, "x")])
-
-
-class OfSize(torch.nn.Linear):
-    def __init__(self, inputs):
-        super().__init__(inputs, 2)
-
-
-@pytest.mark.parametrize("module", [torch.nn.Linear(3, 2), torch.nn.Linear, lambda: torch.nn.Linear(3, 2)])
-@pytest.mark.parametrize("kind", [HLClassifier, HLRegressor, HLForecaster])
-def test_a_module_that_is_no_function_of_the_number_of_features_is_refused(kind, module):
-    with pytest.raises(ConfigError, match=r"module=.* is no function of the number of features.*lambda n"):
-        kind(module=module)
-
-
-@pytest.mark.parametrize("module", [OfSize, lambda n, bias=True: torch.nn.Linear(n, 2, bias)])
-def test_a_class_or_a_function_with_defaults_is_a_function_of_the_number_of_features(module):
-    model = HLClassifier(module=module)
-    model.learn_one({"a": 1.0, "b": 2.0}, "red")
-    assert model.predict_one({"a": 1.0, "b": 2.0}) == "red"
-
-
-def test_dates_and_lists_among_the_features_are_left_out_with_a_warning_each(caplog):
-    model = HLRegressor(hidden=4)
-    for k in range(3):
-        model.learn_one({"size": 1.0, "sent at": datetime(2024, 1, 1 + k), "tags of it": [1, 2]}, 1.0)
-    said = [message for message in caplog.messages if "is left out" in message]
-    assert len(said) == 2
-    assert "'sent at' is a datetime" in said[0]
-    assert "'tags of it' is a list" in said[1]
 
 
 def test_times_after_the_first_and_lists_are_named_where_a_data_set_becomes_a_stream(caplog):

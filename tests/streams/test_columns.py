@@ -13,7 +13,6 @@ from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.experiments.run.build import build_stream
 from hamlearn.experiments.run.config import check
 from hamlearn.interop.river import from_river
-from hamlearn.interop.river.encoding import Encoder
 from hamlearn.streams.cells import shared
 from tests.streams.reading import blocks_of
 
@@ -137,14 +136,6 @@ def test_a_data_set_of_river_has_the_same_columns():
         "customer#2",
         "customer#3",
     ]
-
-
-def test_a_missing_value_is_a_feature_of_its_own_for_rivers_estimators():
-    encoder = Encoder(4)
-    for x in ({"a": 1.0}, {"a": 3.0}, {"a": None}, {"a": math.nan}):
-        encoder.learn(x)
-    assert encoder.encode({"a": None}) == encoder.encode({"a": math.nan}) == [0.0, 1.0, 0.0, 0.0]
-    assert encoder.encode({}) == [0.0, 0.0, 0.0, 0.0]
 
 
 def test_a_state_of_other_columns_or_classes_is_refused(table):

@@ -9,7 +9,6 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import SampleError
-from hamlearn.interop.river import HLRegressor
 from hamlearn.streams.clock import since_1970, to_seconds
 from tests.streams.reading import blocks_of
 
@@ -61,15 +60,6 @@ def test_a_table_of_far_dates_has_the_steps_of_pythons(tmp_path) -> None:
     ]
     for source in sources:
         assert [sample.tau for sample in streams.from_any(source, **settings)] == [None, *gaps]
-
-
-def test_rivers_estimators_take_far_dates() -> None:
-    model = HLRegressor(unit=86_400.0)
-    for day in ("2024-01-01", "2700-01-01", "9999-12-31"):
-        model.learn_one({"x": 1.0}, 1.0, t=np.datetime64(day))
-    model.learn_one({"x": 1.0}, 1.0, t=np.datetime64("20000", "Y"))
-    with pytest.raises(SampleError, match="does not come after"):
-        model.learn_one({"x": 1.0}, 1.0, t=np.datetime64("2024-01-02"))
 
 
 def test_no_date_is_still_named() -> None:

@@ -9,22 +9,22 @@ from torch.utils.data import TensorDataset
 
 from hamlearn import Hyper, Learner, Network, Sample, streams
 from hamlearn.errors import SampleError
-from hamlearn.streams.moments import Standard
 from tests.streams.reading import blocks_of
 
 
 def welford(rows, clip=10.0):
     """Each entry standardised by Welford's recursion, a row and a number at a time."""
-    scales = [Standard() for _ in rows[0]]
-    out = []
-    for row in rows:
-        for scale, value in zip(scales, row, strict=True):
-            scale.update(value)
-        spreads = [math.sqrt(scale.square / scale.n) for scale in scales]
+    means, squares, out = [0.0] * len(rows[0]), [0.0] * len(rows[0]), []
+    for n, row in enumerate(rows, 1):
+        for k, value in enumerate(row):
+            off = value - means[k]
+            means[k] += off / n
+            squares[k] += off * (value - means[k])
+        spreads = [math.sqrt(square / n) for square in squares]
         out.append(
             [
-                max(-clip, min(clip, (value - scale.mean) / spread)) if spread > 0 else 0.0
-                for value, scale, spread in zip(row, scales, spreads, strict=True)
+                max(-clip, min(clip, (value - mean) / spread)) if spread > 0 else 0.0
+                for value, mean, spread in zip(row, means, spreads, strict=True)
             ]
         )
     return torch.tensor(out, dtype=torch.float64)

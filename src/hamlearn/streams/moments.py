@@ -1,4 +1,4 @@
-"""Running means and standard deviations: of one number at a time, and of whole blocks of vectors at once."""
+"""Running means and standard deviations of vectors, whole blocks of them at once."""
 
 from __future__ import annotations
 
@@ -17,33 +17,8 @@ _SPAN = 256
 """Values after which deviations are counted from the present mean, so that no rounding error can grow."""
 
 
-class Standard:
-    """Mean and standard deviation of all values so far (Welford's recursion)."""
-
-    __slots__ = ("mean", "n", "square")
-
-    def __init__(self) -> None:
-        self.n, self.mean, self.square = 0, 0.0, 0.0
-
-    def update(self, value: float) -> None:
-        """Count a value in."""
-        self.n += 1
-        off = value - self.mean
-        self.mean += off / self.n
-        self.square += off * (value - self.mean)
-
-    @property
-    def spread(self) -> float:
-        """The standard deviation; 1 where there is none yet."""
-        return math.sqrt(self.square / self.n) if self.square > 0 else 1.0
-
-    def apply(self, value: float) -> float:
-        """The value in standard deviations from the mean, at most 10 either way."""
-        return max(-10.0, min(10.0, (value - self.mean) / self.spread))
-
-
 class Moments:
-    """The same for tensors of one shape, a block of them at a time, with the same bits however blocks are cut.
+    """Mean and standard deviation of all tensors so far, with the same bits however blocks are cut.
 
     With c one of the means before, S₁ = Σ(u − c) and S₂ = Σ(u − c)² give the mean c + S₁/n and the variance
     S₂/n − (S₁/n)². Sums along time are made one after the other, so that a block is as good as its rows; c
