@@ -88,7 +88,6 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--timeout", type=float, default=10.0)
     parser.add_argument("--pace", type=float, default=0.0)
-    parser.add_argument("--ticks-per-message", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(1)
     # torchrun ends all ranks when one has died; each is to find out by itself, and to say so, before it is killed.
@@ -104,7 +103,6 @@ def main() -> None:
             hl.Hyper(eta=0.5, eta_z=0.0),
             align=True,
             timeout=options.timeout,
-            ticks_per_message=options.ticks_per_message,
         )
         learner.resume(folder / "checkpoints")
         ends = place in (0, learner.ranks - 1)

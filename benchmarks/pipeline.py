@@ -15,9 +15,6 @@ Rounds are interleaved, and medians are reported, with the share of a tick in wh
 batch of GPipe is learned from in one step; in a tick a new batch enters, and every group learns from another
 one. Time is taken on the wall, and as time of the processor that each process used, its communication included,
 which other processes on the machine disturb less: where those keep the cores busy, that is the one to go by.
-
-Small layers, where a message takes as long as a tick, are measured too (`_pipeline_small.py`): one process against
-two that exchange one message for 1, 4 and 16 ticks.
 """
 
 from __future__ import annotations
@@ -40,7 +37,6 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from benchmarks import _report
-from benchmarks._pipeline_small import small
 from benchmarks._silence import silence
 from hamlearn.distributed import PipelineLearner
 from hamlearn.distributed.messages import Peer
@@ -65,7 +61,6 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
     found: dict[str, Any] = _job(_ours, width, rounds, ticks) or {}
     for name in ("GPipe", "1F1B"):
         found[name] = (_job(_theirs, width, rounds, ticks, name) or {}).get("seconds")
-    few = _job(small, rounds, 40 if quick else 400)
     one, two = found["one process"], found["two processes"]
     waits, processor, silent = found.pop("waits"), found.pop("processor"), found.pop("silent")
     alone, halves = processor[0]["one process"], [rank["two processes"] for rank in processor]
@@ -88,7 +83,6 @@ def run(out: Path, quick: bool = False) -> dict[str, Any]:
         "load average": os.getloadavg()[0],
         "reach": 1.85,
         "faster than": {n: round(found[n] / two, 3) for n in ("GPipe", "1F1B") if found[n] is not None},
-        "small layers": few,
     }
     _print(results)
     _report.write(out, "pipeline", results)
@@ -239,12 +233,3 @@ def _print(results: dict[str, Any]) -> None:
     by_processor = results["two processes / one, by the processor time of the busier rank"]
     console.print(f"by processor time: {by_processor}; load average {results['load average']:.1f}")
     console.print(f"waiting: {results['share of a tick spent waiting for messages']} of a tick, by rank")
-    few = results["small layers"]
-    if few is not None:
-        table = Table(title=f"8 layers of {few['width']}, batch 1, one thread per process")
-        table.add_column("way")
-        table.add_column("µs a tick", justify="right")
-        table.add_column("fastest round", justify="right")
-        for name, median in few["microseconds a tick"].items():
-            table.add_row(name, f"{median:.0f}", f"{few['microseconds a tick, fastest round'][name]:.0f}")
-        console.print(table)

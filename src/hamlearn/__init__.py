@@ -127,5 +127,9 @@ class _Package(ModuleType):
             value = getattr(value, name)
         super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Ray, joblib and Dask send functions of a script with the modules that they name: this one by its name.
+        return importlib.import_module, (__name__,)
+
 
 sys.modules[__name__].__class__ = _Package

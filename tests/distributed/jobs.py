@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 from collections.abc import Iterator
 from itertools import pairwise
@@ -10,15 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
 
 import hamlearn as hl
 from benchmarks._faults import fill_disk, strike
 from hamlearn.distributed import PipelineLearner
 from hamlearn.errors import RankError
-from hamlearn.local import LocalLearner
+from hamlearn.local import Graph, LocalLearner
 from hamlearn.rules.local import costates, wide
 from tests.problems import random_samples
 
@@ -181,47 +178,62 @@ def wide_layers(folder: str | None) -> dict[str, Any]:
     return found
 
 
-EVERY = 5
+class Sum(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 3)
+
+    def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return self.linear(a + b).tanh()
 
 
-def replicas(folder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Two pipelines of two ranks, each with a stream of its own: undisturbed, and resumed from a checkpoint."""
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "pipeline"))
-    found = []
-    for take in (33, None):
-        learner = PipelineLearner(
-            net(0 if take else 9), mse, hyper(), groups=4, align=True, mesh=mesh, average_every=EVERY, timeout=20
-        )
-        samples = stream(47, seed=dist.get_rank() // 2)
-        assert learner.resume(folder) == (take is None)
-        list(learner.run(samples, take, resume=True, save_to=folder, save_every=11))
-        if take:
-            list(learner.run(samples, resume=True))
-        found.append(facts(learner))
-    return found[0], found[1]
+def skipping() -> Graph:
+    """Rank 1 of two reads the state at its border twice, at different depths; so does a node within rank 0."""
+    torch.manual_seed(0)
+    nodes = {name: nn.Linear(3, 3) for name in ("a", "b", "d")} | {name: Sum() for name in "cef"}
+    edges = [(edge[0], edge[1]) for edge in ("ua", "ab", "bc", "ac", "cd", "de", "ce", "ef", "df")]
+    return Graph(nodes, edges).double()
 
 
-def averaged(count: int, given: tuple[nn.Sequential, Any] | None = None) -> list[dict[str, Any]]:
-    """What two local learners come to that are averaged by hand; of another net and groups where given."""
-    module, groups = given or (net(), 4)
-    learners = [
-        LocalLearner(copy.deepcopy(module), mse, hyper(), groups=groups, align=True, stacked=False)
-        for _ in range(2)
-    ]
-    streams = [stream(count, seed=seed) for seed in range(2)]
-    for k in range(count):
-        for learner, samples in zip(learners, streams, strict=True):
-            learner.step(samples[k])
-        if (k + 1) % EVERY == 0:
-            with torch.no_grad():
-                for a, b in zip(*(learner.module.parameters() for learner in learners), strict=True):
-                    mean = (a + b) / 2
-                    a.copy_(mean)
-                    b.copy_(mean)
-                for a, b in zip(*(learner.state.omega.values() for learner in learners), strict=True):
-                    mean = (a + b) / 2
-                    a.copy_(mean)
-                    b.copy_(mean)
-    for learner in learners:
-        learner.flush()
-    return [facts(learner) for learner in learners]
+def skipped(alone: bool) -> dict[str, Any]:
+    rates = hl.Hyper(tau=0.5, eta=0.6, beta=0.03, eta_z=lambda t: 0.3 / (1 + t), clock="continuous")
+    learner: LocalLearner | PipelineLearner
+    if alone:
+        learner = LocalLearner(skipping(), mse, rates, align=True, stacked=False)
+    else:
+        learner = PipelineLearner(skipping(), mse, rates, groups=6, align=True, timeout=20)
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(83, 2, 3, dtype=torch.float64, generator=generator)
+    targets = [None if k % 5 == 3 else u.sin() for k, u in enumerate(drawn)]
+    samples = zip(drawn, targets, itertools.cycle([0.4, 0.7]), strict=False)
+    list(learner.run([hl.Sample(*sample) for sample in samples]))
+    return facts(learner)
+
+
+class Turned(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(0.3 * torch.randn(3, width, dtype=torch.complex128))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x.conj() @ self.weight).tanh()
+
+
+class Real(Turned):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x @ self.weight).real
+
+
+def turned(alone: bool) -> dict[str, Any]:
+    """States of complex numbers cross the border, and batches change their size."""
+    torch.manual_seed(0)
+    net = nn.Sequential(Turned(3), Real(2))
+    sizes = [1 + k % 3 for k in range(30)]
+    samples = [hl.Sample(torch.randn(n, 3, dtype=torch.complex128), torch.ones(n, 2).double()) for n in sizes]
+    learner: LocalLearner | PipelineLearner
+    if alone:
+        learner = LocalLearner(net, mse, hl.Hyper(eta_z=0.2), align=True, stacked=False)
+    else:
+        learner = PipelineLearner(net, mse, hl.Hyper(eta_z=0.2), align=True, timeout=20)
+    list(learner.run(samples))
+    return facts(learner)

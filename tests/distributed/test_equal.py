@@ -52,9 +52,8 @@ def test_large_layers_too_and_after_a_restart(tmp_path: Path) -> None:
         assert same(joined([rank[setting] for rank in found]), expected[setting]), setting
 
 
-def test_replicas_with_streams_of_their_own_average_weights_and_costates_as_by_hand(tmp_path: Path) -> None:
-    found = values(jobs.replicas, 4, tmp_path, str(tmp_path / "saved"))
-    for replica, expected in enumerate(jobs.averaged(47)):
-        ranks = found[2 * replica : 2 * replica + 2]
-        for parts in zip(*ranks, strict=True):
-            assert same(joined(list(parts)), expected)
+@pytest.mark.parametrize("work", [jobs.skipped, jobs.turned])
+def test_states_read_at_two_depths_complex_ones_and_changing_batches_pass_from_rank_to_rank(
+    work: Any, tmp_path: Path
+) -> None:
+    assert same(joined(values(work, 2, tmp_path, False)), work(True))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from hamlearn._base.torch_private import foreach_mul
 from hamlearn.distributed.messages import Item, Receiver, Sender
 from hamlearn.distributed.parts import Part
 from hamlearn.rules.local.aligned import Aligned, Tick
@@ -16,9 +15,6 @@ from hamlearn.rules.local.flights import Pipeline, own_copy
 from hamlearn.rules.local.rule import Done, Now, Proposal
 from hamlearn.rules.local.unaligned import Nodes, Unaligned, seen
 from hamlearn.sample import Sample
-
-OnWay = dict[tuple[int, int, str], Tensor]
-"""Costates by the tick with which they arrive, the entry of their sample, and the node that they arrive at."""
 
 
 @dataclass
@@ -46,40 +42,16 @@ class Border:
                 sender.settle()
 
 
-@dataclass(slots=True)
-class Block:
-    """What was computed since the last message, and what is to come from the neighbours for the same ticks."""
-
-    ticks: int = 0
-    states: list[Item] = field(default_factory=list)
-    costates: list[Item] = field(default_factory=list)
-    states_due: list[Item] = field(default_factory=list)
-    costates_due: list[Item] = field(default_factory=list)
-
-
 class PartAligned(Aligned):
     """Aligned ticks of one part. A message is needed in the tick after it was sent, and travels in between.
 
-    Every rank knows of every sample in flight, so that all of them know who sends what to whom at which tick. A
-    part keeps every state as long as its sample is in flight, for checkpoints that other ranks read.
-
-    With one message for K ticks, K ticks pass between a group's computing of a state or costate and the next
-    group's use of it. A costate loses τη_z of itself in each tick that it is on its way, as it would at K − 1
-    nodes between the groups that hand it on unchanged. Between groups of one rank the delay is the same, so that
-    results do not depend on how groups are shared out.
-
-    Attributes:
-        on_way: Costates that are on their way to nodes of this part.
-        block: What has been computed since the last message.
+    Every rank knows of every sample in flight, so that all of them know who sends what to whom at which tick.
     """
 
     def __init__(self, part: Part, border: Border) -> None:
         self.part = part
         self.border = border
-        self.on_way: OnWay = {}
-        self.block = Block()
-        # What sets out in the present tick: to nodes of this part, and by entry to the rank before.
-        self._inside: OnWay = {}
+        # Costates for the rank before, by the entry of their sample, which this tick computes.
         self._back: dict[int, Tensor] = {}
         super().__init__(part.system, part.plan)
 
@@ -113,43 +85,37 @@ class PartAligned(Aligned):
         return own
 
     def tick(self, carry: Pipeline, sample: Sample | None, now: Now) -> Proposal[Pipeline]:
-        """As for a whole graph, after what the neighbours have sent for it; what sets out is looked at too."""
-        self._inside, self._back = {}, {}
-        proposal = super().tick(self.take_states(carry), sample, now)
-        proposal.z += [*self._inside.values(), *self._back.values()]
+        """As for a whole graph, after what the neighbours have sent for it; what leaves is checked too."""
+        self._back = {}
+        proposal = super().tick(self._take_states(carry), sample, now)
+        proposal.z += self._back.values()
         return proposal
 
     def states_arrive(self, tick: Tick) -> None:
-        """Know what the neighbours compute in this tick; with the last tick of a block, ask for all of it."""
-        border, part, block = self.border, self.part, self.block
-        block.ticks += 1
+        """Ask for what the neighbours compute in this tick."""
+        border, part = self.border, self.part
         if border.states_in is not None:
             age = self.schedule.shown(part.border or "")
             entry = tick.at(age)
             if entry is not None:
-                block.states_due.append(Item(tick.number, tick.number - age, entry.sample.u))
+                border.states_in.expect([Item(tick.number, tick.number - age, entry.sample.u)], tick.number)
         if border.costates_in is not None:
-            for age in part.takes:
-                if tick.at(age) is not None:
-                    form = tick.h.get(part.shown or "", age)
-                    block.costates_due.append(Item(tick.number, tick.number - age, form))
-        if block.ticks == part.every:
-            if border.states_in is not None:
-                border.states_in.expect(block.states_due, tick.number)
-            if border.costates_in is not None:
-                border.costates_in.expect(block.costates_due, tick.number)
+            due = [
+                Item(tick.number, tick.number - age, tick.h.get(part.shown or "", age))
+                for age in part.takes
+                if tick.at(age) is not None
+            ]
+            border.costates_in.expect(due, tick.number)
 
     def states_leave(self, tick: Tick) -> None:
-        """Keep the state for the rank behind; with the last tick of a block send all of them."""
-        name, out, block = self.part.shown, self.border.states_out, self.block
+        """Send the state for the rank behind."""
+        name, out = self.part.shown, self.border.states_out
         if out is None or name is None:
             return
         age = self.schedule.shown(name)
         if tick.at(age) is not None:
             state = tick.h.get(name, age)
-            block.states.append(Item(tick.number, tick.number - age, state, state))
-        if block.ticks == self.part.every:
-            out.send(block.states)
+            out.send([Item(tick.number, tick.number - age, state, state)])
 
     def costates_arrive(self, tick: Tick) -> None:
         """Take the costates of the last message."""
@@ -158,41 +124,21 @@ class PartAligned(Aligned):
                 tick.send(age, self.part.shown or "", z)
 
     def pass_back(self, tick: Tick, age: int, parent: str, message: Tensor) -> None:
-        """Let a costate set out on its way to another group, here or on the rank before."""
-        entry = tick.number - age
+        """Hand a costate to another group, here or on the rank before."""
         if parent == self.part.border:
+            entry = tick.number - age
             before = self._back.get(entry)
             self._back[entry] = message if before is None else before + message
-        elif self.part.every == 1:
-            tick.send(age, parent, message)
         else:
-            _add(self._inside, (tick.number + self.part.every - 1, entry, parent), message)
+            tick.send(age, parent, message)
 
     def costates_leave(self, tick: Tick) -> None:
-        """Move all costates on by one tick; with the last tick of a block send those for the rank before."""
-        part, out, block = self.part, self.border.costates_out, self.block
-        keep = 1 - tick.rates.stride * tick.rates.eta_z
-        moved: OnWay = {}
-        for (arrives, entry, name), z in zip(self.on_way, _faded(list(self.on_way.values()), keep), strict=True):
-            if arrives > tick.number:
-                moved[arrives, entry, name] = z
-            elif tick.at(tick.number - entry) is not None:
-                tick.send(tick.number - entry, name, z)
-        self.on_way = moved | self._inside
-        if out is not None:
-            waiting = [item for item in block.costates if item.value is not None]
-            faded = _faded([item.value for item in waiting if item.value is not None], keep)
-            for item, z in zip(waiting, faded, strict=True):
-                item.value = z
-            for age in part.gives:
-                sent = tick.at(age)
-                if sent is not None:
-                    entry = tick.number - age
-                    block.costates.append(Item(tick.number, entry, sent.sample.u, self._back.get(entry)))
-        if block.ticks == part.every:
-            if out is not None:
-                out.send(block.costates)
-            self.block = Block()
+        """Send the costates for the rank before, of all ages at which this part computes some."""
+        out = self.border.costates_out
+        if out is None:
+            return
+        sent = [(tick.number - age, entry) for age in self.part.gives if (entry := tick.at(age)) is not None]
+        out.send([Item(tick.number, number, entry.sample.u, self._back.get(number)) for number, entry in sent])
 
     def _done(self, tick: Tick) -> Done | None:
         if self.part.shown is None:
@@ -203,7 +149,7 @@ class PartAligned(Aligned):
             return None
         return Done(entry.given or entry.sample, entry.t, None, None)
 
-    def take_states(self, carry: Pipeline) -> Pipeline:
+    def _take_states(self, carry: Pipeline) -> Pipeline:
         """What is carried, with the states of the last message."""
         states, border = self.border.states_in, self.part.border
         for item in () if states is None else states.take(carry.number):
@@ -222,47 +168,21 @@ class PartAligned(Aligned):
         return carry
 
     def _arrived(self, number: int) -> Iterator[tuple[int, Tensor]]:
-        """Costates that have arrived before tick `number`, by the age of their sample; others set out."""
-        costates, shown = self.border.costates_in, self.part.shown
+        """Costates that were sent before tick `number`, by the age of their sample."""
+        costates = self.border.costates_in
         for item in () if costates is None else costates.take(number):
-            arrives = item.tick + self.part.every - 1
-            if item.value is None or shown is None:
-                continue
-            if arrives < number:
-                # All of its way was within one block of the rank that sent it.
+            if item.value is not None:
                 yield number - item.entry, item.value
-            else:
-                _add(self.on_way, (arrives, item.entry, shown), item.value)
 
     def settle(self, carry: Pipeline) -> Pipeline:
-        """What is carried once all that is under way has come, so that nothing of this learner is elsewhere."""
-        carry = self._take_costates(self.take_states(carry))
+        """What is carried once all messages have come, so that nothing of this learner is elsewhere."""
+        carry = self._take_costates(self._take_states(carry))
         self.border.settle()
         return carry
 
     def dropped(self, carry: Pipeline) -> Pipeline:
-        """Drop all samples in flight, once their messages have come, and what is on its way for them."""
-        empty = super().dropped(self.settle(carry))
-        self.on_way, self.block = {}, Block()
-        return empty
-
-    def under_way(self) -> OnWay:
-        """All costates that no node has yet and that no other rank holds, for a checkpoint."""
-        back = {
-            (item.tick + self.part.every - 1, item.entry, self.part.border or ""): item.value
-            for item in self.block.costates
-            if item.value is not None
-        }
-        return self.on_way | back
-
-
-def _add(on_way: OnWay, key: tuple[int, int, str], z: Tensor) -> None:
-    on_way[key] = on_way[key] + z if key in on_way else z
-
-
-def _faded(costates: list[Tensor], keep: float) -> list[Tensor]:
-    """What is left of costates after one tick more on their way."""
-    return costates if keep == 1.0 or not costates else list(foreach_mul(costates, keep))
+        """Drop all samples in flight, once their messages have come."""
+        return super().dropped(self.settle(carry))
 
 
 class PartUnaligned(Unaligned):

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh
 
 from hamlearn._base import trees
 from hamlearn._base.replay import evaluating
 from hamlearn.distributed import checkpoints
 from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
-from hamlearn.distributed.folders import complete, is_checkpoint, sweep, write_together
-from hamlearn.distributed.messages import COSTATE, STATE, Form, Header, Headers, Item, Peer, Receiver, Sender
+from hamlearn.distributed.folders import complete, newest_of, sweep, write_together
+from hamlearn.distributed.headers import Form, Header, Headers
+from hamlearn.distributed.messages import COSTATE, STATE, Item, Peer, Receiver, Sender
 from hamlearn.distributed.parts import Part, part_of
 from hamlearn.distributed.place import find_place
 from hamlearn.engine.setting import no_sample, require_gradients
@@ -26,7 +26,6 @@ from hamlearn.engine.ticks.ticker import Ticker, check_input
 from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings, check_setting
-from hamlearn.rules.local.costates import dense
 from hamlearn.rules.local.local_system import Losses, OrderName
 from hamlearn.rules.local.wiring import Groups, wire
 from hamlearn.sample import Sample, State, StepReport
@@ -45,11 +44,6 @@ class PipelineLearner(Settings):
     outputs and losses are reported there. An error on one rank ends the pipeline on all of them, each with an
     error of its own, within `timeout`: resume from a checkpoint.
 
-    With `ticks_per_message` = K, neighbours exchange one message for K ticks: K states forward, K costates back.
-    What a group computes then reaches the next one K ticks later, on the same rank too, so that the results are
-    those of a `LocalLearner` with K − 1 times `nn.Identity` between every two groups, each a node of its own. A
-    costate still meets the input of its own sample, and a sample is in flight about K times as long.
-
     Args:
         module: As for `LocalLearner`, without cycles. Built alike on every rank; a rank uses, and moves, the
             weights of its own groups.
@@ -61,13 +55,7 @@ class PipelineLearner(Settings):
         align: Whether costates meet the inputs of their own samples, so that a new sample may enter at every tick.
         order: `"parallel"` or `"sequential"`.
         on_nonfinite: `"raise"` or `"ignore"`. To skip a sample, all ranks would have to wait for each other.
-        mesh: A `DeviceMesh` with a dimension `"pipeline"`, and one `"data"` for replicas of the pipeline, each
-            with a stream of its own; `None`: one pipeline of all ranks of the job, in their order.
-        average_every: Samples after which the replicas put the means of their weights θ and costates ω in the
-            place of their own. Buffers are not averaged. All replicas take the same number of samples.
         timeout: Seconds after which a rank that waits for another one raises `RankError`.
-        ticks_per_message: Ticks from one message between ranks to the next, and of delay between two groups. More
-            than 1 is for small layers, where a message takes longer than a tick, and needs `align=True`.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -90,23 +78,20 @@ class PipelineLearner(Settings):
         order: OrderName = "parallel",
         on_nonfinite: Literal["raise", "ignore"] = "raise",
         *,
-        mesh: DeviceMesh | None = None,
-        average_every: int | None = None,
         timeout: float = 60.0,
-        ticks_per_message: int = 1,
     ) -> None:
-        self._place = place = find_place(mesh, timeout)
-        self._average_every = average_every
+        self._place = place = find_place(timeout)
         self._hold, self._align, self._delay_free = hold, align, False
         self._hyper, self._reader = hyper, Reader()
         problem: HamlearnError | None = None
         part, config = None, dict[str, Any]()
         try:
             check_setting(hyper, hold, align, False, order, on_nonfinite)
-            _check_ranks(on_nonfinite, average_every, len(place.pipelines), ticks_per_message, align)
+            if on_nonfinite == "skip":
+                raise ConfigError("on_nonfinite='skip' would need all ranks to wait for each other: use 'raise'")
             wiring = wire(module, place.ranks if groups is None else groups)
-            config = checkpoints.config_of(wiring, hyper, hold, align, order, on_nonfinite, ticks_per_message)
-            part = part_of(wiring, place.rank, place.ranks, loss, hyper, order, ticks_per_message)
+            config = checkpoints.config_of(wiring, hyper, hold, align, order, on_nonfinite)
+            part = part_of(wiring, place.rank, place.ranks, loss, hyper, order)
         except ConfigError as error:
             problem = error
         place.agree(problem, config | {"weights": _digest(module)})
@@ -126,14 +111,13 @@ class PipelineLearner(Settings):
         if place.rank < place.ranks - 1:
             after = Peer(place, place.rank + 1, device.type)
             border.states_out, border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
-        # As many samples as are shown in the ticks of one message.
-        self._headers = Headers(before, after, max(1, part.every // self._hold))
+        self._headers = Headers(before, after)
         self._engine: Engine = PartAligned(part, border) if self._align else PartUnaligned(part, border)
         self._ticker = Ticker(part.system, self._engine, on_nonfinite)
-        # The input whose form the neighbours know, and what this part shows for it.
+        # The form of the input that was inspected last, and the state that this part shows for it.
         self._key: str | None = None
         self._shown_form: torch.Tensor | None = None
-        self._last_header: Header | None = None
+        self._last_kind = ""
 
     @property
     def rank(self) -> int:
@@ -170,11 +154,6 @@ class PipelineLearner(Settings):
         return {name: self._part.plan.delays(name)[0] for name in self.nodes}
 
     @property
-    def ticks_per_message(self) -> int:
-        """Ticks from one message between neighbours to the next, and of delay between two groups."""
-        return self._part.every
-
-    @property
     def ticks(self) -> int:
         """Ticks made so far."""
         return self._engine.ticks_made(self._ticker.carry)
@@ -200,16 +179,12 @@ class PipelineLearner(Settings):
     def step(self, sample: Sample | None = None) -> StepReport:
         """Show one sample for `hold` ticks, on every rank alike.
 
-        With `ticks_per_message` = K, states and costates still go once for K ticks, in whichever step the K-th
-        tick falls; but every sample is announced by itself, so that `run` takes less time.
-
         Args:
             sample: On the first rank what is shown, on the last one its target (with the same tau and boundary; u
                 is not looked at). Other ranks may leave it out.
         """
         if sample is None and self._reads:
             raise SampleError("step() was given no sample: it takes one on the first and on the last rank")
-        self._check_idle()
         report = self._shown(sample)
         self._settle_sent()
         return report
@@ -240,11 +215,6 @@ class PipelineLearner(Settings):
         On the last rank reports hold the outputs and losses; elsewhere `y` and `loss` are `None`. Aligned, they
         come some ticks after their samples, and a finite stream is flushed at its end.
 
-        With `ticks_per_message` = K and several ranks, the first rank reads the samples of K ticks, K/`hold` of
-        them and at least one, before it shows the first of these: of a live feed (`hl.streams.live`) those that
-        have arrived, of a generator all of them, for which it waits. A checkpoint may fall between them: it knows
-        the place of the last sample that was shown.
-
         Args:
             stream: On the first and on the last rank, the same samples; the first looks at u, the last at the
                 target. Other ranks read nothing.
@@ -263,177 +233,107 @@ class PipelineLearner(Settings):
     def _run(
         self, stream: Any, max_steps: int | None, resume: bool, save_to: Any, save_every: int, keep: int | None
     ) -> Iterator[StepReport]:
-        self._check_idle()
         with self._place.together():
             taken = 0
-            try:
-                for report in self._steps(stream, max_steps, resume):
-                    taken += 1
-                    if save_to is not None and self.position % save_every == 0:
-                        self.save(save_to, keep=keep)
-                    if report.sample is not None:
-                        yield report
-            finally:
-                # A run that is left early is left on every rank.
-                self._headers.waiting.clear()
+            for report in self._steps(stream, max_steps, resume):
+                taken += 1
+                if save_to is not None and self.position % save_every == 0:
+                    self.save(save_to, keep=keep)
+                if report.sample is not None:
+                    yield report
             if self._over(max_steps is None or taken < max_steps):
                 yield from self.flush()
             self._settle_sent()
 
     def _steps(self, stream: Iterable[Sample] | None, max_steps: int | None, resume: bool) -> Iterator[StepReport]:
-        if not self._reads:
-            if not resume:
-                self._reader.progress = type(self._reader.progress)()
-            while (report := self._step(None)) is not None:
-                self._reader.progress = self._reader.progress.after(1, None)
-                yield report
-            return
-        assert stream is not None
-        if self.rank == 0 and self.ranks > 1 and self._headers.room > 1:
-            yield from self._steps_ahead(stream, max_steps, resume)
-        else:
+        if self._reads:
+            assert stream is not None
             yield from self._reader.reports(self._shown, stream, max_steps, resume, pending=lambda: 0)
-
-    def _steps_ahead(self, stream: Iterable[Sample], max_steps: int | None, resume: bool) -> Iterator[StepReport]:
-        """On the first rank: the samples of one message are read, and told to the others, before any is shown."""
-        reader, room, done = self._reader, self._headers.room, 0
-        turn = reader.open_blocks(stream, resume)
-        try:
-            while max_steps is None or done < max_steps:
-                reader.check_turn(turn)
-                block = reader.peek(room if max_steps is None else min(room, max_steps - done))
-                if block is None:
-                    reader.end(0)
-                    return
-                samples = [block.sample(index) for index in range(block.count)]
-                for index, sample in enumerate(samples):
-                    done += 1
-                    yield reader.counted(partial(self._shown, ahead=samples[index + 1 :]), sample)
-        finally:
-            reader.close(turn)
+            return
+        if not resume:
+            self._reader.progress = type(self._reader.progress)()
+        while (report := self._step(None)) is not None:
+            self._reader.progress = self._reader.progress.after(1, None)
+            yield report
 
     def _over(self, ended: bool) -> bool:
-        """Tell, or learn, whether the stream has ended; the ranks have to agree."""
+        """Whether the stream has ended, as the first rank says; the last rank must have come to the same."""
         if not self._reads:
-            return self._last_header is not None and self._last_header.kind == "end"
+            return self._last_kind == "end"
         kind: Literal["end", "pause"] = "end" if ended else "pause"
         if self.rank == 0:
-            self._headers.send([Header(kind, self.ticks)])
+            self._headers.send(Header(kind, self.ticks))
             return ended
-        header = self._follow(None)
-        if header.kind != kind:
+        found = self._receive().kind
+        if found != kind:
             raise StreamError(
                 f"the targets came to their {kind} after {self.position} samples, the inputs to something else "
-                f"({header.kind!r}): give the first and the last rank the same stream and the same max_steps"
+                f"({found!r}): give the first and the last rank the same stream and the same max_steps"
             )
         return ended
 
-    def _check_idle(self) -> None:
-        """Raise where a run has stopped between samples that the first rank announced in one message."""
-        waiting = len(self._headers.waiting)
-        if waiting:
-            raise StreamError(
-                f"a run of this learner was left while {waiting} samples are announced that it has not shown: go "
-                "on with it, or close() it on every rank, before step() or another run"
-            )
-
-    def _shown(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport:
-        report = self._step(sample, ahead)
+    def _shown(self, sample: Sample | None) -> StepReport:
+        report = self._step(sample)
         if report is None:
             raise StreamError("the first rank has ended its run: call step() or run() on every rank alike")
         return report
 
-    def _step(self, sample: Sample | None, ahead: Sequence[Sample] = ()) -> StepReport | None:
-        """One step, or `None` where the first rank says that the run is over.
-
-        Args:
-            sample: What is shown.
-            ahead: On the first rank, samples that are to be shown next, and may be announced together with it.
-        """
-        if self.rank == 0 and not self._headers.waiting:
-            self._announce(sample, ahead)
+    def _step(self, sample: Sample | None) -> StepReport | None:
+        """One step, or `None` if the first rank says that the run is over."""
+        # The first rank raises for a bad sample before the others hear of it.
+        form = self._inspected(sample) if self.rank == 0 else None
         with self._place.together():
-            header = self._follow(sample)
+            header = self._receive() if self.rank else self._announce(sample, form)
             if header.kind != "sample":
                 return None
-            own = Sample(None, None, header.tau, header.boundary) if sample is None else sample
-            report = self._ticker.show(own, self._hold)
-            self._average()
+            if sample is None:
+                sample = Sample(None, None, header.tau, header.boundary)
+            else:
+                header.check_sample(sample)
+            report = self._ticker.show(sample, self._hold)
         return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
-    @torch.no_grad()
-    def _average(self) -> None:
-        """θ and ω become the means over all replicas, where there are some and it is time."""
-        ticker, place = self._ticker, self._place
-        if len(place.pipelines) == 1 or self._average_every is None or ticker.shown % self._average_every:
-            return
-        omega = [dense(w).clone() for w in ticker.omega]
-        place.average([*(w.detach() for w in self._system.theta), *omega])
-        ticker.omega = list(omega)
-
-    def _announce(self, sample: Sample | None, ahead: Sequence[Sample]) -> None:
-        """Look at a sample on the first rank, and tell the others; what is wrong with it is said before that.
-
-        Of samples to come, those of the same form are told with it, up to one with which something is wrong.
-        """
-        key, fresh = self._inspected(sample), self._engine.fresh(self._ticker.carry)
-        assert sample is not None
-        if self._key not in (None, key) and not fresh and not self._align:
-            raise SampleError(
-                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
-                "of a sequence with boundary=True, or reset()"
-            )
-        form = self._form_shown(sample.u, key)
-        headers = [Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)]
-        for other in ahead:
-            try:
-                if self._inspected(other) != key:
-                    break
-            except HamlearnError:  # it is said when its turn comes
-                break
-            tick = self.ticks + len(headers) * self._hold
-            headers.append(Header("sample", tick, bool(other.boundary), other.tau))
-        with self._place.together():
-            self._headers.send(headers, form)
-        self._headers.waiting.extend(headers)
-
-    def _inspected(self, sample: Sample | None) -> str:
-        """The form of a sample's input; raises where the sample cannot be shown."""
+    def _inspected(self, sample: Sample | None) -> torch.Tensor | None:
+        """The form of the state that is shown for a sample; raises if the sample cannot be shown."""
         if not isinstance(sample, Sample):
             raise no_sample(sample)
         require_gradients()
         if self._align and self.on_nonfinite != "ignore":
             check_input(sample.u, "raise")
-        return trees.describe(sample.u)
+        key, fresh = trees.describe(sample.u), self._engine.fresh(self._ticker.carry)
+        if self._key not in (None, key) and not fresh and not self._align:
+            raise SampleError(
+                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
+                "of a sequence with boundary=True, or reset()"
+            )
+        return self._form_shown(sample.u)
 
-    def _form_shown(self, u: Any, key: str) -> torch.Tensor | None:
+    def _form_shown(self, u: Any) -> torch.Tensor | None:
         """A tensor of the form in which this part shows its state to the next rank for such an input."""
+        key = trees.describe(u)
         if key != self._key:
             # On every rank, so that an input that does not fit is found before others hear of it.
             name, trial = self._part.shown, self._system.wiring.start(u)
             self._key, self._shown_form = key, None if name is None else trial[name]
         return self._shown_form
 
-    def _follow(self, sample: Sample | None) -> Header:
-        """The next thing to do, as the first rank says."""
-        waiting = self._headers.waiting
-        if not waiting:
-            self._receive_headers()
-        header = self._last_header = waiting.popleft()
-        if sample is not None and self.rank and header.kind == "sample":
-            header.check_sample(sample)
+    def _announce(self, sample: Any, form: torch.Tensor | None) -> Header:
+        """On the first rank: the header of a step, sent to the other ranks."""
+        fresh = self._engine.fresh(self._ticker.carry)
+        header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
+        self._headers.send(header, form)
         return header
 
-    def _receive_headers(self) -> None:
-        """What the first rank says, told on to the next rank."""
-        headers, form = self._headers.receive()
-        shown = None
-        if headers[0].kind == "sample":
-            headers[0].check(self.ticks, self._engine.fresh(self._ticker.carry))
-            template = self._template(form)
-            shown = self._form_shown(template, trees.describe(template))
-        self._headers.send(headers, shown)
-        self._headers.waiting.extend(headers)
+    def _receive(self) -> Header:
+        """On other ranks: the header from the rank before, passed on to the next one."""
+        header, form = self._headers.receive()
+        own = None
+        if header.kind == "sample":
+            header.check(self.ticks, self._engine.fresh(self._ticker.carry))
+            own = self._form_shown(self._template(form))
+        self._headers.send(header, own)
+        self._last_kind = header.kind
+        return header
 
     def _template(self, form: Form | None) -> torch.Tensor:
         """Zeros in the form of the states that come in."""
@@ -466,7 +366,7 @@ class PipelineLearner(Settings):
         self._settle()
         with self._place.together(), evaluating(self.module):
             if self.rank:
-                (header, *_), form = self._headers.receive()
+                header, form = self._headers.receive()
                 if header.kind != "predict" or form is None or border.states_in is None:
                     raise RankError(
                         f"the first rank sent {header.kind!r}, not a prediction: call predict() on all"
@@ -479,7 +379,7 @@ class PipelineLearner(Settings):
             if name is None:
                 return self._system.read(h)
             assert border.states_out is not None
-            self._headers.send([Header("predict", tick)], h[name])
+            self._headers.send(Header("predict", tick), h[name])
             border.states_out.send([Item(tick, 0, h[name], h[name])])
         self._settle_sent()
         return None
@@ -500,22 +400,22 @@ class PipelineLearner(Settings):
             keep: How many complete ones to keep, the oldest are removed; `None`: all.
         """
         self._settle()
-        write_together(self._place, self._own(folder), self.ticks, partial(checkpoints.write, self._held()), keep)
+        write_together(self._place, Path(folder), self.ticks, partial(checkpoints.write, self._held()), keep)
 
     def load(self, path: str | os.PathLike[str], *, new_hyper: bool = False, drop: bool = False) -> None:
-        """Read a checkpoint that any number of ranks wrote; with the same groups, all goes on bit for bit.
+        """Read a checkpoint of as many ranks with the same groups; the pipeline continues bit-for-bit.
 
         Args:
             path: A checkpoint, or the folder of several, of which the newest complete one is taken.
             new_hyper: Accept other hyper-parameters than the checkpoint's.
-            drop: Accept other groups, and drop samples in flight and states, which belong to the old ones.
+            drop: Accept another number of ranks and other groups: take weights, their costates, time and place
+                in the stream, and drop samples in flight and states.
         """
         self._settle()
         problem: HamlearnError | None = None
         change = None
         try:
-            saved = checkpoints.Saved(self._own(path))
-            change = checkpoints.restored(self._held(), saved, new_hyper=new_hyper, drop=drop)
+            change = checkpoints.read(self._held(), newest_of(path), new_hyper=new_hyper, drop=drop)
         except CheckpointError as error:
             problem = error
         self._place.agree(problem)
@@ -531,46 +431,16 @@ class PipelineLearner(Settings):
         newest = -1
         with self._place.together():
             if self.rank == 0:
-                sweep(self._own(folder))
-                names = [path.name for path in complete(self._own(folder))]
+                sweep(Path(folder))
+                names = [path.name for path in complete(folder)]
                 newest = int(names[-1].removeprefix("tick-")) if names else -1
-            newest = self._place.number_from_first(newest)
+            newest = self._place.from_first(newest)
         if newest >= 0:
             self.load(Path(folder) / f"tick-{newest:012d}")
         return newest >= 0
 
     def _held(self) -> checkpoints.RankState:
         return checkpoints.RankState(self._ticker, self._reader, self._config, self.rank, self.ranks)
-
-    def _own(self, path: str | os.PathLike[str]) -> Path:
-        """Where this replica keeps what is kept at `path`: replicas but the first have folders of their own."""
-        path, replica = Path(path), self._place.replica
-        if not replica:
-            return path
-        name = f"replica-{replica}"
-        return path.parent / name / path.name if is_checkpoint(path) else path / name
-
-
-def _check_ranks(
-    on_nonfinite: str, average_every: int | None, replicas: int, ticks_per_message: object, align: bool
-) -> None:
-    """Raise unless the settings that concern ranks make sense."""
-    if on_nonfinite not in ("raise", "ignore"):
-        raise ConfigError("on_nonfinite='skip' needs all ranks at one table in every tick: use 'raise'")
-    if average_every is None and replicas > 1:
-        raise ConfigError(
-            f"the mesh has {replicas} replicas, which would never hear of each other: give average_every, a "
-            "number of samples"
-        )
-    if average_every is not None and (not isinstance(average_every, int) or average_every < 1):
-        raise ConfigError(f"average_every={average_every!r} must be a number of samples, at least 1")
-    if not isinstance(ticks_per_message, int) or isinstance(ticks_per_message, bool) or ticks_per_message < 1:
-        raise ConfigError(f"ticks_per_message={ticks_per_message!r} must be a number of ticks, 1 or more")
-    if ticks_per_message > 1 and not align:
-        raise ConfigError(
-            f"ticks_per_message={ticks_per_message} needs align=True: without it a costate is exchanged within "
-            "the tick that computes it, and cannot wait for others. Give align=True, or leave it at 1"
-        )
 
 
 def _digest(module: nn.Module) -> str:

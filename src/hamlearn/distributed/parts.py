@@ -24,7 +24,6 @@ class Part:
         border: The node of the rank before that it reads; `None` for the first rank.
         shown: The node of its own that the next rank reads; `None` for the last one.
         complete: Ticks after a sample's entry at which its output and loss are complete, if aligned.
-        every: Ticks from one message to the next, and of delay between two groups.
         gives: Ages of samples, in ticks, at which costates of `border` are computed here.
         takes: Ages at which the rank behind computes those of `shown`.
     """
@@ -34,7 +33,6 @@ class Part:
     border: str | None
     shown: str | None
     complete: int
-    every: int
     gives: tuple[int, ...]
     takes: tuple[int, ...]
 
@@ -46,9 +44,7 @@ class _Place:
     length: int = 1
 
 
-def part_of(
-    wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, order: OrderName, every: int
-) -> Part:
+def part_of(wiring: Wiring, rank: int, ranks: int, loss: Losses, hyper: Hyper, order: OrderName) -> Part:
     """The part of one rank; every rank finds the same cuts, and refuses the same ones."""
     count = len(wiring.nodes)
     if ranks > count:
@@ -64,7 +60,7 @@ def part_of(
     learnable = {n: w for n, w in names.items() if w.requires_grad}
     Velocity(hyper.beta, list(learnable), list(learnable.values()))
     places = [_Place(node.name, tuple(s for s in node.sources if s in wiring.sources)) for node in wiring.nodes]
-    plan = schedule_of(places, wiring.outputs, order, every)
+    plan = schedule_of(places, wiring.outputs, order)
     start, end = starts[rank], starts[rank + 1]
     border = wiring.nodes[start - 1].name if rank else None
     final = rank == ranks - 1
@@ -86,7 +82,7 @@ def part_of(
         tuple(sorted({plan.backward[p.name] for p in places if name in p.parents and p.name in plan.backward}))
         for name in (border, shown)
     )
-    return Part(system, plan, border, shown, complete, every, gives, takes)
+    return Part(system, plan, border, shown, complete, gives, takes)
 
 
 def _check_cuts(wiring: Wiring, starts: list[int]) -> None:

@@ -1,4 +1,4 @@
-"""Where a process stands among all: its pipeline, its replica, and whether all ranks mean the same thing."""
+"""Where a process stands among all ranks, and whether all of them mean the same thing."""
 
 from __future__ import annotations
 
@@ -12,43 +12,28 @@ from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
-from torch.distributed.device_mesh import DeviceMesh
 
 from hamlearn.errors import ConfigError, HamlearnError, RankError, shown
 
-PIPELINE, DATA = "pipeline", "data"
 T = TypeVar("T")
 
 
 @dataclass
 class Place:
-    """One rank of a pipeline. Without `torch.distributed`, the only one.
+    """One rank of a job. Without `torch.distributed`, the only one.
 
     Attributes:
-        rank: Place in the pipeline.
-        replica: Which of several equal pipelines this is.
-        pipelines: The ranks of each pipeline among all ranks of the job, in order.
+        rank: Which one.
+        ranks: How many there are.
         timeout: Seconds to wait for any other rank.
-        failed: Why the ranks cannot go on together, once they cannot.
+        failed: Why the ranks cannot continue together, once they cannot.
     """
 
     rank: int
-    replica: int
-    pipelines: list[list[int]]
+    ranks: int
     timeout: float
     failed: str | None = None
     _groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)
-
-    @property
-    def members(self) -> list[int]:
-        """The ranks of this pipeline among all ranks of the job, in order."""
-        return self.pipelines[self.replica]
-
-    @property
-    def ranks(self) -> int:
-        """How many ranks the pipeline has."""
-        return len(self.members)
 
     @contextmanager
     def together(self) -> Iterator[None]:
@@ -68,79 +53,55 @@ class Place:
             raise
 
     def group(self, purpose: str, device: str = "cpu") -> dist.ProcessGroup:
-        """A group of the pipeline's ranks for one purpose."""
-        return self._group(purpose, self.pipelines, device)
-
-    def _group(self, purpose: str, every: list[list[int]], device: str = "cpu") -> dist.ProcessGroup:
-        """The one of these groups that this rank is in; they are this learner's own, and can be closed."""
+        """A group of all ranks for one purpose: this learner's own, so that it can be closed."""
         if purpose not in self._groups:
             backend, limit = "nccl" if device == "cuda" else "gloo", timedelta(seconds=self.timeout)
-            # Every rank of the job takes part in the making of every group.
-            groups = [
-                self.guarded(partial(dist.new_group, ranks, timeout=limit, backend=backend)) for ranks in every
-            ]
-            self._groups[purpose] = next(
-                group for group, ranks in zip(groups, every, strict=True) if dist.get_rank() in ranks
-            )
+            make = partial(dist.new_group, list(range(self.ranks)), timeout=limit, backend=backend)
+            self._groups[purpose] = self.guarded(make)
         return self._groups[purpose]
 
-    def _twins(self, device: str) -> dist.ProcessGroup:
-        """The ranks that hold the same part in all replicas."""
-        return self._group(f"twins on {device}", list(map(list, zip(*self.pipelines, strict=True))), device)
-
-    def average(self, tensors: list[Tensor]) -> None:
-        """Put the mean over all replicas in the place of each tensor."""
-        for tensor in tensors:
-            group = self._twins(tensor.device.type)
-            self.guarded(partial(dist.all_reduce, tensor, group=group))
-            tensor.div_(len(self.pipelines))
-
     def guarded(self, call: Callable[[], T]) -> T:
-        """Do something together with all ranks; a named error where one of them does not."""
+        """Do something together with all ranks; raises `RankError` if one of them does not."""
         try:
             return call()
         except RuntimeError as error:
             raise RankError(
-                f"the {self.ranks} ranks of the pipeline did not meet within {self.timeout:g} s ({error}): one of "
+                f"the {self.ranks} ranks did not meet within {self.timeout:g} s ({error}): one of "
                 "them has died, hangs, or was never started. Look at the output of each rank"
             ) from error
 
     def gathered(self, own: Any) -> list[Any]:
-        """What every rank says, those of other replicas too."""
-        everyone = [rank for ranks in self.pipelines for rank in ranks]
-        if len(everyone) == 1:
+        """A value of every rank."""
+        if self.ranks == 1:
             return [own]
-        told: list[Any] = [None] * len(everyone)
-        group = self.group("control") if len(self.pipelines) == 1 else self._group("job", [everyone])
-        self.guarded(partial(dist.all_gather_object, told, own, group=group))
-        return told
+        found: list[Any] = [None] * self.ranks
+        self.guarded(partial(dist.all_gather_object, found, own, group=self.group("control")))
+        return found
 
     def agree(self, error: HamlearnError | None, mine: dict[str, Any] | None = None) -> None:
-        """Raise on every rank if one of them has an error, or means something else than the first one."""
+        """Raise on every rank if one of them has an error, or another configuration than the first one."""
         with self.together():
-            told = self.gathered((None if error is None else (type(error), str(error)), mine or {}))
+            found = self.gathered((None if error is None else (type(error), str(error)), mine or {}))
         if error is not None:
             raise error
-        for rank, (problem, _) in enumerate(told):
+        for rank, (problem, _) in enumerate(found):
             if problem is not None:
                 kind, text = problem
                 raise kind(f"rank {rank} cannot go on: {text}")
-        for rank, (_, other) in enumerate(told):
-            for key, value in told[0][1].items():
+        for rank, (_, other) in enumerate(found):
+            for key, value in found[0][1].items():
                 if other[key] != value:
                     raise ConfigError(
                         f"rank {rank} has {key} = {shown(other[key])}, rank 0 has {shown(value)}: "
                         "start every rank with the same configuration and versions"
                     )
 
-    def number_from_first(self, number: int) -> int:
-        """What the first rank of the pipeline says, on every rank; the smallest such number of all replicas."""
-        told = torch.tensor([number])
+    def from_first(self, number: int) -> int:
+        """The number that the first rank gives."""
+        sent = torch.tensor([number])
         if self.ranks > 1:
-            self.guarded(partial(dist.broadcast, told, self.members[0], group=self.group("control")))
-        if len(self.pipelines) > 1:
-            self.guarded(partial(dist.all_reduce, told, dist.ReduceOp.MIN, group=self._twins("cpu")))
-        return int(told)
+            self.guarded(partial(dist.broadcast, sent, 0, group=self.group("control")))
+        return int(sent)
 
     def close(self) -> None:
         """Close this learner's groups."""
@@ -150,33 +111,16 @@ class Place:
                 dist.destroy_process_group(group)
 
 
-def find_place(mesh: DeviceMesh | None, timeout: float) -> Place:
-    """This process's place: in `mesh`, or among all ranks of the job, or alone."""
+def find_place(timeout: float) -> Place:
+    """This process's place among all ranks of the job, or alone."""
     if not isinstance(timeout, int | float) or not 0 < timeout < 1e6:
         raise ConfigError(f"timeout={timeout!r} must be a number of seconds above 0")
-    if not (dist.is_available() and dist.is_initialized()):
-        started = int(os.environ.get("WORLD_SIZE", "1"))
-        if mesh is not None or started > 1:
-            cause = "mesh is given" if mesh is not None else f"{started} ranks were started (WORLD_SIZE)"
-            raise ConfigError(
-                f"{cause}, but torch.distributed is not initialized, so that every rank would learn alone: start "
-                'with torchrun, and call torch.distributed.init_process_group("gloo") before this'
-            )
-        return Place(0, 0, [[0]], timeout)
-    if mesh is None:
-        return Place(dist.get_rank(), 0, [list(range(dist.get_world_size()))], timeout)
-    names = mesh.mesh_dim_names or ()
-    if PIPELINE not in names or set(names) - {PIPELINE, DATA}:
+    if dist.is_available() and dist.is_initialized():
+        return Place(dist.get_rank(), dist.get_world_size(), timeout)
+    started = int(os.environ.get("WORLD_SIZE", "1"))
+    if started > 1:
         raise ConfigError(
-            f"the mesh has the dimensions {names}: give one named {PIPELINE!r} and, for replicas, one named "
-            f"{DATA!r}, as in init_device_mesh('cpu', (2, 4), mesh_dim_names=({DATA!r}, {PIPELINE!r}))"
+            f"{started} ranks were started (WORLD_SIZE), but torch.distributed is not initialized, so that every "
+            'rank would learn alone: call torch.distributed.init_process_group("gloo") before this'
         )
-    if mesh.mesh.numel() != dist.get_world_size():
-        raise ConfigError(
-            f"the mesh of shape {tuple(mesh.mesh.shape)} has {mesh.mesh.numel()} places, but the job has "
-            f"{dist.get_world_size()} ranks: every rank needs one place, and every place a rank"
-        )
-    grid = mesh.mesh if names[-1] == PIPELINE else mesh.mesh.T
-    pipelines: list[list[int]] = grid.reshape(-1, grid.shape[-1]).tolist()
-    replica = next(k for k, ranks in enumerate(pipelines) if dist.get_rank() in ranks)
-    return Place(pipelines[replica].index(dist.get_rank()), replica, pipelines, timeout)
+    return Place(0, 1, timeout)

@@ -94,7 +94,7 @@ class ShardedPopulation:
         timeout: float = 60.0,
         streams: Streams | None = None,
     ) -> None:
-        self._place = place = find_place(None, timeout)
+        self._place = place = find_place(timeout)
         pairs = list(itertools.product(hyper, seeds))
         self._identity = [[identity(vars(setting)), int(seed)] for setting, seed in pairs]
         self._several, self._position = streams is not None, 0

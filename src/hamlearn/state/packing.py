@@ -106,18 +106,6 @@ def sample_tree(sample: Sample) -> dict[str, Any]:
     return {part: getattr(sample, part) for part in _PARTS}
 
 
-def pack_sample(sample: Sample, prefix: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """A sample as tensors, named `prefix` and the part that they belong to, and JSON for each part."""
-    parts = {part: pack(value, f"{prefix}{part}/") for part, value in sample_tree(sample).items()}
-    tensors = {name: tensor for held, _ in parts.values() for name, tensor in held.items()}
-    return tensors, {part: packed for part, (_, packed) in parts.items()}
-
-
-def unpack_sample(tensors: Tensors, parts: dict[str, Any], prefix: str, device: torch.device) -> Sample:
-    """The sample that `pack_sample` wrote down."""
-    return Sample(**{part: unpack(packed, tensors, f"{prefix}{part}/", device) for part, packed in parts.items()})
-
-
 def _named_tuple(name: str) -> type:
     """The class of this name, in a module that this program has imported."""
     module, _, path = name.partition(":")

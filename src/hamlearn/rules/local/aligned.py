@@ -208,7 +208,7 @@ class Aligned(LocalRule[Pipeline]):
         """A part of a graph: as `states_leave`, for costates."""
 
     def pass_back(self, tick: Tick, age: int, parent: str, message: Tensor) -> None:
-        """Hand a costate to the node that is to learn from it; a part of a graph may let it travel longer."""
+        """Hand a costate to the node that is to learn from it; in a part of a graph it may be on another rank."""
         tick.send(age, parent, message)
 
     def check_target(self, sample: Sample) -> None:

@@ -57,8 +57,8 @@ def schedule(system: LocalSystem) -> Timetable:
     return schedule_of(system.cells, system.wiring.outputs, system.order)
 
 
-def schedule_of(cells: Sequence[Any], outputs: Sequence[str], order: str, delay: int = 1) -> Timetable:
-    """The delays of cells in topological order, where each edge between two cells takes `delay` ticks.
+def schedule_of(cells: Sequence[Any], outputs: Sequence[str], order: str) -> Timetable:
+    """The delays of cells in topological order.
 
     A cell has a name, that of its last layer, its `parents`, the cells that it reads, and its `length` in layers.
     """
@@ -66,12 +66,12 @@ def schedule_of(cells: Sequence[Any], outputs: Sequence[str], order: str, delay:
     forward: dict[str, int] = {}
     length = {cell.name: cell.length for cell in cells}
     for cell in cells:
-        reads = [forward[p] + length[p] - 1 + delay for p in cell.parents]
+        reads = [forward[p] + length[p] for p in cell.parents]
         forward[cell.name] = max(reads, default=0)
     backward: dict[str, int] = {}
     for cell in reversed(cells):
         arrivals = [
-            backward[child.name] + child.length - 1 + delay
+            backward[child.name] + child.length
             for child in cells
             if cell.name in child.parents and child.name in backward
         ]
