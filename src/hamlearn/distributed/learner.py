@@ -87,8 +87,10 @@ class PipelineLearner(Settings):
         part, config = None, dict[str, Any]()
         try:
             check_setting(hyper, hold, align, False, order, on_nonfinite)
-            if on_nonfinite == "skip":
-                raise ConfigError("on_nonfinite='skip' would need all ranks to wait for each other: use 'raise'")
+            if on_nonfinite not in ("raise", "ignore"):
+                raise ConfigError(
+                    f"on_nonfinite={on_nonfinite!r} would need all ranks to wait for each other: use 'raise'"
+                )
             wiring = wire(module, place.ranks if groups is None else groups)
             config = checkpoints.config_of(wiring, hyper, hold, align, order, on_nonfinite)
             part = part_of(wiring, place.rank, place.ranks, loss, hyper, order)
