@@ -10,6 +10,7 @@ the library, the examples, how it is run, and the versions of what computes and 
 examples look there too, so that the site and the tests run each of them once.
 """
 
+import ast
 import hashlib
 import json
 import os
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from posixpath import dirname, join, normpath
-from textwrap import indent
+from textwrap import dedent, indent
 from typing import Any
 
 from mkdocs.exceptions import PluginError
@@ -41,7 +42,7 @@ INKS = {"#20242e": "#e4e7ef", "#c8ccd8": "#454b5c"}
 IMAGE = re.compile(r"!\[([^\]]*)\]\(([\w./-]+)\.svg\)")
 SECONDS = re.compile(r"\{seconds of (\w+)\}")
 CODE = re.compile(r"^\{code of ([\w/.]+)\}$", re.MULTILINE)
-BLOCK = re.compile(r"^( *)```python\n.*?^ *```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^( *)```python\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 RESULTS = "benchmarks/results"
 SHOWN = 24
 """Lines of what a block prints that are shown."""
@@ -114,13 +115,26 @@ def with_outputs(markdown: str, printed: dict[str, str]) -> str:
 
     def both(match: re.Match[str]) -> str:
         lines = printed.get(str(markdown.count("\n", 0, match.start()) + 1), "").rstrip().splitlines()
-        if not lines:
-            return match[0]
         lines = [*lines[:SHOWN], "…"] if len(lines) > SHOWN else lines
-        block = "\n".join(["``` {.text .output}", *lines, "```"])
-        return f"{match[0]}\n\n{indent(block, match[1])}"
+        parts = [f"```python\n{without_asserts(dedent(match[2]))}```"]
+        if lines:
+            parts.append("\n".join(["``` {.text .output}", *lines, "```"]))
+        return indent("\n\n".join(parts), match[1])
 
     return BLOCK.sub(both, markdown)
+
+
+def without_asserts(code: str) -> str:
+    """The code with `assert a == b` shown as `a  # b`, and `assert a` as `a  # True`: what a reader would see."""
+    lines = code.splitlines(keepends=True)
+    for found in reversed(ast.parse(code).body):
+        if isinstance(found, ast.Assert):
+            shown, value = found.test, "True"
+            if isinstance(shown, ast.Compare) and [type(op) for op in shown.ops] == [ast.Eq]:
+                shown, value = shown.left, ast.unparse(shown.comparators[0])
+            text = f"{ast.get_source_segment(code, shown)}  # {value}\n"
+            lines[found.lineno - 1 : found.end_lineno] = [text]
+    return "".join(lines)
 
 
 def is_run(page: Path) -> bool:

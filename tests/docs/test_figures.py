@@ -93,6 +93,13 @@ def test_a_page_shows_what_each_block_prints_and_no_hidden_block(site):
     assert "assert total" not in html
 
 
+def test_what_a_block_asserts_is_shown_as_a_reader_would_see_it():
+    code = "x = 3\nassert x == 3\nassert x < 5, x\nassert sum(\n    [x, 1]\n) == 4\n\ndef f():\n    assert x\n"
+    assert hook().without_asserts(code) == (
+        "x = 3\nx  # 3\nx < 5  # True\nsum(\n    [x, 1]\n)  # 4\n\ndef f():\n    assert x\n"
+    )
+
+
 def test_code_that_fails_ends_the_build_with_its_page_and_its_error_and_nothing_is_kept(site, caplog):
     folder, page, make = site
     page.write_text(PAGE.format(log="log").replace("[0, 1]", "nowhere"))
