@@ -215,6 +215,7 @@ def figures() -> dict[str, str]:
         for cell in report(name)["results"]["single"]["cells"]:
             took, label = cell["microseconds"], cell["workload"]
             found[f"scan{device}: {label}"] = f"{took['hl_scan']:.2f}"
+            found[f"SGD{device}: {label}"] = f"{took['sgd_eager']:.0f}"
             found[f"run{device}: {label}"] = f"{took['hl_compiled']:.2f}"
             found[f"scan over jax{device}: {label}"] = f"{took['jax_scan'] / took['hl_scan']:.1f}"
             found[f"run over jax{device}: {label}"] = f"{took['jax_scan'] / took['hl_compiled']:.1f}"
