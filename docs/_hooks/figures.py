@@ -31,6 +31,8 @@ from posixpath import dirname, join, normpath
 from textwrap import dedent, indent
 from typing import Any
 
+import nbformat
+import notebooks
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 
@@ -82,6 +84,9 @@ def on_files(files: Files, config: Any) -> Files:
             text = path.read_text()
             for ending, shown in ((".svg", text), ("-dark.svg", _dark(text))):
                 files.append(File.generated(config, name + ending, content=shown))
+        if job.folder == notebooks.FOLDER:
+            made = notebooks.notebook(job.source.read_text(), _printed[job.source], job.kept)
+            files.append(File.generated(config, _notebook_of(job.source), content=nbformat.writes(made)))
     _forget({job.kept for job in found}, root)
     return files
 
@@ -106,8 +111,15 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         block = f"```python\n{(root / match[1]).read_text()}```\n"
         return f'??? example "{match[1]}"\n\n{indent(block, "    ")}'
 
-    shown = with_outputs(markdown, _printed.get(Path(page.file.abs_src_path), {}))
+    source = Path(page.file.abs_src_path)
+    shown = with_outputs(markdown, _printed.get(source, {}))
+    if source in _printed and dirname(page.file.src_uri) == notebooks.FOLDER:
+        shown = shown.replace("\n\n", f"\n\n[This page as a notebook]({source.stem}.ipynb)\n\n", 1)
     return CODE.sub(code, SECONDS.sub(seconds, IMAGE.sub(both, shown)))
+
+
+def _notebook_of(page: Path) -> str:
+    return f"{notebooks.FOLDER}/{page.stem}.ipynb"
 
 
 def with_outputs(markdown: str, printed: dict[str, str]) -> str:

@@ -44,8 +44,9 @@ def test_no_drawing_is_left_over():
     assert {path.stem for path in (DOCS / "_gallery").glob("*.py")} == {path.stem for path in EXAMPLES}
 
 
-def test_home_and_readme_begin_with_the_same_sentence_command_and_code():
+def test_home_and_readme_begin_with_the_same_sentences_commands_and_code():
     home, readme = ((path).read_text() for path in (DOCS / "index.md", ROOT / "README.md"))
-    first = home.partition("<!---")[0]
-    assert first.count("```") == 4
-    assert readme.startswith(first)
+    introduction, commands, _, code = home.split("```")[:4]
+    assert readme.startswith(introduction)
+    assert f"```{commands}```" in readme
+    assert f"```{code}```" in readme
