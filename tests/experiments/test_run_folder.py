@@ -13,6 +13,7 @@ import torch
 from hamlearn import record
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, SPEED, reopen, report, run
+from hamlearn.experiments.run.command import _Classes
 from hamlearn.experiments.run.config import load
 from hamlearn.experiments.run.folder import prepare, require_free
 
@@ -169,3 +170,18 @@ def test_prometheus_finds_samples_scores_and_the_age_of_the_checkpoint_during_th
     ):
         assert name in found[0]
     assert "hamlearn_checkpoint_age_seconds" in found[0]
+
+
+def test_names_of_classes_are_asked_of_the_table_only_when_a_new_one_appears():
+    class Table:
+        asked = 0
+
+        @property
+        def classes(self):
+            Table.asked += 1
+            return ["kept", "returned"][: Table.asked]
+
+    names = _Classes(Table())
+    assert [names[k] for k in [0, 0, 1, 1, 0] * 50] == ["kept", "kept", "returned", "returned", "kept"] * 50
+    assert Table.asked == 2
+    assert names[7] == "7"

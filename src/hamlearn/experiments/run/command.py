@@ -170,12 +170,16 @@ class _Classes(Sequence[str]):
         while stream is not None and not hasattr(stream, "classes"):
             stream = getattr(stream, "inner", None)
         self._table = stream
+        self._names: list[str] = []
 
     def __len__(self) -> int:
-        return len(getattr(self._table, "classes", None) or ())
+        return len(self._names)
 
     def __getitem__(self, label: Any) -> Any:
-        return self._table.classes[label] if label < len(self) else str(label)
+        if label >= len(self._names):
+            # Only then, since a table that has read ahead goes back to say what it had found.
+            self._names = list(getattr(self._table, "classes", None) or ())
+        return self._names[label] if label < len(self._names) else str(label)
 
 
 def expected_samples(config: Config, stream: Stream) -> int | None:
