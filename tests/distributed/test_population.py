@@ -68,15 +68,6 @@ def test_every_member_ends_as_in_one_process_and_a_checkpoint_of_three_shards_go
             assert same(rank_losses, told)
 
 
-def test_members_of_a_compiled_run_can_be_saved_and_go_on(tmp_path: Path) -> None:
-    population = ShardedPopulation(make, RATES, SEEDS)
-    list(population.run(samples(8)))
-    population.save(tmp_path)
-    other = ShardedPopulation(make, RATES, SEEDS)
-    other.load(tmp_path)
-    assert same(state_of(other.members), state_of(population.members))
-
-
 def test_other_members_and_a_population_that_is_too_small_are_refused(tmp_path: Path) -> None:
     population = ShardedPopulation(make, RATES[:1], (0, 1))
     list(population.run(samples(3), engine="eager"))

@@ -103,6 +103,17 @@ def test_both_figures_are_drawn(whole):
         assert (whole[0] / name).read_bytes().startswith(b"\x89PNG")
 
 
+def test_the_report_shows_tables_settings_data_and_figures_fetches_nothing_and_tells_no_time(whole):
+    text = (whole[0] / "report.html").read_text()
+    assert text.count("✓") == 56 + 32
+    assert "REDUCED epochs: Iris 1 (paper: 40)" in text
+    assert "Mom-b: lr 0.01, momentum 0.1, dampening 0.5, τ 0.5" in text
+    assert "Data: Iris: Iris, 150 samples, from scikit-learn; 150 samples" in text
+    assert text.count('src="data:image/png') == text.count("src=") == 2
+    assert "http" not in text
+    assert not re.search(r"\d\d:\d\d", re.sub(r"base64,[^\"]+", "", text))
+
+
 def test_two_runs_with_one_seed_give_identical_files_whatever_the_number_of_processes(tmp_path):
     settings = Settings(models=("Linear", "LSTM"), scenarios=("Mom-a",), epochs=1)
     for name, processes in (("one", 1), ("other", 2)):

@@ -59,7 +59,7 @@ _REMEDIES = {
 }
 
 _EXTRAS = {
-    "experiments": "sklearn matplotlib pooch requests joblib jinja2",
+    "experiments": "sklearn matplotlib pooch requests joblib",
     "bench": "psutil torchdiffeq jax",
     "metrics": "torchmetrics",
     "river": "river",

@@ -308,11 +308,10 @@ class PipelineLearner(Settings):
                 f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
                 "of a sequence with boundary=True, or reset()"
             )
-        return self._form_shown(sample.u)
+        return self._form_shown(sample.u, key)
 
-    def _form_shown(self, u: Any) -> torch.Tensor | None:
-        """A tensor of the form in which this part shows its state to the next rank for such an input."""
-        key = trees.describe(u)
+    def _form_shown(self, u: Any, key: str) -> torch.Tensor | None:
+        """A tensor of the form in which this part shows its state to the next rank for an input of form `key`."""
         if key != self._key:
             # On every rank, so that an input that does not fit is found before others hear of it.
             name, trial = self._part.shown, self._system.wiring.start(u)
@@ -332,7 +331,8 @@ class PipelineLearner(Settings):
         own = None
         if header.kind == "sample":
             header.check(self.ticks, self._engine.fresh(self._ticker.carry))
-            own = self._form_shown(self._template(form))
+            template = self._template(form)
+            own = self._form_shown(template, trees.describe(template))
         self._headers.send(header, own)
         self._last_kind = header.kind
         return header

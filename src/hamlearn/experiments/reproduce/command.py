@@ -24,8 +24,6 @@ from hamlearn.experiments.reproduce import figures, report, results
 from hamlearn.experiments.reproduce.plan import Job, Settings, plan
 from hamlearn.experiments.reproduce.train import train_all
 
-SECONDS_BETWEEN_LINES = 60.0
-
 
 def reproduce(settings: Settings, out: Path, processes: int = 1, console: Console | None = None) -> bool:
     """Train, compare, and write tables, figures, curves and report; returns whether every check passed.
@@ -53,10 +51,8 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
         results.write_curves(out / "curves.csv", runs)
         pictures = figures.draw_both(out, [row for row in rows if row.job.dtype == settings.dtypes[0]], settings)
         report.write_page(out / "report.html", settings, data, rows, pictures)
-        _show(settings, rows, console)
+        report.show(console, settings, rows)
         misses = [miss for row in rows for miss in row.misses]
-        for miss in misses:
-            console.print(f"[red]missed:[/] {miss}", highlight=False)
         verdict = f"[red]{len(misses)} checks missed.[/]" if misses else f"[green]All {len(rows)} cells passed.[/]"
         seconds = time.monotonic() - begin
         console.print(f"{verdict} {seconds:.0f} s. Report: {out / 'report.html'}", highlight=False)
@@ -64,10 +60,9 @@ def reproduce(settings: Settings, out: Path, processes: int = 1, console: Consol
 
 
 def _train(jobs: Sequence[Job], processes: int, console: Console) -> dict[Job, Run]:
-    """Train, with a progress bar, or a line each minute without a terminal."""
+    """Train, with a progress bar if there is a terminal."""
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-    text, said = TextColumn("{task.description}"), time.monotonic()
-    found: dict[Job, Run] = {}
+    text, found = TextColumn("{task.description}"), dict[Job, Run]()
     with Progress(*columns, text, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=len(jobs))
         # Backwards, since the long runs, of recurrent nets and in float64, come last in the tables.
@@ -75,17 +70,4 @@ def _train(jobs: Sequence[Job], processes: int, console: Console) -> dict[Job, R
             for job, run in finished:
                 found[job] = run
                 progress.update(task, advance=1, description=" ".join(job.cell))
-                if not console.is_terminal and time.monotonic() - said > SECONDS_BETWEEN_LINES:
-                    said = time.monotonic()
-                    console.print(f"{len(found)} of {len(jobs)} runs", highlight=False)
     return {job: found[job] for job in jobs}
-
-
-def _show(settings: Settings, rows: Sequence[results.Row], console: Console) -> None:
-    for dtype in settings.dtypes:
-        console.print(
-            f"\n[bold]|Δθ| between Hamiltonian Learning and torch.optim.SGD, {dtype}[/]", highlight=False
-        )
-        console.print(report.conditions(settings), highlight=False)
-        console.print(report.bounds(settings, dtype), highlight=False)
-        console.print(report.terminal_table([row for row in rows if row.job.dtype == dtype]))

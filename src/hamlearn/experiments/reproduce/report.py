@@ -1,12 +1,14 @@
-"""The results to look at: tables for the terminal, and one HTML file that needs nothing else."""
+"""The results to look at: tables for the terminal, and the same as one HTML file that needs nothing else."""
 
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich import box
+from rich.console import Console
 from rich.table import Table
 
 from hamlearn._base import machine
@@ -15,19 +17,14 @@ from hamlearn.experiments.models import EPOCHS
 from hamlearn.experiments.reproduce.plan import WORDS, Settings
 from hamlearn.experiments.reproduce.results import ROUND_OFF, Row
 from hamlearn.experiments.scenarios import SCENARIOS
-from hamlearn.record.page import framed
 
-HEAD = ("model", "setting", "HL as", "mean", "min", "max", "L SGD", "L HL", "% SGD", "% HL")
+HEAD = ("model", "setting", "HL as", "mean", "min", "max", "L SGD", "L HL", "% SGD", "% HL", "")
 _WORDS = 3
 """Columns of the tables that hold words; the others hold numbers."""
-
-
-def cells(row: Row) -> list[str]:
-    """The cells of a row; loss and accuracy are means of the last epoch."""
-    gaps = [number(gap) for gap in (row.gap.mean, row.gap.min, row.gap.max)]
-    ends = [f"{row.sgd_loss[-1]:.4f}", f"{row.hl_loss[-1]:.4f}"]
-    ends += [f"{100 * row.sgd_accuracy[-1]:.0f}", f"{100 * row.hl_accuracy[-1]:.0f}"]
-    return [*row.job.cell[:3], *gaps, *ends]
+_PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Hamiltonian Learning against SGD</title>
+<body style="margin: 2em auto; max-width: 60em"><pre style="line-height: 1.3">{code}</pre>
+IMAGES</body></html>
+"""
 
 
 def number(value: float) -> str:
@@ -77,26 +74,41 @@ def bounds(settings: Settings, dtype: str) -> str:
     return f"{words}; here {cut}output nets are left to float32"
 
 
-def terminal_table(rows: Sequence[Row]) -> Table:
-    """A table for the terminal, within 80 columns."""
+def show(console: Console, settings: Settings, rows: Sequence[Row]) -> None:
+    """Print a table for each dtype, within 80 columns, and the checks that were missed."""
+    for dtype in settings.dtypes:
+        title = f"|Δθ| between Hamiltonian Learning and torch.optim.SGD, {dtype}"
+        console.print(f"\n[bold]{title}[/]", highlight=False)
+        console.print(conditions(settings), highlight=False)
+        console.print(bounds(settings, dtype), highlight=False)
+        console.print(_table([row for row in rows if row.job.dtype == dtype]))
+    for row in rows:
+        for miss in row.misses:
+            console.print(f"[red]missed:[/] {miss}", highlight=False)
+
+
+def _table(rows: Sequence[Row]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=0)
-    for k, name in enumerate((*HEAD, "")):
+    for k, name in enumerate(HEAD):
         table.add_column(name, justify="left" if k < _WORDS else "right", no_wrap=True)
-    for row, last in _with_ends(rows):
-        table.add_row(*cells(row), "[green]✓[/]" if row.passed else "[red]✗[/]", end_section=last)
+    models = [row.job.model for row in rows[1:]] + [""]
+    for row, next_model in zip(rows, models, strict=True):
+        table.add_row(*_cells(row), end_section=row.job.model != next_model)
     return table
 
 
-def _with_ends(rows: Sequence[Row]) -> list[tuple[Row, bool]]:
-    """Each row, and whether it is the last one of its model."""
-    after = [row.job.model for row in rows[1:]] + [""]
-    return [(row, row.job.model != model) for row, model in zip(rows, after, strict=True)]
+def _cells(row: Row) -> list[str]:
+    """The cells of a row; loss and accuracy are means of the last epoch."""
+    gaps = [number(gap) for gap in (row.gap.mean, row.gap.min, row.gap.max)]
+    ends = [f"{row.sgd_loss[-1]:.4f}", f"{row.hl_loss[-1]:.4f}"]
+    ends += [f"{100 * row.sgd_accuracy[-1]:.0f}", f"{100 * row.hl_accuracy[-1]:.0f}"]
+    return [*row.job.cell[:3], *gaps, *ends, "[green]✓[/]" if row.passed else "[red]✗[/]"]
 
 
 def write_page(
     path: Path, settings: Settings, data: Mapping[str, Dataset], rows: Sequence[Row], figures: Mapping[str, Path]
 ) -> None:
-    """Write the report from the template `report.html.j2`.
+    """Write the tables, what was run, and the figures as an HTML page.
 
     Args:
         path: The HTML file.
@@ -105,25 +117,20 @@ def write_page(
         rows: Every comparison.
         figures: PNG files by caption.
     """
-    from jinja2 import Environment, PackageLoader
-
-    templates = Environment(loader=PackageLoader(__package__, "."), autoescape=True, trim_blocks=True)
+    page = Console(record=True, file=io.StringIO(), width=100)
+    show(page, settings, rows)
+    for name, one in data.items():
+        page.print(f"Data: {name}: {one.description}; {len(one)} samples", highlight=False)
+    for name, one in ((name, SCENARIOS[name]) for name in SCENARIOS if name in settings.scenarios):
+        setting = f"lr {one.lr:g}, momentum {one.momentum:g}, dampening {one.dampening:g}, τ {one.tau:g}"
+        page.print(f"{name}: {setting}", highlight=False)
     known = machine.versions()
-    by_dtype = {dtype: [row for row in rows if row.job.dtype == dtype] for dtype in settings.dtypes}
-    body = templates.get_template("report.html.j2").render(
-        head=HEAD,
-        words=_WORDS,
-        rows=rows,
-        exact=[row for row in rows if row.bound == 0],
-        worst={dtype: number(max(row.gap.max for row in found)) for dtype, found in by_dtype.items()},
-        tables=[(dtype, bounds(settings, dtype), _with_ends(found)) for dtype, found in by_dtype.items()],
-        cells=cells,
-        figures={name: base64.b64encode(picture.read_bytes()).decode() for name, picture in figures.items()},
-        data=data,
-        scenarios=[SCENARIOS[name] for name in SCENARIOS if name in settings.scenarios],
-        seed=settings.seed,
-        versions={name: known[name] for name in ("hamlearn", "torch")},
-        machine=machine.kind(),
-    )
-    style = templates.get_template("report.css").render(reduced=settings.reduced)
-    path.write_text(framed("Hamiltonian Learning against SGD", conditions(settings), body, style), "utf-8")
+    page.print(f"Seed {settings.seed}; cross-entropy, batch 1, one thread a run", highlight=False)
+    page.print(f"hamlearn {known['hamlearn']}, torch {known['torch']}; {machine.kind()}", highlight=False)
+    pictures = [
+        f'<p>{caption}</p><img alt="{caption}" style="max-width: 100%" '
+        f'src="data:image/png;base64,{base64.b64encode(picture.read_bytes()).decode()}">'
+        for caption, picture in figures.items()
+    ]
+    text = page.export_html(inline_styles=True, code_format=_PAGE)
+    path.write_text(text.replace("IMAGES", "\n".join(pictures)), "utf-8")
