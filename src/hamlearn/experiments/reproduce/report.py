@@ -121,9 +121,9 @@ def write_page(
     show(page, settings, rows)
     for name, one in data.items():
         page.print(f"Data: {name}: {one.description}; {len(one)} samples", highlight=False)
-    for name, one in ((name, SCENARIOS[name]) for name in SCENARIOS if name in settings.scenarios):
-        setting = f"lr {one.lr:g}, momentum {one.momentum:g}, dampening {one.dampening:g}, τ {one.tau:g}"
-        page.print(f"{name}: {setting}", highlight=False)
+    for sgd in (SCENARIOS[name] for name in SCENARIOS if name in settings.scenarios):
+        setting = f"lr {sgd.lr:g}, momentum {sgd.momentum:g}, dampening {sgd.dampening:g}, τ {sgd.tau:g}"
+        page.print(f"{sgd.name}: {setting}", highlight=False)
     known = machine.versions()
     page.print(f"Seed {settings.seed}; cross-entropy, batch 1, one thread a run", highlight=False)
     page.print(f"hamlearn {known['hamlearn']}, torch {known['torch']}; {machine.kind()}", highlight=False)
