@@ -11,9 +11,9 @@ from torch.nn.utils import parametrize
 
 import hamlearn as hl
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.local import Graph, LocalLearner
+from hamlearn.local import LocalLearner
 from tests.comparing import same
-from tests.local.cases import chain, everything, layer, make
+from tests.local.cases import chain, everything, layer
 from tests.local.plain import Plain
 from tests.local.test_shared import assert_equal, nodes_of
 from tests.problems import random_samples
@@ -237,21 +237,3 @@ def test_a_target_that_the_loss_does_not_take_is_named(loss, target):
     with pytest.raises(SampleError, match="target="):
         learner.step(sample)
     assert same(everything(learner), before)
-
-
-def test_inputs_and_targets_are_found_by_name_in_any_order():
-    found = []
-    for turned in (False, True):
-        torch.manual_seed(3)
-        graph = make("outputs")
-        learner = LocalLearner(graph, mse, hl.Hyper(beta=0.05))
-        torch.manual_seed(4)
-        for _ in range(9):
-            u = {"u": torch.randn(2, 3), "v": torch.randn(2, 2)}
-            target = {"a": torch.randn(2, 4), "c": torch.randn(2, 2)}
-            if turned:
-                u, target = dict(reversed(u.items())), dict(reversed(target.items()))
-            learner.step(hl.Sample(u, target))
-        found.append(list(graph.parameters()))
-    assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
-    assert isinstance(graph, Graph)

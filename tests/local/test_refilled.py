@@ -94,16 +94,6 @@ def test_a_checkpoint_of_samples_in_flight_holds_what_they_were(tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 
-def test_a_weight_that_a_node_shows_is_seen_as_it_was_then():
-    module = nn.Sequential(Constant(), nn.Linear(3, 2))
-    learner = LocalLearner(module, mse, hl.Hyper(beta=0.5))
-    for sample in random_samples(6, batch=(3,)):
-        before = module[0].b.detach().clone()
-        learner.step(sample)
-        assert torch.equal(learner.state.h["0"], before.expand(3, 3))
-    assert not torch.equal(module[0].b, before)
-
-
 @pytest.mark.parametrize("setting", [{}, {"align": True}])
 def test_a_node_that_uses_its_output_memory_again_keeps_no_other_sample(setting):
     given, found = random_samples(10, batch=(3,)), []

@@ -114,21 +114,6 @@ def test_aligned_gradients_of_shared_weights_are_exact(case, order, groups):
         torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}, {"groups": 2}])
-@pytest.mark.parametrize("case", CHAINS)
-def test_nothing_is_left_in_the_module(case, setting):
-    net = CHAINS[case]()
-    before = [(m, list(vars(m)), dict(m._modules), dict(m._parameters)) for m in net.modules()]
-    learner = LocalLearner(net, mse, hl.Hyper(), **setting)
-    for sample in random_samples(6, outputs=3):
-        learner.step(sample)
-    for m, attributes, children, parameters in before:
-        assert list(vars(m)) == attributes
-        assert all(m._modules[n] is x for n, x in children.items())
-        assert all(m._parameters[n] is x for n, x in parameters.items())
-    assert all(type(p) is nn.Parameter for p in net.parameters())
-
-
 def linear_twice(linear):
     return nn.Sequential(linear, nn.Tanh(), linear)
 
@@ -198,15 +183,6 @@ def test_layers_that_look_alike_and_differ_are_learned_as_by_themselves(case, se
         list(learner.run(samples))
         found.append(list(learner.module.parameters()))
     assert all(torch.equal(p, q) for p, q in zip(*found, strict=True))
-
-
-def test_weights_that_share_memory_are_not_stacked():
-    net = nn.Sequential(*(layer(3, 3) for _ in range(3)))
-    net[2][0].weight.data = net[0][0].weight.data
-    learner = LocalLearner(net, mse, hl.Hyper(beta=0.05))
-    assert not learner.stacks
-    learner.step(random_samples(1, outputs=3)[0])
-    assert torch.equal(net[2][0].weight, net[0][0].weight)
 
 
 @pytest.mark.parametrize(

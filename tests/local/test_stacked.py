@@ -99,23 +99,6 @@ def test_the_stacked_engine_equals_the_plain_one_without_momentum(batch, setting
         assert plain.state.omega[name].any()
 
 
-@pytest.mark.parametrize("batch", [1, 3])
-@pytest.mark.parametrize("setting", [{}, {"align": True}])
-def test_a_stack_without_momentum_that_is_saved_and_loaded_goes_on_bit_for_bit(batch, setting):
-    samples = random_samples(24, batch=(batch,))
-    module = chain(3, 4, 4, 4, 2)
-    twin = LocalLearner(copy.deepcopy(module), mse, hl.Hyper.from_sgd(lr=0.1), **setting)
-    learner = LocalLearner(module, mse, hl.Hyper.from_sgd(lr=0.1), **setting)
-    for k, sample in enumerate(samples):
-        learner.step(sample)
-        if k % 5 == 4:
-            twin.load_state_dict(learner.state_dict())
-        elif k > 4:
-            twin.step(sample)
-            for a, b in zip(learner.module.parameters(), twin.module.parameters(), strict=True):
-                assert torch.equal(a, b)
-
-
 def test_each_layer_of_a_stack_has_a_beta_of_its_own():
     module = chain(3, 4, 4, 4, 2)
     beta = {"1.*": 0.0, "2.*": 0.3, "*": 0.1}

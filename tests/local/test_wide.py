@@ -97,26 +97,6 @@ def test_a_learner_that_is_saved_and_loaded_goes_on_bit_for_bit(setting: str) ->
     assert same(through(twin, samples()[6:]), through(subject, samples()[6:]))
 
 
-@pytest.mark.parametrize("setting", ["unaligned", "aligned", "sequential", "held"])
-def test_costates_of_large_layers_stay_as_they_are_if_a_sample_is_refused(setting: str) -> None:
-    subject, known = learner(HEAVY, **SETTINGS[setting]), [s for s in samples(20) if s.target is not None]
-    through(subject, known[:8])
-    subject.step(known[8])
-    subject.step(known[9])
-    before = through(subject, known[10:12])
-    spoilt = hl.Sample(known[0].u, torch.full((2, 5), torch.inf))
-
-    def spoil() -> None:
-        nonlocal before
-        for _ in range(9):  # aligned, the loss comes some ticks after its sample
-            before = everything(subject)
-            subject.step(spoilt)
-
-    with pytest.raises(hl.errors.NonFiniteError):
-        spoil()
-    assert same(everything(subject), before)
-
-
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 def test_a_beta_for_each_entry_scales_the_costate_of_its_own_tick(
     order: Any, monkeypatch: pytest.MonkeyPatch
@@ -128,20 +108,6 @@ def test_a_beta_for_each_entry_scales_the_costate_of_its_own_tick(
         hyper = hl.Hyper(eta=0.5, eta_z=0.0, beta=beta)
         found.append(through(learner(hyper, align=True, order=order), samples()))
     assert_close(*found)
-
-
-def test_large_layers_whose_weights_share_memory_all_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    def shared() -> nn.Sequential:
-        torch.manual_seed(3)
-        module = nn.Sequential(nn.Linear(7, 11, bias=False), nn.Linear(11, 5, bias=False))
-        memory = torch.randn(7 * 11 + 11 * 5)
-        module[0].weight = nn.Parameter(memory[:77].view(11, 7))
-        module[1].weight = nn.Parameter(memory[77:].view(5, 11))
-        return module
-
-    found = through(learner(PLAIN, shared(), groups=2), samples())
-    monkeypatch.setattr(wide, "LARGE", 10**9)
-    assert_close(found, through(learner(PLAIN, shared(), groups=2), samples()))
 
 
 class Odd(nn.Module):

@@ -60,7 +60,7 @@ class LocalLearner(Settings, BaseLearner):
         on_nonfinite: What to do if a loss, state, costate, weight or buffer would not be finite: `"raise"`, or
             `"skip"` the sample; the last good state is kept either way. `"skip"` also drops the samples in flight
             if aligned, and else states and costates if these are the cause and not the sample. `"ignore"` saves
-            the check. Costates of single layers of 2^18 weights or more are caught at the next tick.
+            the check.
         compute_dtype: Type of states, costates and all that is computed, if weights are stored in fewer bits,
             as in bfloat16: a weight is widened where it is used, and rounded once where it moves. `None`: the type
             of the weights.
@@ -241,10 +241,10 @@ class LocalLearner(Settings, BaseLearner):
         been held for `hold` ticks from the present state on.
         """
         wiring = self._system.wiring
-        with evaluating(self.module):
+        with evaluating(self.module), self._system.widened():
             if wiring.cycle() is None:
                 return self._system.read(wiring.forward(u))
-            h = self.state.h or wiring.start(u)
+            h = self._rule.by_node(self._ticker.carry)[0] or wiring.start(u)
             for _ in range(self._hold):
                 values = wiring.values(u) | h
                 h = {node.name: node(*(values[s] for s in node.sources)) for node in wiring.nodes}
@@ -285,8 +285,9 @@ class LocalLearner(Settings, BaseLearner):
             "omega": [loaded(left, str(i), form, device) for i, form in enumerate(forms)],
             "t": header["t"],
             "updates": header["updates"],
-            "carry": self._rule.loaded(unpack(header["carry"], left, "carry/", device)),
         }
+        with ticker.computing():
+            moved["carry"] = self._rule.loaded(unpack(header["carry"], left, "carry/", device))
         return lambda: lambda: vars(ticker).update(moved)
 
 

@@ -105,10 +105,11 @@ class TickRunner(BlockRunner):
     def take(self, block: Block, plan: TickPlan) -> tuple[BlockResult, int]:
         """All ticks by one loop; returns how many samples went well from the first one on."""
         ticker, rows, first = self.ticker, plan.rows, block.sample(0)
-        begun = self.rule.begin(ticker.carry, first.u)
-        if isinstance(self.rule, Aligned):
-            for k in _telling_targets(block):
-                self.rule.check_target(block.sample(k))
+        with ticker.computing():
+            begun = self.rule.begin(ticker.carry, first.u)
+            if isinstance(self.rule, Aligned):
+                for k in _telling_targets(block):
+                    self.rule.check_target(block.sample(k))
         begins = None
         if rows.boundary is not None and not isinstance(self.rule, DelayFree | Aligned):
             begins = rows.begins(False, rows.count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from hamlearn._base.replay import Buffers, devices_of, generators, set_generator
 from hamlearn._base.torch_private import foreach_copy_, foreach_norm
 from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.hyper import UsualRates
-from hamlearn.rules.local.costates import Omega, Outer, costate, made
+from hamlearn.rules.local.costates import Omega, Outer, costate
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.rule import LocalRule, Now, Proposal
 from hamlearn.rules.local.stacked import LayerStack
@@ -108,6 +109,15 @@ class Ticker:
         finally:
             self._restore(before)
 
+    @contextmanager
+    def computing(self) -> Iterator[None]:
+        """Within, the rule and the modules have the weights in the type to compute in."""
+        with self.system.widened() as self.rule.system:
+            try:
+                yield
+            finally:
+                self.rule.system = self.system
+
     def count(self, sample: Sample | None, reader: Reader | None) -> None:
         """Count a sample, here and in the stream that it comes from."""
         self.shown += sample is not None
@@ -122,7 +132,8 @@ class Ticker:
     def _ticks(self, sample: Sample | None, ticks: int) -> StepReport | None:
         own, report = sample, None
         if sample is not None:
-            self.carry = self.rule.begin(self.carry, sample.u)
+            with self.computing():
+                self.carry = self.rule.begin(self.carry, sample.u)
             own = self.rule.own(sample)
         for tick in range(ticks):
             report = self._tick(sample, own, last=tick == ticks - 1) or report
@@ -136,17 +147,12 @@ class Ticker:
             torch.clear_autocast_cache()
         rates = self.usual.at(t, None if sample is None else sample.tau, first=self.updates == 0)
         system.velocity.check(t)
-        proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
+        with self.computing():
+            proposal = self.rule.tick(self.carry, own, Now(t, rates, last, sample))
         omega = costate(self.omega, proposal.grads, 1 - rates.stride * rates.eta, -float(rates.s))
         if self.on_nonfinite != "ignore":
             self._check(proposal, omega, sample)
-        # θ follows the new ω, or the one that is about to be overwritten.
-        if system.order == "sequential":
-            omega = made(omega)
-            system.move(system.theta, omega, t, rates.stride)
-        else:
-            system.move(system.theta, self.omega, t, rates.stride)
-            omega = made(omega)
+        system.move(system.theta, omega if system.order == "sequential" else self.omega, t, rates.stride)
         self.carry, self.omega = proposal.carry, omega
         self.t, self.updates = t + rates.tau, self.updates + proposal.entered
         done = proposal.done
@@ -159,8 +165,7 @@ class Ticker:
     def _check(self, proposal: Proposal[Any], omega: list[Omega], sample: Sample | None) -> None:
         """Raise, or skip the tick, unless loss, h, z and ω would be finite after it.
 
-        A weight that overflows shows in the states of the next tick. So do costates of single large layers, which
-        move in their own memory.
+        A weight that overflows shows in the states of the next tick.
         """
         values = [*proposal.h, *proposal.z]
         if proposal.loss is not None:
@@ -191,7 +196,6 @@ class Ticker:
         theta = None
         if ticks > 1:
             theta = [weight.detach().clone() for weight in self.system.theta]
-            self.omega = [w.clone() if isinstance(w, Tensor) else w for w in self.omega]
             self.carry = self.rule.unshared(self.carry)
         return self._buffers.keep(), random, theta, held
 

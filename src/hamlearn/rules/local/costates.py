@@ -47,33 +47,10 @@ class Outer:
         elif self.x.shape[-2] == 1:
             # For one row this is several times faster than a matrix product.
             target.addcmul_(columns, self.x, value=alpha)
-        elif self.single:
+        elif self.x.dim() == 2:
             target.addmm_(columns, self.x, alpha=alpha)
         else:
             target.baddbmm_(columns, self.x, alpha=alpha)
-
-    @property
-    def single(self) -> bool:
-        """Whether this is one matrix and not a stack."""
-        return self.x.dim() == 2
-
-
-class Late(Outer):
-    """ω⁺ = decay·ω + gain·Σ_b δ_b x_bᵀ of one large layer, made in ω's own memory once a tick is accepted."""
-
-    __slots__ = ("decay", "gain", "omega")
-
-    def __init__(self, omega: Tensor, product: Outer, decay: float, gain: float) -> None:
-        super().__init__(product.delta, product.x)
-        self.omega, self.decay, self.gain = omega, decay, gain
-
-    def dense(self) -> Tensor:
-        """ω⁺, beside ω."""
-        return self.omega.addmm(self.delta.t(), self.x, beta=self.decay, alpha=self.gain)
-
-    def make(self) -> Tensor:
-        """ω ← ω⁺."""
-        return self.omega.addmm_(self.delta.t(), self.x, beta=self.decay, alpha=self.gain)
 
 
 Increment = Tensor | Outer
@@ -85,11 +62,6 @@ def dense(value: Tensor | Outer) -> Tensor:
     return value.dense() if isinstance(value, Outer) else value
 
 
-def made(omega: list[Omega]) -> list[Omega]:
-    """The same costates; those that were late are made."""
-    return [w.make() if isinstance(w, Late) else w for w in omega]
-
-
 def add_at(total: list[Increment | None], slots: Sequence[int], grads: Sequence[Increment]) -> None:
     """Sum increments by slot; tied weights, which are never stacked, get several."""
     for slot, grad in zip(slots, grads, strict=True):
@@ -98,31 +70,17 @@ def add_at(total: list[Increment | None], slots: Sequence[int], grads: Sequence[
 
 
 def costate(omega: list[Omega], grads: list[Increment | None], decay: float, gain: float) -> list[Omega]:
-    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing.
-
-    Of one large layer it is made when the tick is accepted, in ω's own memory, and rounded once.
-    """
+    """ω⁺ = decay·ω + gain·g, rounded as PyTorch's momentum buffer is; `decay·ω` where g is missing."""
     if decay == 0.0 and gain == 1.0:
         return [torch.zeros_like(dense(w)) if g is None else _plain(g) for w, g in zip(omega, grads, strict=True)]
-    new: list[Omega] = list(omega)
-    beside = []
-    for slot, (w, g) in enumerate(zip(omega, grads, strict=True)):
-        if isinstance(g, Outer) and g.single and isinstance(w, Tensor) and w.dtype is g.x.dtype:
-            new[slot] = Late(w, g, decay, gain)
-        else:
-            beside.append(slot)
-    if not beside:
-        return new
-    moved = foreach_mul([dense(omega[slot]) for slot in beside], decay)
-    plain = [(w, g) for w, slot in zip(moved, beside, strict=True) if isinstance(g := grads[slot], Tensor)]
+    moved = foreach_mul([dense(w) for w in omega], decay)
+    plain = [(w, g) for w, g in zip(moved, grads, strict=True) if isinstance(g, Tensor)]
     if plain:
         foreach_add_([w for w, _ in plain], [g for _, g in plain], alpha=gain)
-    for w, slot in zip(moved, beside, strict=True):
-        g = grads[slot]
+    for w, g in zip(moved, grads, strict=True):
         if isinstance(g, Outer):
             g.add_to_(w, gain)
-        new[slot] = w
-    return new
+    return list(moved)
 
 
 def _plain(grad: Increment) -> Increment:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
@@ -19,7 +20,6 @@ from hamlearn.rules.drive import Drive
 from hamlearn.rules.local.costates import Increment, Omega, Outer, add_at, dense
 from hamlearn.rules.local.layers import runs
 from hamlearn.rules.local.losses import without_graph
-from hamlearn.rules.local.narrow import check_compute_dtype
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.rules.local.wiring import Node, Wiring
@@ -65,7 +65,6 @@ class LocalSystem:
         check_tensors([*wiring.named_parameters(), *wiring.named_buffers()])
         if wide is not None:
             check_compute_dtype(wide, wiring.named_parameters(), wiring.named_buffers())
-            wiring = wiring.computing_in(wide)
         self.wiring, self.loss, self.hyper, self.order, self.wide = wiring, loss, hyper, order, wide
         self.slots = Slots(wiring.root)
         self.names = [n for n, _ in found]
@@ -154,12 +153,31 @@ class LocalSystem:
         return self.wiring.root
 
     def over(self, theta: list[Tensor]) -> LocalSystem:
-        """The same cells with other weights, to be recorded."""
+        """The same cells with other weights, which the modules hold meanwhile."""
         twin = copy.copy(self)
         twin.theta = theta
         twin.cells = [cell.over([theta[slot] for slot in cell.slots]) for cell in self.cells]
         twin._readable = [(slot, None, weight) for slot, weight in enumerate(theta)]
         return twin
+
+    @contextmanager
+    def widened(self) -> Iterator[LocalSystem]:
+        """Within, the modules hold their weights in the type to compute in; gives the system over these.
+
+        A weight that is stored in fewer bits is widened where it is used, which is exact. Where it moves, the new
+        value is rounded to its own type, once.
+        """
+        if self.wide is None:
+            yield self
+            return
+        theta = [weight.detach().to(self.wide).requires_grad_() for weight in self.theta]
+        twin, held = self.over(theta), {n: w.detach().to(self.wide) for n, w in self.slots.parameters.items()}
+        # A loss may hold a weight by itself, as it is stored.
+        twin._readable += self._readable
+        with torch.enable_grad():
+            held |= self.by_name(theta)
+        with self.slots.exchanged(held):
+            yield twin
 
     def require_same(self) -> None:
         """Raise if the module has other weights than those that the learner was made of."""
@@ -281,6 +299,27 @@ class LocalSystem:
                 f"target must be a mapping from some of the outputs {list(outputs)} to their targets"
             )
         return {name: value for name, value in target.items() if value is not None}
+
+
+def check_compute_dtype(
+    wide: object, parameters: Sequence[tuple[str, Tensor]], buffers: Sequence[tuple[str, Tensor]]
+) -> None:
+    """Raise unless all weights can be widened to `wide`, and nothing else needs to be."""
+    if wide not in (torch.float32, torch.float64):
+        raise ConfigError(f"compute_dtype={wide!r} must be torch.float32 or torch.float64, or None")
+    assert isinstance(wide, torch.dtype)
+    for name, weight in parameters:
+        if not weight.is_floating_point() or weight.dtype.itemsize > wide.itemsize:
+            raise ConfigError(
+                f"{name} is {weight.dtype}, which {wide} cannot hold: choose a wider compute_dtype, or convert "
+                "the module"
+            )
+    for name, buffer in buffers:
+        if buffer.is_floating_point() and buffer.dtype is not wide:
+            raise ConfigError(
+                f"buffer {name} is {buffer.dtype}, and compute_dtype={wide} keeps weights alone in fewer bits: "
+                f"convert it, as by module.{name} = module.{name}.to({wide})"
+            )
 
 
 def check_tensors(named: list[tuple[str, Tensor]]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from hamlearn.errors import ConfigError
 from hamlearn.rules.derivatives import vjp
 from hamlearn.rules.local.costates import Outer
 from hamlearn.rules.local.residual import Residual
-from hamlearn.rules.local.wide import Factors, WideLayers
+from hamlearn.rules.local.wide import Factors, LargeLayers, large
 from hamlearn.rules.local.wiring import Merged, Node
 
 # Modules of exactly these types draw no random numbers; a node with any other is taken to, to be safe.
@@ -31,17 +31,17 @@ _STEADY = {
 class CellTrace:
     """One evaluation of a cell, ready to be differentiated: z·∂ĥ/∂inputs and z·∂ĥ/∂θ.
 
-    Of weights in `wide`, by their index, the derivative by a layer's output is asked for, which is one of the two
-    factors that the gradient is made of.
+    Of weights with `factors`, by their index, the derivative by a layer's output is asked for, which is one of the
+    two factors that the gradient is made of.
     """
 
     def __init__(
-        self, out: Tensor, inputs: list[Tensor], theta: list[Tensor], wide: dict[int, Factors] | None = None
+        self, out: Tensor, inputs: list[Tensor], theta: list[Tensor], factors: dict[int, Factors]
     ) -> None:
         self.out = out
         self.inputs = inputs
-        self.wide = wide or {}
-        self.sought: list[Any] = [self.wide[i].edge if i in self.wide else w for i, w in enumerate(theta)]
+        self.factors = factors
+        self.sought: list[Any] = [factors[i].edge if i in factors else w for i, w in enumerate(theta)]
 
     def state(self) -> Tensor:
         """ĥ by itself, to be carried on: a node may return its input, its weight, or memory that it uses again."""
@@ -62,7 +62,7 @@ class CellTrace:
 
     def _increments(self, grads: list[Tensor]) -> list[Tensor | Outer]:
         found: list[Tensor | Outer] = list(grads)
-        for index, (x, _) in self.wide.items():
+        for index, (x, _) in self.factors.items():
             delta = grads[index]
             found[index] = Outer(delta.reshape(-1, delta.shape[-1]), x.reshape(-1, x.shape[-1]))
         return found
@@ -94,13 +94,13 @@ class Cell:
         self.inplace = any(getattr(m, "inplace", False) for m in modules)
         self._steady = all(type(m) in _STEADY and "forward" not in vars(m) for m in modules)
         self._hooks = [hooks for m in modules for hooks in (m._forward_hooks, m._forward_pre_hooks)]
-        self._layers = WideLayers.of(node.module, theta) if len(node.sources) == 1 else None
+        self._large = any(map(large, theta))
 
     def over(self, theta: list[Tensor]) -> Cell:
-        """The same node with other weights, which its module holds meanwhile, to be recorded."""
+        """The same node with other weights, which its module holds meanwhile: tensors to be recorded, or wider."""
         twin = copy.copy(self)
         # What is recorded draws nothing and cannot ask for a version; increments are written out, in C at no cost.
-        twin.theta, twin.inplace, twin._steady, twin._hooks, twin._layers = theta, True, True, [], None
+        twin.theta, twin.inplace, twin._steady, twin._hooks, twin._large = theta, True, True, [], False
         return twin
 
     def start(self, h0: dict[str, Tensor]) -> Tensor:
@@ -141,16 +141,14 @@ class Cell:
                     f"whole numbers inside a node, for example by one group with {self.name!r}"
                 )
             inputs[i] = inputs[i].detach().requires_grad_()
-        wide, theta = self.node.wide, self.theta
-        if wide is not None:
-            theta = [weight.detach().to(wide).requires_grad_() for weight in theta]
-        found: dict[int, Factors] = {}
-        walk = None
-        if self._layers is not None and wide is None and not torch.is_autocast_enabled("cpu"):
-            walk = partial(self._layers.evaluate, found=found)
-        with torch.enable_grad():
-            out = self._evaluate(inputs, None if wide is None else theta, walk)
-        return CellTrace(out, [inputs[i] for i in self.from_nodes], theta, found)
+        layers = LargeLayers(self.theta) if self._large else None
+        with ExitStack() as modes:
+            modes.enter_context(torch.enable_grad())
+            if layers is not None:
+                modes.enter_context(layers)
+            out = self._evaluate(inputs)
+        factors = {} if layers is None else layers.factors()
+        return CellTrace(out, [inputs[i] for i in self.from_nodes], self.theta, factors)
 
     def again(
         self, inputs: list[Tensor], draws: list[Tensor] | None, z: Tensor
@@ -170,14 +168,12 @@ class Cell:
         """Whether the node may draw random numbers."""
         return not self._steady or any(self._hooks)
 
-    def _evaluate(
-        self, inputs: list[Any], theta: list[Tensor] | None = None, walk: Callable[[Tensor], Tensor] | None = None
-    ) -> Tensor:
+    def _evaluate(self, inputs: list[Any]) -> Tensor:
         if self.inplace:
             # The inputs are other nodes' states: a module that works in place gets copies.
-            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs), theta=theta, walk=walk)
+            return self.node(*(x.clone() if isinstance(x, Tensor) else x for x in inputs))
         before = _versions(inputs)
-        out = self.node(*inputs, theta=theta, walk=walk)
+        out = self.node(*inputs)
         if before != _versions(inputs):
             raise ConfigError(
                 f"node {self.name!r} ({type(self.node.module).__name__}) writes into its input, which others read "

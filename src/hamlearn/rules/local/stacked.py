@@ -87,7 +87,6 @@ class LayerStack:
         self.nodes = nodes
         self.modules = [m for node in nodes for m in node.module.modules()]
         self.residual = branch_of(nodes[0].module)[1]
-        self.wide = nodes[0].wide
         leaves = [cast(list[nn.Module], flat(branch_of(node.module)[0])) for node in nodes]
         functions = [out_of_place(function) for function in leaves[0][1:]]
         self.activation = functions[0] if len(functions) == 1 else nn.Sequential(*functions)
@@ -115,7 +114,7 @@ class LayerStack:
         self._bias = self.theta[1].unsqueeze(1) if len(self.theta) == 2 else None
 
     def over(self, theta: list[Tensor]) -> LayerStack:
-        """The same layers with other weights, to be recorded."""
+        """The same layers with other weights: tensors to be recorded, or wider."""
         twin = copy.copy(self)
         twin.theta = theta
         twin._lay_out()
@@ -154,18 +153,17 @@ class LayerStack:
 
     def forward(self, inputs: list[Tensor]) -> Tensor:
         """ĥ of all layers."""
-        pre = self._affine(inputs[0], self._weights())
+        pre = self._affine(inputs[0])
         out = torch.tanh(pre) if self._tanh else self.activation(pre)
         return inputs[0] + out if self.residual else out
 
     def trace(self, inputs: list[Tensor]) -> StackTrace:
         """ĥ of all layers, ready to be differentiated."""
-        theta = self._weights()
-        pre = self._affine(inputs[0], theta)
+        pre = self._affine(inputs[0])
         if self._tanh:
-            return StackTrace(torch.tanh(pre), None, inputs[0], theta, self.residual)
+            return StackTrace(torch.tanh(pre), None, inputs[0], self.theta, self.residual)
         with torch.enable_grad():
-            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], theta, self.residual)
+            return StackTrace(self.activation(pre.requires_grad_()), pre, inputs[0], self.theta, self.residual)
 
     def check_weights(self) -> None:
         """Raise if the weights of a layer have left the stack."""
@@ -176,15 +174,10 @@ class LayerStack:
                     "weight.data = ...): build the learner afterwards, or pass stacked=False"
                 )
 
-    def _weights(self) -> list[Tensor]:
-        return self.theta if self.wide is None else [weight.to(self.wide) for weight in self.theta]
-
-    def _affine(self, x: Tensor, theta: list[Tensor]) -> Tensor:
-        columns = self._columns if self.wide is None else theta[0].transpose(1, 2)
+    def _affine(self, x: Tensor) -> Tensor:
         if self._bias is None:
-            return torch.bmm(_rows(x), columns).view(x.shape)
-        bias = self._bias if self.wide is None else theta[1].unsqueeze(1)
-        return torch.baddbmm(bias, _rows(x), columns).view(x.shape)
+            return torch.bmm(_rows(x), self._columns).view(x.shape)
+        return torch.baddbmm(self._bias, _rows(x), self._columns).view(x.shape)
 
 
 def _rows(x: Tensor) -> Tensor:

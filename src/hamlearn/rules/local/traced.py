@@ -77,15 +77,11 @@ def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
 
 
 class _Tracer(fx.Tracer):
-    """Refuses a mode that a forward sets for a part of itself, and hooks of modules that it takes apart."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.mode = _mode()
+    """Refuses `no_grad` and autocast within a forward, and hooks of modules that it takes apart."""
 
     def create_node(self, *args: Any, **kwargs: Any) -> fx.Node:
         """One call."""
-        if _mode() != self.mode:
+        if not torch.is_grad_enabled() or any(map(torch.is_autocast_enabled, ("cpu", "cuda"))):
             raise ConfigError(
                 "the forward computes a part of itself without gradients, or under autocast (`with …:`), which a "
                 f"graph of calls does not keep. {_REMEDY}"
@@ -100,17 +96,13 @@ class _Tracer(fx.Tracer):
         return leaf
 
 
-def _mode() -> tuple[bool, bool]:
-    return torch.is_grad_enabled(), any(map(torch.is_autocast_enabled, ("cpu", "cuda")))
-
-
 def _graph_of(module: nn.Module) -> fx.Graph:
     """The calls of a forward, none of them in place; raises if they differ in evaluation mode."""
     kind, training = type(module).__name__, [m for m in module.modules() if m.training]
     if has_hooks(module):
         raise hooked(module)
     try:
-        with evaluating(module):
+        with evaluating(module), torch.enable_grad():
             evaluated = _Tracer().trace(module)
             _forget_constants(module)
             for one in training:
@@ -124,14 +116,13 @@ def _graph_of(module: nn.Module) -> fx.Graph:
             "depend on values, as in `if x.sum() > 0`, and all of it must be calls of modules and functions. "
             f"{_REMEDY}"
         ) from error
-    for traces in (graph, evaluated):
-        for node in traces.nodes:
-            _out_of_place(node, kind)
     if str(graph) != str(evaluated):
         raise ConfigError(
             f"the forward of {kind} does other things in evaluation mode, as functional dropout does: use "
             f"modules, such as nn.Dropout. {_REMEDY}"
         )
+    for node in graph.nodes:
+        _out_of_place(node)
     return graph
 
 
@@ -171,22 +162,12 @@ def _is_inline(node: fx.Node) -> bool:
     return node.op == "call_function" and bool(given) and all(_is_inline(one) for one in given)
 
 
-def _out_of_place(node: fx.Node, kind: str) -> None:
-    """Leave what a call reads as it was: it is the state of another node."""
+def _out_of_place(node: fx.Node) -> None:
+    """Leave what a call reads as it was, since it is the state of another node: `h += x` becomes `h = h + x`."""
     if node.op == "call_function" and node.target in _NOT_IN_PLACE:
         node.target = _NOT_IN_PLACE[node.target]
     if node.op == "call_function" and node.kwargs.get("inplace"):
         node.kwargs = {**node.kwargs, "inplace": False}
-    if node.op == "call_method" and str(node.target).endswith("_") and not str(node.target).endswith("__"):
-        raise ConfigError(
-            f"the forward of {kind} calls {node.target}() in place, on what is the state of a node: use "
-            f"{str(node.target)[:-1]}()"
-        )
-    if node.op == "call_function" and "training" in node.kwargs:
-        raise ConfigError(
-            f"the forward of {kind} calls {node.name} with training={node.kwargs['training']!r}, which would stay "
-            "so in evaluation too: use the module, such as nn.Dropout"
-        )
 
 
 def _reads(node: fx.Node) -> list[fx.Node]:

@@ -9,13 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from hamlearn._base import trees
 from hamlearn._base.replay import evaluating
 from hamlearn.errors import ConfigError, HamlearnError, SampleError
 from hamlearn.rules.local.graph import Graph, Start, find_cycle, topological
-from hamlearn.rules.local.narrow import widened
 from hamlearn.rules.local.neurons import Neurons
 from hamlearn.rules.local.traced import has_hooks, hooked, traced
 
@@ -24,34 +22,16 @@ Groups = int | Sequence[int] | None
 
 @dataclass(frozen=True)
 class Node:
-    """One module with its own output as state, the names of what it reads, and the type that it computes in.
-
-    That type is `None` where it is the one of the weights.
-    """
+    """One module with its own output as state, and the names of what it reads."""
 
     name: str
     module: nn.Module
     sources: tuple[str, ...]
-    wide: torch.dtype | None = None
 
-    def __call__(
-        self,
-        *inputs: Tensor,
-        theta: Sequence[Tensor] | None = None,
-        walk: Callable[[Tensor], Tensor] | None = None,
-    ) -> Tensor:
-        """ĥ of this node; says which node and which edges did not fit.
-
-        Args:
-            inputs: What its edges bring.
-            theta: Its weights in the type to compute in, if they have been widened already.
-            walk: What to call in the place of the module, to the same end.
-        """
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        """ĥ of this node from what its edges bring; says which node and which edges did not fit."""
         try:
-            if self.wide is None:
-                out = (walk or self.module)(*inputs)
-            else:
-                out = functional_call(self.module, widened(self.module, self.wide, theta), inputs)
+            out = self.module(*inputs)
         except (torch.OutOfMemoryError, HamlearnError):
             raise
         except (RuntimeError, ValueError, TypeError, IndexError) as error:
@@ -84,10 +64,6 @@ class Wiring:
     read: Callable[[Tensor], Tensor] | None = None
     borders: tuple[str, ...] = ()
     whole: bool = True
-
-    def computing_in(self, wide: torch.dtype) -> Wiring:
-        """The same, with nodes that widen their weights."""
-        return replace(self, nodes=tuple(replace(node, wide=wide) for node in self.nodes))
 
     def modules(self) -> list[nn.Module]:
         """All modules of the nodes, and the root where it holds nothing else."""
