@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.loops import UnsupportedError
-from hamlearn.rules.local.layers import altered, branch_of, flat
+from hamlearn.rules.local.layers import layer_of
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
@@ -101,27 +101,25 @@ def fit(system: LocalSystem) -> list[Group]:
 
 def _group(cell: Cell | LayerStack, wide: torch.dtype | None) -> Group:
     node = cell.nodes[0] if isinstance(cell, LayerStack) else cell.node
-    branch, residual = branch_of(node.module)
-    leaves = flat(branch) or [branch]
-    linear, functions = leaves[0], leaves[1:]
-    what = f"node {cell.name!r} ({type(node.module).__name__})"
-    if type(linear) is not nn.Linear or len(functions) > 1 or (functions and type(functions[0]) not in _FUNCTIONS):
-        raise UnsupportedError(f"{what} is not an nn.Linear with at most one of the known functions behind it")
-    if linear.in_features > WIDEST:
-        raise UnsupportedError(f"{what} has {linear.in_features} inputs, more than {WIDEST}")
-    weights = list(linear.parameters())
-    if altered(node.module) or not all(w.requires_grad and not w._backward_hooks for w in weights):
-        raise UnsupportedError(f"{what} has a hook, a forward of its own, or a weight that is frozen")
-    if not all(w.is_contiguous() for w in weights):
+    layer, what = layer_of(node.module), f"node {cell.name!r} ({type(node.module).__name__})"
+    named = None if layer is None else _named(layer.functions)
+    if layer is None or named is None:
+        raise UnsupportedError(
+            f"{what} is not an nn.Linear with at most one of the known functions behind it, or has a hook, or a "
+            "weight that is frozen"
+        )
+    if layer.linear.in_features > WIDEST:
+        raise UnsupportedError(f"{what} has {layer.linear.in_features} inputs, more than {WIDEST}")
+    if not all(w.is_contiguous() for w in layer.linear.parameters()):
         raise UnsupportedError(f"{what} has a weight that is not contiguous")
-    function, setting = _named(functions[0]) if functions else ("identity", 0.0)
-    if function == "gelu" and functions[0].approximate != "none":
-        raise UnsupportedError(f"{what} approximates GELU")
+    function, setting = named
     theta = [weight.detach() for weight in cell.theta]
     if isinstance(cell, Cell):
         theta = [weight.unsqueeze(0) for weight in theta]
     bias = theta[1] if len(theta) == 2 else None
-    return Group(cell, theta[0], bias, tuple(cell.slots), function, setting, residual, wide or theta[0].dtype)
+    return Group(
+        cell, theta[0], bias, tuple(cell.slots), function, setting, layer.residual, wide or theta[0].dtype
+    )
 
 
 _FUNCTIONS: dict[type[nn.Module], tuple[str, str | None]] = {
@@ -136,6 +134,14 @@ _FUNCTIONS: dict[type[nn.Module], tuple[str, str | None]] = {
 }
 
 
-def _named(function: nn.Module) -> tuple[str, float]:
+def _named(functions: tuple[nn.Module, ...]) -> tuple[str, float] | None:
+    """How kernels call a function, and its one number; `None` if they do not have it."""
+    if not functions:
+        return "identity", 0.0
+    function = functions[0]
+    if len(functions) > 1 or type(function) not in _FUNCTIONS:
+        return None
+    if getattr(function, "approximate", "none") != "none":
+        return None
     name, setting = _FUNCTIONS[type(function)]
     return name, 0.0 if setting is None else float(cast(float, getattr(function, setting)))

@@ -77,11 +77,6 @@ class TickPlan:
         learns = np.tile(np.arange(ticks) == 0, rows.count) & bool(rows.target)
         return Steps(rows.count * ticks, tau, None, learns[:, None], np.ones(1, dtype=bool))
 
-    @property
-    def phis(self) -> np.ndarray:
-        """φ of each tick; one for all if it does not change."""
-        return self.steps.phis
-
     def phi(self, row: int) -> float:
         """φ of a row."""
         return self.steps.phi((row + 1) * self.ticks - 1)

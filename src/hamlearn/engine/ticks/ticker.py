@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.finite import Part, all_finite, is_finite, what_is_not
 from hamlearn._base.interrupts import defer_sigint
-from hamlearn._base.replay import Buffers, devices_of, generators, set_generators, tensors_of
-from hamlearn._base.torch_private import foreach_copy_, foreach_norm
+from hamlearn._base.replay import Before, Buffers, devices_of, tensors_of
+from hamlearn._base.torch_private import foreach_norm
 from hamlearn.errors import ConfigError, NonFiniteError
 from hamlearn.hyper import UsualRates
 from hamlearn.rules.local.costates import Omega, Outer, costate
@@ -79,16 +79,16 @@ class Ticker:
             self.count(sample, reader)
             return StepReport(self.t, None, None, sample, skipped=True)
         with defer_sigint():
-            before = self._snapshot(ticks)
+            undo = self._snapshot(ticks)
             try:
                 report = self._ticks(sample, ticks)
             except _SkippedError as skipped:
-                self._restore(before)
+                undo()
                 report = skipped.report
                 if skipped.drop:
                     self.drop()
             except BaseException:
-                self._restore(before)
+                undo()
                 raise
             self.count(sample, reader)
         return report
@@ -99,7 +99,7 @@ class Ticker:
 
         `None` if the sample would be skipped.
         """
-        before = self._snapshot(max(2, ticks))
+        undo = self._snapshot(max(2, ticks))
         try:
             report = self._ticks(sample, ticks)
         except _SkippedError:
@@ -107,7 +107,7 @@ class Ticker:
         else:
             return self.carry, self.omega, report
         finally:
-            self._restore(before)
+            undo()
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -189,23 +189,23 @@ class Ticker:
     def _may_enter(self, sample: Sample) -> bool:
         return self.on_nonfinite == "ignore" or check_input(sample.u, self.on_nonfinite)
 
-    def _snapshot(self, ticks: int) -> tuple[Any, ...]:
-        """All that some ticks change; several of them work on copies of what they write in place."""
-        random = generators(self._devices) if self.system.may_draw() else None
+    def _snapshot(self, ticks: int) -> Callable[[], None]:
+        """What puts back all that some ticks change; several work on copies of what they write in place."""
+        before = Before(self._buffers, self._devices)
         held = self.omega, self.t, self.updates, self.shown, self.carry
-        theta = None
+        weights: list[Tensor] = []
         if ticks > 1:
-            theta = [weight.detach().clone() for weight in self.system.theta]
+            weights = [weight.detach() for weight in self.system.theta]
             self.carry = self.rule.unshared(self.carry)
-        return self._buffers.keep(), random, theta, held
+        copies = [weight.clone() for weight in weights]
 
-    def _restore(self, snapshot: tuple[Any, ...]) -> None:
-        buffers, random, theta, (self.omega, self.t, self.updates, self.shown, self.carry) = snapshot
-        self._buffers.put_back(buffers)
-        if random is not None:
-            set_generators(self._devices, random)
-        if theta is not None:
-            foreach_copy_(self.system.theta, theta)
+        def undo() -> None:
+            self.omega, self.t, self.updates, self.shown, self.carry = held
+            before.put_back()
+            for weight, copy in zip(weights, copies, strict=True):
+                weight.copy_(copy)
+
+        return undo
 
 
 def check_input(u: Any, policy: str) -> bool:

@@ -1,9 +1,10 @@
-"""Modules as layers: what they call, what is called along with them, and which of them may be stacked."""
+"""Modules as layers: an `nn.Linear` with elementwise functions behind it, and which of these may be stacked."""
 
 from __future__ import annotations
 
 import copy
 from collections import Counter
+from typing import NamedTuple
 
 from torch import nn
 
@@ -14,45 +15,58 @@ from hamlearn.rules.local.wiring import Merged, Node, Wiring
 _ELEMENTWISE = (nn.Tanh, nn.ReLU, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.LeakyReLU, nn.Softplus, nn.Identity)
 
 
-def flat(module: nn.Module) -> list[nn.Module] | None:
-    """What a module calls one after the other, a module that is called twice at both places; `None`: not a chain.
+class Layer(NamedTuple):
+    """σ(Wx + b), or x plus that.
+
+    Attributes:
+        linear: Holds W and b.
+        functions: Whose composition is σ; none of them works in place.
+        residual: Whether x is added.
+    """
+
+    linear: nn.Linear
+    functions: tuple[nn.Module, ...]
+    residual: bool
+
+
+def layer_of(module: nn.Module) -> Layer | None:
+    """The layer that a module is; `None` if a call does more, as by a hook, or if a weight is frozen.
 
     Example:
-        >>> tanh = nn.Tanh()
-        >>> flat(nn.Sequential(nn.Linear(2, 2), nn.Sequential(tanh, tanh)))
-        [Linear(in_features=2, out_features=2, bias=True), Tanh(), Tanh()]
+        >>> layer_of(Residual(nn.Sequential(nn.Linear(2, 2), nn.Tanh())))
+        Layer(linear=Linear(in_features=2, out_features=2, bias=True), functions=(Tanh(),), residual=True)
+        >>> layer_of(nn.Sequential(nn.Linear(2, 2), nn.LayerNorm(2))) is None
+        True
     """
+    residual = type(module) is Residual
+    leaves = _leaves(module.branch if residual else module)  # type: ignore[arg-type]
+    if leaves is None or any(has_hooks(m) or "forward" in vars(m) for m in module.modules()):
+        return None
+    linear, functions = leaves[0], leaves[1:]
+    if type(linear) is not nn.Linear or not all(type(m) in _ELEMENTWISE for m in functions):
+        return None
+    # The derivatives of layers are written out for real numbers.
+    plain = all(w.is_floating_point() and w.requires_grad and not w._backward_hooks for w in linear.parameters())
+    return Layer(linear, tuple(map(_out_of_place, functions)), residual) if plain else None
+
+
+def _leaves(module: nn.Module) -> list[nn.Module] | None:
+    """What a module calls one after the other, which may be one module twice; `None`: not a chain."""
     if isinstance(module, Merged):
-        parts = [flat(node.module) for node in module.group] if module.straight else [None]
+        parts = [_leaves(node.module) for node in module.group] if module.straight else [None]
     elif type(module) is nn.Sequential:
-        parts = [flat(child) for child in module]
+        parts = [_leaves(child) for child in module]
     else:
         return None if list(module.children()) else [module]
     return None if any(part is None for part in parts) else [m for part in parts for m in part or ()]
 
 
-def branch_of(module: nn.Module) -> tuple[nn.Module, bool]:
-    """What a layer computes from its input, and whether it adds that to it.
-
-    Example:
-        >>> branch_of(Residual(nn.Tanh()))
-        (Tanh(), True)
-    """
-    return (module.branch, True) if type(module) is Residual else (module, False)
-
-
-def out_of_place(function: nn.Module) -> nn.Module:
-    """The same function, leaving its input as it was."""
-    # The stack differentiates by the value that a function in place would destroy.
+def _out_of_place(function: nn.Module) -> nn.Module:
+    """The same function, leaving its input as it was: layers are differentiated by it."""
     twin = copy.copy(function)
     if getattr(twin, "inplace", False):
         twin.inplace = False  # type: ignore[assignment]
     return twin
-
-
-def altered(module: nn.Module) -> bool:
-    """Whether a call of a module may do more than its class says: by a hook, or a forward of its own."""
-    return any(has_hooks(m) or "forward" in vars(m) for m in module.modules())
 
 
 def runs(wiring: Wiring) -> list[list[Node]]:
@@ -75,17 +89,10 @@ def runs(wiring: Wiring) -> list[list[Node]]:
 
 def _shape(node: Node, uses: Counter[int]) -> str | None:
     """What two layers must share to be stacked; `None` for a node that cannot be."""
-    branch, residual = branch_of(node.module)
-    leaves = flat(branch)
-    if leaves is None or altered(node.module) or type(leaves[0]) is not nn.Linear:
+    layer = layer_of(node.module)
+    if layer is None or layer.linear.in_features != layer.linear.out_features:
         return None
-    linear, functions = leaves[0], leaves[1:]
-    # The derivatives of a stack are written out for real numbers.
-    if not linear.weight.is_floating_point():
+    weight = layer.linear.weight
+    if any(uses[w.data_ptr()] > 1 for w in layer.linear.parameters()):
         return None
-    if linear.in_features != linear.out_features or not all(type(m) in _ELEMENTWISE for m in functions):
-        return None
-    if not all(w.requires_grad and uses[w.data_ptr()] == 1 and not w._backward_hooks for w in linear.parameters()):
-        return None
-    kind = "residual " if residual else ""
-    return f"{kind}{[linear, *map(out_of_place, functions)]} {linear.weight.dtype} {linear.weight.device}"
+    return f"{layer.residual} {[layer.linear, *layer.functions]} {weight.dtype} {weight.device}"

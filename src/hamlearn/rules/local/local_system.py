@@ -218,11 +218,6 @@ class LocalSystem:
         """Shape and dtype of the costate of each slot, without any memory."""
         return [torch.empty_like(w, dtype=self.wide, device="meta", requires_grad=False) for w in self.theta]
 
-    def may_draw(self) -> bool:
-        """Whether a tick may draw random numbers: of functions that are not known, anything is to be expected."""
-        judged = bool(self.wiring.outputs) and self.without_graph is None
-        return judged or any(c.may_draw() for c in self.cells if isinstance(c, Cell))
-
     def read(self, h: dict[str, Tensor]) -> Any:
         """Y from the states of the output nodes; `None` if there are none."""
         if not self.wiring.outputs:

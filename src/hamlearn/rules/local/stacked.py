@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rules.derivatives import vjp
 from hamlearn.rules.local.costates import Outer
-from hamlearn.rules.local.layers import branch_of, flat, out_of_place
+from hamlearn.rules.local.layers import Layer, layer_of
 from hamlearn.rules.local.wiring import Node
 
 
@@ -86,12 +86,11 @@ class LayerStack:
         self.length = len(nodes)
         self.nodes = nodes
         self.modules = [m for node in nodes for m in node.module.modules()]
-        self.residual = branch_of(nodes[0].module)[1]
-        leaves = [cast(list[nn.Module], flat(branch_of(node.module)[0])) for node in nodes]
-        functions = [out_of_place(function) for function in leaves[0][1:]]
+        layers = [cast(Layer, layer_of(node.module)) for node in nodes]
+        self.residual, functions = layers[0].residual, layers[0].functions
         self.activation = functions[0] if len(functions) == 1 else nn.Sequential(*functions)
         self._tanh = type(self.activation) is nn.Tanh
-        self._linear = [cast(nn.Linear, layer[0]) for layer in leaves]
+        self._linear = [layer.linear for layer in layers]
         kinds = [[layer.weight for layer in self._linear]]
         if self._linear[0].bias is not None:
             kinds.append([layer.bias for layer in self._linear])
