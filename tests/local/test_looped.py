@@ -165,16 +165,6 @@ def test_beta_of_every_kind_and_rates_that_depend_on_time(beta):
         assert_alike(eager, looped)
 
 
-def test_layers_of_a_stack_may_have_betas_of_their_own():
-    torch.manual_seed(0)
-    given = hl.Hyper(eta=0.5, beta={"1.*": 0.03, "2.*": 0.0, "*": 0.01})
-    eager, looped = twins(MODULES["stack"](), given, align=True)
-    assert eager.stacks
-    samples = stream(40)
-    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
-    assert_alike(eager, looped)
-
-
 @pytest.mark.parametrize("order", ["unaligned", "aligned", "delay free"])
 def test_float32_and_classes(order):
     torch.manual_seed(0)

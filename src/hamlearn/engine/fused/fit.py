@@ -79,7 +79,7 @@ def fit(system: LocalSystem) -> list[Group]:
     if system.hyper.s != -1:
         raise UnsupportedError("fused ticks take s=-1 only")
     if system.velocity.has_tensors:
-        raise UnsupportedError("a β of layers that are stacked together is a tensor, or differs between them")
+        raise UnsupportedError("a β is a tensor")
     if system.without_graph is None:
         raise UnsupportedError("the loss is not torch.nn.functional.mse_loss or cross_entropy as they are")
     straight = all(b.sources == (a.name,) for a, b in pairwise(cells))

@@ -66,8 +66,7 @@ class RecordedRule(Order):
     @contextmanager
     def _lending(self, theta: list[Tensor]) -> Iterator[None]:
         """Within, the network and functions that hold its weights have these, and gradients pass to them."""
-        with torch.enable_grad():
-            slots, named = self.system.slots, self.system.by_name(list(theta))
+        slots, named = self.system.slots, self.system.held(theta)
         pairs = [(own, named[name]) for name, own in slots.parameters.items() if name in named]
         with slots.exchanged(named), SubstitutedWeights(pairs, ()):
             yield

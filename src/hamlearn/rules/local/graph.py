@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 from torch import Tensor, nn
 
@@ -91,18 +92,13 @@ def find_cycle(sources: Mapping[str, Sequence[str]]) -> list[str] | None:
         >>> find_cycle({"a": ["u"], "b": ["a", "u"]}) is None
         True
     """
-    remaining = {name: [s for s in given if s in sources] for name, given in sources.items()}
-    while free := [name for name, given in remaining.items() if not any(s in remaining for s in given)]:
-        for name in free:
-            del remaining[name]
-    if not remaining:
-        return None
-    path = [next(iter(remaining))]
-    while path.count(path[-1]) == 1:
-        path.append(next(s for s in remaining[path[-1]] if s in remaining))
-    path = path[path.index(path[-1]) :][::-1]
-    first = path.index(min(path, key=list(sources).index))
-    return [*path[first:-1], *path[: first + 1]]
+    try:
+        TopologicalSorter(sources).prepare()
+    except CycleError as error:
+        cycle: list[str] = error.args[1][:-1]
+        first = cycle.index(min(cycle, key=list(sources).index))
+        return [*cycle[first:], *cycle[: first + 1]]
+    return None
 
 
 def topological(sources: Mapping[str, Sequence[str]]) -> list[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from torch import nn
+from torch import Tensor, nn
 
 from hamlearn.rules.local.residual import Residual
 from hamlearn.rules.local.traced import has_hooks
@@ -69,15 +70,15 @@ def _out_of_place(function: nn.Module) -> nn.Module:
     return twin
 
 
-def runs(wiring: Wiring) -> list[list[Node]]:
-    """The nodes in order, neighbours that may be stacked in one list."""
+def runs(wiring: Wiring, beta_of: Mapping[Tensor, object]) -> list[list[Node]]:
+    """The nodes in order, neighbours that may be stacked in one list: with them, weights have one β."""
     read_by = Counter(source for node in wiring.nodes for source in node.sources)
     # By memory, which tells weights that share it from those that only look alike.
     uses = Counter(weight.data_ptr() for node in wiring.nodes for weight in node.module.parameters())
     result: list[list[Node]] = []
     shape = None
     for node in wiring.nodes:
-        before, shape = shape, _shape(node, uses)
+        before, shape = shape, _shape(node, uses, beta_of)
         follows = result and node.sources == (result[-1][-1].name,)
         alone = follows and read_by[node.sources[0]] == 1 and node.sources[0] not in wiring.outputs
         if alone and shape is not None and shape == before:
@@ -87,12 +88,15 @@ def runs(wiring: Wiring) -> list[list[Node]]:
     return result
 
 
-def _shape(node: Node, uses: Counter[int]) -> str | None:
+def _shape(node: Node, uses: Counter[int], beta_of: Mapping[Tensor, object]) -> str | None:
     """What two layers must share to be stacked; `None` for a node that cannot be."""
     layer = layer_of(node.module)
     if layer is None or layer.linear.in_features != layer.linear.out_features:
         return None
-    weight = layer.linear.weight
+    weight, betas = layer.linear.weight, [beta_of[w] for w in layer.linear.parameters()]
     if any(uses[w.data_ptr()] > 1 for w in layer.linear.parameters()):
         return None
-    return f"{layer.residual} {[layer.linear, *layer.functions]} {weight.dtype} {weight.device}"
+    if any(isinstance(beta, Tensor) and beta.dim() for beta in betas):
+        return None
+    kinds = [beta if isinstance(beta, float | int) else id(beta) for beta in betas]
+    return f"{layer.residual} {[layer.linear, *layer.functions]} {weight.dtype} {weight.device} {kinds}"

@@ -83,12 +83,9 @@ class LocalSystem:
 
     def _make_cells(self, stacked: bool) -> None:
         nodes = [*(node.name for node in self.wiring.nodes), *self.wiring.borders]
-        for run in runs(self.wiring) if stacked else [[node] for node in self.wiring.nodes]:
-            betas = self._stackable(run) if len(run) > 1 else None
-            if betas is None:
-                self.cells += [self._cell(node, nodes) for node in run]
-            else:
-                self.cells.append(self._stack(run, betas, nodes))
+        beta_of = {w: self._beta_of[n] for n, w in zip(self.names, self.parameters, strict=True)}
+        for run in runs(self.wiring, beta_of) if stacked else [[node] for node in self.wiring.nodes]:
+            self.cells.append(self._cell(run[0], nodes) if len(run) == 1 else self._stack(run, nodes))
         unused = set(self.names).difference(*self.slot_names)
         if unused:
             raise ConfigError(f"parameters {sorted(unused)} belong to no node: freeze them, or move them to one")
@@ -123,29 +120,13 @@ class LocalSystem:
                 self._betas.append(self._beta_of[self._name_of[weight]])
         return Cell(node, [self._place[w] for w in weights], weights, nodes)
 
-    def _stack(self, run: list[Node], betas: list[Value], nodes: list[str]) -> LayerStack:
-        slots = list(range(len(self.theta), len(self.theta) + len(betas)))
-        stack = LayerStack(run, slots, nodes)
-        per_layer = [list(node.module.parameters()) for node in run]
+    def _stack(self, run: list[Node], nodes: list[str]) -> LayerStack:
+        kinds = list(zip(*(node.module.parameters() for node in run), strict=True))
+        stack = LayerStack(run, list(range(len(self.theta), len(self.theta) + len(kinds))), nodes)
         self.theta += stack.theta
-        self.slot_names += [tuple(self._name_of[w] for w in kind) for kind in zip(*per_layer, strict=True)]
-        self._betas += betas
+        self.slot_names += [tuple(self._name_of[w] for w in kind) for kind in kinds]
+        self._betas += [self._beta_of[self._name_of[kind[0]]] for kind in kinds]
         return stack
-
-    def _stackable(self, run: list[Node]) -> list[Value] | None:
-        """β of each stacked tensor, or `None` if the layers' own cannot be put into one."""
-        kinds = zip(*(list(node.module.parameters()) for node in run), strict=True)
-        betas: list[Value] = []
-        for kind in kinds:
-            values = [self._beta_of[self._name_of[w]] for w in kind]
-            if all(v is values[0] for v in values) and not (isinstance(values[0], Tensor) and values[0].dim()):
-                betas.append(values[0])
-            elif all(isinstance(v, float | int) for v in values):
-                scale = torch.tensor(values, dtype=self.wide or kind[0].dtype, device=kind[0].device)
-                betas.append(scale.view(-1, *(1 for _ in kind[0].shape)))
-            else:
-                return None
-        return betas
 
     @property
     def network(self) -> nn.Module:
@@ -160,6 +141,11 @@ class LocalSystem:
         twin._readable = [(slot, None, weight) for slot, weight in enumerate(theta)]
         return twin
 
+    def held(self, theta: list[Tensor]) -> dict[str, Tensor]:
+        """What modules hold by name if the weights are these, to which gradients pass."""
+        with torch.enable_grad():
+            return self.by_name(list(theta))
+
     @contextmanager
     def widened(self) -> Iterator[LocalSystem]:
         """Within, the modules hold their weights in the type to compute in; gives the system over these.
@@ -171,12 +157,10 @@ class LocalSystem:
             yield self
             return
         theta = [weight.detach().to(self.wide).requires_grad_() for weight in self.theta]
-        twin, held = self.over(theta), {n: w.detach().to(self.wide) for n, w in self.slots.parameters.items()}
+        twin, frozen = self.over(theta), {n: w.detach().to(self.wide) for n, w in self.slots.parameters.items()}
         # A loss may hold a weight by itself, as it is stored.
         twin._readable += self._readable
-        with torch.enable_grad():
-            held |= self.by_name(theta)
-        with self.slots.exchanged(held):
+        with self.slots.exchanged(frozen | self.held(theta)):
             yield twin
 
     def require_same(self) -> None:

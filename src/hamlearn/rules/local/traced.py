@@ -69,8 +69,8 @@ def _pieces(module: nn.Module, graph: fx.Graph) -> tuple[list[Piece], str]:
     if not isinstance(result, fx.Node) or result is inputs[0]:
         said = "its input" if result is inputs[0] else f"{type(result).__name__} of several values"
         raise ConfigError(f"the forward of {kind} returns {said}, and a node returns one tensor. {_REMEDY}")
-    used = _used(result)
-    calls = [node for node in graph.nodes if node in used and node is not inputs[0] and not _is_inline(node)]
+    graph.eliminate_dead_code(is_impure_node=lambda node: node.op in ("placeholder", "output"))
+    calls = [n for n in graph.nodes if n is not inputs[0] and n.op != "output" and not _is_inline(n)]
     groups = _groups(calls, result)
     names = {group[-1]: _name(group) for group in groups} | {inputs[0]: "u"}
     return [_piece(module, group, names) for group in groups], names[result]
@@ -138,16 +138,6 @@ def hooked(module: nn.Module) -> ConfigError:
         f"{type(module).__name__} has hooks, which are not called where its forward is taken apart: put them on "
         f"the layers that it calls. {_REMEDY}"
     )
-
-
-def _used(result: fx.Node) -> set[fx.Node]:
-    """What a value is made of, itself included."""
-    found, waiting = {result}, [result]
-    while waiting:
-        new = set(waiting.pop().all_input_nodes) - found
-        found |= new
-        waiting += new
-    return found
 
 
 def _is_inline(node: fx.Node) -> bool:
