@@ -61,64 +61,6 @@ def test_the_next_step_sees_the_change(case, setting):
     assert_equal(learner, plain)
 
 
-@pytest.mark.parametrize("case", ["an attribute", "dropout", "a hook", "values"])
-def test_an_aligned_learner_sees_the_change(case):
-    """After the change and a flush, ω of β = 0 gathers the exact gradients of the network as it then is."""
-    net = nn.Sequential(layer(3, 3), Gain(), nn.Linear(3, 3))
-    learner = LocalLearner(net, mse, hl.Hyper(eta=0.0, beta=0.0), align=True)
-    list(learner.run(random_samples(8, outputs=3)))
-    before = {n: w.clone() for n, w in learner.state.omega.items()}
-    CHANGES[case](net)
-    samples = random_samples(8, outputs=3, seed=1)
-    list(learner.run(samples))
-    loss = sum(mse(net(s.u), s.target) for s in samples)
-    for (name, w), grad in zip(
-        learner.state.omega.items(),
-        torch.autograd.grad(loss, list(net.parameters()), allow_unused=True, materialize_grads=True),
-        strict=True,
-    ):
-        torch.testing.assert_close(w - before[name], grad, rtol=1e-12, atol=1e-12)
-
-
-class Noisy(nn.Linear):
-    """A subclass of a module that draws nothing, and draws."""
-
-    def forward(self, x):
-        return super().forward(x) * (torch.rand_like(x[..., :1]) < 0.5)
-
-
-def with_hook():
-    linear = nn.Linear(3, 3)
-    linear.register_forward_hook(lambda module, inputs, output: functional.dropout(output, 0.5))
-    return linear
-
-
-@pytest.mark.parametrize("make_node", [lambda: Noisy(3, 3), with_hook])
-def test_an_aligned_node_learns_with_the_numbers_it_drew(make_node):
-    # A row that was set to 0 teaches nothing: the gradient of its own draw is that of the other rows.
-    drawn = []
-
-    class Record(nn.Module):
-        def forward(self, x):
-            if self.training and not torch.is_grad_enabled():
-                drawn.append(x.detach().clone())
-            return 1.0 * x
-
-    node = make_node()
-    learner = LocalLearner(
-        nn.Sequential(node, Record(), nn.Linear(3, 1)), lambda y, t: (y * t).sum(), hl.Hyper(eta=0.0, beta=0.0),
-        align=True,
-    )  # fmt: skip
-    samples = [hl.Sample(torch.randn(4, 3), torch.ones(4, 1)) for _ in range(6)]
-    list(learner.run(samples))
-    weight = learner.module[2].weight
-    expected = torch.zeros_like(node.weight)
-    for sample, out in zip(samples, drawn, strict=False):
-        plain = functional.linear(sample.u, node.weight, node.bias)
-        expected += (weight * (out / plain)).T @ sample.u
-    torch.testing.assert_close(learner.state.omega["0.weight"], expected, rtol=1e-10, atol=1e-10)
-
-
 def replace_weight(net):
     net[1][0].weight = nn.Parameter(net[1][0].weight.detach().clone())
 

@@ -40,7 +40,7 @@ def assert_equal(omega, expected):
 
 
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("length", range(1, 13))
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 12])
 def test_a_held_chain_adds_the_gradient_with_every_tick_after_twice_its_length(length, stacked):
     module = chain(3, *[4] * (length - 1), 2)
     learner = LocalLearner(module, mse, STILL, stacked=stacked)
@@ -68,7 +68,7 @@ def test_a_held_graph_with_skips_adds_the_gradient_with_every_tick():
 
 @pytest.mark.parametrize("order", ["parallel", "sequential"])
 @pytest.mark.parametrize("stacked", [False, True])
-@pytest.mark.parametrize("length", range(1, 13))
+@pytest.mark.parametrize("length", [1, 2, 3, 5, 12])
 def test_an_aligned_chain_sums_the_gradients_of_all_samples(length, stacked, order):
     module = chain(3, *[4] * (length - 1), 2)
     learner = LocalLearner(module, mse, STILL, align=True, stacked=stacked, order=order)

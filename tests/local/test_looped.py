@@ -354,7 +354,7 @@ def classes(count, seed=0):
     ]
 
 
-@pytest.mark.parametrize("chunk", [2, 7, 64])
+@pytest.mark.parametrize("chunk", [7, 64])
 @pytest.mark.parametrize("wrong", ["class", "shape"])
 def test_a_target_that_cannot_be_is_refused_before_it_is_in_flight(wrong, chunk):
     torch.manual_seed(0)
@@ -387,18 +387,10 @@ def test_classes_that_come_late_or_not_at_all():
     assert_alike(eager, looped)
 
 
-def test_batches_of_another_size_may_follow_where_layers_are_not_stacked():
-    torch.manual_seed(0)
-    eager, looped = twins(cases.make("chain"), CALM, align=True, stacked=False)
-    samples = stream(30, odd=False) + stream(30, 1, odd=False, batch=3)
-    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=8)))
-    assert_alike(eager, looped)
-
-
-@pytest.mark.parametrize("chunk", [3, 4, 5, 7])
+@pytest.mark.parametrize("chunk", [3, 7])
 @pytest.mark.parametrize("order", ["aligned", "aligned sequential"])
 def test_a_target_that_is_not_a_number_spoils_no_report_of_another_sample(order, chunk):
-    for at in range(16, 22):
+    for at in (16, 19, 21):
         torch.manual_seed(0)
         eager, looped = twins(cases.make("chain"), CALM, stacked=False, on_nonfinite="skip", **ORDERS[order])
         samples = stream(40, odd=False)
@@ -412,25 +404,6 @@ def test_a_target_that_is_not_a_number_spoils_no_report_of_another_sample(order,
             a == pytest.approx(b, abs=1e-12, nan_ok=True) for (*_, a), (*_, b) in zip(theirs, ours, strict=True)
         )
         assert_alike(eager, looped)
-
-
-@pytest.mark.parametrize("order", ["unaligned", "sequential", "aligned", "delay free"])
-def test_a_loss_that_holds_a_weight_sees_it_as_of_the_tick(order):
-    torch.manual_seed(0)
-    learners = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        module = cases.make("chain").double()
-        weight = module[2].weight
-
-        def penalised(y, target, weight=weight):
-            return mse(y, target) * (1 + weight.square().sum())
-
-        learners.append(LocalLearner(module, penalised, CALM, **ORDERS[order]))
-    eager, looped = learners
-    samples = stream(60, odd=False)
-    assert_reports(list(eager.run(samples)), list(looped.run(samples, engine="compiled", chunk=16)))
-    assert_alike(eager, looped)
 
 
 @pytest.mark.parametrize("order", ["unaligned", "aligned", "delay free"])

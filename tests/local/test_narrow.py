@@ -66,19 +66,6 @@ def test_a_narrow_learner_is_one_of_float32_whose_weights_are_rounded_after_each
         assert torch.equal(omega, other.state.omega[name])
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=str)
-def test_states_costates_and_answers_are_wide(setting):
-    learner = LocalLearner(narrow(NETS["stack"]()), mse, hl.Hyper(), compute_dtype=WIDE, **setting)
-    samples = random_samples(12, 4, 4, (3,), dtype=WIDE, missing=4)
-    for sample in samples:
-        learner.step(sample)
-    state = learner.state
-    assert {x.dtype for part in (state.h, state.z, state.omega) for x in part.values()} == {WIDE}
-    assert learner.predict(samples[0].u).dtype is WIDE
-    assert learner.compute_dtype is WIDE
-    assert {weight.dtype for weight in learner.module.parameters()} == {torch.bfloat16}
-
-
 def test_a_prediction_is_that_of_the_widened_module():
     module = narrow(NETS["cells"]())
     u = torch.randn(3, 4, dtype=WIDE)

@@ -12,33 +12,6 @@ from tests.problems import random_samples
 mse = nn.functional.mse_loss
 
 
-class Constant(nn.Module):
-    """Shows its weight, whatever comes."""
-
-    def __init__(self):
-        super().__init__()
-        self.b = nn.Parameter(torch.ones(1, 3))
-
-    def forward(self, x):
-        return self.b.expand(len(x), -1)
-
-
-class Double(nn.Module):
-    def forward(self, x):
-        return 2 * x.detach()
-
-
-class Reused(nn.Module):
-    """The same in one piece of memory, as recorded graphs of a device do."""
-
-    def __init__(self):
-        super().__init__()
-        self.out = torch.zeros(3, 3)
-
-    def forward(self, x):
-        return self.out.copy_(2 * x.detach())
-
-
 def refilled(given):
     """The same values as `given`, all in the tensors of the first sample."""
     memory = None
@@ -56,7 +29,6 @@ MODULES = {
     "stacked": lambda: chain(3, 4, 4, 4, 2),
     "input is passed on": lambda: nn.Sequential(nn.Identity(), nn.Flatten(), nn.Linear(3, 2)),
     "dropout of nothing": lambda: nn.Sequential(nn.Dropout(0.0), nn.Linear(3, 2)),
-    "a weight is shown": lambda: nn.Sequential(Constant(), nn.Linear(3, 2)),
     "skips": lambda: make("skips"),
     "late input": lambda: Graph(
         {"a": nn.Linear(3, 3), "b": nn.Linear(3, 3), "add": Add(), "out": nn.Linear(3, 2)},
@@ -91,18 +63,6 @@ def test_a_checkpoint_of_samples_in_flight_holds_what_they_were(tmp_path):
         again.load(tmp_path / "a.hl")
         again.flush()
         found.append(list(again.module.parameters()))
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
-
-
-@pytest.mark.parametrize("setting", [{}, {"align": True}])
-def test_a_node_that_uses_its_output_memory_again_keeps_no_other_sample(setting):
-    given, found = random_samples(10, batch=(3,)), []
-    for double in (Reused(), Double()):
-        torch.manual_seed(2)
-        module = nn.Sequential(double, nn.Linear(3, 2), nn.Linear(2, 2))
-        learner = LocalLearner(module, mse, hl.Hyper(beta=0.05), **setting)
-        reports = list(learner.run(given))
-        found.append([*module.parameters(), *(r.y for r in reports)])
     assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
 
 

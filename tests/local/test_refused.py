@@ -40,6 +40,8 @@ BAD = {
     "target of another shape": hl.Sample(torch.ones(4, 3, dtype=torch.float64), torch.zeros(4, 5)),
     "target of another kind": hl.Sample(torch.ones(4, 3, dtype=torch.float64), "what?"),
     "input of another shape": hl.Sample(torch.ones(4, 5, dtype=torch.float64), torch.zeros(4, 2)),
+    "batches of two sizes": hl.Sample(torch.ones(3, 3, dtype=torch.float64), torch.zeros(4, 2)),
+    "time step below zero": hl.Sample(torch.ones(4, 3, dtype=torch.float64), torch.zeros(4, 2), tau=-1.0),
 }
 
 
@@ -47,7 +49,7 @@ BAD = {
 @pytest.mark.parametrize("setting", ENGINES)
 @pytest.mark.parametrize("case", BAD)
 def test_statistics_random_numbers_and_all_else_are_as_before_a_refused_sample(case, setting, first):
-    bad = hl.Sample(BAD[case].u.double(), BAD[case].target)
+    bad = hl.Sample(BAD[case].u.double(), BAD[case].target, BAD[case].tau)
     learner = trained(setting, 0 if first else 7)
     before = everything(learner)
     with pytest.raises(HamlearnError):
@@ -69,31 +71,6 @@ def test_a_skipped_sample_is_as_if_it_had_never_come(setting):
     for sample in given:
         other.step(sample)
     assert same(everything(other), everything(learner))
-
-
-class Replaces(nn.Module):
-    """Its buffer is another tensor after every call, and a new one is added with the first."""
-
-    def __init__(self):
-        super().__init__()
-        self.register_buffer("seen", torch.zeros(()))
-
-    def forward(self, x):
-        self.seen = self.seen + 1
-        if "first" not in dict(self.named_buffers()):
-            self.register_buffer("first", x.detach().mean(0))
-        return x
-
-
-@pytest.mark.parametrize("setting", [{}, {"align": True}, {"delay_free": True}])
-def test_buffers_that_a_module_replaces_or_adds_are_put_back_and_move_once_a_sample(setting):
-    learner = LocalLearner(nn.Sequential(Replaces(), nn.Linear(3, 2)), mse, hl.Hyper(), **setting)
-    with pytest.raises(HamlearnError):
-        learner.step(hl.Sample(torch.ones(4, 3), torch.zeros(4, 7)))
-    assert list(dict(learner.module.named_buffers())) == ["0.seen"]
-    for sample in random_samples(6, batch=(4,)):
-        learner.step(sample)
-    assert learner.module[0].seen == 6
 
 
 def along(y, target):
@@ -146,21 +123,3 @@ def test_a_node_of_whole_numbers_is_named(setting):
     learner = LocalLearner(nn.Sequential(nn.Linear(3, 3), Pick(), nn.Embedding(3, 2)), mse, hl.Hyper(), **setting)
     with pytest.raises(ConfigError, match=r"'1' gives torch\.int64"):
         list(learner.run(random_samples(8, batch=(4,))))
-
-
-def test_predict_leaves_statistics_modes_and_random_numbers_alone():
-    class Restless(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.register_buffer("seen", torch.zeros(()))
-
-        def forward(self, x):
-            self.seen += 1
-            return x + torch.randn_like(x)
-
-    learner = LocalLearner(nn.Sequential(Restless(), nn.Dropout(0.5), nn.Linear(3, 2)), mse, hl.Hyper())
-    learner.step(random_samples(1, batch=(4,))[0])
-    learner.module[1].eval()
-    before = everything(learner)
-    learner.predict(torch.ones(4, 3))
-    assert same(everything(learner), before)

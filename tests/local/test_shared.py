@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import hamlearn as hl
-from hamlearn.local import Graph, LocalLearner
-from tests.local.cases import Two, layer
+from hamlearn.local import LocalLearner
+from tests.local.cases import layer
 from tests.local.plain import Plain
 from tests.problems import random_samples
 
@@ -82,20 +82,6 @@ def test_shared_weights_follow_plain_autograd(case, setting):
             plain.step(sample.u, sample.target)
     assert_equal(learner, plain)
     assert all(w.any() for w in plain.omega)
-
-
-def test_a_module_at_two_nodes_of_a_cycle_follows_plain_autograd():
-    shared = Two(3, 3, 3)
-    edges = [("u", "a"), ("b", "a"), ("a", "b"), ("u", "b"), ("b", "c")]
-    graph = Graph({"a": shared, "b": shared, "c": layer(3, 3)}, edges, h0={n: torch.zeros(2, 3) for n in "abc"})
-    twin = copy.deepcopy(graph)
-    learner = LocalLearner(graph, mse, hl.Hyper(eta=0.3, beta=0.05))
-    plain = Plain([(n, twin.nodes[n], twin.sources[n]) for n in "abc"], mse, eta=0.3, beta=0.05)
-    plain.start({n: torch.zeros(2, 3) for n in "abc"})
-    for sample in random_samples(20, outputs=3):
-        learner.step(sample)
-        plain.step(sample.u, sample.target)
-    assert_equal(learner, plain)
 
 
 @pytest.mark.parametrize("groups", [None, 2, 1])
