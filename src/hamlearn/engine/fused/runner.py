@@ -17,7 +17,6 @@ from hamlearn.loops.step_cache import StepCache
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import dense
 from hamlearn.rules.local.flights import Pipeline, StackState
-from hamlearn.rules.local.rule import Flat
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
@@ -79,11 +78,10 @@ class FusedRunner(TickRunner):
         ticks.settle_costates(after)
         bad[-1] = ~torch.stack([held.z[0].isfinite().all() for held in ticks.held]).all()
         torch.autograd.graph.increment_version(self.system.theta)
-        flat, omega = self._given(ticks, begun, count), self._omega(ticks)
         # The costate that a tick makes is looked at in the tick after it.
         mark = (bad[:-1] | bad[1:]).long()
         coupled = None if self.rule.aligned else coupling / pace.rates[0].to(coupling)
-        carry = Carry(flat.h, flat.z, omega, None, E=flat.memory)
+        carry = self._given(ticks, begun, count)
         return BlockResult(carry, [y], None, None if target is None else loss, coupled, mark)
 
     def _fits(self, block: Block, groups: list[Group]) -> bool:
@@ -172,12 +170,12 @@ class FusedRunner(TickRunner):
                 found[slot] = omega.clone().view(self.system.theta[slot].shape)
         return found
 
-    def _given(self, ticks: Ticks, begun: Any, count: int) -> Flat:
+    def _given(self, ticks: Ticks, begun: Any, count: int) -> Carry:
         """Copies of what the ticks have led to, as the rule carries it."""
-        rule = self.rule
+        rule, omega = self.rule, self._omega(ticks)
         if not isinstance(rule, Aligned):
             h = [_shaped(ticks, held, held.h[0]) for held in ticks.held]
-            return Flat(h, [_shaped(ticks, held, held.z[0]) for held in ticks.held], [])
+            return Carry(h, [_shaped(ticks, held, held.z[0]) for held in ticks.held], omega, None)
         number = begun.number + count
         carry = rule.empty()._replace(number=number)
         name = rule.system.wiring.inputs[0]
@@ -197,7 +195,7 @@ class FusedRunner(TickRunner):
             carry.z.put(
                 cell.name, rule.schedule.backward[cell.name] - 1, held.z[0, -1].clone().view(*ticks.lead, -1)
             )
-        return rule.flat(carry)
+        return rule.flat(carry, omega)
 
 
 def _put_aligned(held: Held, rule: Aligned, begun: Pipeline) -> None:

@@ -15,8 +15,8 @@ from hamlearn.loops import UnsupportedError
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.delay_free import DelayFree
 from hamlearn.rules.local.flights import Entry, own_copy
-from hamlearn.rules.local.rule import Flat
 from hamlearn.sample import Sample
+from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
 
 
@@ -110,7 +110,7 @@ class TickPlan:
                 return Shown(row, self.block.sample(place), t, self.block.has_target(place))
         return None
 
-    def carry(self, before: Any, ran: Flat) -> Any:
+    def carry(self, before: Any, ran: Carry) -> Any:
         """What the rule carries after the block: `ran` as a loop has left it, after it began with `before`."""
         rule, rows = self.rule, self.rows
         if isinstance(rule, Aligned):

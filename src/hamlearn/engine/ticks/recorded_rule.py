@@ -17,7 +17,7 @@ from hamlearn.loops import UnsupportedError
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import Increment, dense
 from hamlearn.rules.local.local_system import LocalSystem
-from hamlearn.rules.local.rule import Flat, LocalRule, Now
+from hamlearn.rules.local.rule import LocalRule, Now
 from hamlearn.rules.system import Instant, Order, Outcome
 from hamlearn.sample import Sample
 from hamlearn.state.carry import Carry
@@ -47,7 +47,7 @@ class RecordedRule(Order):
             # What is recorded draws no random numbers.
             rule.draw_spans = {}
         theta, omega, done = list(system.theta), list(carry.omega), None
-        held = rule.lent(Flat(carry.h, carry.z, carry.E), rates.stride, due)
+        held = rule.lent(carry, rates.stride, due)
         for _ in range(rule.ticks):
             rule.system = system.over(theta)
             with self._lending(theta):
@@ -60,8 +60,8 @@ class RecordedRule(Order):
         if done is None:
             raise UnsupportedError("its ticks show no output")
         coupling = None if done.coupling is None else done.coupling()
-        flat = rule.flat(held)
-        return Outcome(flat.h, flat.z, omega, done.y, done.loss, coupling, theta=theta, E=flat.memory)
+        after = rule.flat(held, omega)
+        return Outcome(after.h, after.z, omega, done.y, done.loss, coupling, theta=theta, E=after.E)
 
     @contextmanager
     def _lending(self, theta: list[Tensor]) -> Iterator[None]:

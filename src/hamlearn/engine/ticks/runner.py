@@ -29,7 +29,6 @@ from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.rules.local.aligned import Aligned
 from hamlearn.rules.local.costates import dense
 from hamlearn.rules.local.delay_free import DelayFree
-from hamlearn.rules.local.rule import Flat
 from hamlearn.rules.system import Outcome
 from hamlearn.sample import Sample, StepReport
 from hamlearn.state.carry import Carry
@@ -121,9 +120,8 @@ class TickRunner(BlockRunner):
 
     def loop(self, begun: Any, plan: TickPlan, begins: Tensor | None, watch: Watch, first: Sample) -> BlockResult:
         """The rows of a plan, from what is carried when they begin."""
-        engine, rows, flat = self.engine, plan.rows, self.rule.flat(begun)
-        start = Carry(flat.h, flat.z, [dense(w) for w in self.ticker.omega], None, E=flat.memory)
-        shown = copied(first)
+        engine, rows, shown = self.engine, plan.rows, copied(first)
+        start = self.rule.flat(begun, [dense(w) for w in self.ticker.omega])
         reference = ReferenceStep(lambda: self._tried(start, shown), self.system.network)
         block = replace(plan.compared, u=rows.u, u_spec=rows.u_spec)
         return engine.run(engine.own(), start, begins, plan.pace(), block, watch, reference)
@@ -131,7 +129,7 @@ class TickRunner(BlockRunner):
     def accept(self, block: Block, plan: TickPlan, ran: BlockResult) -> None:
         """Where the last tick has led."""
         ticker = self.ticker
-        ticker.carry = plan.carry(ticker.carry, Flat(ran.carry.h, ran.carry.z, ran.carry.E))
+        ticker.carry = plan.carry(ticker.carry, ran.carry)
         ticker.omega = list(ran.carry.omega)
         ticker.t, ticker.updates = plan.times[-1], plan.steps.learned
         ticker.shown += block.count
@@ -153,15 +151,14 @@ class TickRunner(BlockRunner):
         if found is None or sample.boundary:
             return None
         carry, omega, report = found
-        flat = self.rule.flat(carry)
-        for begun, state in zip(start.h, flat.h, strict=True):
+        after = self.rule.flat(carry, [dense(w) for w in omega])
+        for begun, state in zip(start.h, after.h, strict=True):
             if begun.dtype is not state.dtype:
                 raise UnsupportedError(
                     f"a state begins as {begun.dtype} and goes on as {state.dtype}: give h0 as {state.dtype}"
                 )
         y, loss = (None, None) if report is None else (report.y, report.loss)
-        new = [dense(w) for w in omega]
-        outcome = Outcome(flat.h, flat.z, new, () if y is None else y, loss, None, E=flat.memory)
+        outcome = Outcome(after.h, after.z, after.omega, () if y is None else y, loss, None, E=after.E)
         return EagerReference.of(self.system.theta, start, outcome)
 
 

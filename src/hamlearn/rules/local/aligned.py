@@ -18,10 +18,11 @@ from hamlearn.rules.local.costates import Increment, add_at
 from hamlearn.rules.local.flights import Entry, Lines, Pipeline, StackState, own_copy, past, written
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
-from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal
+from hamlearn.rules.local.rule import Done, LocalRule, Now, Proposal
 from hamlearn.rules.local.schedule import Timetable, schedule
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
+from hamlearn.state.carry import Carry
 from hamlearn.state.packing import sample_tree
 
 
@@ -313,7 +314,7 @@ class Aligned(LocalRule[Pipeline]):
         form = trees.describe(u)
         return all(entry is not None and trees.describe(entry.sample.u) == form for entry in carry.entries[:-1])
 
-    def flat(self, carry: Pipeline) -> Flat:
+    def flat(self, carry: Pipeline, omega: list[Tensor]) -> Carry:
         """The registers, one tensor each, and what the stacks hold; behind their rings the number of the tick."""
         held, number = carry.stacks.values(), carry.number
         h = [*carry.h.stacked(self.trial), *(stack.h for stack in held)]
@@ -321,22 +322,22 @@ class Aligned(LocalRule[Pipeline]):
         rings = [stack.ring for stack in held]
         if rings and not isinstance(number, Tensor):
             number = torch.tensor(float(number), dtype=torch.float64, device=rings[0].device)
-        return Flat(h, z, [*rings, number] if rings else [])
+        return Carry(h, z, omega, None, E=[*rings, number] if rings else [])
 
-    def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> Pipeline:
+    def lent(self, flat: Carry, stride: Any = None, target: Any = None) -> Pipeline:
         """A full pipeline in which only the sample that is due has a target and is reported."""
         entries: list[Entry | None] = [
             Entry(Sample(None, target if age == self.due else None), 0.0, stride, age == self.due)
             for age in range(1, self.schedule.horizon + 1)
         ]
-        return self.unflattened(flat, flat.memory[-1] if flat.memory else 0, entries)
+        return self.unflattened(flat, flat.E[-1] if flat.E else 0, entries)
 
-    def unflattened(self, flat: Flat, number: Any, entries: list[Entry | None]) -> Pipeline:
+    def unflattened(self, flat: Carry, number: Any, entries: list[Entry | None]) -> Pipeline:
         """What `flat` took apart, after so many ticks and with these samples in flight."""
         h, z = Lines.of(self.h_spans, flat.h), Lines.of(self.z_spans, flat.z)
         first, other, stacks = len(flat.h) - len(self.stacks), len(flat.z) - len(self.stacks), {}
         for index, cell in enumerate(self.stacks):
-            stacks[cell.name] = StackState(flat.h[first + index], flat.z[other + index], flat.memory[index])
+            stacks[cell.name] = StackState(flat.h[first + index], flat.z[other + index], flat.E[index])
         return Pipeline(number, entries, h, z, Lines(self.draw_spans), stacks)
 
     def saved(self, carry: Pipeline) -> Any:

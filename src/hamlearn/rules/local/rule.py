@@ -16,6 +16,7 @@ from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.nodes import Cell
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
+from hamlearn.state.carry import Carry
 
 C = TypeVar("C")
 
@@ -34,14 +35,6 @@ class Now(NamedTuple):
     rates: Rates
     last: bool = True
     given: Sample | None = None
-
-
-class Flat(NamedTuple):
-    """What a rule carries, as lists of tensors whose shapes stay: states, costates, and all else."""
-
-    h: list[Tensor]
-    z: list[Tensor]
-    memory: list[Tensor]
 
 
 @dataclass(slots=True)
@@ -131,11 +124,11 @@ class LocalRule(ABC, Generic[C]):
         """States and costates by node."""
 
     @abstractmethod
-    def flat(self, carry: C) -> Flat:
-        """What a recorded tick takes and returns."""
+    def flat(self, carry: C, omega: list[Tensor]) -> Carry:
+        """What a recorded tick takes and returns: tensors whose shapes stay. All but h, z and ω is in E."""
 
     @abstractmethod
-    def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> C:
+    def lent(self, flat: Carry, stride: Any = None, target: Any = None) -> C:
         """What `flat` took apart; for a tick that is being recorded, with the target that is due."""
 
     def saved(self, carry: C) -> Any:

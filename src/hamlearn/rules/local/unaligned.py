@@ -13,9 +13,10 @@ from hamlearn._base.scale import is_one
 from hamlearn.rates import Rates
 from hamlearn.rules.local.costates import Increment, add_at
 from hamlearn.rules.local.nodes import Cell
-from hamlearn.rules.local.rule import Done, Flat, LocalRule, Now, Proposal, check_shapes, named
+from hamlearn.rules.local.rule import Done, LocalRule, Now, Proposal, check_shapes, named
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample
+from hamlearn.state.carry import Carry
 
 
 class Nodes(NamedTuple):
@@ -114,13 +115,13 @@ class Unaligned(LocalRule[Nodes]):
         """States and costates by node."""
         return named(self.system.cells, carry.h), named(self.system.cells, carry.z)
 
-    def flat(self, carry: Nodes) -> Flat:
+    def flat(self, carry: Nodes, omega: list[Tensor]) -> Carry:
         """States, costates and what waits."""
-        return Flat(list(carry.h), list(carry.z), list(carry.waiting))
+        return Carry(list(carry.h), list(carry.z), omega, None, E=list(carry.waiting))
 
-    def lent(self, flat: Flat, stride: Any = None, target: Any = None) -> Nodes:
+    def lent(self, flat: Carry, stride: Any = None, target: Any = None) -> Nodes:
         """The same."""
-        return Nodes(flat.h, flat.z, flat.memory, entering=bool(flat.memory))
+        return Nodes(flat.h, flat.z, flat.E, entering=bool(flat.E))
 
 
 def seen(cells: list[Cell | LayerStack], h: list[Tensor]) -> dict[str, Tensor]:
