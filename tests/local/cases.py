@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import hamlearn as hl
-from hamlearn.local import Graph, Neurons
+from hamlearn.local import Graph, LocalLearner, Neurons
+from tests.comparing import same
 
 KINDS = ("chain", "long chain", "skips", "cyclic", "outputs", "neurons", "sparse neurons")
 
@@ -175,3 +177,38 @@ def everything(learner: Any) -> list[Any]:
     state = learner.state_dict()
     modes = [module.training for module in learner.module.modules()]
     return [state["about"], *modes, torch.is_grad_enabled(), *sorted(state["tensors"].items())]
+
+
+def assert_alike(eager: LocalLearner, other: LocalLearner, close: float = 1e-12) -> None:
+    """Both engines have led to the same weights, costates, states and place in the stream."""
+    for name, omega in eager.state.omega.items():
+        assert (omega - other.state.omega[name]).abs().max() < close, name
+    pairs = zip(eager.module.state_dict().items(), other.module.state_dict().values(), strict=True)
+    assert all((a - b).abs().max() < close for (_, a), b in pairs)
+    assert (eager.state.t, eager.state.updates, eager.position) == (
+        other.state.t,
+        other.state.updates,
+        other.position,
+    )
+    for ours, theirs in ((eager.state.h, other.state.h), (eager.state.z, other.state.z)):
+        assert (ours is None) == (theirs is None)
+        for name in {*(ours or ()), *(theirs or ())}:
+            # Compiled, a sample without a target has costates of 0, and eagerly none.
+            pair = [part.get(name, torch.zeros(())) for part in (ours, theirs)]
+            assert (pair[0] - pair[1]).abs().max() < close, name
+
+
+def assert_reports(theirs: Iterable[Any], ours: Iterable[Any], close: float = 1e-12) -> None:
+    """Both engines have reported the same."""
+    for a, b in zip(theirs, ours, strict=True):
+        assert a.t == b.t
+        assert (a.loss is None) == (b.loss is None)
+        assert same(a.sample.u, b.sample.u)
+        assert (a.y is None) == (b.y is None)
+        if isinstance(a.y, dict):
+            assert all((a.y[n] - b.y[n]).abs().max() < close for n in a.y)
+        elif a.y is not None:
+            assert (a.y - b.y).abs().max() < close
+        if a.loss is not None:
+            assert abs(a.loss - b.loss) < close
+        assert abs(float(a.hamiltonian) - float(b.hamiltonian)) <= close * max(1.0, abs(float(a.hamiltonian)))

@@ -65,26 +65,6 @@ def test_a_shallow_copy_is_refused_by_name():
         copy.copy(make())
 
 
-def test_inputs_and_targets_in_flight_keep_their_structure(tmp_path):
-    graph = hl.local.Graph(
-        {"a": nn.Bilinear(3, 2, 4), "b": nn.Linear(4, 2)},
-        [("u", "a"), ("v", "a"), ("a", "b")],
-        inputs=("u", "v"),
-        outputs=("a", "b"),
-    )
-    learner, again = (
-        LocalLearner(copy.deepcopy(graph), nn.functional.mse_loss, hl.Hyper(), align=True) for _ in range(2)
-    )
-    u = {"v": torch.ones(1, 2), "u": torch.zeros(1, 3)}
-    learner.step(hl.Sample(u, {"b": torch.ones(1, 2)}, tau=0.25))
-    learner.save(tmp_path / "checkpoint")
-    again.load(tmp_path / "checkpoint")
-    report = next(report for report in again.flush() if report.sample is not None)
-    assert list(report.sample.u) == ["v", "u"]
-    assert list(report.sample.target) == ["b"]
-    assert report.sample.tau == 0.25
-
-
 @pytest.mark.parametrize("clock", ["events", "continuous"])
 def test_a_checkpoint_of_uneven_samples_in_flight_goes_on_bit_for_bit(clock, tmp_path):
     given = samples()

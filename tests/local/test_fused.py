@@ -16,7 +16,7 @@ from hamlearn.local import learner as learner_module
 from hamlearn.local.learner import settled
 from hamlearn.loops import UnsupportedError
 from tests.local import emulated_tick
-from tests.local.cases import Two, hyper, layer
+from tests.local.cases import Two, assert_alike, assert_reports, hyper, layer
 from tests.problems import random_samples
 
 fitting = importlib.import_module("hamlearn.engine.fused.fit")
@@ -53,30 +53,6 @@ def pair(kind, setting, given):
     return (LocalLearner(copy.deepcopy(module), mse, given, **setting) for _ in range(2))
 
 
-def assert_equal(eager, fused, close=1e-12):
-    for (name, a), b in zip(eager.module.named_parameters(), fused.module.parameters(), strict=True):
-        assert (a - b).abs().max() < close
-        assert (eager.state.omega[name] - fused.state.omega[name]).abs().max() < close
-    assert (eager.state.t, eager.state.updates) == (fused.state.t, fused.state.updates)
-    assert eager.position == fused.position
-    for place in ("h", "z"):
-        a, b = getattr(eager.state, place), getattr(fused.state, place)
-        assert (a is None) == (b is None)
-        for name in {*(a or ()), *(b or ())}:
-            # Fused, a sample without a target has costates of 0, and eagerly none.
-            assert (a.get(name, torch.zeros(())) - b.get(name, torch.zeros(()))).abs().max() < close
-
-
-def assert_same_reports(one, other):
-    for a, b in zip(one, other, strict=True):
-        assert a.sample is b.sample
-        assert a.t == b.t
-        assert (a.y - b.y).abs().max() < 1e-12
-        assert (a.loss is None) == (b.loss is None)
-        assert a.loss is None or abs(a.loss - b.loss) < 1e-12
-        assert abs(float(a.hamiltonian) - float(b.hamiltonian)) < 1e-11
-
-
 @pytest.mark.parametrize("setting", SETTINGS)
 @pytest.mark.parametrize(("kind", "chunk"), [("plain", 7), ("residual", 256), ("one stack", 9), ("two widths", 1)])
 def test_fused_ticks_are_the_eager_ones(kind, setting, chunk):
@@ -86,8 +62,8 @@ def test_fused_ticks_are_the_eager_ones(kind, setting, chunk):
     eager, fused = pair(kind, setting, given)
     one, other = list(eager.run(samples)), list(fused.run(samples, engine="compiled", chunk=chunk))
     assert fused._blocks is not None
-    assert_same_reports(one, other)
-    assert_equal(eager, fused)
+    assert_reports(one, other)
+    assert_alike(eager, fused)
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:2])
@@ -106,13 +82,13 @@ def test_narrow_weights_are_moved_as_by_the_eager_engine(kind, beta, setting):
         patch.setattr(fitting, "_TYPES", fits)
         one, other = list(eager.run(samples)), list(fused.run(samples, engine="compiled", chunk=9))
     assert fused._blocks is not None
-    assert_same_reports(one, other)
+    assert_reports(one, other)
     before = list(module.parameters())
     for a, b, start in zip(eager.module.parameters(), fused.module.parameters(), before, strict=True):
         assert torch.equal(a, b)
         assert a.dtype is torch.bfloat16
         assert not torch.equal(a, start)
-    assert_equal(eager, fused)
+    assert_alike(eager, fused)
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:2])
@@ -120,15 +96,15 @@ def test_narrow_weights_are_moved_as_by_the_eager_engine(kind, beta, setting):
 def test_batches_of_any_form_are_taken(batch, setting):
     eager, fused = pair("plain", setting, CALM)
     samples = stream(25, batch=batch)
-    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
-    assert_equal(eager, fused)
+    assert_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+    assert_alike(eager, fused)
 
 
 def test_batches_of_32_are_taken_by_wide_layers_too():
     module = nn.Sequential(layer(600, 4), nn.Linear(4, 2))
     eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM) for _ in range(2))
     samples = random_samples(5, 600, batch=(32,))
-    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+    assert_reports(eager.run(samples), fused.run(samples, engine="compiled"))
     assert fused._blocks._ticks.batch == 32
 
 
@@ -137,7 +113,7 @@ def test_every_function_is_known_by_its_name(function):
     module = nn.Sequential(*(nn.Sequential(nn.Linear(3, 3), function()) for _ in range(3)))
     eager, fused = (LocalLearner(copy.deepcopy(module), mse, CALM, align=True) for _ in range(2))
     samples = stream(30, outputs=3)
-    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled"))
+    assert_reports(eager.run(samples), fused.run(samples, engine="compiled"))
 
 
 @pytest.mark.parametrize("setting", SETTINGS[:2])
@@ -146,8 +122,8 @@ def test_classes_are_compared_by_cross_entropy(setting):
     loss = nn.functional.cross_entropy
     eager, fused = (LocalLearner(copy.deepcopy(module), loss, CALM, **setting) for _ in range(2))
     samples = random_samples(40, classes=True, missing=3)
-    assert_same_reports(eager.run(samples), fused.run(samples, engine="compiled", chunk=9))
-    assert_equal(eager, fused)
+    assert_reports(eager.run(samples), fused.run(samples, engine="compiled", chunk=9))
+    assert_alike(eager, fused)
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
@@ -157,10 +133,10 @@ def test_the_learner_is_where_its_last_report_says(setting):
     steps = zip(eager.run(samples, max_steps=50), fused.run(samples, max_steps=50, engine="compiled"), strict=True)
     for number, _ in enumerate(steps):
         if number % 7 == 5:
-            assert_equal(eager, fused)
+            assert_alike(eager, fused)
     for sample in samples[50:]:
         eager.step(sample), fused.step(sample)
-    assert_equal(eager, fused)
+    assert_alike(eager, fused)
 
 
 @pytest.mark.parametrize("policy", ["raise", "skip"])
@@ -181,7 +157,7 @@ def test_what_is_not_finite_is_met_as_by_the_eager_engine(bad, setting, policy):
         reports.append(seen)
     assert [getattr(a, "skipped", a) for a in reports[0]] == [getattr(a, "skipped", a) for a in reports[1]]
     assert any(getattr(a, "skipped", True) for a in reports[1])
-    assert_equal(eager, fused)
+    assert_alike(eager, fused)
 
 
 UNFIT = {
@@ -206,8 +182,8 @@ def test_what_has_no_fused_ticks_is_taken_in_a_loop_of_recorded_ones(reason):
     ours = [*looped.run(samples[:6], max_steps=6, engine="compiled")]
     ours += [*looped.run(samples[6:], engine="compiled")]
     theirs = [*eager.run(samples[:6], max_steps=6), *eager.run(samples[6:])]
-    assert_same_reports(theirs, ours)
-    assert_equal(eager, looped)
+    assert_reports(theirs, ours)
+    assert_alike(eager, looped)
 
 
 def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said():
@@ -215,8 +191,8 @@ def test_batches_that_the_eager_engine_is_faster_with_go_there_and_that_is_said(
     samples = stream(12, batch=(33,))
     with pytest.warns(RuntimeWarning, match="a batch of 33 samples.*at most 32"):
         ours = list(fused.run(samples, engine="compiled"))
-    assert_same_reports(eager.run(samples), ours)
-    assert_equal(eager, fused)
+    assert_reports(eager.run(samples), ours)
+    assert_alike(eager, fused)
 
 
 def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that_is_said(monkeypatch):
@@ -225,5 +201,5 @@ def test_layers_whose_messages_are_too_many_to_be_counted_go_on_eagerly_and_that
     samples = stream(12)
     with pytest.warns(RuntimeWarning, match="4 layers of 4 by 4 in batches of 2 would send more than 64 numbers"):
         ours = list(fused.run(samples, engine="compiled"))
-    assert_same_reports(eager.run(samples), ours)
-    assert_equal(eager, fused)
+    assert_reports(eager.run(samples), ours)
+    assert_alike(eager, fused)

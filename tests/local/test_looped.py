@@ -13,6 +13,7 @@ from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.local import Graph, LocalLearner, Residual
 from tests.comparing import same
 from tests.local import cases
+from tests.local.cases import assert_alike, assert_reports
 
 mse = nn.functional.mse_loss
 ORDERS = {
@@ -73,40 +74,6 @@ def stream(count, seed=0, outputs=2, *, odd=True, batch=2):
 def twins(module, given, **setting):
     module = module.double()
     return [LocalLearner(copy.deepcopy(module), mse, given, **setting) for _ in range(2)]
-
-
-def assert_alike(eager, looped, close=1e-12):
-    for name, omega in eager.state.omega.items():
-        assert (omega - looped.state.omega[name]).abs().max() < close, name
-    pairs = zip(eager.module.state_dict().items(), looped.module.state_dict().values(), strict=True)
-    assert all((a - b).abs().max() < close for (_, a), b in pairs)
-    assert (eager.state.t, eager.state.updates, eager.position) == (
-        looped.state.t,
-        looped.state.updates,
-        looped.position,
-    )
-    for ours, theirs in ((eager.state.h, looped.state.h), (eager.state.z, looped.state.z)):
-        assert (ours is None) == (theirs is None)
-        for name in {*(ours or ()), *(theirs or ())}:
-            # Compiled, a sample without a target has costates of 0, and eagerly none.
-            pair = [part.get(name, torch.zeros(())) for part in (ours, theirs)]
-            assert (pair[0] - pair[1]).abs().max() < close, name
-
-
-def assert_reports(theirs, ours, close=1e-12):
-    assert len(theirs) == len(ours)
-    for a, b in zip(theirs, ours, strict=True):
-        assert a.t == b.t
-        assert (a.loss is None) == (b.loss is None)
-        assert same(a.sample.u, b.sample.u)
-        assert (a.y is None) == (b.y is None)
-        if isinstance(a.y, dict):
-            assert all((a.y[n] - b.y[n]).abs().max() < close for n in a.y)
-        elif a.y is not None:
-            assert (a.y - b.y).abs().max() < close
-        if a.loss is not None:
-            assert abs(a.loss - b.loss) < close
-        assert abs(float(a.hamiltonian) - float(b.hamiltonian)) <= close * max(1.0, abs(float(a.hamiltonian)))
 
 
 @pytest.fixture(autouse=True)

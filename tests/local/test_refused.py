@@ -1,5 +1,8 @@
 """A sample that is refused or skipped leaves everything as it was, and learning goes on."""
 
+import copy
+import signal
+
 import pytest
 import torch
 from torch import nn
@@ -27,11 +30,6 @@ def trained(setting: dict, count: int = 7, **options) -> LocalLearner:
     for sample in random_samples(count, batch=(4,)):
         learner.step(sample)
     return learner
-
-
-def bad_loss(y, target):
-    torch.rand(3)
-    raise ValueError("the loss draws numbers and then fails")
 
 
 BAD = {
@@ -123,3 +121,32 @@ def test_a_node_of_whole_numbers_is_named(setting):
     learner = LocalLearner(nn.Sequential(nn.Linear(3, 3), Pick(), nn.Embedding(3, 2)), mse, hl.Hyper(), **setting)
     with pytest.raises(ConfigError, match=r"'1' gives torch\.int64"):
         list(learner.run(random_samples(8, batch=(4,))))
+
+
+class Disturbed(nn.Module):
+    """Calls a function of the test in the midst of a forward pass."""
+
+    def __init__(self):
+        super().__init__()
+        self.call = lambda: None
+
+    def forward(self, x):
+        self.call()
+        return x
+
+
+@pytest.mark.parametrize("setting", ENGINES)
+def test_ctrl_c_waits_for_the_end_of_the_step(setting):
+    first = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.Dropout(0.2), Disturbed())
+    net = nn.Sequential(first, layer(2, 3), layer(3, 2))
+    learner = LocalLearner(net, mse, hl.Hyper(eta=0.3, beta=0.05), **setting)
+    *samples, last = random_samples(8, batch=(3,))
+    for sample in samples:
+        learner.step(sample)
+    through, random = copy.deepcopy(learner), torch.get_rng_state()
+    through.step(last)
+    torch.set_rng_state(random)
+    first[3].call = lambda: signal.raise_signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        learner.step(last)
+    assert same(everything(learner), everything(through))

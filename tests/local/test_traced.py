@@ -1,7 +1,6 @@
 """Plain modules as graphs: nodes from the calls, edges from the flow of data, exact gradients along them."""
 
 import contextlib
-import copy
 
 import pytest
 import torch
@@ -11,7 +10,6 @@ from torch.nn.functional import avg_pool2d, dropout, mse_loss, relu
 import hamlearn as hl
 from hamlearn.errors import ConfigError
 from hamlearn.local import LocalLearner
-from tests.problems import random_samples
 
 STILL = hl.Hyper(tau=1.0, eta=0.0, beta=0.0, phi=1.0)
 
@@ -90,36 +88,6 @@ def test_functions_belong_to_the_layer_that_they_follow_and_skips_are_edges():
         "leave": ("b",),
     }
     assert learner.delays == {"enter": 8, "a": 6, "b": 4, "leave": 2}
-
-
-def test_one_group_of_a_traced_net_in_sequential_order_is_backpropagation():
-    torch.manual_seed(0)
-    module = Residual().double()
-    plain = copy.deepcopy(module)
-    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-    learner = LocalLearner(module, mse_loss, hl.Hyper.from_sgd(lr=0.1), groups=1, order="sequential")
-    for _ in range(5):
-        u, target = torch.randn(2, 3).double(), torch.randn(2, 2).double()
-        learner.step(hl.Sample(u, target))
-        optimizer.zero_grad()
-        mse_loss(plain(u), target).backward()
-        optimizer.step()
-    for mine, theirs in zip(module.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-14)
-
-
-def test_a_copy_of_a_traced_learner_goes_on_alike():
-    torch.manual_seed(0)
-    learner = LocalLearner(Residual().double(), mse_loss, hl.Hyper(eta_z=0.0), align=True)
-    stream = random_samples(12)
-    for sample in stream[:6]:
-        learner.step(sample)
-    twin = copy.deepcopy(learner)
-    for one in (learner, twin):
-        for sample in stream[6:]:
-            one.step(sample)
-    for name, omega in learner.state.omega.items():
-        assert torch.equal(omega, twin.state.omega[name])
 
 
 class Doubled(nn.Sequential):

@@ -97,19 +97,6 @@ def test_a_learner_that_is_saved_and_loaded_goes_on_bit_for_bit(setting: str) ->
     assert same(through(twin, samples()[6:]), through(subject, samples()[6:]))
 
 
-@pytest.mark.parametrize("order", ["parallel", "sequential"])
-def test_a_beta_for_each_entry_scales_the_costate_of_its_own_tick(
-    order: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for large in (1, 10**9):
-        monkeypatch.setattr(wide, "LARGE", large)
-        beta = {"0.0.weight": torch.linspace(0.0, 0.1, 77).view(11, 7), "1.*": torch.tensor(0.05), "*": 0.1}
-        hyper = hl.Hyper(eta=0.5, eta_z=0.0, beta=beta)
-        found.append(through(learner(hyper, align=True, order=order), samples()))
-    assert_close(*found)
-
-
 class Odd(nn.Module):
     """Not one of PyTorch's own: it might use anybody's weights."""
 
