@@ -3,15 +3,16 @@
 import http.client
 import json
 import random
+import socket
 import threading
 import time
 
 import pytest
-from websockets.sync.client import connect
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.experiments.run import run
 from hamlearn.serve import load, opened, serve
+from hamlearn.serve import server as serving
 from tests.serve.process import CONFIG, Process
 from tests.serve.server import ONE, Server
 from tests.serve.test_learning import as_sample, same, samples
@@ -103,15 +104,29 @@ def test_a_folder_or_a_port_in_use_is_named_and_a_server_stops_while_clients_are
             serve(config, tmp_path / "out")
         with pytest.raises(ConfigError, match=f"cannot listen at 127.0.0.1:{server.port}"):
             serve(config, tmp_path / "new", port=server.port)
-        # Whoever still reads events, or holds a WebSocket open, does not keep it from stopping.
-        with server.dial() as events, connect(f"ws://127.0.0.1:{server.port}/stream", legacy=True) as stream:
-            events.sendall(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
-            assert b"text/event-stream" in events.recv(65536)
-            stream.send("{}")
-            assert json.loads(stream.recv())["status"] == 422
+        # A client that keeps its connection does not keep it from stopping.
+        with server.dial() as idle:
+            idle.sendall(b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"200 OK" in idle.recv(65536)
             began = time.monotonic()
             assert server.terminate() == (0, [])
             assert time.monotonic() - began < 10
+
+
+def test_the_port_opens_when_all_agents_can_answer_and_not_before(tmp_path, monkeypatch):
+    def build(settings):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), 1.0)
+        raise ConfigError("built")
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    monkeypatch.setattr(serving, "Service", build)
+    config = tmp_path / "serve.toml"
+    config.write_text(CONFIG)
+    with pytest.raises(ConfigError, match="built"):
+        serve(config, tmp_path / "out", port=port)
 
 
 def test_a_checkpoint_of_another_network_is_refused_with_a_reason(tmp_path):

@@ -8,12 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from websockets.exceptions import InvalidStatus
-from websockets.sync.client import connect
 
 from tests.fuzz import serve_requests
 from tests.serve.server import ONE, Server, heard
-from tests.serve.test_learning import samples
 
 BAD = {
     "one entry too few": ({**ONE, "u": [1.0]}, "Expected `array` of length >= 2 - at `$.u`"),
@@ -42,7 +39,7 @@ BODIES = [
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    bounds = {"body": 100_000, "batch": 10, "agents": 30, "sockets": 4, "timeout": 3.0}
+    bounds = {"body": 100_000, "batch": 10, "agents": 30, "timeout": 3.0}
     with Server(tmp_path_factory.mktemp("server"), serve=bounds) as server:
         yield server
 
@@ -121,6 +118,10 @@ def memory():
 
 
 def test_a_batch_over_its_bound_a_route_and_a_method_that_do_not_exist_are_refused(server):
+    # No route keeps a connection for itself: watching is Prometheus' task, and streams of samples are batches.
+    for route in (b"/events", b"/stream"):
+        head = b" HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\nconnection: upgrade, close\r\n\r\n"
+        assert server.say(b"GET " + route + head).startswith(b"HTTP/1.1 404")
     assert server.ask("/evaluate", method="GET").status == 405
     assert "See /openapi.json" in server.ask("/nowhere").value["error"]
     refused = server.ask("/predict", [ONE] * 11)
@@ -176,49 +177,3 @@ def test_more_samples_per_second_than_allowed_are_refused_until_later(tmp_path):
         assert (refused.status, refused.headers["retry-after"]) == (429, "1")
         assert "serve.rate = 5" in refused.value["error"]
         assert server.ask("/predict?agent=other", [ONE] * 4).status == 200
-
-
-def stream(server, **more):
-    return connect(f"ws://127.0.0.1:{server.port}/stream?agent=socket", legacy=True, **more)
-
-
-def test_a_websocket_answers_each_message_in_order_and_continues_after_bad_ones(server):
-    items = samples(30, seed=9)
-    with stream(server) as link:
-        for item in items:
-            link.send(json.dumps(item))
-        link.send("{")
-        link.send(json.dumps(items[:10]).encode())
-        link.send(json.dumps({"u": [1.0, 1.0], "id": "w"}))
-        link.send(json.dumps({"id": "w", "target": [1.0]}))
-        assert [json.loads(link.recv())["sample"] for _ in items] == list(range(1, 31))
-        assert json.loads(link.recv())["status"] == 400
-        assert [row["sample"] for row in json.loads(link.recv())] == list(range(31, 41))
-        assert json.loads(link.recv())["sample"] == 41
-        assert json.loads(link.recv())["learned"] is True
-
-
-def test_no_more_websockets_are_open_than_allowed(server):
-    links = [stream(server) for _ in range(4)]
-    with pytest.raises(InvalidStatus, match="403"):
-        stream(server)
-    for link in links:
-        link.close()
-    time.sleep(0.2)
-    stream(server).close()
-
-
-def test_clients_that_read_events_leave_nothing_behind(server):
-    before = len(asyncio.all_tasks(server.loop))
-    links = [server.dial() for _ in range(20)]
-    for link in links:
-        link.sendall(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        assert b"text/event-stream" in link.recv(65536)
-    assert len(asyncio.all_tasks(server.loop)) >= before + 20
-    for link in links:
-        link.close()
-    until = time.monotonic() + 20
-    while len(asyncio.all_tasks(server.loop)) > before + 2 and time.monotonic() < until:
-        time.sleep(0.1)
-    # One task of the library looks whether the server is about to stop; it is there once.
-    assert len(asyncio.all_tasks(server.loop)) <= before + 2

@@ -1,13 +1,17 @@
 """The live page: what it shows of a run that goes on, is resumed, diverges or ends, and to whom."""
 
+import asyncio
 import http.client
 import io
 import itertools
 import json
+import socket
 import threading
+import time
 import urllib.request
 
 import pytest
+import uvicorn
 
 from hamlearn import watch
 from hamlearn.errors import ConfigError
@@ -144,6 +148,34 @@ def test_events_are_the_data_and_then_each_change_and_a_reader_that_returns_miss
         again = urllib.request.Request(page.address + "events", headers={"Last-Event-ID": "1"})
         with urllib.request.urlopen(again) as events:
             assert [events.readline().strip() for _ in range(2)] == [b"id: 2", b"event: data"]
+
+
+def test_readers_of_events_that_leave_leave_nothing_behind(folder):
+    write(folder, [row(1)])
+    loops = []
+
+    async def app(scope, receive, send):
+        loops.append(asyncio.get_running_loop())
+        await inner(scope, receive, send)
+
+    inner = site.app(folder)
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        links = [socket.create_connection(listener.getsockname()) for _ in range(20)]
+        for link in links:
+            link.sendall(b"GET /events HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            assert b"text/event-stream" in link.recv(65536)
+        busy = len(asyncio.all_tasks(loops[0]))
+        for link in links:
+            link.close()
+        until = time.monotonic() + 20
+        while len(asyncio.all_tasks(loops[0])) > busy - 20 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert len(asyncio.all_tasks(loops[0])) <= busy - 20
+        server.should_exit = True
+        thread.join()
 
 
 @needs_chromium

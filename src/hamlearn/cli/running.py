@@ -104,8 +104,7 @@ def serve(
     POST /predict takes one sample or a batch, returns predictions, and learns
     if there is a target; POST /label delivers targets later, by id; POST
     /evaluate moves nothing; GET /state, GET /metrics, GET /readyz; POST
-    /checkpoint, POST /rollback; a WebSocket at /stream; /openapi.json
-    describes all of them.
+    /checkpoint, POST /rollback; /openapi.json describes all of them.
 
     Only this machine can connect. For others, put a proxy with TLS in front,
     name files of tokens by serve.learn_tokens and serve.predict_tokens, and

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import hmac
 import logging
 from pathlib import Path
@@ -12,7 +11,7 @@ from starlette.authentication import AuthCredentials, AuthenticationBackend, Una
 from starlette.requests import HTTPConnection
 
 from hamlearn.errors import ConfigError
-from hamlearn.serve.refusals import Refused
+from hamlearn.serve.forms import Refused
 from hamlearn.serve.settings import Settings, is_loopback
 
 OPEN = ("/livez", "/readyz")
@@ -67,9 +66,9 @@ class Tokens:
 class Access(AuthenticationBackend):
     """What a request may do, for Starlette's `AuthenticationMiddleware`.
 
-    With token files, every request shows a token as `Authorization: Bearer TOKEN`, or as the password of basic
-    authentication, which browsers ask for. Without them the server listens on loopback alone, and a request must
-    name this machine as its host: so a web page cannot reach the server under a name of its own.
+    With token files, every request shows a token as `Authorization: Bearer TOKEN`. Without them the server listens
+    on loopback alone, and a request must name this machine as its host: so a web page cannot reach the server
+    under a name of its own.
 
     Args:
         settings: Of the server.
@@ -101,7 +100,8 @@ class Access(AuthenticationBackend):
             raise Refused(403, f"a page of {origin[:100]!r} may not do this here.", headers=_CLOSE)
         scopes = [LEARN]
         if self._learn is not None and conn.scope["path"] not in OPEN:
-            scopes = await self._login(self._learn, _shown(conn.headers.get("authorization", "")))
+            kind, _, token = conn.headers.get("authorization", "").partition(" ")
+            scopes = await self._login(self._learn, token.strip().encode() if kind.lower() == "bearer" else b"")
         return AuthCredentials(scopes), UnauthenticatedUser()
 
     async def _login(self, learn: Tokens, token: bytes) -> list[str]:
@@ -118,7 +118,7 @@ class Access(AuthenticationBackend):
             await asyncio.sleep(DELAY)
         finally:
             self._delayed -= 1
-        ask = {"www-authenticate": 'Basic realm="hamlearn"', **_CLOSE}
+        ask = {"www-authenticate": 'Bearer realm="hamlearn"', **_CLOSE}
         raise Refused(401, "a token is missing or wrong. Send 'Authorization: Bearer TOKEN'.", headers=ask)
 
 
@@ -132,13 +132,3 @@ def require_learning(conn: HTTPConnection) -> None:
 def _name(host: str) -> str:
     """The host without its port, and without the brackets of an IPv6 address."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-
-
-def _shown(header: str) -> bytes:
-    kind, _, rest = header.partition(" ")
-    if kind.lower() == "bearer":
-        return rest.strip().encode()
-    try:
-        return base64.b64decode(rest, validate=True).partition(b":")[2] if kind.lower() == "basic" else b""
-    except ValueError:
-        return b""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
@@ -16,11 +15,11 @@ from hamlearn.errors import HamlearnError
 from hamlearn.experiments.run.build import build_learner, build_network
 from hamlearn.experiments.run.opened import torch_as
 from hamlearn.learner import Learner
-from hamlearn.sample import Label, Sample, Trace
+from hamlearn.record.fields import norms
+from hamlearn.sample import Label, Sample
 from hamlearn.serve.checkpoints import About, Checkpoints
-from hamlearn.serve.forms import Batch
+from hamlearn.serve.forms import Batch, Refused
 from hamlearn.serve.journal import Journal
-from hamlearn.serve.refusals import Refused
 from hamlearn.serve.settings import Settings
 
 Place = tuple[Any, dict[str, Any]]
@@ -34,20 +33,14 @@ class Agent:
 
     Args:
         settings: What it is built from.
-        folder: Of its checkpoints and records. It continues from the newest checkpoint there.
+        folder: Of its checkpoints. It continues from the newest one there.
     """
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self._settings, self.journal = settings, Journal(folder, settings)
+        self._settings, self.journal, self.learner = settings, Journal(settings), build(settings)
         self.checkpoints = Checkpoints(folder, settings.serve["keep"], settings.serve["keep_apart"])
-        self.learner = _built(settings)
         self._dtype = np.dtype(settings.config["run"]["dtype"])
-        self._empty: Any = 0 if settings.classes is not None else [0.0] * settings.outputs
-        """Stands for a target that is not known."""
-        if settings.scale is not None:
-            self._empty = settings.scale[0].tolist()
-        self._hamiltonian = 0.0
         self._changed, self._saved_at = False, time.monotonic()
         newest = self.checkpoints.newest
         if newest is not None:
@@ -62,7 +55,6 @@ class Agent:
 
         Samples that need nothing special are learned as one block; others end a block, and are taken alone.
         """
-        before = self.journal.samples
         block: list[Place] = []
         ids: set[Any] = set()
         for batch in batches:
@@ -84,19 +76,21 @@ class Agent:
                     ids |= set() if row.id is None else {row.id}
         self._learn_block(block)
         self._labels = self.learner.labels
-        if self.journal.due(before):
-            self.journal.write_row(self.learner.state.t, self._hamiltonian, self.norms())
 
     def _learn_block(self, block: list[Place]) -> None:
         """Clip samples and learn them as one block."""
         if not block:
             return
-        u = self._inputs(block)
+        # Stands for a target that is not known, and changes no scale.
+        empty = 0 if self._settings.classes is not None else self._settings.scale[0].tolist()
         known = np.array([row.target is not None for row, _ in block])
-        target = self._targets([self._empty if row.target is None else row.target for row, _ in block], block)
-        tau: Any = self.learner.hyper.tau
-        columns: dict[str, Any] = {"u": u, "target": target, "known": known}
+        columns = {
+            "u": self._inputs(block),
+            "target": self._targets([empty if row.target is None else row.target for row, _ in block], block),
+            "known": known,
+        }
         if any(row.tau is not None for row, _ in block):
+            tau: Any = self.learner.hyper.tau
             columns["tau"] = np.array([tau if row.tau is None else row.tau for row, _ in block])
         if any(row.boundary for row, _ in block):
             columns["boundary"] = np.array([bool(row.boundary) for row, _ in block])
@@ -104,8 +98,13 @@ class Agent:
 
     def _learn(self, columns: dict[str, np.ndarray], block: list[Place]) -> None:
         """Learn a block. If one of its samples is refused, each half is learned by itself, to find which."""
+        known = columns["known"]
+        given: dict[str, Any] = {"target": torch.from_numpy(columns["target"])} if known.any() else {}
+        if known.any() and not known.all():
+            given["known"] = known
+        given |= {name: columns[name] for name in ("tau", "boundary") if name in columns}
         try:
-            trace = self._scan(**columns)
+            trace = self.learner.scan(torch.from_numpy(columns["u"]), **given)
         except HamlearnError as error:
             if len(block) == 1:
                 self._refuse(block[0][1], error)
@@ -113,26 +112,18 @@ class Agent:
             for part in (slice(None, len(block) // 2), slice(len(block) // 2, None)):
                 self._learn({name: column[part] for name, column in columns.items()}, block[part])
             return
-        y, skipped, first = trace.y.numpy(), trace.skipped.tolist(), self.journal.samples + 1
-        learned = columns["known"] & ~trace.skipped.numpy()
+        y, skipped, first = trace.y.numpy(), trace.skipped.numpy(), self.journal.samples + 1
+        learned = known & ~skipped
+        self.journal.take([row.id for row, _ in block], int(learned.sum()))
         losses = [None] * len(block) if trace.loss is None else trace.loss.tolist()
-        losses = [loss if one else None for loss, one in zip(losses, learned, strict=True)]
-        self._hamiltonian = float(trace.hamiltonian[-1])
-        self.journal.take(losses, [row.id for row, _ in block])
         if learned.any():
-            kept = [loss for loss in losses if loss is not None]
+            kept = [loss for loss, one in zip(losses, learned, strict=True) if one]
             self.journal.scores.add(self.journal.samples, y[learned], columns["target"][learned], kept)
-        told = zip(self._unscaled(y), losses, trace.t.tolist(), strict=True)
-        for k, (y, loss, t) in enumerate(told):
-            block[k][1].update(y=y, loss=loss, t=t, sample=first + k, learned=loss is not None)
-            if skipped[k]:
+        rows = zip(self._unscaled(y), losses, trace.t.tolist(), learned.tolist(), skipped.tolist(), strict=True)
+        for k, (one, loss, t, done, passed_over) in enumerate(rows):
+            block[k][1].update(y=one, loss=loss if done else None, t=t, sample=first + k, learned=done)
+            if passed_over:
                 block[k][1]["skipped"] = True
-
-    def _scan(self, u: Any, target: Any, known: Any, tau: Any = None, boundary: Any = None) -> Trace:
-        """Take a block in one call of the learner; columns that say nothing are left out."""
-        given = torch.from_numpy(target) if known.any() else None
-        some = known if known.any() and not known.all() else None
-        return self.learner.scan(torch.from_numpy(u), given, tau, boundary, known=some)
 
     def _inputs(self, places: Sequence[Place]) -> np.ndarray:
         u, clipped = self.journal.u.clip(np.array([row.u for row, _ in places]))
@@ -148,10 +139,15 @@ class Agent:
 
     def _scaled(self, targets: list[Any]) -> np.ndarray:
         """Targets as the learner sees them: those that never varied are 0, as in `streams.standardize`."""
-        if self._settings.scale is None:
+        if self._settings.classes is not None:
             return np.array(targets)
         mean, spread = self._settings.scale
         return np.where(spread > 0, (np.array(targets) - mean) / np.where(spread > 0, spread, 1.0), 0.0)
+
+    def _unscaled(self, y: Any) -> Any:
+        """Predictions in the unit of the data."""
+        mean, spread = self._settings.scale
+        return (np.asarray(y, np.float64) * spread + mean).tolist()
 
     def _narrow(self, table: np.ndarray) -> np.ndarray:
         # What is too large for the type becomes infinite, which the learner refuses.
@@ -162,13 +158,6 @@ class Agent:
         self.journal.clipped += len(clipped)
         for index in clipped:
             places[index][1]["clipped"] = True
-
-    def _unscaled(self, y: Any) -> Any:
-        """Predictions in the unit of the data."""
-        if self._settings.scale is not None:
-            mean, spread = self._settings.scale
-            y = np.asarray(y, np.float64) * spread + mean
-        return y.tolist()
 
     def _refuse(self, answer: dict[str, Any], error: Exception) -> None:
         self.journal.bad += 1
@@ -183,10 +172,9 @@ class Agent:
         except HamlearnError as error:
             self._refuse(answer, error)
             return
-        self.journal.take([None], [row.id])
-        answer.update(
-            y=self._unscaled(report.y), loss=None, t=report.t, sample=self.journal.samples, learned=False
-        )
+        self.journal.take([row.id], 0)
+        y, number = self._unscaled(report.y), self.journal.samples
+        answer.update(y=y, loss=None, t=report.t, sample=number, learned=False)
 
     def _label(self, row: Any, answer: dict[str, Any]) -> None:
         """Learn a label with the sample that waits for it."""
@@ -222,7 +210,7 @@ class Agent:
             "position": journal.samples,
             **self.counts,
             "t": self.learner.state.t,
-            "norms": self.norms(),
+            "norms": norms(self.learner, None, ("h", "z", "omega", "theta")),
             "last_id": journal.last,
             "diverging": journal.scores.diverging,
             "scores": journal.scores.read(),
@@ -236,22 +224,16 @@ class Agent:
         labels = self._labels
         return {**self.journal.counts, "labels": labels.learned, "late": labels.late, "waiting": labels.waiting}
 
-    def norms(self) -> dict[str, float | None]:
-        """Euclidean norms of h, z, ω and θ; `None` if there is none."""
-        state, theta = self.learner.state, list(self.learner.network.parameters())
-        parts = {"h": state.h, "z": state.z, "omega": state.omega, "theta": theta}
-        return {name: None if tree is None else math.hypot(*_norms(tree)) for name, tree in parts.items()}
-
     def copy(self, *, pinned: bool = False) -> Callable[[], About]:
         """Copy what a checkpoint holds; the function returned writes the copy, in any thread."""
         journal, when = self.journal, datetime.now(UTC).isoformat(timespec="seconds")
         about = About(0, journal.samples, journal.last, when, pinned, journal.scores.diverging)
-        state, told = self.learner.state_dict(), journal.state_dict()
+        state, noted = self.learner.state_dict(), journal.state_dict()
         self._changed, self._saved_at = False, time.monotonic()
 
         def write() -> About:
             try:
-                return self.checkpoints.write(about, state, told)
+                return self.checkpoints.write(about, state, noted)
             except BaseException:
                 self._changed = True
                 raise
@@ -282,11 +264,16 @@ class Agent:
         self.journal.load_state_dict(journal)
 
 
-def _norms(tree: Any) -> list[float]:
-    if isinstance(tree, torch.Tensor):
-        return [float(torch.linalg.vector_norm(tree.detach()))]
-    leaves = tree.values() if isinstance(tree, dict) else tree
-    return [norm for leaf in leaves for norm in _norms(leaf)]
+def build(settings: Settings) -> Learner:
+    """A learner as the configuration says, with the weights of the seed, or of the run that is served."""
+    with torch_as(settings.config["run"]), torch.random.fork_rng():
+        torch.manual_seed(settings.config["run"]["seed"])
+        sized: Any = settings if settings.run is None else settings.run.stream
+        network = build_network(settings.config, sized, settings.classes)
+        learner = build_learner(settings.config, network, late=settings.serve["late"])
+    if settings.run is not None:
+        learner.load_state_dict(settings.run.learner.state_dict())
+    return learner
 
 
 def opened(settings: Settings) -> Learner:
@@ -299,21 +286,9 @@ def opened(settings: Settings) -> Learner:
         >>> opened(check({"network": {"inputs": 2, "outputs": 1}}, Path(tempfile.mkdtemp()))).state.t
         0.0
     """
-    learner, checkpoints = _built(settings), Checkpoints(settings.folder, 1, 0.0)
+    learner, checkpoints = build(settings), Checkpoints(settings.folder, 1, 0.0)
     if checkpoints.newest is not None:
         learner.load_state_dict(checkpoints.read(checkpoints.newest)[0])
-    return learner
-
-
-def _built(settings: Settings) -> Learner:
-    """A learner as the configuration says, with the weights of the seed, or of the run that is served."""
-    with torch_as(settings.config["run"]), torch.random.fork_rng():
-        torch.manual_seed(settings.config["run"]["seed"])
-        sized: Any = settings if settings.run is None else settings.run.stream
-        network = build_network(settings.config, sized, settings.classes)
-        learner = build_learner(settings.config, network, late=settings.serve["late"])
-    if settings.run is not None:
-        learner.load_state_dict(settings.run.learner.state_dict())
     return learner
 
 

@@ -8,7 +8,7 @@ import shutil
 from hamlearn.errors import ConfigError
 from hamlearn.serve.agent import Agent
 from hamlearn.serve.checkpoints import PATTERN
-from hamlearn.serve.refusals import Refused
+from hamlearn.serve.forms import Refused
 from hamlearn.serve.settings import Settings
 
 _KEY = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,14 +39,9 @@ class About(NamedTuple):
     diverging: int | None = None
 
     @property
-    def taken(self) -> datetime:
-        """When it was taken."""
-        return datetime.fromisoformat(self.time)
-
-    @property
-    def age(self) -> float:
-        """Seconds since it was taken."""
-        return (datetime.now(UTC) - self.taken).total_seconds()
+    def taken(self) -> float:
+        """When it was taken, in seconds since 1970."""
+        return datetime.fromisoformat(self.time).timestamp()
 
 
 class Checkpoints:
@@ -84,10 +79,13 @@ class Checkpoints:
         """
         about = about._replace(number=1 + (self.known[-1].number if self.known else 0))
         tensors, header = checkpoint.parts(state)
-        told = {"about": about._asdict(), "journal": journal}
-        checkpoint.write(self._path(about), tensors, {**header, _SERVED: told})
+        served = {"about": about._asdict(), "journal": journal}
+        checkpoint.write(self._path(about), tensors, {**header, _SERVED: served})
         self.known.append(about)
-        self._prune()
+        if len(self.known) > 1 and not self._is_kept(*self.known[-3:-1], newest=about):
+            self._remove(self.known[-2])
+        while len(self.known) > self._keep:
+            self._remove(self.known[0])
         return about
 
     def read(self, about: About) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -100,17 +98,15 @@ class Checkpoints:
         """The last checkpoint before the newest that was not taken while the learner diverged."""
         return next((about for about in reversed(self.known[:-1]) if about.diverging is None), None)
 
-    def _prune(self) -> None:
-        if len(self.known) > 1:
-            before, newest = self.known[-2:]
-            gap = (before.taken - self.known[-3].taken).total_seconds() if len(self.known) > 2 else self._apart
-            # The last one before the learner diverged is worth keeping, however near the one before it is.
-            if before.diverging is not None or (
-                gap < self._apart and not before.pinned and newest.diverging is None
-            ):
-                self._remove(before)
-        while len(self.known) > self._keep:
-            self._remove(self.known[0])
+    def _is_kept(self, *last: About, newest: About) -> bool:
+        """Whether the last of these stays now that there is a newer one."""
+        about = last[-1]
+        if about.diverging is not None:
+            return False
+        # The last one before the learner diverged is worth keeping, however near the one before it is.
+        if about.pinned or newest.diverging is not None:
+            return True
+        return len(last) < 2 or about.taken - last[0].taken >= self._apart
 
     def _path(self, about: About) -> Path:
         return self._folder / f"checkpoint-{about.number:09d}.safetensors"

@@ -1,4 +1,4 @@
-"""Request bodies: the models that validate them, and that OpenAPI is generated from."""
+"""What is sent and what is answered: batches read from bodies, and refusals."""
 
 from __future__ import annotations
 
@@ -8,16 +8,49 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
+from starlette.authentication import AuthenticationError
+from starlette.responses import Response
 
 from hamlearn.errors import SampleError
 from hamlearn.serve.fields import Row
-from hamlearn.serve.refusals import Refused
 from hamlearn.serve.settings import Settings
 
 JSON = "application/json"
+HEADERS = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
 Kind = Literal["samples", "labels", "evaluate"]
 Tau = Annotated[float, Meta(gt=0, le=1e9, description="Time step; left out: that of the learner.")]
 Key = Annotated[str, Meta(min_length=1, max_length=200)] | Annotated[int, Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+
+
+class Refusal(msgspec.Struct, omit_defaults=True):
+    """The body of a response to a request that is not served."""
+
+    error: str
+    status: int
+    retry_after: int | None = None
+
+
+class Refused(AuthenticationError):  # noqa: N818 (most often the client's error, not ours)
+    """A request that is not served; nothing has changed. Starlette asks for this base of a failed login.
+
+    Args:
+        status: HTTP status, 4xx for a mistake of the client, 503 if the server cannot answer now.
+        reason: Names the value, the cause and the remedy.
+        retry: Seconds after which the same request may succeed; `None` if it never will.
+        headers: Further headers of the response.
+    """
+
+    def __init__(
+        self, status: int, reason: str, retry: int | None = None, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.body, self.headers = Refusal(reason, status, retry), dict(headers or {})
+        if retry is not None:
+            self.headers["retry-after"] = str(retry)
+
+    def response(self) -> Response:
+        """The response."""
+        return Response(encode(self.body), self.body.status, HEADERS | self.headers, JSON)
 
 
 @dataclass(slots=True, eq=False)
@@ -41,9 +74,8 @@ class Batch:
     @property
     def learns(self) -> bool:
         """Whether anything is to be learned from it."""
-        return self.kind == "labels" or (
-            self.kind == "samples" and any(row.target is not None for row in self.rows)
-        )
+        has_targets = any(row.target is not None for row in self.rows)
+        return self.kind == "labels" or (self.kind == "samples" and has_targets)
 
     def response(self) -> Any:
         """The response in the layout of the request.
@@ -120,3 +152,8 @@ class Reader:
 def encode(value: Any) -> bytes:
     """A response body; JSON has no NaN and no infinity, they are written as null."""
     return msgspec.json.encode(value)
+
+
+def answer(value: Any, status: int = 200) -> Response:
+    """A response with a JSON body."""
+    return Response(encode(value), status, HEADERS, JSON)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,12 +26,21 @@ _COUNTS = {
     "late": "Labels whose sample was not kept.",
     "labels": "Labels learned from.",
 }
+
+
+def _age(agent: Agent) -> float | None:
+    newest = agent.checkpoints.newest
+    return None if newest is None else time.time() - newest.taken
+
+
 _GAUGES: dict[str, tuple[str, Callable[[Agent], Any]]] = {
     "loss": ("Mean loss over about the last 1,000 targets.", lambda a: a.journal.scores.read()["loss"]),
     "score": ("R², or the accuracy, over the same.", lambda a: a.journal.scores.read()["score"]),
     "diverging": ("1 while the learner diverges.", lambda a: int(a.journal.scores.diverging is not None)),
-    "checkpoint_age_seconds": ("Age of the newest checkpoint.", lambda a: _newest(a, "age")),
-    "checkpoint_samples": ("Samples in the newest checkpoint.", lambda a: _newest(a, "position")),
+    "checkpoint_age_seconds": (
+        "Age of the newest checkpoint.",
+        _age,
+    ),
 }
 
 
@@ -98,8 +108,3 @@ def _family(kind: Any, name: str, about: str, values: list[tuple[str, float | No
             family.add_metric([key], value)
     found: Metric = family
     return found
-
-
-def _newest(agent: Agent, name: str) -> Any:
-    newest = agent.checkpoints.newest
-    return None if newest is None else getattr(newest, name)

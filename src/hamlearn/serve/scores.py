@@ -70,14 +70,12 @@ class RunningScores:
         before = np.concatenate([self._last or target[:1], target[:-1]])
         new: dict[str, Any] = {"weight": float(len(target)), "loss": sum(losses)}
         if self._classes is None:
-            wide = target.astype(np.float64)
-            new |= {
-                "error": ((y - wide) ** 2).mean(axis=1).sum(),
-                "last": ((before - wide) ** 2).mean(axis=1).sum(),
-            }
-            new |= {"targets": wide.sum(axis=0), "squares": (wide**2).sum(axis=0)}
+            target = target.astype(np.float64)
+            new["error"] = ((y - target) ** 2).mean(axis=1).sum()
+            new["last"] = ((before - target) ** 2).mean(axis=1).sum()
+            new["targets"], new["squares"] = target.sum(axis=0), (target**2).sum(axis=0)
         else:
-            new |= {"error": (y.argmax(axis=1) == target).sum(), "last": (before == target).sum()}
+            new["error"], new["last"] = (y.argmax(axis=1) == target).sum(), (before == target).sum()
             new["targets"] = np.bincount(target, minlength=self._classes)
         fade = (1 - 1 / MEMORY) ** len(target)
         self._sums = {name: fade * self._sums.get(name, 0.0) + value for name, value in new.items()}

@@ -94,10 +94,7 @@ def config(settings: Settings, app: Any) -> uvicorn.Config:
     """The configuration of uvicorn."""
     return uvicorn.Config(
         app,
-        ws="websockets-sansio",
-        ws_max_size=settings.serve["body"],
-        # A small message that unpacks into a large one would pass the bound.
-        ws_per_message_deflate=False,
+        ws="none",
         log_config=None,
         log_level="warning",
         access_log=False,

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,8 +15,7 @@ from typing import Any, NamedTuple
 from hamlearn.errors import HamlearnError
 from hamlearn.serve.agents import Agents
 from hamlearn.serve.checkpoints import About
-from hamlearn.serve.forms import Batch
-from hamlearn.serve.refusals import Refused
+from hamlearn.serve.forms import Batch, Refused
 from hamlearn.serve.settings import Settings
 
 log = logging.getLogger("hamlearn.serve")
@@ -65,8 +64,8 @@ class Service:
         self.failed: Exception | None = None
         self._queue: deque[Job] = deque()
         self._wake = asyncio.Event()
+        # By agent: when samples were counted last, and how many may be taken at once.
         self._buckets: dict[str, tuple[float, float]] = {}
-        """By agent: when samples were counted last, and how many may be taken at once."""
         self._learners = ThreadPoolExecutor(1, "hamlearn-learner")
         self._disk = ThreadPoolExecutor(1, "hamlearn-disk")
 
@@ -86,7 +85,7 @@ class Service:
             self.failed = None
             for key, agent in self.agents.items():
                 if agent.due(0.0):
-                    await self._save(key, asyncio.to_thread(agent.copy))
+                    await self._save(key)
             self._learners.shutdown()
             self._disk.shutdown()
 
@@ -172,10 +171,17 @@ class Service:
         groups: dict[str, list[Batch]] = defaultdict(list)
         for work in works:
             if not isinstance(work, Batch):
-                return [_attempted(work, self.agents)]
+                return [self._attempted(work)]
             groups[work.agent].append(work)
-        problems = {key: _attempted(partial(_take, key, batches), self.agents) for key, batches in groups.items()}
-        return [problems[work.agent] for work in works]
+        found = {key: self._attempted(partial(_take, key, batches)) for key, batches in groups.items()}
+        return [found[work.agent] for work in works]
+
+    def _attempted(self, function: Callable[[Agents], Any]) -> Any:
+        """The result of a function, or its error, which the request reports."""
+        try:
+            return function(self.agents)
+        except Exception as error:
+            return error
 
     async def _save_regularly(self) -> None:
         interval = self.settings.serve["checkpoint"]
@@ -183,30 +189,20 @@ class Service:
             await asyncio.sleep(min(interval / 10, 1.0))
             for key, agent in self.agents.items():
                 if agent.due(interval):
-                    await self._save(key, self.do(partial(_copied, key)))
+                    await self._save(key)
 
-    async def _save(self, key: str, copied: Awaitable[Callable[[], About]]) -> None:
+    async def _save(self, key: str) -> None:
         """Write a checkpoint; a failure is logged and counted, and learning continues."""
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.get_running_loop().run_in_executor(self._disk, await copied)
+            # After the rounds, which are over if the service stops.
+            copied = await loop.run_in_executor(self._learners, lambda: self.agents.get(key).copy())
+            await loop.run_in_executor(self._disk, copied)
         except (HamlearnError, OSError, Refused) as error:
             self.failures, self.failed = self.failures + 1, error
             log.warning("the checkpoint of agent %r could not be written: %s", key, error)
 
 
-def _copied(key: str, agents: Agents) -> Callable[[], About]:
-    return agents.get(key).copy()
-
-
 def _take(key: str, batches: list[Batch], agents: Agents) -> None:
+    """Take the batches of one agent, which is made if one of them may make it."""
     agents.get(key, make=any(batch.kind == "samples" for batch in batches)).take(batches)
-
-
-def _attempted(function: Callable[[Agents], Any], agents: Agents) -> Any:
-    """The result of a function, or its error."""
-    try:
-        return function(agents)
-    except Exception as error:
-        if not isinstance(error, Refused | HamlearnError):
-            log.exception("a round failed")
-        return error

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le
 
@@ -38,7 +39,6 @@ class Serve:
         queue: Samples that wait for the learner, over all requests.
         rate: Samples per second that one agent takes; 0: no bound.
         timeout: Seconds that a request may take.
-        sockets: WebSockets at the same time.
         agents: Learners, each with a key of its own.
         ids: Samples whose ids are remembered, so that none is learned twice.
         late: Samples that wait for their labels.
@@ -60,7 +60,6 @@ class Serve:
     queue: Annotated[int, Ge(1), Le(10_000_000)] = 16_384
     rate: Annotated[float, Ge(0)] = 0.0
     timeout: Annotated[float, Gt(0), Le(3600)] = 10.0
-    sockets: Annotated[int, Ge(1), Le(65_536)] = 64
     agents: Annotated[int, Ge(1), Le(10_000)] = 1
     ids: Annotated[int, Ge(0), Le(1_000_000)] = 100_000
     late: Annotated[int, Ge(1), Le(1_000_000)] = 1000
@@ -72,17 +71,12 @@ class Serve:
 
 
 SERVE = keys_of(Serve)
-_SECTIONS = ("run", "network", "loss", "hyper", "learner", "records", "serve")
-_ABSENT = {
-    "run": {"steps"},
-    "learner": {"late", "engine", "chunk"},
-    "records": {"windows", "metrics", "metric_window", "predictions", "tensorboard", "report"},
-}
+_SECTIONS = ("run", "network", "loss", "hyper", "learner", "serve")
+_ABSENT = {"run": {"steps"}, "learner": {"late", "engine", "chunk"}}
 """Keys of `hamlearn run` that a server does not have."""
-_DEFAULTS: dict[str, dict[str, Any]] = {"run": {"out": "out/serve"}, "records": {"every": 1000}}
-"""Defaults that differ from those of `hamlearn run`."""
 _ELSEWHERE = {
     "stream": "Samples come with requests: leave [stream] out, and give network.inputs and network.outputs.",
+    "records": "GET /metrics has scores: leave [records] out.",
     "checkpoint": "serve.checkpoint says in seconds how often to save: leave [checkpoint] out.",
 }
 
@@ -97,12 +91,12 @@ class Settings:
         base: The folder that paths in the configuration are relative to.
         fields: The encoder of named fields; `None` if only vectors are taken.
         run: The run that is served, as `hamlearn.experiments.run.reopen` returns it; `None` for a new learner.
-        scale: Mean and spread of targets, which the learner sees less the mean, over the spread; or `None`.
+        scale: Mean and spread of targets, which the learner sees less the mean, over the spread.
 
     Example:
         >>> settings = check({"network": {"inputs": 2, "outputs": 1}})
-        >>> print(settings.spec)
-        u: float32[2], target: float32[1], length: ∞
+        >>> settings.inputs, settings.dtype, settings.classes
+        (2, torch.float32, None)
     """
 
     config: Config
@@ -110,7 +104,7 @@ class Settings:
     base: Path = Path()
     fields: Fields | None = field(default=None, compare=False)
     run: Any = field(default=None, compare=False)
-    scale: tuple[Any, Any] | None = field(default=None, compare=False)
+    scale: tuple[np.ndarray, np.ndarray] = field(default=(np.zeros(1), np.ones(1)), compare=False)
 
     @property
     def serve(self) -> dict[str, Any]:
@@ -141,9 +135,8 @@ class Settings:
     @property
     def spec(self) -> Spec:
         """What a sample looks like."""
-        target = TensorSpec((self.outputs,), self.dtype)
-        if self.classes is not None:
-            target = TensorSpec((), torch.int64)
+        numbers, one_class = TensorSpec((self.outputs,), self.dtype), TensorSpec((), torch.int64)
+        target = numbers if self.classes is None else one_class
         return Spec(TensorSpec((self.inputs,), self.dtype), target, math.inf)
 
     def tokens(self, name: str) -> Path | None:
@@ -184,8 +177,7 @@ def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) 
     known = [replace(table, keys=_without(table.keys, _ABSENT.get(table.section))) for table in tables()]
     known.append(Table("serve", "Where the server listens, and bounds on what a client may ask for.", SERVE))
     config = filled(raw, _SECTIONS, known)
-    for section, defaults in _DEFAULTS.items():
-        config[section] |= _without(defaults, raw.get(section))
+    config["run"] |= _without({"out": "out/serve"}, raw.get("run"))
     _require_safe(config["serve"])
     folder = base / config["run"]["out"] if out is None else out
     if config["serve"]["run"] is not None:
@@ -193,7 +185,11 @@ def check(raw: Mapping[str, Any], out: Path | None = None, base: Path = Path()) 
     for name in ("inputs", "outputs"):
         if config["network"][name] is None:
             raise ConfigError(f"network.{name} is missing. Give a whole number of at least 1.")
-    return Settings(config, folder, base)
+    return Settings(config, folder, base, scale=_no_scale(config["network"]["outputs"]))
+
+
+def _no_scale(outputs: int) -> tuple[np.ndarray, np.ndarray]:
+    return np.zeros(outputs), np.ones(outputs)
 
 
 def _without(given: Mapping[str, Any], names: Any) -> dict[str, Any]:
@@ -215,10 +211,11 @@ def _of_run(folder: Path, raw: Mapping[str, Any], settings: Settings) -> Setting
     if not section.get("lags"):
         with suppress(ConfigError):
             fields = Fields(run.stream, [target] if isinstance(target, str) else target, section.get("time"))
-    mean, end = (
-        run.stream.unscale(torch.full((config["network"]["outputs"],), value).double()) for value in (0.0, 1.0)
-    )
-    scale = None if run.classes is not None else (mean.numpy(), (end - mean).numpy())
+    scale = _no_scale(config["network"]["outputs"])
+    if run.classes is None:
+        zero = torch.zeros(config["network"]["outputs"], dtype=torch.float64)
+        mean, end = run.stream.unscale(zero), run.stream.unscale(zero + 1)
+        scale = mean.numpy(), (end - mean).numpy()
     return replace(settings, config=config, fields=fields, run=run, scale=scale)
 
 

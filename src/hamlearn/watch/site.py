@@ -45,7 +45,7 @@ LOCAL = ("127.0.0.1", "localhost")
 
 
 def app(folder: str | os.PathLike[str], title: str | None = None, *, hosts: tuple[str, ...] = ("*",)) -> Starlette:
-    """The live page of a folder that `hamlearn run` or `hamlearn serve` writes, to be mounted in a server.
+    """The live page of a folder that `hamlearn run` writes, to be mounted in a server.
 
     Args:
         folder: Where the records are.
