@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import hamlearn as hl
+from hamlearn.loops import backends
 from tests.serve.server import ONE, Server
 
 NETWORKS = {
@@ -92,6 +93,15 @@ def test_however_samples_are_split_into_requests_the_learner_becomes_that_of_one
         assert [row["y"] for row in found] == [report.y.tolist() for report in reports]
         assert [row["sample"] for row in found] == list(range(1, 61))
         assert same(server.learner(), twin)
+
+
+def test_no_request_waits_for_a_step_to_be_compiled_since_that_is_done_before_the_port_opens(
+    tmp_path, monkeypatch
+):
+    with Server(tmp_path) as server:
+        monkeypatch.setattr(backends, "translate", lambda *_: pytest.fail("a step was compiled"))
+        for value in ({"u": [1.0, 1.0]}, ONE, [ONE, {"u": [0.0, 0.0]}], {**ONE, "tau": 2.0, "boundary": True}):
+            assert server.ask("/predict", value).status == 200
 
 
 def test_requests_at_the_same_time_are_taken_one_after_another(server, key):

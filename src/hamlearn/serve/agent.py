@@ -45,7 +45,7 @@ class Agent:
         newest = self.checkpoints.newest
         if newest is not None:
             self._load(newest)
-        _compile_step(settings, self.learner)
+        _compile_step(settings, self.learner, all_of_it=folder == settings.folder)
         self._labels = self.learner.labels
         if newest is None:
             self.copy()()
@@ -292,11 +292,16 @@ def opened(settings: Settings) -> Learner:
     return learner
 
 
-def _compile_step(settings: Settings, learner: Learner) -> None:
-    """Let the learner take two samples, so that its step is compiled, and put it back."""
+def _compile_step(settings: Settings, learner: Learner, all_of_it: bool) -> None:
+    """Let the learner take two samples, so that its step is compiled, and put it back.
+
+    A step without a target is another one. The agent without a key compiles it for all, which find it on the disk.
+    """
     state = learner.state_dict()
     u, target = (torch.zeros(2, size, dtype=settings.dtype) for size in (settings.inputs, settings.outputs))
     try:
         learner.scan(u, target if settings.classes is None else torch.zeros(2, dtype=torch.int64))
+        if all_of_it:
+            learner.scan(u)
     finally:
         learner.load_state_dict(state)
