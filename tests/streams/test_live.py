@@ -14,9 +14,8 @@ import torch
 
 import hamlearn as hl
 from hamlearn import streams
-from hamlearn.errors import ConfigError, SampleError, StreamError
+from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Label, Sample
-from hamlearn.streams.live import messages as wire
 
 PATIENCE = 20.0
 """Seconds after which a test that waits for a thread gives up."""
@@ -180,21 +179,6 @@ def test_an_asynchronous_generator_is_run_in_a_loop_of_its_own():
     assert closed == [True]
 
 
-def test_closing_cancels_an_asynchronous_generator_that_waits():
-    closed = threading.Event()
-
-    async def source():
-        try:
-            yield 1.0
-            await asyncio.sleep(3600)
-        finally:
-            closed.set()
-
-    with streams.live(source) as feed:
-        assert float(next(iter(feed)).u) == 1.0
-    assert closed.is_set()
-
-
 def test_a_blocked_asynchronous_source_does_not_stop_its_own_loop():
     beats = []
 
@@ -238,39 +222,6 @@ def test_a_source_that_dies_raises_in_the_learner_with_the_cause_after_all_it_ga
     assert isinstance(caught.value.__cause__, ValueError)
 
 
-def test_closing_lets_a_source_that_waits_go_and_runs_its_clean_up():
-    ended = threading.Event()
-
-    def source():
-        try:
-            yield from itertools.repeat(1.0)
-        finally:
-            ended.set()
-
-    feed = streams.live(source(), policy="block")
-    samples = iter(feed)
-    next(samples)
-    feed.close()
-    feed.close()
-    assert ended.is_set()
-    assert list(samples) == []
-    assert list(feed) == []
-
-
-def test_a_stream_that_nobody_holds_any_more_closes_itself():
-    ended = threading.Event()
-
-    def source():
-        try:
-            yield from itertools.repeat(1.0)
-        finally:
-            ended.set()
-
-    next(iter(streams.live(source(), policy="block")))
-    gc.collect()
-    assert ended.is_set()
-
-
 def test_a_source_that_hangs_is_left_alone_after_the_timeout():
     gate = threading.Event()
 
@@ -282,67 +233,6 @@ def test_a_source_that_hangs_is_left_alone_after_the_timeout():
         next(iter(feed))
     assert feeders()
     gate.set()
-
-
-def serve(text, **settings):
-    """Samples of a feed over a socket that sends `text` and closes."""
-    ours, theirs = socket.socketpair()
-    theirs.sendall(text)
-    theirs.close()
-    return streams.live(ours, policy="block", **settings)
-
-
-def test_a_socket_that_closes_in_mid_line_raises_after_the_whole_lines():
-    samples = iter(serve(b'{"u": [1]}\n{"u": [2]}\n{"u": [3'))
-    assert [s.u.item() for s in itertools.islice(samples, 2)] == [1.0, 2.0]
-    match = "line 3 of the socket, in the middle of which the connection closed, is not a sample"
-    with pytest.raises(SampleError, match=match):
-        next(samples)
-
-
-def test_a_last_line_without_a_line_feed_is_read_if_it_is_whole():
-    assert [s.u.item() for s in serve(b'{"u": [1]}\n\n{"u": [2]}')] == [1.0, 2.0]
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        (b"[1, 2]", "Expected `object`, got `array`"),
-        (b"hello", "line 2 of the socket is not a sample: JSON is malformed"),
-        (b'{"t": 1}', "it has no u"),
-        (b'{"u": 1, "y": 2}', "unknown field `y`"),
-        (b'{"u": [[1], [2, 3]]}', "u at line 2 of the socket cannot be a tensor"),
-        (b'{"u": [1], "target": "cat"}', "target at line 2 of the socket cannot be a tensor"),
-        (b'{"u": [1], "t": -5}', "time runs backwards at line 2 of the socket"),
-        (b'{"u": [1], "t": 0}', "time stands still"),
-    ],
-)
-def test_a_bad_line_is_named_or_skipped(line, message):
-    text = b'{"u": [1], "t": 0}\n' + line + b'\n{"u": [3], "t": 2}\n'
-    samples = iter(serve(text))
-    assert next(samples).u.item() == 1.0
-    with pytest.raises(SampleError, match=message):
-        next(samples)
-    assert next(samples).u.item() == 3.0, "the feed itself goes on"
-    feed = serve(text, bad="skip")
-    assert [(s.u.item(), s.tau) for s in feed] == [(1.0, None), (3.0, 2.0)]
-    assert feed.bad == 1
-
-
-def test_a_time_stamp_that_is_no_time_raises():
-    with pytest.raises(SampleError, match="'noon' at line 1 of the socket is no time stamp"):
-        list(serve(b'{"u": [1], "t": "noon"}\n'))
-
-
-def test_time_stays_true_where_a_bad_item_with_its_own_tau_is_skipped():
-    text = b'{"u": [1], "tau": 1}\n{"u": ["a"], "tau": 2}\n{"u": [3], "tau": 4}\n'
-    assert [s.tau for s in serve(text, bad="skip")] == [1.0, 6.0]
-
-
-def test_a_line_without_end_does_not_fill_the_memory(monkeypatch):
-    monkeypatch.setattr(wire, "LONGEST", 100)
-    with pytest.raises(SampleError, match="line 1 of the socket is longer than 100 bytes"):
-        list(serve(b"1" * 1000))
 
 
 def test_a_feed_that_is_finished_hands_out_what_has_arrived():
@@ -374,47 +264,6 @@ def test_a_boundary_is_never_dropped_silently():
         list(samples)
 
 
-def test_counts_and_time_go_on_after_a_resume():
-    feed = streams.live([(1.0, Sample(torch.zeros(1))), (3.0, Sample(torch.zeros(1)))], policy="block")
-    assert len(list(feed)) == 2
-    state = json.loads(json.dumps(feed.state_dict()))
-    later = streams.live([(7.0, Sample(torch.zeros(1)))], policy="block")
-    later.load_state_dict(state)
-    assert [s.tau for s in later] == [4.0]
-    assert later.taken == 3
-
-
-def test_wrappers_pass_on_what_was_dropped_and_the_closing():
-    feed = streams.live([1.0, 2.0], policy="block")
-    wrapped = streams.take(streams.map(feed, lambda s: s), 1)
-    assert len(list(wrapped)) == 1
-    feed._buffer.dropped = 5
-    assert wrapped.dropped == 5
-    mixed = streams.interleave(wrapped, [1.0], feed)
-    assert mixed.dropped == 10
-    mixed.close()
-    assert feed._buffer.closed
-
-
-def test_a_feed_that_cannot_be_is_refused(tmp_path):
-    for settings, message in (
-        ({"policy": "guess"}, "policy='guess'"),
-        ({"policy": "latest-0"}, "n=0"),
-        ({"bad": "mend"}, "bad='mend'"),
-        ({"unit": -1}, "unit=-1"),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            streams.live([], **settings)
-    with pytest.raises(ConfigError, match="source='localhost:80' must be an address"):
-        streams.live("localhost:80")
-    with pytest.raises(ConfigError, match="names no host and port"):
-        next(iter(streams.live("tcp://localhost")))
-    with pytest.raises(StreamError, match="cannot connect to unix:"):
-        next(iter(streams.live(f"unix://{tmp_path / 'none'}")))
-    with pytest.raises(StreamError, match="the source is a int"):
-        next(iter(streams.live(3)))
-
-
 @pytest.mark.parametrize("kind", ["sample", "stamped", "array", "pair", "message", "label"])
 def test_a_source_that_uses_its_memory_again_does_not_change_what_waits(kind):
     def sensor():
@@ -438,3 +287,55 @@ def test_a_source_that_uses_its_memory_again_does_not_change_what_waits(kind):
         assert ended.wait(10.0)
         taken = [first, *events]
     assert [(event.target if kind == "label" else event.u).item() for event in taken] == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("how", ["closed", "let go"])
+@pytest.mark.parametrize("kind", ["iterator", "async"])
+def test_a_source_that_waits_runs_its_clean_up_when_its_feed_is_closed_or_let_go(how, kind):
+    ended = threading.Event()
+
+    def source():
+        try:
+            yield from itertools.repeat(1.0)
+        finally:
+            ended.set()
+
+    async def source_async():
+        try:
+            yield 1.0
+            await asyncio.sleep(3600)
+        finally:
+            ended.set()
+
+    feed = streams.live(source if kind == "iterator" else source_async, policy="block")
+    samples = iter(feed)
+    next(samples)
+    if how == "closed":
+        feed.close()
+        feed.close()
+        assert list(samples) == list(feed) == []
+    else:
+        del feed, samples
+        gc.collect()
+    assert ended.wait(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("source", "settings", "message"),
+    [
+        ([], {"policy": "guess"}, "policy='guess'"),
+        ([], {"policy": "latest-0"}, "n=0"),
+        ([], {"bad": "mend"}, "bad='mend'"),
+        ([], {"unit": -1}, "unit=-1"),
+        ("localhost:80", {}, "source='localhost:80' must be an address"),
+        ("tcp://localhost", {}, "names no host and port"),
+        ("tcp://[::1", {}, "cannot be connected to"),
+        ("tcp://localhost:99999999", {}, "cannot be connected to"),
+        ("unix:///nowhere/none", {}, "cannot connect to unix:"),
+        ("unix://" + "a" * 300, {}, "unix"),
+        (3, {}, "the source is a int"),
+    ],
+)
+def test_a_feed_that_cannot_be_is_refused_with_the_reason(source, settings, message):
+    with pytest.raises((ConfigError, StreamError), match=message):
+        next(iter(streams.live(source, timeout=1.0, **settings)))
