@@ -8,6 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 
 demo: $(STAMP)
 	$(BIN)/hamlearn reproduce --epochs 6 --out out/demo
+	$(BIN)/hamlearn bench bundled --out out/demo
 
 # Style and types first, since they fail soonest; the documentation is built beside the tests, which leave a core idle
 # now and then. Files go to the two processes whole: what a file sets up once is then set up once, and the blocks of a

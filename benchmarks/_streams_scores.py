@@ -52,10 +52,12 @@ def numbers_scores(y: np.ndarray, said: np.ndarray, low: np.ndarray, high: np.nd
     y = y.astype(np.float64)
     variance = float(y.var()) or 1.0
     before = np.concatenate([y[:1], y[:-1]])
+    width = high - low
+    given = np.isfinite(width)  # before the first target is known, an interval is infinite
     return {
         "R2": 1 - float(((said - y) ** 2).mean()) / variance,
         "MAE": float(np.abs(said - y).mean()),
-        "coverage": float(((low <= y) & (y <= high)).mean()),
-        "interval width": float((high - low).mean()),
+        "coverage": float(((low <= y) & (y <= high))[given].mean()),
+        "interval width": float(width[given].mean()),
         "R2 of the last value": 1 - float(((before - y) ** 2).mean()) / variance,
     }

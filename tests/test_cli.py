@@ -18,7 +18,19 @@ from tests.cli import command_line, invoke, plain
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["step", "endless", "echo", "credit", "overhead", "river", "streams", "defaults", "agents", "plasticity"],
+    [
+        "step",
+        "endless",
+        "echo",
+        "credit",
+        "overhead",
+        "river",
+        "streams",
+        "bundled",
+        "defaults",
+        "agents",
+        "plasticity",
+    ],
 )
 def test_benchmarks_write_dated_reports_with_machine_and_versions(tmp_path, name):
     result = invoke("bench", name, "--quick", "--out", tmp_path)

@@ -14,7 +14,7 @@ from hamlearn.errors import ConfigError, install
 
 BENCHMARKS = (
     "step", "stream", "agents", "endless", "echo", "credit", "local", "memory", "overhead", "serve", "river",
-    "streams", "defaults", "kills", "pipeline", "plasticity",
+    "streams", "bundled", "defaults", "kills", "pipeline", "plasticity",
 )  # fmt: skip
 WITH_DEVICE = ("stream", "agents", "local", "memory")
 
@@ -33,8 +33,8 @@ def bench(
     """Measure speed and memory, print tables, and write dated JSON reports.
 
     The benchmarks are step, stream, agents, endless, echo, credit, local,
-    memory, overhead, serve, river, streams, defaults, kills, pipeline and
-    plasticity. Credit, streams and plasticity have options of their own:
+    memory, overhead, serve, river, streams, bundled, defaults, kills, pipeline
+    and plasticity. Credit, streams and plasticity have options of their own:
     hamlearn bench streams -- --help.
 
     The benchmarks are part of the sources, not of the installed package: run this in a clone of the repository.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any
@@ -58,7 +59,7 @@ class Estimator(Saving):
     def label_one(self, id: Hashable, y: Any) -> None:
         """Learn the label of a row that waits: as it was answered when it came, and from what was known then."""
         waited = self._waiting[id]
-        self._learn(waited.row, self._checked(y), waited)
+        self._learn(waited.row, self._checked(y), waited, len(self._waiting) - 1)
         self._waiting.drop(id)
 
     def _checked(self, y: Any) -> Any:
@@ -73,13 +74,13 @@ class Estimator(Saving):
         """Write targets."""
         raise NotImplementedError
 
-    def _learn(self, x: Row, y: Any, waited: Waited | None = None) -> None:
+    def _learn(self, x: Row, y: Any, waited: Waited | None = None, ahead: int = 0) -> None:
         pipeline = self._learn_one(x)
         self._set([y], pipeline)
-        if waited is None or waited.last is None or waited.kept is None:
+        if waited is None or waited.answered is None:
             pipeline.learn(1)
         else:
-            pipeline.learn_late(waited.last, waited.kept)
+            pipeline.learn_late(*waited.answered, ahead)
 
     def _as_now(self, x: Row) -> Waited:
         """A row with what the networks say of it now."""
@@ -88,7 +89,8 @@ class Estimator(Saving):
         said = self._ask(x)
         if said is None:
             return Waited(dict(x))
-        return Waited(dict(x), said.latest.numpy().copy(), said.said[2][0].copy())
+        answered = (said.latest.numpy().copy(), said.said[2][0].copy(), said.said[0][0].copy())
+        return Waited(dict(x), answered)
 
     def _ask(self, x: Row) -> Pipeline | None:
         """The pipeline with the answer to a row; `None` before the first row was learned."""
@@ -105,8 +107,9 @@ class Estimator(Saving):
         due: deque[tuple[Waited, Any]] = deque()
 
         def learn() -> None:
+            ahead = len(due) - 1
             waited, y = due.popleft()
-            self._learn(waited.row, self._checked(y), waited)
+            self._learn(waited.row, self._checked(y), waited, ahead)
 
         for place in range(len(rows)):
             if len(due) == delay:
@@ -161,7 +164,7 @@ class Estimator(Saving):
             hot, outputs = max(hot, own.hot), max(outputs, now.task.outputs)
         task = self._task(outputs)
         fine = fine_bins(numbers) if now is None else now.layout.fine
-        made = Pipeline(task, Layout(task.width, numbers, hot, fine), self.seed)
+        made = Pipeline(task, Layout(task.width, numbers, hot, fine, task.told), self.seed)
         if now is not None:
             carry_over(now, made)
         self._pipeline = made
@@ -260,7 +263,7 @@ class Estimator(Saving):
         waiting = self._waiting.saved()[0]
         if now is None:
             return waiting, about | {"layout_of": None, "outputs": 0}
-        layout = [now.layout.last, now.layout.numbers, now.layout.hot, now.layout.fine]
+        layout = list(dataclasses.astuple(now.layout))
         return now.tensors() | waiting, about | {"layout_of": layout, "outputs": now.task.outputs}
 
     def _take(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
@@ -344,12 +347,8 @@ def carry_over(old: Pipeline, new: Pipeline) -> None:
     for number, (small, large) in enumerate(zip(old.teams, new.teams, strict=True)):
         for member in range(len(small.nets)):
             firsts[f"team.{number}.nets.{member}.0.weight"] = _read(small, large, member, places)
-    kept = torch.from_numpy(old.encoder.recent)
-    numbers = old.layout.numbers
-    after["recent"][:, :numbers] = kept[:, :numbers]
-    after["recent"][:, new.layout.numbers :] = 0.0
-    after["recent"][:, new.layout.numbers : new.layout.numbers + old.layout.hot] = kept[:, numbers:]
-    del before["recent"]
+    after["recent"][:, new.layout.numbers : new.layout.numbers + new.layout.hot] = 0.0
+    after["recent"][:, torch.from_numpy(old.layout.raw_moved_to(new.layout))] = before.pop("recent")
     for name, tensor in before.items():
         target = after[name]
         columns = next((at for first, at in firsts.items() if name.startswith(first)), None)

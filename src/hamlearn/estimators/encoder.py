@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -19,6 +19,14 @@ FITS = (64, 256, 1024)
 MOVED = 0.2
 """Largest distance between the distributions of a column, then and now, that leaves its quantiles as they are."""
 CLIP = 6.0
+CELLS = 256
+"""Values, or ranges of them, of a column whose targets are counted apart; two more are for others and missing."""
+RANGES = 32
+"""Ranges of a column whose values seldom come again."""
+KEEP = 0.995
+"""What the count of a value keeps when it comes again."""
+SLOW = 0.998
+"""What the count of all targets keeps from row to row."""
 HOT = 16
 """Inputs of a column of categories; those that come after the first `HOT - 4` share the last four."""
 
@@ -27,20 +35,32 @@ HOT = 16
 class Layout:
     """Where everything lies in the vector that the networks read.
 
-    The order is: last target, standardised numbers, one-hot categories, whether a number is missing, and two
-    piecewise-linear encodings. So each network reads one slice.
+    The order is: last target, standardised numbers, one-hot categories, whether a number is missing, what targets
+    each value had, and two piecewise-linear encodings. So each network reads one slice.
 
     Args:
         last: Entries of the last target.
         numbers: Numeric columns.
         hot: One-hot entries of all columns of categories.
         fine: Bins of the finer encoding.
+        told: Entries for what targets a value had.
     """
 
     last: int
     numbers: int
     hot: int
     fine: int
+    told: int
+
+    @property
+    def categories(self) -> int:
+        """Columns of categories."""
+        return self.hot // HOT
+
+    @property
+    def raw(self) -> int:
+        """Numbers of a row as it comes: numeric columns, one-hot categories, and the code of each category."""
+        return self.numbers + self.hot + self.categories
 
     @property
     def bins(self) -> tuple[int, int]:
@@ -50,7 +70,15 @@ class Layout:
     @property
     def edges(self) -> list[int]:
         """Where each segment begins, and the end of the last one."""
-        sizes = [self.last, self.numbers, self.hot, self.numbers, *(self.numbers * bins for bins in self.bins)]
+        told = [self.numbers * self.told, self.categories * self.told]
+        sizes = [
+            self.last,
+            self.numbers,
+            self.hot,
+            self.numbers,
+            *told,
+            *(self.numbers * bins for bins in self.bins),
+        ]
         return [0, *np.cumsum(sizes).tolist()]
 
     @property
@@ -62,24 +90,48 @@ class Layout:
         """First and last entry of what a network reads.
 
         Args:
-            name: `z`: numbers and categories. `q`: the first encoding too. `Q`: also the finer one. With `l` after
-                it: also the last target.
+            name: `z`: numbers and categories. `c`: the targets of their values too. `q`: also the first encoding.
+                `Q`: also the finer one. With `l` after it: also the last target.
         """
         edges = self.edges
-        last = {"z": 4, "q": 5, "Q": 6}[name[0]]
+        last = {"z": 4, "c": 6, "q": 7, "Q": 8}[name[0]]
         return (0 if name.endswith("l") else edges[1]), edges[last]
 
     def moved_to(self, larger: Layout) -> np.ndarray:
         """Where each entry of this vector lies in a larger one."""
-        found, starts = [], larger.edges
-        for start, stop, begin in zip(self.edges, self.edges[1:], starts, strict=False):
-            found.append(np.arange(stop - start) + begin)
+        found = [
+            np.arange(stop - start) + begin
+            for start, stop, begin in zip(self.edges, self.edges[1:], larger.edges, strict=False)
+        ]
+        # More classes: each column has more entries.
+        for place, columns in ((4, self.numbers), (5, self.categories)):
+            entries = larger.told * np.arange(columns)[:, None] + np.arange(self.told)
+            found[place] = larger.edges[place] + entries.reshape(-1)
         return np.concatenate(found)
+
+    def raw_moved_to(self, larger: Layout) -> np.ndarray:
+        """Where each number of a row as it comes lies in a larger one."""
+        starts = (0, larger.numbers, larger.numbers + larger.hot)
+        sizes = (self.numbers, self.hot, self.categories)
+        return np.concatenate([start + np.arange(size) for start, size in zip(starts, sizes, strict=True)])
 
 
 def fine_bins(numbers: int) -> int:
     """Bins of the finer encoding: fewer for many columns."""
     return 32 if numbers <= 12 else 16
+
+
+class Counts(Protocol):
+    """How the targets of a value are counted, and what the networks are told of them."""
+
+    width: int
+    dtype: torch.dtype
+
+    def counted(self, y: Tensor) -> Tensor:
+        """What a target adds."""
+
+    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
+        """Counts of the values of a row, and of all values, as inputs."""
 
 
 class Encoder:
@@ -93,23 +145,34 @@ class Encoder:
         bins: For each encoding: lower edge, 1/width and presence of each bin, by column.
     """
 
-    def __init__(self, layout: Layout) -> None:
-        self.layout = layout
+    def __init__(self, layout: Layout, counts: Counts) -> None:
+        self.layout, self._counts = layout, counts
         numbers = layout.numbers
         self.moments = [torch.zeros(numbers, dtype=torch.float64) for _ in range(3)]
         self.bins = [[torch.zeros(numbers, count, dtype=torch.float64) for _ in range(3)] for count in layout.bins]
+        self.knots = torch.full((numbers, CELLS), torch.inf, dtype=torch.float64)
+        columns = (numbers, layout.categories)
+        self.tables = [torch.zeros(count, CELLS + 2, counts.width, dtype=counts.dtype) for count in columns]
+        self.usual = torch.zeros(counts.width, dtype=counts.dtype)
         # The latest rows, from which quantiles are taken.
-        self.recent = np.full((FITS[-1], numbers + layout.hot), np.nan)
+        self.recent = np.full((FITS[-1], layout.raw), np.nan)
         self.rows = 0
 
     def constants(self) -> list[Tensor]:
         """What changes between blocks only."""
-        return [tensor for part in self.bins for tensor in part]
+        return [*(tensor for part in self.bins for tensor in part), self.knots]
 
-    def step(self, moments: Tensors, raw: Tensor, last: Tensor, constants: Tensors) -> tuple[list[Tensor], Tensor]:
-        """The moments with this row, and the encoded row; a number that is missing is NaN."""
-        count, mean, squares = moments
-        numbers = self.layout.numbers
+    @property
+    def carry(self) -> list[Tensor]:
+        """What moves with each row."""
+        return [*self.moments, *self.tables, self.usual]
+
+    def step(
+        self, carry: Tensors, raw: Tensor, last: Tensor, constants: Tensors, target: Tensor | None = None
+    ) -> tuple[list[Tensor], Tensor]:
+        """The carry with this row and its target, and the encoded row; a number that is missing is NaN."""
+        count, mean, squares, *tables, usual = carry
+        numbers, codes = self.layout.numbers, self.layout.numbers + self.layout.hot
         x = raw[:numbers]
         known = x.abs() <= torch.finfo(x.dtype).max
         x = torch.where(known, x, mean)
@@ -124,13 +187,27 @@ class Encoder:
         z = torch.where(varies & known, z.clamp(-CLIP, CLIP), torch.zeros_like(z))
         parts = [last, z.float()]
         if self.layout.hot:
-            parts.append(raw[numbers:].float())
+            parts.append(raw[numbers:codes].float())
         parts.append(1 - there.float())
+        code = raw[codes:]
+        cells = [
+            torch.where(known, (x[:, None] >= constants[6]).sum(-1), CELLS + 1),
+            torch.where(code >= 0, code, float(CELLS + 1)).long(),
+        ]
+        used = range(2 if self.layout.hot else 1)
+        counted = [tables[index][torch.arange(len(cells[index])), cells[index]] for index in used]
+        parts += [self._counts.told(counted[index], usual).float().reshape(-1) for index in used]
         for index in range(2):
             low, inverse, present = constants[3 * index : 3 * index + 3]
             inside = ((x[:, None] - low) * inverse).clamp(0.0, 1.0)
             parts.append(((2 * inside - 1) * present * there[:, None]).float().reshape(-1))
-        return [new_count, new_mean, new_squares], torch.cat(parts)
+        if target is not None:
+            one = self._counts.counted(target)
+            for index in used:
+                places = [torch.arange(len(cells[index])), cells[index]]
+                tables[index] = tables[index].index_put(places, KEEP * counted[index] + one)
+            usual = SLOW * usual + one
+        return [new_count, new_mean, new_squares, *tables, usual], torch.cat(parts)
 
     def remember(self, rows: np.ndarray) -> None:
         """Keep the latest rows for the quantiles."""
@@ -169,6 +246,7 @@ class Encoder:
             values = values[np.isfinite(values)]
             if len(values) < 32 or not self._moved(column, values):
                 continue
+            self._recount(column, values)
             for index, count in enumerate(self.layout.bins):
                 low, inverse, present = (part[column].numpy() for part in self.bins[index])
                 knots = quantiles(values, count)
@@ -182,9 +260,24 @@ class Encoder:
                 at = (2 * np.clip((knots[:, None] - old[0]) * old[1], 0, 1) - 1) * old[2]
                 matrix = np.zeros((count, count))
                 matrix[:used] = np.diff(at, axis=0) / 2
-                start = self.layout.edges[4 + index] + column * count
+                start = self.layout.edges[6 + index] + column * count
                 changes.append((start, count, matrix, at[0] + matrix.sum(0)))
         return changes
+
+    def _recount(self, column: int, values: np.ndarray) -> None:
+        """New ranges of values whose targets are counted apart; each begins with what the old one knew of it."""
+        old, table = self.knots[column].numpy(), self.tables[0][column].numpy()
+        knots = np.full(CELLS, np.inf)
+        again = len(np.unique(values)) <= len(values) / 2
+        found = quantiles(values, CELLS - 1 if again else RANGES)
+        knots[: len(found)] = found
+        # A range is the one from its knot on; the first one is below all knots.
+        at = np.searchsorted(old, np.concatenate([[-np.inf], knots[: len(found)]]), side="right")
+        shared = np.bincount(at, minlength=CELLS + 2)
+        moved = table[at] / shared[at, None]
+        table[: CELLS + 1] = 0.0
+        table[: len(at)] = moved
+        old[:] = knots
 
     def _moved(self, column: int, values: np.ndarray) -> bool:
         low, inverse, present = (part[column].numpy() for part in self.bins[0])
@@ -239,7 +332,7 @@ class Columns:
                     continue
                 codes = self.codes.get(name)
                 if codes is not None:
-                    if value is not None and value not in codes and len(codes) < HOT - 4:
+                    if value is not None and value not in codes and len(codes) < CELLS - 4:
                         codes[value] = len(codes)
                 elif value is None:
                     continue
@@ -251,8 +344,9 @@ class Columns:
 
     def write(self, row: Mapping[Any, Any], out: np.ndarray, numbers: int) -> None:
         """Write a row of numbers; what is missing is NaN, what is not yet known is left out."""
-        out[:numbers] = np.nan
-        out[numbers:] = 0.0
+        codes_at = numbers + HOT * len(self.categories)
+        out[:] = np.nan
+        out[numbers:codes_at] = 0.0
         for name, value in row.items():
             place = self.numbers.get(name)
             if place is not None:
@@ -261,10 +355,11 @@ class Columns:
                 continue
             codes = self.codes.get(name)
             if codes is not None and value is not None:
-                code = codes.get(value)
+                code, place = codes.get(value), self.categories[name]
                 if code is None:
-                    code = HOT - 4 + sum(map(ord, str(value))) % 4
-                out[numbers + HOT * self.categories[name] + code] = 1.0
+                    code = CELLS - 4 + sum(map(ord, str(value))) % 4
+                out[codes_at + place] = code
+                out[numbers + HOT * place + (code if code < HOT - 4 else HOT - 4 + code % 4)] = 1.0
 
 
 def is_number(value: object) -> bool:

@@ -40,12 +40,14 @@ def explain(pipeline: Pipeline, columns: Columns) -> Explanation:
     rows = pipeline.encoder.latest(ROWS)
     usual = _answers(pipeline, rows)
     numbers, effects = pipeline.layout.numbers, {}
-    places = {name: slice(at, at + 1) for name, at in columns.numbers.items()}
-    starts = {name: numbers + HOT * at for name, at in columns.categories.items()}
-    places |= {name: slice(start, start + HOT) for name, start in starts.items()}
-    for name, place in places.items():
+    codes = numbers + pipeline.layout.hot
+    for name, at in (*columns.numbers.items(), *columns.categories.items()):
         without = rows.copy()
-        without[:, place] = np.nan if place.start < numbers else 0.0
+        if name in columns.numbers:
+            without[:, at] = np.nan
+        else:
+            without[:, codes + at] = np.nan
+            without[:, numbers + HOT * at : numbers + HOT * (at + 1)] = 0.0
         effects[name] = pipeline.task.moved(usual, _answers(pipeline, without))
     by_size = lambda pair: -pair[1]  # noqa: E731
     return Explanation(sorted(members, key=by_size), sorted(effects.items(), key=by_size))

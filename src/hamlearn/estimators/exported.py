@@ -47,7 +47,7 @@ class Exported(nn.Module):
 
     def encode(self, rows: Sequence[Mapping[Any, Any]]) -> Tensor:
         """Rows as `forward` takes them: numbers (NaN: missing), then categories one-hot."""
-        out = np.zeros((len(rows), self.layout.numbers + self.layout.hot))
+        out = np.zeros((len(rows), self.layout.raw))
         for row, place in zip(rows, out, strict=True):
             self._columns.write(row, place, self.layout.numbers)
         return torch.from_numpy(out)

@@ -25,9 +25,18 @@ _SLOW = 0.999
 _LEAST = 1e-4
 
 
-def shared(weights: Tensor) -> Tensor:
+def shared(weights: Tensor, pace: Tensor | float = 1.0) -> Tensor:
     """Weights of sum 1, of which each member keeps a least share (Herbster and Warmuth's fixed share)."""
-    return (1 - SHARE) * weights / weights.sum() + SHARE / len(weights)
+    share = SHARE * pace
+    return (1 - share) * weights / weights.sum() + share / len(weights)
+
+
+def pace_of(ahead: int) -> float:
+    """How far a mixture moves by a target after which `ahead` rows were answered: at once, by 1.
+
+    What helped so many rows ago may not help now, and the rows in between say much the same: by less.
+    """
+    return 1 / (1 + ahead / 30)
 
 
 class ClassMixer:
@@ -78,16 +87,16 @@ class ClassMixer:
         return p, both, halves @ both
 
     def step(
-        self, carry: Tensors, logits: Tensor, last: Tensor, mask: Tensor, target: Tensor
+        self, carry: Tensors, logits: Tensor, last: Tensor, mask: Tensor, target: Tensor, pace: Tensor
     ) -> tuple[Tensors, Tensor]:
-        """The carry after the target is known, and the answer from before."""
+        """The carry after the target is known, and the answer from before; a late target moves it by less."""
         weights, exponents, halves, often, losses = carry
         p, both, answer = self.answer(carry, logits, last, mask)
         given = (p * target).sum(-1).clamp(_LEAST, 1.0)
-        new_weights = shared(weights * given.sqrt())
+        new_weights = shared(weights * given.pow(0.5 * pace), pace)
         away = (target - both[1]) * torch.exp(mask)
-        new_exponents = (exponents + 0.002 * (p.clamp(min=_LEAST).log() @ away)).clamp(min=0.0)
-        new_halves = shared(halves * (both * target).sum(-1).clamp(_LEAST, 1.0))
+        new_exponents = (exponents + 0.002 * pace * (p.clamp(min=_LEAST).log() @ away)).clamp(min=0.0)
+        new_halves = shared(halves * (both * target).sum(-1).clamp(_LEAST, 1.0).pow(pace), pace)
         new_losses = _SLOW * losses - (1 - _SLOW) * given.log()
         return [new_weights, new_exponents, new_halves, 0.998 * often + 0.002 * target, new_losses], answer
 
@@ -144,7 +153,13 @@ class NumberMixer:
         return said, both, halves @ both
 
     def step(
-        self, carry: Tensors, outputs: Tensor, last: Tensor, reach: Tensor, target: Tensor
+        self,
+        carry: Tensors,
+        outputs: Tensor,
+        last: Tensor,
+        reach: Tensor,
+        target: Tensor,
+        pace: Tensor | float = 1.0,
     ) -> tuple[Tensors, Tensor]:
         """The carry after the target is known; and the answer from before, with its half widths."""
         weights, usual, errors, covariance, stacked, halves, widths = carry
@@ -167,7 +182,8 @@ class NumberMixer:
             new_stacked,
             new_halves,
         ]
-        return [*new, follow(widths, (answer - target).abs())], answer
+        error = (answer - target).abs()
+        return [*new, follow(widths, error, error > widths[:-1] * widths[-1], pace)], answer
 
     def shares(self) -> Tensor:
         """The share of each member in the answer."""
@@ -201,11 +217,13 @@ def level_of(coverage: float) -> int:
     return LEVELS.index(coverage)
 
 
-def follow(widths: Tensor, error: Tensor) -> Tensor:
-    """The half widths of the intervals after one more error: those that it missed grow, the others shrink."""
-    scale = widths[-1:]
-    levels = torch.tensor(LEVELS)
-    missed = (error > widths[:-1] * scale).to(widths.dtype)
-    new_scale = 0.98 * scale + 0.02 * error.clamp(max=100.0)
-    new = widths[:-1] + 0.05 * (missed - (1 - levels)) * widths[:-1].clamp(min=0.1)
+def follow(widths: Tensor, error: Tensor, missed: Tensor, pace: Tensor | float = 1.0) -> Tensor:
+    """The half widths of the intervals after one more error: those that it missed grow, the others shrink.
+
+    Over many rows each level is missed as often as it says, whatever the errors do, as long as `missed` is said of
+    the intervals that were given (adaptive conformal inference).
+    """
+    new_scale = 0.98 * widths[-1:] + 0.02 * error.clamp(max=100.0)
+    step = 0.05 * pace * (missed.to(widths.dtype) - (1 - torch.tensor(LEVELS)))
+    new = widths[:-1] + step * widths[:-1].clamp(min=0.1)
     return torch.cat([new.clamp(min=1e-3), new_scale.clamp(min=1e-6)])

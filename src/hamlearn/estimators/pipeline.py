@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hamlearn.engine.blocks.direct import DirectLoop
 from hamlearn.estimators.encoder import Encoder, Layout
+from hamlearn.estimators.mixing import pace_of
 from hamlearn.estimators.tasks import CLOSED, Classes, Numbers
 from hamlearn.estimators.team import Team, learner_of, moving, restart, sound
 from hamlearn.learner.learner import eager_of
@@ -54,8 +55,8 @@ class Pipeline:
 
     def __init__(self, task: Classes | Numbers, layout: Layout, seed: int) -> None:
         self.task, self.layout, self.seed = task, layout, seed
-        self.encoder = Encoder(layout)
-        columns = layout.numbers + layout.hot
+        self.encoder = Encoder(layout, task.counts)
+        columns = layout.raw
         raw, y = torch.zeros(ROWS, columns, dtype=torch.float64), torch.zeros(ROWS, task.width, dtype=task.dtype)
         last = torch.zeros_like(y)
         self.raw, self.y, self._last = raw.numpy(), y.numpy(), last.numpy()
@@ -65,7 +66,7 @@ class Pipeline:
         self._prepare = self._bound(
             "prepare",
             self._prepared,
-            [*task.carry, *self.encoder.moments],
+            [*task.carry, *self.encoder.carry],
             [raw, y, last],
             self.encoder.constants(),
         )
@@ -98,7 +99,7 @@ class Pipeline:
     def _prepared(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
         own = len(self.task.carry)
         state, row = self.task.step(carry[:own], sample[1], sample[2])
-        moments, encoded = self.encoder.step(carry[own:], sample[0], row[1], constants)
+        moments, encoded = self.encoder.step(carry[own:], sample[0], row[1], constants, sample[1])
         return [*state, *moments], [encoded, *row]
 
     def _mixed(self, carry: Tensors, sample: Tensors, constants: Tensors) -> tuple[Tensors, Tensors]:
@@ -129,16 +130,22 @@ class Pipeline:
         self._last[1:count] = self.y[: count - 1]
         self._learn(count)
 
-    def learn_late(self, last: np.ndarray, kept: np.ndarray) -> None:
+    def learn_late(self, last: np.ndarray, kept: np.ndarray, said: np.ndarray, ahead: int) -> None:
         """Learn from the first row, whose label is late.
 
         Args:
             last: The last target that was known when the row came.
             kept: What the networks said then.
+            said: What the answer was then.
+            ahead: How many rows were answered since.
         """
         self._last[0] = 0.0
         self._last[0, : len(last)] = last
+        self.task.pace.fill_(pace_of(ahead))
+        before = self.task.mixer.carry[-1].clone()
         self._learn(1, torch.from_numpy(kept))
+        self.task.judge(before, said, self.y[0])
+        self.task.pace.fill_(1.0)
 
     def _learn(self, count: int, kept: Tensor | None = None) -> None:
         self._prepare(count)
@@ -195,7 +202,7 @@ class Pipeline:
         return {
             "latest": [self.latest],
             "task": self.task.carry,
-            "moments": self.encoder.moments,
+            "moments": self.encoder.carry,
             "bins": self.encoder.constants(),
             "mix": self.task.mixer.carry,
             "fixed": self.task.constants,

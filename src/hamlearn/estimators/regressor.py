@@ -49,7 +49,7 @@ class Regressor(Estimator):
         """An interval that holds the target with this probability: 0.5, 0.8, 0.9, 0.95 or 0.99.
 
         Its width follows the errors made so far: where they have grown, it grows, until it holds its share of the
-        latest targets again.
+        latest targets again. Before the first target was learned it is infinite.
         """
         place = level_of(coverage)
         said = self._said(x)
@@ -73,7 +73,10 @@ class Regressor(Estimator):
     def predict_interval_then_learn(
         self, X: Any, y: Sequence[float] | np.ndarray, coverage: float = 0.9, delay: int = 0
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Test-then-train: expected targets, lower and upper ends of their intervals."""
+        """Test-then-train: expected targets, lower and upper ends of their intervals.
+
+        With a `delay`, intervals are infinite until the first target is known.
+        """
         place = level_of(coverage)
         values = np.asarray(y, dtype=np.float64).reshape(-1)
         if not np.isfinite(values).all():
@@ -82,6 +85,7 @@ class Regressor(Estimator):
         rows = self._rows_of(X, values)
         out, half = np.zeros(len(values)), np.zeros(len(values))
         if delay:
+            half[:] = np.inf
             for at, pipeline in self._late(rows, values.tolist(), delay):
                 if pipeline is not None:
                     out[at], half[at] = pipeline.said[0][0][[0, 1 + place]]
@@ -96,7 +100,7 @@ class Regressor(Estimator):
     def _said(self, x: Row) -> np.ndarray:
         """The answer and its half widths."""
         pipeline = self._ask(x)
-        return np.zeros(1 + len(LEVELS)) if pipeline is None else pipeline.said[0][0]
+        return np.array([0.0, *[np.inf for _ in LEVELS]]) if pipeline is None else pipeline.said[0][0]
 
     def _checked(self, y: Any) -> float:
         if not is_number(y) or not math.isfinite(y):

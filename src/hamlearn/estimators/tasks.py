@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.estimators.mixing import LEVELS, ClassMixer, NumberMixer
+from hamlearn.estimators.mixing import LEVELS, ClassMixer, NumberMixer, follow
 from hamlearn.estimators.team import Member
 from hamlearn.loops.bound import Tensors
 
@@ -14,10 +14,12 @@ CLASS_MEMBERS = (
     Member("z", (), "sgd", 0.05),
     Member("z", (16,), "sgd", 0.05, "tanh"),
     Member("zl", (64,), "sgd", 0.05, "tanh"),
+    Member("c", (), "sgd", 0.02),
     Member("q", (), "sgd", 0.02),
     Member("q", (128, 64), "sgd", 0.03),
     Member("ql", (64,), "sgd", 0.05, "tanh"),
     Member("z", (64,), "rms", 0.003),
+    Member("q", (64,), "rms", 0.0001),
     Member("q", (64,), "rms", 0.001),
     Member("ql", (64,), "rms", 0.003),
     Member("q", (128, 64), "rms", 0.001),
@@ -30,12 +32,61 @@ NUMBER_MEMBERS = (
     Member("q", (128, 64), "sgd", 0.02),
     Member("ql", (128, 64), "sgd", 0.02, "tanh"),
     Member("z", (64,), "rms", 0.003),
+    Member("q", (64,), "rms", 0.0001),
     Member("q", (64,), "rms", 0.001),
     Member("ql", (64,), "rms", 0.003),
     Member("q", (128, 64), "rms", 0.001),
     Member("q", (256, 128), "rms", 0.0003),
     Member("Q", (128, 64), "rms", 0.001),
 )
+
+
+class ClassCounts:
+    """How often each class came with a value.
+
+    Args:
+        width: Places for classes.
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def counted(self, y: Tensor) -> Tensor:
+        """One of its class."""
+        return y
+
+    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
+        """How much more likely each class is than usually, as logarithms; 0 for those not seen."""
+        prior = usual / usual.sum().clamp(min=1.0)
+        p = (counted + TRUST * prior) / (counted.sum(-1, keepdim=True) + TRUST)
+        ratio = (p / prior.clamp(min=1e-6)).clamp(min=0.01).log()
+        return torch.where(prior > 0, ratio, torch.zeros_like(ratio)).clamp(-3.0, 3.0)
+
+
+class NumberCounts:
+    """The number, the sum and the squares of the targets that came with a value."""
+
+    width = 3
+    dtype = torch.float64
+
+    def counted(self, y: Tensor) -> Tensor:
+        """One, the target and its square."""
+        return torch.cat([torch.ones_like(y), y, y.square()])
+
+    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
+        """How far the targets of a value are from the usual one on average, in deviations."""
+        number, mean, square = usual.unbind()
+        number = number.clamp(min=1.0)
+        mean, square = mean / number, square / number
+        deviation = (square - mean.square()).clamp(min=1e-12 * square + 1e-30).sqrt()
+        away = (counted[:, 1] - counted[:, 0] * mean) / (counted[:, 0] + TRUST)
+        return (away / deviation).clamp(-3.0, 3.0)
+
+
+TRUST = 1.0
+"""So many targets of a value count as much as what is usual."""
 
 
 class Classes:
@@ -55,9 +106,11 @@ class Classes:
     def __init__(self, outputs: int) -> None:
         self.outputs, self.width = outputs, outputs
         self.mixer = ClassMixer(len(self.members), outputs)
+        self.counts, self.told = ClassCounts(outputs), outputs
         self.carry: list[Tensor] = []
         self.mask = torch.full((outputs,), CLOSED)
-        self.constants = [self.mask]
+        self.pace = torch.ones(1)
+        self.constants = [self.mask, self.pace]
 
     def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The target, and the last one that was known before it."""
@@ -72,7 +125,7 @@ class Classes:
     ) -> tuple[Tensors, list[Tensor]]:
         """The mixture after a target, and the answer from before."""
         target, last = row
-        new, answer = self.mixer.step(carry, logits, last, constants[0], target)
+        new, answer = self.mixer.step(carry, logits, last, constants[0], target, constants[1])
         return new, [answer]
 
     def answer(self, carry: Tensors, logits: Tensor, row: Tensors, constants: Tensors) -> list[Tensor]:
@@ -85,6 +138,9 @@ class Classes:
         outputs = torch.full((len(kept), self.outputs), CLOSED)
         outputs[:, : kept.shape[1]] = kept
         return outputs
+
+    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray) -> None:
+        """Nothing: there are no intervals."""
 
     def moved(self, answers: np.ndarray, others: np.ndarray) -> float:
         """How much probability lies on other classes, on average."""
@@ -113,9 +169,11 @@ class Numbers:
     def __init__(self, outputs: int = 1) -> None:
         self.outputs, self.width = outputs, 1
         self.mixer = NumberMixer(len(self.members))
+        self.counts, self.told = NumberCounts(), 1
         self.carry = [torch.zeros(5, dtype=torch.float64)]
         self.mask = torch.zeros(1)
-        self.constants: list[Tensor] = []
+        self.pace = torch.ones(1)
+        self.constants = [self.mask, self.pace]
 
     def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The moments with this target; the target to learn, then the last target and others from `before`."""
@@ -148,7 +206,7 @@ class Numbers:
         _, last, reach, units, y = row
         target = ((y[0] - units[0]) / units[1]).float()
         widths = carry[-1]
-        new, answer = self.mixer.step(carry, outputs.reshape(-1), last, reach, target)
+        new, answer = self.mixer.step(carry, outputs.reshape(-1), last, reach, target, constants[1])
         half = widths[:-1] * widths[-1]
         return new, [(answer.double() * units[1] + units[0]).reshape(1), half.double() * units[1]]
 
@@ -165,6 +223,14 @@ class Numbers:
         """The outputs of the networks, in the units of now, from what was kept of them."""
         mean, scale = row[2]
         return ((kept - mean) / scale).float()
+
+    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray) -> None:
+        """Let the intervals, `before` this target, follow an answer that was given some rows ago."""
+        away = abs(float(y[0]) - float(said[0]))
+        _, scale = _units(self.carry[0])
+        missed = torch.from_numpy(away > said[1:])
+        error = torch.tensor([away / float(scale)])
+        self.mixer.carry[-1].copy_(follow(before, error, missed, self.pace))
 
     def moved(self, answers: np.ndarray, others: np.ndarray) -> float:
         """How far the answers are from others, on average, in deviations of the target."""

@@ -37,7 +37,7 @@ class Member(NamedTuple):
     def name(self) -> str:
         """For people."""
         net = "×".join(map(str, self.widths)) or "linear"
-        inputs = {"z": "numbers", "q": "bins", "Q": "fine bins"}[self.reads[0]]
+        inputs = {"z": "numbers", "c": "values", "q": "bins", "Q": "fine bins"}[self.reads[0]]
         return f"{net}, {inputs}{' and last target' if self.reads[1:] else ''}, {self.rule} {self.rate:g}"
 
 

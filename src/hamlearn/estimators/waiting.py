@@ -24,13 +24,16 @@ class Waited(NamedTuple):
 
     Attributes:
         row: The row.
-        last: The last target that was known; `None` if none was.
-        kept: What the networks said; `None` before the first label.
+        answered: The last target that was known, what the networks said, and the answer; `None` before the first
+            label.
     """
 
     row: dict[Any, Any]
-    last: np.ndarray | None = None
-    kept: np.ndarray | None = None
+    answered: tuple[np.ndarray, np.ndarray, np.ndarray] | None = None
+
+
+PARTS = ("last", "kept", "said")
+"""Names of `Waited.answered` in a checkpoint."""
 
 
 class Waiting:
@@ -70,9 +73,8 @@ class Waiting:
         tensors, about = {}, []
         for place, (id, waited) in enumerate(self._rows.items()):
             about.append([_plain(id), [[_plain(name), _plain(value)] for name, value in waited.row.items()]])
-            if waited.last is not None and waited.kept is not None:
-                tensors[f"waiting.{place}.last"] = torch.from_numpy(waited.last)
-                tensors[f"waiting.{place}.kept"] = torch.from_numpy(waited.kept)
+            for name, array in zip(PARTS, waited.answered or (), strict=False):
+                tensors[f"waiting.{place}.{name}"] = torch.from_numpy(array)
         return tensors, about
 
     @classmethod
@@ -80,9 +82,10 @@ class Waiting:
         """What was saved."""
         made = cls()
         for place, (id, row) in enumerate(about):
-            last, kept = (tensors.get(f"waiting.{place}.{name}") for name in ("last", "kept"))
-            found = [None if tensor is None else tensor.numpy().copy() for tensor in (last, kept)]
-            made.add(id, Waited(dict(row), *found))
+            parts = [tensors.get(f"waiting.{place}.{name}") for name in PARTS]
+            last, kept, said = (None if part is None else part.numpy().copy() for part in parts)
+            answered = None if last is None or kept is None or said is None else (last, kept, said)
+            made.add(id, Waited(dict(row), answered))
         return made
 
 
