@@ -1,7 +1,7 @@
 """The default estimators on River's bundled data, beside River's models and simple guesses: half a minute.
 
-Test-then-train, all rows, nothing set: each model as its documentation gives it. In a folder that holds the page of
-`hamlearn reproduce`, table and figure are added to that page, as `make demo` does; elsewhere they are a page of
+Test-then-train, all rows, nothing set: each model as its documentation gives it. In a folder that holds the page
+of `hamlearn reproduce`, table and figure are added to that page, as `make demo` does; elsewhere they are a page of
 their own.
 """
 
@@ -19,6 +19,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks import _report
 from hamlearn.estimators import Classifier, Regressor
 from hamlearn.record.page import framed
 
@@ -96,6 +97,10 @@ def run(out: Path, quick: bool = False) -> dict[str, Scores]:
             table.add_row(*row)
         Console().print(table)
     out.mkdir(parents=True, exist_ok=True)
+    means = {
+        name: {title: float(values.mean()) for title, values in scores.items()} for name, scores in found.items()
+    }
+    _report.write(out, "bundled", {"methods": __doc__, "data": means})
     page = _onto(out / "report.html", _section(found))
     Console().print(f"{time.perf_counter() - start:.0f} s. Report: {page}", highlight=False)
     return found

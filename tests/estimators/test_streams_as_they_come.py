@@ -7,6 +7,7 @@ import torch
 import hamlearn as hl
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.estimators.encoder import Encoder, Layout, quantiles
+from hamlearn.estimators.tasks import NumberCounts
 
 
 def numbers(count, seed=0, columns=3):
@@ -74,7 +75,7 @@ def test_a_member_that_diverges_is_reset_and_the_answers_stay_finite(broken):
 
 
 def test_new_quantiles_leave_the_answers_as_they_are():
-    encoder = Encoder(Layout(1, 1, 0, 32))
+    encoder = Encoder(Layout(1, 1, 0, 32, 1), NumberCounts())
     encoder.remember(np.linspace(0, 1, 1024)[:, None])
     assert encoder.refit() == []
     weights = np.random.default_rng(0).normal(size=8)
@@ -87,7 +88,7 @@ def test_new_quantiles_leave_the_answers_as_they_are():
     before = [answer(x, weights) for x in at]
     encoder.remember(np.linspace(0.2, 1.6, 1024)[:, None])
     start, count, matrix, offset = encoder.refit()[0]
-    assert (start, count) == (encoder.layout.edges[4], 8)
+    assert (start, count) == (encoder.layout.edges[6], 8)
     after = [answer(x, matrix @ weights) + offset @ weights for x in at]
     np.testing.assert_allclose(after, before, atol=1e-9)
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.estimators.encoder import Columns, Layout, fine_bins
+from hamlearn.estimators.encoder import MOST_COUNTED, Columns, Layout, fine_bins
 from hamlearn.estimators.explain import Explanation, explain
 from hamlearn.estimators.exported import Exported
 from hamlearn.estimators.pipeline import ROWS, Pipeline
@@ -164,7 +164,9 @@ class Estimator(Saving):
             hot, outputs = max(hot, own.hot), max(outputs, now.task.outputs)
         task = self._task(outputs)
         fine = fine_bins(numbers) if now is None else now.layout.fine
-        made = Pipeline(task, Layout(task.width, numbers, hot, fine, task.told), self.seed)
+        counted = numbers <= MOST_COUNTED if now is None else now.layout.told > 0
+        told = task.told if counted else 0
+        made = Pipeline(task, Layout(task.width, numbers, hot, fine, told), self.seed)
         if now is not None:
             carry_over(now, made)
         self._pipeline = made

@@ -21,6 +21,8 @@ MOVED = 0.2
 CLIP = 6.0
 CELLS = 256
 """Values, or ranges of them, of a column whose targets are counted apart; two more are for others and missing."""
+MOST_COUNTED = 32
+"""Tables of more columns at first are learned without such counts, which would make them slow."""
 RANGES = 32
 """Ranges of a column whose values seldom come again."""
 KEEP = 0.995
@@ -194,7 +196,7 @@ class Encoder:
             torch.where(known, (x[:, None] >= constants[6]).sum(-1), CELLS + 1),
             torch.where(code >= 0, code, float(CELLS + 1)).long(),
         ]
-        used = range(2 if self.layout.hot else 1)
+        used = range((2 if self.layout.hot else 1) if self.layout.told else 0)
         counted = [tables[index][torch.arange(len(cells[index])), cells[index]] for index in used]
         parts += [self._counts.told(counted[index], usual).float().reshape(-1) for index in used]
         for index in range(2):

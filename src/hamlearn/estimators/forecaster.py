@@ -10,16 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.engine.blocks.direct import DirectLoop
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.estimators.encoder import is_number
 from hamlearn.estimators.mixing import LEVELS, NumberMixer, level_of
-from hamlearn.estimators.pipeline import bound, loops
+from hamlearn.estimators.pipeline import bound, learning, loops
 from hamlearn.estimators.saving import Saving, checked_seed
 from hamlearn.estimators.series import GUESSES, INPUTS, Series
 from hamlearn.estimators.team import Member, Team, learner_of, moving, restart, sound
-from hamlearn.learner.learner import eager_of
-from hamlearn.loops.bound import Tensors
+from hamlearn.loops.bound import Bound, Tensors
 
 MEMBERS = (
     Member("", (), "sgd", 0.003),
@@ -192,17 +190,17 @@ class StepNets:
     def __init__(self, horizon: int, seed: int) -> None:
         inputs, target = torch.zeros(1, horizon, INPUTS), torch.zeros(1, 2, horizon)
         guesses, said = torch.zeros(1, horizon, GUESSES), torch.zeros(1, len(MEMBERS), horizon)
+        mix, answer = (loops.get(("steps", horizon, name)) for name in ("mix", "answer"))
+        if isinstance(mix, Bound) and isinstance(answer, Bound):
+            (said, guesses, target), inputs = mix.samples, answer.samples[0]
         self.inputs, self.guesses, self.target = inputs[0].numpy(), guesses[0].numpy(), target[0].numpy()
         self._said = said[0].numpy()
         self.teams, self.loops = [], []
         for rule in ("sgd", "rms"):
             members = [member for member in MEMBERS if member.rule == rule]
             team = Team(members, [(0, INPUTS)] * len(members), horizon, seed, head=PerStep)
-            key = ("steps", horizon, rule)
-            loop = DirectLoop(eager_of(learner_of(team, loss)), inputs, target, loops.get(key))
-            loops[key] = loop.compiled
             self.teams.append(team)
-            self.loops.append(loop)
+            self.loops.append(learning(("steps", horizon, rule), learner_of(team, loss), inputs, target))
         self._mixer = NumberMixer(len(MEMBERS) + GUESSES - 1)
         self.carry = [tensor.expand(horizon, *tensor.shape).clone() for tensor in self._mixer.carry]
         weights = [weight.detach() for team in self.teams for weight in team.parameters()]

@@ -14,24 +14,32 @@ from hamlearn.estimators.encoder import Encoder, Layout
 from hamlearn.estimators.mixing import pace_of
 from hamlearn.estimators.tasks import CLOSED, Classes, Numbers
 from hamlearn.estimators.team import Team, learner_of, moving, restart, sound
+from hamlearn.learner import Learner
 from hamlearn.learner.learner import eager_of
 from hamlearn.loops.bound import Bound, Tensors, bind
-from hamlearn.loops.library import Loop
 
 ROWS = 256
 """Rows of a block, and from one look at the members to the next."""
 
-loops: dict[Any, Loop] = {}
-"""Loops by what they were compiled for: estimators of one shape share them."""
+loops: dict[Any, Bound | DirectLoop] = {}
+"""The first loop of each shape. Estimators of one shape share what it was compiled to, and its memory for rows and
+answers: each writes its rows, computes, and reads the answers before another one does."""
 
 
 def bound(key: Any, step: Callable[..., Any], carry: Tensors, samples: Tensors, constants: Tensors) -> Bound:
     """A step over fixed memory, compiled unless one of this key has been."""
-    loop = loops.get(key)
-    if loop is not None:
-        return Bound(loop, carry, samples, constants)
-    made = bind(step, carry, samples, constants)
-    loops[key] = made.loop
+    first = loops.get(key)
+    if isinstance(first, Bound):
+        return first.sibling(carry, constants)
+    loops[key] = made = bind(step, carry, samples, constants)
+    return made
+
+
+def learning(key: Any, learner: Learner, u: Tensor, target: Tensor) -> DirectLoop:
+    """A learner's compiled step likewise."""
+    first = loops.get(key)
+    made = DirectLoop(eager_of(learner), u, target, first if isinstance(first, DirectLoop) else None)
+    loops.setdefault(key, made)
     return made
 
 
@@ -56,13 +64,10 @@ class Pipeline:
     def __init__(self, task: Classes | Numbers, layout: Layout, seed: int) -> None:
         self.task, self.layout, self.seed = task, layout, seed
         self.encoder = Encoder(layout, task.counts)
-        columns = layout.raw
-        raw, y = torch.zeros(ROWS, columns, dtype=torch.float64), torch.zeros(ROWS, task.width, dtype=task.dtype)
-        last = torch.zeros_like(y)
-        self.raw, self.y, self._last = raw.numpy(), y.numpy(), last.numpy()
-        self.latest = torch.zeros(task.width, dtype=task.dtype)
-        self.asked = np.zeros((ROWS, columns))
         self._key = (type(task), task.outputs, layout)
+        raw, asked, y, last = self._samples()
+        self.raw, self.asked, self.y, self._last = raw.numpy(), asked.numpy(), y.numpy(), last.numpy()
+        self.latest = torch.zeros(task.width, dtype=task.dtype)
         self._prepare = self._bound(
             "prepare",
             self._prepared,
@@ -78,18 +83,24 @@ class Pipeline:
             members = [member for member in task.members if member.rule == rule]
             slices = [layout.slice(member.reads) for member in members]
             team = Team(members, slices, task.outputs, seed, float(task.mask[0]))
-            eager = eager_of(learner_of(team, task.loss))
-            loop = DirectLoop(eager, encoded, learned, loops.get((*self._key, rule)))
-            loops[(*self._key, rule)] = loop.compiled
             self.teams.append(team)
-            self.loops.append(loop)
+            self.loops.append(learning((*self._key, rule), learner_of(team, task.loss), encoded, learned))
         samples = [*(loop.y for loop in self.loops), learned, *row]
         self._mix = self._bound("mix", self._mixed, task.mixer.carry, samples, task.constants)
         self.answers = [result.numpy() for result in self._mix.results]
         weights = [weight.detach() for team in self.teams for weight in team.parameters()]
         held = [tensor for group in self.held().values() for tensor in group]
-        self._answer = self._bound("answer", self._answered, [], [torch.from_numpy(self.asked)], [*held, *weights])
+        self._answer = self._bound("answer", self._answered, [], [asked], [*held, *weights])
         self.said = [result.numpy() for result in self._answer.results]
+
+    def _samples(self) -> list[Tensor]:
+        """Memory for rows, for those that are only asked, for targets and for the targets before."""
+        prepare, answer = (loops.get((*self._key, name)) for name in ("prepare", "answer"))
+        if isinstance(prepare, Bound) and isinstance(answer, Bound):
+            raw, y, last = prepare.samples
+            return [raw, answer.samples[0], y, last]
+        rows = [torch.zeros(ROWS, self.layout.raw, dtype=torch.float64) for _ in range(2)]
+        return rows + [torch.zeros(ROWS, self.task.width, dtype=self.task.dtype) for _ in range(2)]
 
     def _bound(
         self, name: str, step: Callable[..., Any], carry: Tensors, samples: Tensors, constants: Tensors

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -45,6 +46,15 @@ class Bound:
         start = self._scratch.data_ptr()
         self.loop = loop
         self._run, self._at = loop.run, start + -start % 64
+
+    def sibling(self, carry: Tensors, constants: Tensors) -> Bound:
+        """The same loop over the same samples, for another carry: the results of both have one place in memory."""
+        made = copy.copy(self)
+        made.carry = list(carry)
+        _, samples, held, results = self._memory
+        made._memory = (made.carry, samples, [*constants, *held[len(constants) :]], results)
+        made._pointers = [pointers_to(list(tensors)) for tensors in made._memory]
+        return made
 
     def __call__(self, steps: int) -> list[Tensor]:
         """Take the first `steps` samples."""

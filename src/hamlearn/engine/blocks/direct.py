@@ -12,7 +12,6 @@ from hamlearn.engine.recorded import ReferenceStep
 from hamlearn.engine.recorded.recorder import flat
 from hamlearn.errors import ConfigError
 from hamlearn.loops.bound import Bound
-from hamlearn.loops.library import Loop
 from hamlearn.state.carry import Carry
 
 
@@ -27,14 +26,14 @@ class DirectLoop:
         eager: What the learner steps by; its rates may not depend on time, nor on the number of updates.
         u: Inputs, with time as the first axis. The caller writes to them.
         target: Targets likewise.
-        compiled: The `compiled` of another such loop, for a learner that differs in nothing but its values.
+        other: Another such loop over the same samples, of a learner that differs in nothing but its values: its
+            compiled loop and its places for outputs are used, too.
 
     Attributes:
-        compiled: The loop over steps.
         y: The outputs of the last call, one row for each step.
     """
 
-    def __init__(self, eager: EagerEngine, u: Tensor, target: Tensor, compiled: Loop | None = None) -> None:
+    def __init__(self, eager: EagerEngine, u: Tensor, target: Tensor, other: DirectLoop | None = None) -> None:
         self.eager, self._taken, parts = eager, 0, eager.parts
         if parts.timed or (parts.hyper.phi_first is not None):
             raise ConfigError("rates that change from step to step cannot be bound to fixed memory: use scan()")
@@ -42,12 +41,13 @@ class DirectLoop:
         carry, engine = parts.met(eager.state, block.sample(0).u).copy(), runner.engine
         pace = runner.plan(block).pace()
         step, inputs = engine.step_of(engine.own(), carry, None, pace, block, "nothing")
-        if compiled is None:
+        if other is None:
             reference = ReferenceStep(lambda: eager.rehearse(block.sample(0)), parts.network)
             compiled = engine.compiled(step, inputs, reference).loop.loop
-        self.compiled: Loop = compiled
+            self._loop = Bound(compiled, flat(inputs.carried), flat(inputs.rows), flat(inputs.constant))
+        else:
+            self._loop = other._loop.sibling(flat(inputs.carried), flat(inputs.constant))
         self._carry = carry
-        self._loop = Bound(compiled, flat(inputs.carried), flat(inputs.rows), flat(inputs.constant))
         self.y = self._loop.results[0]
         self._accept(0)
 
