@@ -25,6 +25,7 @@ def test_columns_that_matter_come_first_and_shares_add_up_to_one(kind):
     assert found.columns[0][1] > 5 * found.columns[2][1]
     assert sum(share for _, share in found.members) == pytest.approx(1, abs=1e-3)
     assert "moves the answer by" in str(found)
+    assert [len(axes.patches) for axes in found.plot().axes] == [len(found.members), 3]
     for name, tensor in tensors(model).items():
         np.testing.assert_array_equal(tensor, before[name])
 

@@ -89,6 +89,17 @@ def test_classes_that_came_while_a_row_waited_do_not_disturb_it():
     assert sum(model.predict_proba_one(DICTS[0]).values()) == pytest.approx(1, abs=1e-4)
 
 
+def test_intervals_cover_what_they_say_though_targets_come_300_rows_late():
+    random = np.random.default_rng(4)
+    X = random.normal(size=(5000, 2))
+    level = 20 * np.sin(np.arange(5000) / 400)
+    y = level + 5 * X[:, 0] + random.normal(size=5000) * np.where(np.arange(5000) % 2000 < 1000, 1.0, 4.0)
+    _, low, high = hl.estimators.Regressor().predict_interval_then_learn(X, y, coverage=0.9, delay=300)
+    assert np.isinf(high[:300]).all()  # no target was known
+    inside = (low <= y) & (y <= high)
+    assert 0.88 < inside[300:].mean() < 0.92
+
+
 def test_ids_that_do_not_fit_are_named():
     model = hl.estimators.Classifier()
     model.wait_one({"a": 1.0}, 7)

@@ -59,6 +59,31 @@ def test_numbers_that_are_missing_are_inputs_of_their_own():
     assert (said[200:] == gone[200:]).mean() > 0.98
 
 
+@pytest.mark.parametrize("name", [str, float])
+def test_values_that_come_again_are_learned_one_by_one_texts_and_numbers(name):
+    random = np.random.default_rng(0)
+    codes, answers = random.integers(0, 60, size=1500), random.permutation(np.arange(60) % 2)
+    rows = [
+        {"code": name(code), "noise": noise} for code, noise in zip(codes, random.normal(size=1500), strict=True)
+    ]
+    said = hl.estimators.Classifier().predict_then_learn(rows, answers[codes])
+    assert (said[700:] == answers[codes][700:]).mean() > 0.97
+    said = hl.estimators.Regressor().predict_then_learn(rows, 10.0 * answers[codes])
+    assert np.abs(said - 10.0 * answers[codes])[700:].mean() < 1.0
+
+
+def test_estimators_side_by_side_share_no_more_than_memory():
+    X = numbers(300)
+    y = (X[:, 0] > 0).astype(int)
+    alone, first, second = (hl.estimators.Classifier(seed) for seed in (1, 1, 2))
+    alone.learn_many(X, y)
+    for row, label in zip(X.tolist(), y.tolist(), strict=True):
+        first.learn_one(dict(enumerate(row)), label)
+        second.predict_one({0: row[1]})
+        second.learn_one({0: row[1], 1: row[0], 2: 0.0}, 1 - label)
+    np.testing.assert_array_equal(alone.predict_proba_many(X), first.predict_proba_many(X))
+
+
 @pytest.mark.parametrize("broken", [float("nan"), 1e30])
 def test_a_member_that_diverges_is_reset_and_the_answers_stay_finite(broken):
     model, X = hl.estimators.Regressor(), numbers(900)

@@ -21,9 +21,9 @@ class Classifier(Estimator):
     """Learns classes from a stream with nothing to set: a mixture of networks over columns of any kind.
 
     Numbers are standardised and encoded between running quantiles, texts are categories, and `None` and NaN are
-    missing. Columns and classes may come and go. A dozen networks that differ in width, rule and rate learn from
-    every row by Hamiltonian Learning in compiled loops, and are mixed by how well each predicted the latest
-    classes.
+    missing. What classes came with a value of a column before is an input, too. Columns and classes may come and
+    go. Fourteen networks that differ in width, rule and rate learn from every row by Hamiltonian Learning in
+    compiled loops, and are mixed by how well each predicted the latest classes.
 
     Rows learned one by one and in blocks lead to the same state.
 

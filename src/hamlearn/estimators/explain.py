@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from hamlearn.estimators.encoder import HOT, Columns
 from hamlearn.estimators.pipeline import ROWS, Pipeline
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 class Explanation(NamedTuple):
-    """Which networks and which columns carry the answer now; `print` shows both as a table.
+    """Which networks and which columns carry the answer now; `print` shows both as a table, `plot` as bars.
 
     Attributes:
         members: Each network and simple guess with its share of the answer, largest first; the shares add up to 1.
@@ -30,6 +33,18 @@ class Explanation(NamedTuple):
                 "\n".join([f"{'':{width}}  {title}", *(f"{name!s:{width}}  {x:.3f}" for name, x in rows)])
             )
         return "\n\n".join(parts)
+
+    def plot(self) -> Figure:
+        """Both as bars, in a figure of matplotlib."""
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(9.0, 0.6 + 0.25 * max(map(len, self))), layout="constrained")
+        titles = ("share of the answer", "moves the answer by")
+        for axes, title, rows in zip(figure.subplots(1, 2), titles, self, strict=True):
+            axes.barh([str(name) for name, _ in rows], [value for _, value in rows])
+            axes.invert_yaxis()
+            axes.set(title=title)
+        return figure
 
 
 def explain(pipeline: Pipeline, columns: Columns) -> Explanation:
