@@ -224,6 +224,6 @@ def follow(widths: Tensor, error: Tensor, missed: Tensor, pace: Tensor | float =
     the intervals that were given (adaptive conformal inference).
     """
     new_scale = 0.98 * widths[-1:] + 0.02 * error.clamp(max=100.0)
-    step = 0.05 * pace * (missed.to(widths.dtype) - (1 - torch.tensor(LEVELS)))
+    step = 0.05 * pace**0.5 * (missed.to(widths.dtype) - (1 - torch.tensor(LEVELS)))
     new = widths[:-1] + step * widths[:-1].clamp(min=0.1)
     return torch.cat([new.clamp(min=1e-3), new_scale.clamp(min=1e-6)])

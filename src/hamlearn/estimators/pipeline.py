@@ -155,7 +155,7 @@ class Pipeline:
         self.task.pace.fill_(pace_of(ahead))
         before = self.task.mixer.carry[-1].clone()
         self._learn(1, torch.from_numpy(kept))
-        self.task.judge(before, said, self.y[0])
+        self.task.judge(before, said, self.y[0], [part[0] for part in self._row])
         self.task.pace.fill_(1.0)
 
     def _learn(self, count: int, kept: Tensor | None = None) -> None:

@@ -139,7 +139,7 @@ class Classes:
         outputs[:, : kept.shape[1]] = kept
         return outputs
 
-    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray) -> None:
+    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray, row: Tensors) -> None:
         """Nothing: there are no intervals."""
 
     def moved(self, answers: np.ndarray, others: np.ndarray) -> float:
@@ -224,10 +224,10 @@ class Numbers:
         mean, scale = row[2]
         return ((kept - mean) / scale).float()
 
-    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray) -> None:
+    def judge(self, before: Tensor, said: np.ndarray, y: np.ndarray, row: Tensors) -> None:
         """Let the intervals, `before` this target, follow an answer that was given some rows ago."""
         away = abs(float(y[0]) - float(said[0]))
-        _, scale = _units(self.carry[0])
+        _, scale = row[2]
         missed = torch.from_numpy(away > said[1:])
         error = torch.tensor([away / float(scale)])
         self.mixer.carry[-1].copy_(follow(before, error, missed, self.pace))
