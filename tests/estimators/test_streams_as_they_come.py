@@ -6,8 +6,8 @@ import torch
 
 import hamlearn as hl
 from hamlearn.errors import ConfigError, SampleError
+from hamlearn.estimators.counts import NumberCounts
 from hamlearn.estimators.encoder import Encoder, Layout, quantiles
-from hamlearn.estimators.tasks import NumberCounts
 
 
 def numbers(count, seed=0, columns=3):
@@ -100,7 +100,7 @@ def test_a_member_that_diverges_is_reset_and_the_answers_stay_finite(broken):
 
 
 def test_new_quantiles_leave_the_answers_as_they_are():
-    encoder = Encoder(Layout(1, 1, 0, 32, 1), NumberCounts())
+    encoder = Encoder(Layout(1, 1, 0, 32, 1), NumberCounts(3, 1, 0, True))
     encoder.remember(np.linspace(0, 1, 1024)[:, None])
     assert encoder.refit() == []
     weights = np.random.default_rng(0).normal(size=8)

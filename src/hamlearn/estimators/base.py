@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.estimators.encoder import MOST_COUNTED, Columns, Layout, fine_bins
+from hamlearn.estimators.counts import MOST_COLUMNS
+from hamlearn.estimators.encoder import Columns, Layout, fine_bins
 from hamlearn.estimators.explain import Explanation, explain
 from hamlearn.estimators.exported import Exported
 from hamlearn.estimators.pipeline import ROWS, Pipeline
@@ -164,7 +165,7 @@ class Estimator(Saving):
             hot, outputs = max(hot, own.hot), max(outputs, now.task.outputs)
         task = self._task(outputs)
         fine = fine_bins(numbers) if now is None else now.layout.fine
-        counted = numbers <= MOST_COUNTED if now is None else now.layout.told > 0
+        counted = numbers <= MOST_COLUMNS if now is None else now.layout.told > 0
         told = task.told if counted else 0
         made = Pipeline(task, Layout(task.width, numbers, hot, fine, told), self.seed)
         if now is not None:
@@ -212,7 +213,7 @@ class Estimator(Saving):
             First row and number of rows of each block.
         """
         start, count = 0, len(rows)
-        pipeline = self._learn_columns([rows.first()] if rows.plain else rows.all()) if count else None
+        pipeline = self._learn_columns(rows.different()) if count else None
         while pipeline is not None and start < count:
             stop = min((at for at in begin if at > start), default=count)
             size = min(stop - start, pipeline.until_look())
@@ -290,7 +291,6 @@ class Rows:
 
     def __init__(self, names: tuple[Any, ...], array: np.ndarray | None, rows: Sequence[Row]) -> None:
         self.names, self.array, self._rows = names, array, rows
-        self.plain = array is not None
 
     def __len__(self) -> int:
         return len(self._rows) if self.array is None else len(self.array)
@@ -300,13 +300,9 @@ class Rows:
             return self._rows[index]
         return dict(zip(self.names, self.array[index].tolist(), strict=True))
 
-    def first(self) -> Row:
-        """A row with all columns of a table."""
-        return dict.fromkeys(self.names, 0.0)
-
-    def all(self) -> list[Row]:
-        """All rows."""
-        return list(self._rows)
+    def different(self) -> Sequence[Row]:
+        """Rows that may have columns and categories of their own: of a table of numbers, one is enough."""
+        return self._rows if self.array is None else [dict.fromkeys(self.names, 0.0)]
 
 
 def as_rows(X: Any) -> Rows:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hamlearn.estimators.counts import CELLS, ClassCounts, NumberCounts, ranges
 from hamlearn.loops.bound import Tensors
 
 COARSE = 8
@@ -19,16 +20,6 @@ FITS = (64, 256, 1024)
 MOVED = 0.2
 """Largest distance between the distributions of a column, then and now, that leaves its quantiles as they are."""
 CLIP = 6.0
-CELLS = 256
-"""Values, or ranges of them, of a column whose targets are counted apart; two more are for others and missing."""
-MOST_COUNTED = 32
-"""Tables of more columns at first are learned without such counts, which would make them slow."""
-RANGES = 32
-"""Ranges of a column whose values seldom come again."""
-KEEP = 0.995
-"""What the count of a value keeps when it comes again."""
-SLOW = 0.998
-"""What the count of all targets keeps from row to row."""
 HOT = 16
 """Inputs of a column of categories; those that come after the first `HOT - 4` share the last four."""
 
@@ -123,57 +114,41 @@ def fine_bins(numbers: int) -> int:
     return 32 if numbers <= 12 else 16
 
 
-class Counts(Protocol):
-    """How the targets of a value are counted, and what the networks are told of them."""
-
-    width: int
-    dtype: torch.dtype
-
-    def counted(self, y: Tensor) -> Tensor:
-        """What a target adds."""
-
-    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
-        """Counts of the values of a row, and of all values, as inputs."""
-
-
 class Encoder:
     """Running moments and quantiles of the columns, and the pure step that encodes a row by them.
 
     Args:
         layout: Where everything lies.
+        counts: Of the targets of each value.
 
     Attributes:
         moments: Count, mean and sum of squared differences of each numeric column.
         bins: For each encoding: lower edge, 1/width and presence of each bin, by column.
     """
 
-    def __init__(self, layout: Layout, counts: Counts) -> None:
-        self.layout, self._counts = layout, counts
+    def __init__(self, layout: Layout, counts: ClassCounts | NumberCounts) -> None:
+        self.layout, self.counts = layout, counts
         numbers = layout.numbers
         self.moments = [torch.zeros(numbers, dtype=torch.float64) for _ in range(3)]
         self.bins = [[torch.zeros(numbers, count, dtype=torch.float64) for _ in range(3)] for count in layout.bins]
-        self.knots = torch.full((numbers, CELLS), torch.inf, dtype=torch.float64)
-        columns = (numbers, layout.categories)
-        self.tables = [torch.zeros(count, CELLS + 2, counts.width, dtype=counts.dtype) for count in columns]
-        self.usual = torch.zeros(counts.width, dtype=counts.dtype)
         # The latest rows, from which quantiles are taken.
         self.recent = np.full((FITS[-1], layout.raw), np.nan)
         self.rows = 0
 
     def constants(self) -> list[Tensor]:
         """What changes between blocks only."""
-        return [*(tensor for part in self.bins for tensor in part), self.knots]
+        return [*(tensor for part in self.bins for tensor in part), self.counts.knots]
 
     @property
     def carry(self) -> list[Tensor]:
         """What moves with each row."""
-        return [*self.moments, *self.tables, self.usual]
+        return [*self.moments, *self.counts.carry]
 
     def step(
         self, carry: Tensors, raw: Tensor, last: Tensor, constants: Tensors, target: Tensor | None = None
     ) -> tuple[list[Tensor], Tensor]:
         """The carry with this row and its target, and the encoded row; a number that is missing is NaN."""
-        count, mean, squares, *tables, usual = carry
+        count, mean, squares, *counts = carry
         numbers, codes = self.layout.numbers, self.layout.numbers + self.layout.hot
         x = raw[:numbers]
         known = x.abs() <= torch.finfo(x.dtype).max
@@ -191,25 +166,13 @@ class Encoder:
         if self.layout.hot:
             parts.append(raw[numbers:codes].float())
         parts.append(1 - there.float())
-        code = raw[codes:]
-        cells = [
-            torch.where(known, (x[:, None] >= constants[6]).sum(-1), CELLS + 1),
-            torch.where(code >= 0, code, float(CELLS + 1)).long(),
-        ]
-        used = range((2 if self.layout.hot else 1) if self.layout.told else 0)
-        counted = [tables[index][torch.arange(len(cells[index])), cells[index]] for index in used]
-        parts += [self._counts.told(counted[index], usual).float().reshape(-1) for index in used]
+        counts, told = self.counts.step(counts, x, known, raw[codes:], constants[6], target)
+        parts += told
         for index in range(2):
             low, inverse, present = constants[3 * index : 3 * index + 3]
             inside = ((x[:, None] - low) * inverse).clamp(0.0, 1.0)
             parts.append(((2 * inside - 1) * present * there[:, None]).float().reshape(-1))
-        if target is not None:
-            one = self._counts.counted(target)
-            for index in used:
-                places = [torch.arange(len(cells[index])), cells[index]]
-                tables[index] = tables[index].index_put(places, KEEP * counted[index] + one)
-            usual = SLOW * usual + one
-        return [new_count, new_mean, new_squares, *tables, usual], torch.cat(parts)
+        return [new_count, new_mean, new_squares, *counts], torch.cat(parts)
 
     def remember(self, rows: np.ndarray) -> None:
         """Keep the latest rows for the quantiles."""
@@ -248,7 +211,7 @@ class Encoder:
             values = values[np.isfinite(values)]
             if len(values) < 32 or not self._moved(column, values):
                 continue
-            self._recount(column, values)
+            self.counts.refit(column, quantiles(values, ranges(values)))
             for index, count in enumerate(self.layout.bins):
                 low, inverse, present = (part[column].numpy() for part in self.bins[index])
                 knots = quantiles(values, count)
@@ -265,21 +228,6 @@ class Encoder:
                 start = self.layout.edges[6 + index] + column * count
                 changes.append((start, count, matrix, at[0] + matrix.sum(0)))
         return changes
-
-    def _recount(self, column: int, values: np.ndarray) -> None:
-        """New ranges of values whose targets are counted apart; each begins with what the old one knew of it."""
-        old, table = self.knots[column].numpy(), self.tables[0][column].numpy()
-        knots = np.full(CELLS, np.inf)
-        again = len(np.unique(values)) <= len(values) / 2
-        found = quantiles(values, CELLS - 1 if again else RANGES)
-        knots[: len(found)] = found
-        # A range is the one from its knot on; the first one is below all knots.
-        at = np.searchsorted(old, np.concatenate([[-np.inf], knots[: len(found)]]), side="right")
-        shared = np.bincount(at, minlength=CELLS + 2)
-        moved = table[at] / shared[at, None]
-        table[: CELLS + 1] = 0.0
-        table[: len(at)] = moved
-        old[:] = knots
 
     def _moved(self, column: int, values: np.ndarray) -> bool:
         low, inverse, present = (part[column].numpy() for part in self.bins[0])

@@ -63,7 +63,7 @@ class Pipeline:
 
     def __init__(self, task: Classes | Numbers, layout: Layout, seed: int) -> None:
         self.task, self.layout, self.seed = task, layout, seed
-        self.encoder = Encoder(layout, task.counts)
+        self.encoder = Encoder(layout, task.counts(layout))
         self._key = (type(task), task.outputs, layout)
         raw, asked, y, last = self._samples()
         self.raw, self.asked, self.y, self._last = raw.numpy(), asked.numpy(), y.numpy(), last.numpy()

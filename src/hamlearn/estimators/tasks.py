@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hamlearn.estimators.mixing import LEVELS, ClassMixer, NumberMixer, follow
+from hamlearn.estimators.counts import ClassCounts, NumberCounts
+from hamlearn.estimators.encoder import Layout
+from hamlearn.estimators.mixing import ClassMixer, NumberMixer, follow
 from hamlearn.estimators.team import Member
 from hamlearn.loops.bound import Tensors
 
@@ -41,54 +43,6 @@ NUMBER_MEMBERS = (
 )
 
 
-class ClassCounts:
-    """How often each class came with a value.
-
-    Args:
-        width: Places for classes.
-    """
-
-    dtype = torch.float32
-
-    def __init__(self, width: int) -> None:
-        self.width = width
-
-    def counted(self, y: Tensor) -> Tensor:
-        """One of its class."""
-        return y
-
-    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
-        """How much more likely each class is than usually, as logarithms; 0 for those not seen."""
-        prior = usual / usual.sum().clamp(min=1.0)
-        p = (counted + TRUST * prior) / (counted.sum(-1, keepdim=True) + TRUST)
-        ratio = (p / prior.clamp(min=1e-6)).clamp(min=0.01).log()
-        return torch.where(prior > 0, ratio, torch.zeros_like(ratio)).clamp(-3.0, 3.0)
-
-
-class NumberCounts:
-    """The number, the sum and the squares of the targets that came with a value."""
-
-    width = 3
-    dtype = torch.float64
-
-    def counted(self, y: Tensor) -> Tensor:
-        """One, the target and its square."""
-        return torch.cat([torch.ones_like(y), y, y.square()])
-
-    def told(self, counted: Tensor, usual: Tensor) -> Tensor:
-        """How far the targets of a value are from the usual one on average, in deviations."""
-        number, mean, square = usual.unbind()
-        number = number.clamp(min=1.0)
-        mean, square = mean / number, square / number
-        deviation = (square - mean.square()).clamp(min=1e-12 * square + 1e-30).sqrt()
-        away = (counted[:, 1] - counted[:, 0] * mean) / (counted[:, 0] + TRUST)
-        return (away / deviation).clamp(-3.0, 3.0)
-
-
-TRUST = 1.0
-"""So many targets of a value count as much as what is usual."""
-
-
 class Classes:
     """One of several classes, as a one-hot row.
 
@@ -106,11 +60,15 @@ class Classes:
     def __init__(self, outputs: int) -> None:
         self.outputs, self.width = outputs, outputs
         self.mixer = ClassMixer(len(self.members), outputs)
-        self.counts, self.told = ClassCounts(outputs), outputs
+        self.told = outputs
         self.carry: list[Tensor] = []
         self.mask = torch.full((outputs,), CLOSED)
         self.pace = torch.ones(1)
         self.constants = [self.mask, self.pace]
+
+    def counts(self, layout: Layout) -> ClassCounts:
+        """What targets came with each value, of nothing yet."""
+        return ClassCounts(self.width, layout.numbers, layout.categories, layout.told > 0)
 
     def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The target, and the last one that was known before it."""
@@ -169,11 +127,15 @@ class Numbers:
     def __init__(self, outputs: int = 1) -> None:
         self.outputs, self.width = outputs, 1
         self.mixer = NumberMixer(len(self.members))
-        self.counts, self.told = NumberCounts(), 1
+        self.told = 1
         self.carry = [torch.zeros(5, dtype=torch.float64)]
         self.mask = torch.zeros(1)
         self.pace = torch.ones(1)
         self.constants = [self.mask, self.pace]
+
+    def counts(self, layout: Layout) -> NumberCounts:
+        """What targets came with each value, of nothing yet."""
+        return NumberCounts(3, layout.numbers, layout.categories, layout.told > 0)
 
     def step(self, carry: Tensors, y: Tensor, last: Tensor) -> tuple[list[Tensor], list[Tensor]]:
         """The moments with this target; the target to learn, then the last target and others from `before`."""
@@ -249,6 +211,3 @@ def _units(moments: Tensor) -> tuple[Tensor, Tensor]:
     deviation = (squares / count.clamp(min=1.0)).sqrt()
     size = mean.abs().clamp(min=1e-3)
     return mean, torch.where(deviation > 1e-9 * size, deviation, size)
-
-
-__all__ = ["LEVELS", "Classes", "Numbers"]
