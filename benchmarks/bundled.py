@@ -108,7 +108,7 @@ def run(out: Path, quick: bool = False) -> dict[str, Scores]:
 
 def _cells(found: Mapping[str, Scores], names: tuple[str, ...]) -> Iterator[list[str]]:
     for title in found[names[0]]:
-        yield [title, *(f"{found[name][title].mean():.3f}" for name in names)]
+        yield [title, *(f"{found[name][title].mean():.4g}" for name in names)]
 
 
 def _section(found: Mapping[str, Scores]) -> str:

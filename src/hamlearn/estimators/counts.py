@@ -75,8 +75,8 @@ class ValueCounts:
             torch.where(known, (x[:, None] >= knots).sum(-1), CELLS + 1),
             torch.where(code >= 0, code, float(CELLS + 1)).long(),
         ]
-        places = [[torch.arange(len(cell)), cell] for cell in cells]
-        counted = [tables[kind][places[kind][0], places[kind][1]] for kind in self.used]
+        places = [(torch.arange(len(cell)), cell) for cell in cells]
+        counted = [tables[kind][places[kind]] for kind in self.used]
         told = [self.told(found, usual).float().reshape(-1) for found in counted]
         if target is not None:
             one = self.counted(target)
