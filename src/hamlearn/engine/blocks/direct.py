@@ -67,6 +67,7 @@ class DirectLoop:
         state, usual = self.eager.state, self.eager.parts.hyper.at(0.0)
         now = state._replace(carry=self._carry, t=state.t + taken * usual.tau, updates=state.updates + taken)
         self.eager.state = now._replace(fresh=state.fresh and not taken)
+        self.eager.led_to = self._carry  # the carry from before is not kept: 10,000 small learners would feel it
 
 
 def carry_of(loop: DirectLoop) -> Carry:
