@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from rich.table import Table
 
 from benchmarks import _report
 from hamlearn.estimators import Classifier, Regressor
-from hamlearn.record.page import framed
 
 CLASSES = ("Phishing", "Bananas", "ImageSegments")
 NUMBERS = ("TrumpApproval", "ChickWeights")
@@ -87,78 +86,50 @@ def compare(name: str, rows: int | None) -> Scores:
 
 
 def run(out: Path, quick: bool = False) -> dict[str, Scores]:
-    """Compare on all data sets, print a table, and write it with a figure over time to `report.html`."""
+    """Compare on all data sets; write a dated report, and the tables with a figure over time to `report.html`."""
     torch.set_num_threads(1)
     start = time.perf_counter()
     found = {name: compare(name, 100 if quick else None) for name in CLASSES + NUMBERS}
+    page = Console(record=True, width=100)
     for names, title in ((CLASSES, "Accuracy"), (NUMBERS, "Mean absolute error")):
-        table = Table("model", *names, title=f"{title}, test-then-train, all rows")
-        for row in _cells(found, names):
-            table.add_row(*row)
-        Console().print(table)
-    out.mkdir(parents=True, exist_ok=True)
-    means = {
-        name: {title: float(values.mean()) for title, values in scores.items()} for name, scores in found.items()
-    }
+        table = Table("model", *names, title=f"{title} on River's data, test-then-train, all rows")
+        for model in found[names[0]]:
+            table.add_row(model, *(f"{found[name][model].mean():.4g}" for name in names))
+        page.print(table)
+    tables = page.export_html(inline_styles=True, code_format="<pre style='line-height: 1.3'>{code}</pre>")
+    means = {name: {model: float(all.mean()) for model, all in scores.items()} for name, scores in found.items()}
     _report.write(out, "bundled", {"methods": __doc__, "data": means})
-    page = _onto(out / "report.html", _section(found))
-    Console().print(f"{time.perf_counter() - start:.0f} s. Report: {page}", highlight=False)
+    path = out / "report.html"
+    onto(path, f"{tables}\n{_figure(found)}")
+    page.print(f"{time.perf_counter() - start:.0f} s. Report: {path}", highlight=False)
     return found
 
 
-def _cells(found: Mapping[str, Scores], names: tuple[str, ...]) -> Iterator[list[str]]:
-    for title in found[names[0]]:
-        yield [title, *(f"{found[name][title].mean():.4g}" for name in names)]
-
-
-def _section(found: Mapping[str, Scores]) -> str:
-    """Tables and figure, as HTML."""
-    parts = ['<section class="table"><h2>River\'s data, row by row, nothing set</h2>']
-    for names, score in ((CLASSES, "accuracy"), (NUMBERS, "mean absolute error")):
-        head = "".join(f'<th class="n">{name}, {score}</th>' for name in names)
-        rows = [f"<tr>{''.join(map(_cell, range(len(row)), row))}</tr>" for row in _cells(found, names)]
-        parts.append(f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>")
-    picture = base64.b64encode(_figure(found)).decode()
-    caption = "Accuracy, and absolute error, of the latest tenth of the rows"
-    parts.append(f'</section><figure><img alt="{caption}" src="data:image/png;base64,{picture}">')
-    return f"{BEGIN}{''.join(parts)}<figcaption>{caption}</figcaption></figure>{END}"
-
-
-def _cell(place: int, text: str) -> str:
-    return f'<td class="n">{text}</td>' if place else f"<td>{text}</td>"
-
-
-def _figure(found: Mapping[str, Scores]) -> bytes:
-    """Scores over time, as PNG."""
+def _figure(found: Mapping[str, Scores]) -> str:
+    """Scores over time, as HTML."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.2 * len(found), 3.4), layout="constrained")
     for plot, (name, scores) in zip(figure.subplots(1, len(found)), found.items(), strict=True):
-        for number, (title, values) in enumerate(scores.items()):
+        for number, (model, values) in enumerate(scores.items()):
             window = max(len(values) // 10, 1)
             smooth = np.convolve(values, np.ones(window) / window, "valid")
-            color = "grey" if number >= 4 else f"C{number}"
-            label = title.removesuffix("'s Classifier").removesuffix("'s Regressor")
-            style = ":" if number == 5 else "-"
-            plot.plot(smooth, color=color, linestyle=style, linewidth=0.8 + (number == 0), label=label)
+            color, style = ("grey" if number >= 4 else f"C{number}"), (":" if number == 5 else "-")
+            plot.plot(smooth, color=color, linestyle=style, linewidth=0.8 + (number == 0), label=model)
         plot.set(title=name, xlabel="row")
         if name in NUMBERS:
             plot.set_yscale("log")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=6)
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
-    return buffer.getvalue()
+    caption = "Accuracy, and absolute error, over the latest tenth of the rows"
+    code = base64.b64encode(buffer.getvalue()).decode()
+    return f'<p>{caption}</p><img alt="{caption}" style="max-width: 100%" src="data:image/png;base64,{code}">'
 
 
-def _onto(path: Path, section: str) -> Path:
-    """Put the section at the end of the page, instead of an older one; without a page, make one."""
-    if not path.exists():
-        path.write_text(framed("Estimators on River's data", "test-then-train, all rows", section), "utf-8")
-        return path
-    page = path.read_text("utf-8")
-    before, begin, after = page.partition(BEGIN)
-    if begin:
-        page = before + after.partition(END)[2]
-    before, end, after = page.rpartition("</main>")
-    path.write_text(before + section + end + after, "utf-8")
-    return path
+def onto(path: Path, section: str) -> None:
+    """Put the section at the end of a page, instead of an older one; without a page, make one."""
+    page = path.read_text("utf-8") if path.exists() else '<!doctype html><meta charset="utf-8"><body></body>'
+    before, _, after = page.partition(BEGIN)
+    before, end, after = (before + after.partition(END)[2]).rpartition("</body>")
+    path.write_text(f"{before}{BEGIN}{section}{END}{end}{after}", "utf-8")
