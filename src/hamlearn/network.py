@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +26,9 @@ class Network(nn.Module):
     ḣ = f_h(u, h), y = f_y(u, h) (Eq. 3, 4). Parameters are named `state.…` and `output.…`.
 
     Args:
-        state: f_h, called as `state(u, h)`; `None` for a net without state.
+        state: f_h, called as `state(u, h)`; `None` for a net without state. If its `forward` has arguments `t` or
+            `tau` after these, it is also given the time before the step, or its length, each as a tensor
+            without axes.
         output: f_y, called as `output(u, h)`; `None` for the identity on h.
         h0: State at the start and after each boundary: a tensor or a pytree of tensors, used as it is, or a
             function of the input u that returns one (to size it by the batch); `None` where the state net has
@@ -66,6 +70,7 @@ class Network(nn.Module):
         self.transition = transition
         self._state_reads: Reads = "uh"
         self._output_reads: Reads = "uh"
+        self._clock = _clock_of(state, 2)
         self._visible: Callable[[Any], Any] | None = None
         self._sized_by_batch = False
         self._start: Callable[[Any], Any] | None = None
@@ -118,6 +123,7 @@ class Network(nn.Module):
             raise ConfigError(f"role={role!r} must be 'output' or 'state'")
         network = cls(state=module, output=readout, h0=_ZerosLikeOutput(module), transition="next")
         network._state_reads = "u"
+        network._clock = _clock_of(module, 1)
         network._output_reads = "h"
         return network
 
@@ -192,9 +198,18 @@ class Network(nn.Module):
         """Names of the tensors of h0, in the structure of the state; `None` where h0 is found from the input."""
         return getattr(self, "_h0_names", None)
 
-    def state_net(self, u: Any, h: Any) -> Any:
+    @property
+    def reads_time(self) -> bool:
+        """Whether the state net is given the time, or the length of the step."""
+        return bool(self._clock)
+
+    def state_net(self, u: Any, h: Any, t: float | Tensor = 0.0, tau: float | Tensor = 1.0) -> Any:
         """What the state net returns: ḣ, or ĥ where `transition` is `"next"`."""
-        return self._call("state", self.state, self._state_reads, u, h)
+        if not self._clock:
+            return self._call("state", self.state, self._state_reads, u, h)
+        given = {"t": as_time(t), "tau": as_time(tau)}
+        timed = partial(cast(Net, self.state), **{name: given[name] for name in self._clock})
+        return self._call("state", timed, self._state_reads, u, h)
 
     def state_part(self, part: Net, u: Any, h: Any) -> Any:
         """What a part of the state net, or another function of (u, h) that belongs to it, returns."""
@@ -244,6 +259,27 @@ class Network(nn.Module):
         if not self._sized_by_batch:
             return h0
         return tree_map(lambda leaf: leaf.expand(*u.shape[: max(u.dim() - leaf.dim(), 0)], *leaf.shape), h0)
+
+
+def as_time(t: float | Tensor) -> Tensor:
+    """A time as functions of the user's see it, the same in both engines.
+
+    Example:
+        >>> as_time(0.5)
+        tensor(0.5000, dtype=torch.float64)
+    """
+    return t if isinstance(t, Tensor) else torch.tensor(t, dtype=torch.float64)
+
+
+def _clock_of(net: Net | None, given: int) -> tuple[str, ...]:
+    """Which of `t` and `tau` a net takes besides its first arguments, of which there are `given`."""
+    if net is None:
+        return ()
+    try:
+        taken = inspect.signature(net.forward if isinstance(net, nn.Module) else net).parameters
+    except (TypeError, ValueError):  # A function that is not written in Python does not say.
+        return ()
+    return tuple(name for name in list(taken)[given:] if name in ("t", "tau"))
 
 
 def _first(h: tuple[Tensor, Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hamlearn.learner import Learner
     from hamlearn.network import Network
 
-__all__ = ["Trajectory", "follow", "solve"]
+__all__ = ["Energy", "Trajectory", "energy", "follow", "solve"]
 
 Order = Literal["sequential", "parallel"]
 Paths = dict[str, Tensor]
@@ -155,6 +155,8 @@ def follow(learner: Learner, samples: Iterable[Sample], *, price: Hyper | None =
     hyper = learner.hyper if price is None else price
     if isinstance(learner.order, type):
         raise ConfigError(f"{learner.order.__name__} has no optimum here: use order='sequential' or 'parallel'")
+    if learner.running_cost is not None:
+        raise ConfigError("the optimum is that of the loss alone: give a learner without running_cost")
     problem = _Problem(learner.network, learner.loss, recorded, hyper, learner.order, learner.reset_h)
     rows = [problem.start]
     for sample in recorded:
@@ -163,6 +165,62 @@ def follow(learner: Learner, samples: Iterable[Sample], *, price: Hyper | None =
     theta = {name: torch.stack([row[name] for row in rows]) for name in problem.start}
     velocity = {name: _times(path.diff(dim=0), 1 / problem.strides) for name, path in theta.items()}
     return problem.trajectory(theta, velocity, len(recorded), None, 0.0)
+
+
+class Energy(NamedTuple):
+    """The full Hamiltonian and the cost at one instant.
+
+    Attributes:
+        hamiltonian: φL + R + ⟨z, f_h⟩ − ½⟨ω, β⊙ω⟩: the robust Hamiltonian with the motion of the weights.
+        cost: φL + R + ½⟨ω, β⊙ω⟩, where the last term is ½|θ̇|²/β.
+
+    Example:
+        >>> import hamlearn as hl
+        >>> hl.optimal.Energy(torch.tensor(1.0), torch.tensor(2.0)).cost
+        tensor(2.)
+    """
+
+    hamiltonian: Tensor
+    cost: Tensor
+
+
+def energy(learner: Learner, sample: Sample) -> Energy:
+    """The full Hamiltonian and the cost of a learner where it is now, for the sample that it would take next.
+
+    Everything is taken at the present time, as parallel order does. With s = +1, η = η_z = 0 and a sample that
+    stays the same, the exact flow keeps this Hamiltonian. Nothing moves; the network runs in its present mode.
+
+    Args:
+        learner: The learner, which is only looked at.
+        sample: Input, and a target if there is one.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> net = hl.Network.feedforward(torch.nn.Linear(1, 1))
+        >>> learner = hl.Learner(net, torch.nn.functional.mse_loss)
+        >>> sample = hl.Sample(torch.ones(1, 1), torch.ones(1, 1))
+        >>> H, cost = energy(learner, sample)
+        >>> bool(H == cost)  # ω is still 0
+        True
+    """
+    network, hyper, now = learner.network, learner.hyper, learner.state
+    theta, h = _weights(network), now.h
+    if h is None:
+        h = () if network.state is None else network.initial_state(sample.u)
+    z = tree_map(torch.zeros_like, h) if now.z is None else now.z
+    state = ReferenceState(now.t, h, z, theta, now.omega, now.updates, now.v)
+    tau = equations.tau_of(hyper, state, sample)
+    _, phi, _, _, beta = equations.hyper_at(hyper, state)
+    with torch.no_grad():
+        dh = equations.f_h(network, theta, sample.u, h, tau, now.t)
+        y = equations.f_y(network, theta, sample.u, h)
+        motion = [(beta(name, now.v, now.updates) * w.square()).sum() for name, w in now.omega.items()]
+        moving, potential = 0.5 * torch.stack(motion).sum(), torch.zeros(())
+        if sample.target is not None:
+            potential = phi * (learner.loss(y, sample.target) + equations.penalty(hyper, theta))
+        R = equations.running(learner.running_cost, sample.u, h, dh, y, theta, now.t)
+        potential = potential if R is None else potential + R
+        return Energy(potential + equations.inner(z, dh) - moving, potential + moving)
 
 
 class _Problem:
@@ -230,12 +288,12 @@ class _Problem:
         """L + ½λ|θ|² and y of each step, along a path of the weights."""
         losses: list[Tensor | None] = []
         outputs, h, fresh = [], None, True
-        for k, (sample, (_, tau, *_)) in enumerate(zip(self.samples, self.rates, strict=True)):
+        for k, (sample, (t, tau, *_)) in enumerate(zip(self.samples, self.rates, strict=True)):
             weights = {name: path[k] for name, path in theta.items()}
             with self.slots.exchanged(weights):
                 if fresh or self.reset_h == "sample":
                     h = self.network.start(sample.u)
-                before, h = h, self._next(sample.u, h, tau)
+                before, h = h, self._next(sample.u, h, t, tau)
                 y = self.network.output_net(sample.u, h if self.order == "sequential" else before)
                 L = None if sample.target is None else self.loss(y, sample.target)
             if L is not None and self.hyper.weight_decay:
@@ -245,10 +303,10 @@ class _Problem:
             fresh = sample.boundary
         return losses, outputs
 
-    def _next(self, u: Any, h: Any, tau: float) -> Any:
+    def _next(self, u: Any, h: Any, t: float, tau: float) -> Any:
         if self.network.state is None:
             return None
-        result = self.network.state_net(u, h)
+        result = self.network.state_net(u, h, t, tau)
         return tree_map(lambda a, b: a + tau * b, h, result) if self.network.transition == "rate" else result
 
     def weighted(self, losses: list[Tensor | None]) -> Tensor:

@@ -26,6 +26,7 @@ class Rates(NamedTuple):
         eta_z: Dissipation of z, likewise.
         phi: Scale of the loss.
         s: Sign of the costate equations.
+        t: Time before the step, for nets and running costs that read it.
     """
 
     tau: float
@@ -34,6 +35,7 @@ class Rates(NamedTuple):
     eta_z: float
     phi: float
     s: int
+    t: float = 0.0
 
     @property
     def decay(self) -> float:

@@ -191,3 +191,33 @@ def test_errors_say_what_to_give() -> None:
     network.requires_grad_(False)
     with pytest.raises(ConfigError, match="requires_grad"):
         hl.optimal.solve(network, half_square, recording(2, 2, 0), hl.Hyper())
+
+
+def test_energy_is_conserved_with_the_original_sign_and_counts_every_term():
+    torch.manual_seed(1)
+    network = hl.Network.recurrent(nn.GRUCell(2, 3), nn.Linear(3, 1), transition="rate").double()
+    hyper = hl.Hyper(tau=0.01, eta=0.0, beta={"state.*": 0.1, "output.*": 0.2}, phi=0.8, s=1, clock="continuous")
+
+    def cost(u, h, dh, y, theta, t):
+        return 0.1 * (h * dh).sum() + 0.05 * y.square().sum() + 0.01 * theta["output.weight"].square().sum()
+
+    setting = {"order": "parallel", "credit": hl.Forward(), "integrator": hl.RK4(), "running_cost": cost}
+    learner = hl.Learner(network, nn.functional.mse_loss, hyper, **setting)
+    sample = hl.Sample(torch.randn(1, 2).double(), torch.randn(1, 1).double())
+    first = hl.optimal.energy(learner, sample)
+    assert first.hamiltonian == first.cost
+    for _ in range(100):
+        learner.step(sample)
+    H, C = hl.optimal.energy(learner, sample)
+    assert abs(H - first.hamiltonian) < 1e-10
+    state, (before, report) = learner.state, (hl.optimal.energy(learner, sample), learner.step(sample))
+    motion = sum(hyper.beta[f"{n.partition('.')[0]}.*"] * w.square().sum() for n, w in state.omega.items()) / 2
+    assert abs(before.hamiltonian - (report.hamiltonian - motion)) < 1e-12
+    assert C > H
+
+
+def test_an_optimum_is_that_of_the_loss_alone():
+    network = hl.Network.feedforward(nn.Linear(1, 1))
+    learner = hl.Learner(network, nn.functional.mse_loss, running_cost=lambda u, h, dh, y, theta, t: y.sum())
+    with pytest.raises(hl.errors.ConfigError, match="without running_cost"):
+        hl.optimal.follow(learner, [hl.Sample(torch.ones(1, 1), torch.ones(1, 1))])

@@ -89,6 +89,7 @@ class RateSettings:
         order: In sequential order an adaptive β is that after the step, in parallel order that before it.
         fold: Lays members along an axis out as the engine takes them.
         device: Where the rates are needed.
+        reads_time: Whether steps are given the time too.
 
     Attributes:
         groups: Each setting, with the members that have it.
@@ -104,8 +105,10 @@ class RateSettings:
         order: str,
         fold: Callable[..., Tensor] = one_member,
         device: torch.device = torch.device("cpu"),  # noqa: B008 (a constant)
+        reads_time: bool = False,
     ) -> None:
         self.hypers, self.velocities, self.order, self.fold, self.device = hypers, velocities, order, fold, device
+        self.reads_time = reads_time
         found: dict[int, tuple[Hyper, list[int]]] = {}
         for member, hyper in enumerate(hypers):
             found.setdefault(id(hyper), (hyper, []))[1].append(member)
@@ -277,7 +280,7 @@ class RatesTable:
     def rates_of(self, member: int = 0) -> list[Rates]:
         """The rates of a member step by step; once if they are alike."""
         s = self.settings.hypers[member].s
-        return [Rates._make([*row, s]) for row in self.rates[:, member].tolist()]
+        return [Rates._make([*row, s, 0.0]) for row in self.rates[:, member].tolist()]
 
     def pace(self) -> Pace:
         """Rates and β as the engine takes them; φ is 0 if a sample has no target."""
@@ -286,6 +289,8 @@ class RatesTable:
         if known is not None:
             (targets,) = settings.packed(known[: self.count, :, None].astype(np.float64))
             rows = [*rows[:4], rows[4] * targets]
+        if settings.reads_time:
+            rows = [*rows, *settings.packed(self.clock[: self.count, :, None])]
         return Pace(rows, betas, settings.scheduled, self._drive() if settings.driven else [])
 
     def _drive(self) -> list[Tensor]:

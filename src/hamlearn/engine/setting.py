@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from numbers import Integral
 from typing import Any, Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
+from hamlearn._base import trees
 from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.hyper import Hyper
@@ -16,6 +18,7 @@ from hamlearn.integrators import Integrator
 from hamlearn.network import Network
 from hamlearn.rules import ORDERS
 from hamlearn.rules.system import Order, System
+from hamlearn.state.carry import Carry
 
 ALLOWED: dict[str, Collection[str]] = {
     "reset_h": ("boundary", "sample"),
@@ -50,6 +53,12 @@ def check_parts(network: object, hyper: object, credit: object, integrator: obje
         raise ConfigError(f"credit={credit!r} must be hl.Forward(), hl.Cleared(), hl.Sensitivity() or hl.Echo()")
     if not isinstance(integrator, Integrator):
         raise ConfigError(f"integrator={integrator!r} must be hl.Euler(), hl.Heun() or hl.RK4()")
+
+
+def check_running_cost(running_cost: object) -> None:
+    """Raise unless it can be called, or is `None`."""
+    if running_cost is not None and not callable(running_cost):
+        raise ConfigError(f"running_cost={running_cost!r} must be a function of (u, h, dh, y, theta, t), or None")
 
 
 def check_late(late: object) -> int:
@@ -127,6 +136,34 @@ def no_sample(given: object) -> SampleError:
         f"step() takes an hl.Sample, not {type(given).__name__}: use hl.Sample(u, target), or make a stream of "
         "all the data, hl.streams.from_any(data)"
     )
+
+
+def with_costates(carry: Carry, system: System, h: Any, z: Any, omega: Mapping[str, Tensor]) -> Carry:
+    """The carry with what a user sets of it, each checked against what it stands for."""
+    start, spec = (carry.h, carry.spec) if h is None else trees.flatten(trees.copied(h))
+    if h is not None and (system.network.state is None or not all(isinstance(x, Tensor) for x in start)):
+        raise ConfigError(
+            f"h={trees.describe(h)} is not a state of this network: give one as initial_state(u) does"
+        )
+    costates = carry.z if h is None else [torch.zeros_like(leaf) for leaf in start]
+    if z is not None:
+        if not start:
+            raise ConfigError("z was given, and there is no state yet that it belongs to: give h too")
+        costates = trees.flatten_like(trees.copied(z), spec) or []
+        if [x.shape for x in costates] != [x.shape for x in start]:
+            expected = trees.describe(trees.unflatten(start, spec))
+            raise ConfigError(
+                f"z of {trees.describe(z)} does not fit the state of {expected}: give it that structure"
+            )
+    kept = dict(zip(system.names, carry.omega, strict=True))
+    for name, value in omega.items():
+        if name not in kept:
+            raise ConfigError(f"omega names {name!r}, which is not a learnable weight; those are {list(kept)}")
+        if value.shape != kept[name].shape:
+            shape = tuple(kept[name].shape)
+            raise ConfigError(f"omega of {name!r} has shape {tuple(value.shape)}, the weight has {shape}")
+        kept[name] = value.detach().to(kept[name]).clone()
+    return Carry(start, costates, list(kept.values()), spec, carry.v, carry.E)
 
 
 def require_gradients() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -27,14 +27,17 @@ from hamlearn.engine.setting import (
     check_late,
     check_order,
     check_parts,
+    check_running_cost,
     no_sample,
     require_gradients,
+    with_costates,
 )
 from hamlearn.errors import shown
 from hamlearn.hyper import Hyper
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.network import Network
 from hamlearn.rules.derivatives import Loss
+from hamlearn.rules.running_cost import RunningCost
 from hamlearn.rules.system import Order
 from hamlearn.sample import Id, Label, Sample, State, StepReport, Trace
 from hamlearn.state import checkpoint
@@ -79,6 +82,9 @@ class Learner(BaseLearner):
             `"ignore"` saves the check.
         late: How many samples that came with an `id` and without a target are kept, to be learned from when
             their `Label` comes.
+        running_cost: R(u, h, dh, y, theta, t), a number that joins H = φL + R + ⟨z, f_h⟩ at every step, with or
+            without a target: input, state, its rate ḣ, output, weights by name, and time as a tensor. Its
+            derivatives enter z and ω.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -101,11 +107,14 @@ class Learner(BaseLearner):
         integrator: Integrator = Euler(),  # noqa: B008 (stateless)
         on_nonfinite: Literal["raise", "skip", "ignore"] = "raise",
         late: int = 1000,
+        running_cost: RunningCost | None = None,
     ) -> None:
         check_parts(network, hyper, credit, integrator)
         check_order(order)
         check_choices(reset_h=reset_h, on_nonfinite=on_nonfinite)
-        parts = LearnerParts(network, loss, hyper, Choices(order, credit, reset_h, integrator, on_nonfinite))
+        check_running_cost(running_cost)
+        choices = Choices(order, credit, reset_h, integrator, on_nonfinite)
+        parts = LearnerParts(network, loss, hyper, choices, running_cost)
         super().__init__()
         self._eager = EagerEngine(parts, self._reader, check_late(late))
 
@@ -114,6 +123,7 @@ class Learner(BaseLearner):
         (tensors, header), parts = self._tell("cannot copy the learner"), self._eager.parts
         own = {name: tensor.detach() for name, tensor in tensors.items() if not name.startswith("rng/")}
         made = {"network": parts.network, "loss": parts.system.loss, "hyper": parts.hyper, "late": self.late}
+        made["running_cost"] = parts.system.running_cost
         added = {name: value for name, value in vars(self).items() if name not in _MADE}
         # A copy has been told what its model has warned of already.
         copied = {"made": made | parts.choices._asdict(), "added": added, "state": (own, header)}
@@ -129,6 +139,11 @@ class Learner(BaseLearner):
     def loss(self) -> Loss:
         """L(y, target), as the learner was made with it."""
         return self._eager.parts.system.loss
+
+    @property
+    def running_cost(self) -> RunningCost | None:
+        """R(u, h, dh, y, theta, t), as the learner was made with it."""
+        return self._eager.parts.system.running_cost
 
     @property
     def hyper(self) -> Hyper:
@@ -322,6 +337,34 @@ class Learner(BaseLearner):
         if self._blocks is not None:
             self._blocks.forget()
         self._eager.reset()
+
+    def set_state(self, h: Any = None, z: Any = None, omega: Mapping[str, Tensor] | None = None) -> None:
+        """Set the state, its costate, or costates of weights, as copies; what is not given stays.
+
+        The equations start from z = 0 and ω = 0 unless this says otherwise. With `h` or `z` the next sample
+        continues from this state, as in mid-sequence; stored tokens are dropped, and sensitivities start anew.
+
+        Args:
+            h: State, in the structure of the network's.
+            z: Its costate, likewise. Credits that clear z do not look at it.
+            omega: Costates of weights by parameter name; those that are not named stay.
+
+        Example:
+            >>> import torch, hamlearn as hl
+            >>> net = hl.Network.recurrent(torch.nn.RNNCell(2, 3), torch.nn.Linear(3, 1))
+            >>> learner = hl.Learner(net, torch.nn.functional.mse_loss, credit=hl.Forward())
+            >>> learner.set_state(h=torch.zeros(1, 3), z=torch.ones(1, 3), omega={"output.bias": torch.ones(1)})
+            >>> learner.state.z
+            tensor([[1., 1., 1.]])
+        """
+        self._settle(hand_over=True)
+        parts, state = self._eager.parts, self._eager.state
+        carry = with_costates(state.carry, parts.system, h, z, omega or {})
+        moved = h is not None or z is not None
+        if moved:
+            carry.E = parts.order.first(carry.h, carry.spec)
+            parts.order.forget()
+        self._eager.state = state._replace(carry=carry, fresh=state.fresh and not moved)
 
     def _root(self) -> nn.Module:
         return self._eager.parts.network

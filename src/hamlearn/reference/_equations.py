@@ -19,6 +19,8 @@ from hamlearn.sample import Sample
 
 Weights = dict[str, Tensor]
 Loss = Callable[[Any, Any], Tensor]
+RunningCost = Callable[..., Tensor]
+"""R(u, h, dh, y, theta, t)."""
 Beta = Callable[[str, Weights, int], Any]
 
 
@@ -80,7 +82,7 @@ def start(network: Network) -> ReferenceState:
     return ReferenceState(0.0, (), (), theta, zeros, v=zeros)
 
 
-def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
+def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float, t: float = 0.0) -> Any:
     """ḣ = f_h(u, h, θh) (Eq. 3); (−h + ĥ)/τ where the net returns the next state (Eq. 10).
 
     Example:
@@ -95,7 +97,7 @@ def f_h(network: Network, theta: Weights, u: Any, h: Any, tau: float) -> Any:
     if network.state is None:
         return ()
     with Slots(network).exchanged(theta):
-        result = network.state_net(u, h)
+        result = network.state_net(u, h, t, tau)
     if network.transition == "rate":
         return tree_map(lambda a, b: b, h, result)
     return tree_map(lambda a, b: (-a + b) / tau, h, result)
@@ -178,6 +180,15 @@ def followed(hyper: Hyper, state: ReferenceState, entered: Weights, gain: float,
 def penalty(hyper: Hyper, theta: Weights) -> Tensor:
     """½λ|θ|², which is added to the loss."""
     return 0.5 * hyper.weight_decay * torch.stack([weight.square().sum() for weight in theta.values()]).sum()
+
+
+def running(cost: RunningCost | None, u: Any, h: Any, dh: Any, y: Any, theta: Weights, t: float) -> Tensor | None:
+    """R, the part of H that needs no target; `None` where there is none. A net without state has no h and no ḣ."""
+    if cost is None:
+        return None
+    stateless = isinstance(h, tuple) and not h
+    time = torch.tensor(t, dtype=torch.float64)
+    return cost(u, None if stateless else h, None if stateless else dh, y, theta, time)
 
 
 def _of(rates: Any, name: str, t: float) -> Any:

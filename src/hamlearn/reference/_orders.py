@@ -15,6 +15,7 @@ from hamlearn.reference._equations import (
     Loss,
     ReferenceReport,
     ReferenceState,
+    RunningCost,
     add,
     decayed,
     detach,
@@ -29,6 +30,7 @@ from hamlearn.reference._equations import (
     left,
     nominal_of,
     penalty,
+    running,
     start,
     tau_of,
 )
@@ -44,6 +46,7 @@ def run(
     order: str = "sequential",
     credit: Credit = Cleared(),  # noqa: B008 (frozen)
     reset_h: str = "boundary",
+    running_cost: RunningCost | None = None,
 ) -> Iterator[tuple[ReferenceState, ReferenceReport]]:
     """Integrate a stream by Euler's method; yields the state after each sample, and what was seen there.
 
@@ -66,10 +69,12 @@ def run(
         if isinstance(credit, Sensitivity):
             if fresh:
                 state = replace(state, E=first_sensitivity(network, state.theta, sample.u))
-            state, report = sensitivity_step(network, loss, hyper, state, sample, credit, order)
+            state, report = sensitivity_step(network, loss, hyper, state, sample, credit, order, running_cost)
+        elif order == "parallel":
+            state, report = parallel_step(network, loss, hyper, state, sample, running_cost)
         else:
-            step = parallel_step if order == "parallel" else sequential_step
-            state, report = step(network, loss, hyper, state, sample)
+            past = not credit.clears
+            state, report = sequential_step(network, loss, hyper, state, sample, running_cost, past=past)
         fresh = sample.boundary
         if sample.boundary:
             h0 = h0_for(network, state.theta, sample.u)
@@ -78,11 +83,16 @@ def run(
 
 
 def parallel_step(
-    network: Network, loss: Loss, hyper: Hyper, state: ReferenceState, sample: Sample
+    network: Network,
+    loss: Loss,
+    hyper: Hyper,
+    state: ReferenceState,
+    sample: Sample,
+    running_cost: RunningCost | None = None,
 ) -> tuple[ReferenceState, ReferenceReport]:
     """Algorithm 1: all right-hand sides at time t, then x ← x + τẋ for all four.
 
-    On the clock of events, τ0 is the nominal step: the state and z·∂f_h flow by τ, the loss enters and the weights
+    On the clock of events, τ0 is the nominal step: the state and z·∂f_h flow by τ, L and R enter and the weights
     move by τ0, and costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
 
     Example:
@@ -104,21 +114,26 @@ def parallel_step(
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z, omega = leaf(state.h), state.z, state.omega
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    dh = f_h(network, theta, sample.u, h, tau)  # Eq. E⋆1
+    dh = f_h(network, theta, sample.u, h, tau, state.t)  # Eq. E⋆1
     y = f_y(network, theta, sample.u, h)  # Eq. 4
     L = loss(y, sample.target) if sample.target is not None else None
+    R = running(running_cost, sample.u, h, dh, y, theta, state.t)
     learned, rest = L is not None, {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
     loss_term = None if L is None else L + penalty(hyper, theta)
     dL_dh, dL_dtheta = gradient(L, h), gradient(loss_term, theta)
+    dR_dh, dR_dtheta = gradient(R, h), gradient(R, theta)
     dzf_dh, dzf_dtheta = gradient(inner(z, dh), h), gradient(inner(z, dh), theta)
     h1 = add(state.h, tau, detach(dh))  # Eq. 6
     theta1 = {n: rest[n] - tau0 * (beta(n, state.v, state.updates) * omega[n]) for n in theta}  # Eq. E⋆2
     keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
-    z1 = tree_map(lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh, dzf_dh)  # Eq. E⋆3
-    entered = {n: -s * (tau0 * phi * dL_dtheta[n] + tau * dzf_dtheta[n]) for n in theta}
+    z1 = tree_map(  # Eq. E⋆3
+        lambda a, l, r, j: keep_z * a - s * (tau0 * (phi * l + r) + tau * j), z, dL_dh, dR_dh, dzf_dh
+    )
+    entered = {n: -s * (tau0 * (phi * dL_dtheta[n] + dR_dtheta[n]) + tau * dzf_dtheta[n]) for n in theta}
     omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # Eq. E⋆4
     v1 = followed(hyper, state, entered, tau0 * phi, learned)
     H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # Eq. 9
+    H = H if R is None else H + R
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     return ReferenceState(state.t + tau, h1, z1, theta1, omega1, state.updates + learned, v1), report
 
@@ -144,7 +159,7 @@ def parallel_rates(
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z = leaf(state.h), state.z
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    dh = f_h(network, theta, sample.u, h, tau)  # Eq. E⋆1
+    dh = f_h(network, theta, sample.u, h, tau, state.t)  # Eq. E⋆1
     y = f_y(network, theta, sample.u, h)  # Eq. 4
     L = loss(y, sample.target) if sample.target is not None else None
     H = inner(z, dh) if L is None else phi * (L + penalty(hyper, theta)) + inner(z, dh)  # Eq. 9
@@ -158,13 +173,23 @@ def parallel_rates(
 
 
 def sequential_step(
-    network: Network, loss: Loss, hyper: Hyper, state: ReferenceState, sample: Sample
+    network: Network,
+    loss: Loss,
+    hyper: Hyper,
+    state: ReferenceState,
+    sample: Sample,
+    running_cost: RunningCost | None = None,
+    *,
+    past: bool = True,
 ) -> tuple[ReferenceState, ReferenceReport]:
     """State first, loss on the new state, then z, then ω from the new z, then θ from the new ω.
 
     On the clock of events, τ0 is the nominal step: the new state and its derivatives ∂h⁺/∂h − 1 = τ ∂f_h/∂h and
     ∂h⁺/∂θ = τ ∂f_h/∂θ are those of the step that was really made, the loss enters and the weights move by τ0, and
     costates keep (1 − τ0η)^(τ/τ0). On the continuous clock, τ0 is τ.
+
+    The running cost R is taken at h⁺ and y, with ḣ of the step: p = ∂R/∂ḣ joins z beside f_h, with gain τ0. Toward
+    h of before, p joins only if `past`, as it is unless the credit clears z.
 
     Example:
         >>> from dataclasses import replace
@@ -183,25 +208,32 @@ def sequential_step(
     s, phi, eta, eta_z, beta = hyper_at(hyper, state)
     h, z, omega = leaf(state.h), state.z, state.omega
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    dh = f_h(network, theta, sample.u, h, tau)  # Eq. E⋆1
+    dh = f_h(network, theta, sample.u, h, tau, state.t)  # Eq. E⋆1
     h1 = leaf(add(state.h, tau, detach(dh)))  # Eq. 13
     y = f_y(network, theta, sample.u, h1)
     L = loss(y, sample.target) if sample.target is not None else None
+    rate = leaf(detach(dh))
+    R = running(running_cost, sample.u, h1, rate, y, theta, state.t)
     learned, loss_term = L is not None, None if L is None else L + penalty(hyper, theta)
-    dL_dh1 = gradient(L, h1)
-    dL_dtheta = gradient(loss_term, theta)
-    dzf_dh = gradient(inner(z, dh), h)
+    dL_dh1, dR_dh1, p = gradient(L, h1), gradient(R, h1), gradient(R, rate)
+    dL_dtheta, dR_dtheta = gradient(loss_term, theta), gradient(R, theta)
+    pf = inner(p, dh)
+    dzf_dh, dpf_dh = gradient(inner(z, dh), h), gradient(pf if past else None, h)
     keep, keep_z = left(eta, tau0, tau), left(eta_z, tau0, tau)
     z1 = tree_map(  # Eq. E⋆3, 14
-        lambda a, l, j: keep_z * a - s * (tau0 * phi * l + tau * j), z, dL_dh1, dzf_dh
+        lambda a, l, r, j, k: keep_z * a - s * (tau0 * (phi * l + r + k) + tau * j),
+        *(z, dL_dh1, dR_dh1, dzf_dh, dpf_dh),
     )
-    dzf_dtheta = gradient(inner(z1, dh), theta)
+    dzf_dtheta, dpf_dtheta = gradient(inner(z1, dh), theta), gradient(pf, theta)
     # The first term is ωh's, the second ωy's.
-    entered = {n: -s * tau * dzf_dtheta[n] - s * tau0 * phi * dL_dtheta[n] for n in theta}
+    entered = {
+        n: -s * tau * dzf_dtheta[n] - s * tau0 * (phi * dL_dtheta[n] + dR_dtheta[n] + dpf_dtheta[n]) for n in theta
+    }
     omega1 = {n: keep * omega[n] + entered[n] for n in theta}  # Eq. E⋆4, 11
     v1 = followed(hyper, state, entered, tau0 * phi, learned)
     k, rest = state.updates + learned, {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
     theta1 = {n: rest[n] - tau0 * (beta(n, v1, k) * omega1[n]) for n in theta}  # Eq. E⋆2, 12
     H = inner(z, dh) if loss_term is None else phi * loss_term + inner(z, dh)  # Eq. 9
+    H = H if R is None else H + R
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     return ReferenceState(state.t + tau, detach(h1), z1, theta1, omega1, k, v1), report

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn._base.slots import Slots
-from hamlearn._base.torch_private import tree_flatten, tree_leaves, tree_unflatten
+from hamlearn._base.torch_private import tree_leaves, tree_map
 from hamlearn.credit import Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.network import Network
@@ -17,6 +17,7 @@ from hamlearn.reference._equations import (
     Loss,
     ReferenceReport,
     ReferenceState,
+    RunningCost,
     Weights,
     add,
     decayed,
@@ -30,6 +31,7 @@ from hamlearn.reference._equations import (
     left,
     nominal_of,
     penalty,
+    running,
     tau_of,
 )
 from hamlearn.sample import Sample
@@ -51,8 +53,11 @@ def sensitivity_step(
     sample: Sample,
     credit: Sensitivity,
     order: str,
+    running_cost: RunningCost | None = None,
 ) -> tuple[ReferenceState, ReferenceReport]:
     """E⁺ = κ (∂h⁺/∂h) E + ∂h⁺/∂θ; sequential order pairs it with ∂L/∂h⁺, parallel order E with ∂L/∂h.
+
+    A running cost R enters by (∂R/∂h)·E, and by ∂R/∂ḣ·(E⁺ − κE)/τ, since ḣ = (h⁺ − h)/τ.
 
     With `strict=False` each entry of h keeps what it owes to the weights of its own unit.
 
@@ -74,7 +79,8 @@ def sensitivity_step(
     _, phi, eta, _, beta = hyper_at(hyper, state)
     h = leaf(state.h)
     theta = {name: leaf(weight) for name, weight in state.theta.items()}
-    h1 = add(h, tau, f_h(network, theta, sample.u, h, tau))  # Eq. 13
+    dh = f_h(network, theta, sample.u, h, tau, state.t)
+    h1 = add(h, tau, dh)  # Eq. 13
     J = torch.cat([_jacobian(_flat(h1), x) for x in tree_leaves(h)], 1)
     F = {name: _jacobian(_flat(h1), theta[name]) for name in theta}
     E1 = {name: credit.keep * J @ state.E[name] + F[name] for name in theta}
@@ -84,18 +90,22 @@ def sensitivity_step(
     point, E = (leaf(state.h), state.E) if order == "parallel" else (leaf(detach(h1)), E1)
     y = f_y(network, theta, sample.u, point)
     L = loss(y, sample.target) if sample.target is not None else None
+    rate = leaf(detach(dh))
+    R = running(running_cost, sample.u, point, rate, y, theta, state.t)
+    dR_dh, p, dR_dtheta = gradient(R, point), gradient(R, rate), gradient(R, theta)
     learned, loss_term = L is not None, None if L is None else L + penalty(hyper, theta)
     dL_dh, dL_dtheta = gradient(L, point), gradient(loss_term, theta)
-    leaves, spec = tree_flatten(dL_dh)
-    z = tree_unflatten([tau0 * phi * x for x in leaves], spec)
+    z = tree_map(lambda l, r: tau0 * (phi * l + r), dL_dh, dR_dh)
     keep = left(eta, tau0, tau)
-    entered = {n: (_flat(z) @ E[n]).reshape(theta[n].shape) + tau0 * phi * dL_dtheta[n] for n in theta}
+    along = {n: _flat(z) @ E[n] + tau0 / tau * _flat(p) @ (E1[n] - credit.keep * state.E[n]) for n in theta}
+    entered = {n: along[n].reshape(theta[n].shape) + tau0 * (phi * dL_dtheta[n] + dR_dtheta[n]) for n in theta}
     omega = {n: keep * state.omega[n] + entered[n] for n in theta}
     v, k = followed(hyper, state, entered, tau0 * phi, learned), state.updates + learned
     moving = (state.omega, state.v, state.updates) if order == "parallel" else (omega, v, k)
     rest = {n: decayed(hyper, tau0, n, w, state.t) for n, w in state.theta.items()}
     theta1 = {n: rest[n] - tau0 * (beta(n, *moving[1:]) * moving[0][n]) for n in theta}  # Eq. E⋆2
     H = torch.zeros(()) if loss_term is None else phi * loss_term
+    H = H if R is None else H + R
     report = ReferenceReport(state.t, detach(y), detach(L), detach(H))
     after = replace(state, t=state.t + tau, h=detach(h1), z=z, theta=theta1, omega=omega, updates=k, v=v, E=E1)
     return after, report

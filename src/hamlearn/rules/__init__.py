@@ -67,6 +67,10 @@ def _sensitive(system: System, order: str, credit: Sensitivity, integrator: Inte
         raise ConfigError(
             "hl.Sensitivity() follows a state from step to step, and this network keeps none: use hl.Cleared()"
         )
+    if system.network.reads_time:
+        raise ConfigError(
+            "hl.Sensitivity() follows cells of (u, h), and this state net takes t or tau: use hl.Echo()"
+        )
     if system.hyper.s != -1:
         raise ConfigError(f"hl.Sensitivity() is defined for s=-1 only, not s={system.hyper.s:+d}: leave s at -1")
     if reset_h == "sample":

@@ -16,8 +16,9 @@ from hamlearn.credit import Echo
 from hamlearn.errors import ConfigError, SampleError
 from hamlearn.rates import Rates
 from hamlearn.rules.derivatives import instantaneous_loss, vjp
+from hamlearn.rules.running_cost import added, running_cost
 from hamlearn.rules.system import Instant, Order, Outcome, System
-from hamlearn.rules.transition import as_state, end_points, first_state, next_state
+from hamlearn.rules.transition import as_state, end_points, first_state, next_state, rate
 from hamlearn.sample import Sample, reported
 from hamlearn.state.carry import Carry
 from hamlearn.state.tokens import Rerun, Token, token_of, token_tree
@@ -59,7 +60,7 @@ class Echoed(Order):
         h = self._state_met(carry, sample, now.fresh)
         before = self.tokens[-1] if self.tokens else None
         token, spec = self.run_token(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
-        kept = replace(token, h=[], h_next=[], loss=None, y=None) if self.rebuilds else token
+        kept = replace(token, h=[], h_next=[], loss=None, y=None, running=None) if self.rebuilds else token
         self._proposed = kept, self.since
         omega, v, learned = carry.omega, carry.v, False
         if due:
@@ -74,7 +75,7 @@ class Echoed(Order):
             # A copy: the user may write to it, and the graphs of the tokens need what it shares memory with.
             trees.copied(token.y),
             None if token.loss is None else token.loss.detach(),
-            None,
+            added(None, token.running),
             spec,
             moves=due,
             learned=learned,
@@ -171,21 +172,25 @@ class Echoed(Order):
         with torch.enable_grad(), self.again.on_copies(buffers):
             if not self.joined:
                 h = [leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
-            h_next, spec = next_state(network, h, spec, sample.u, rates.tau)
+            h_next, spec, result = next_state(network, h, spec, sample.u, rates)
+            costs = self.system.running_cost is not None
+            dh = rate(network, h, result, rates.tau) if costs else []
             leak = before.rates.stride * before.rates.eta_z if self.joined and before is not None else 0.0
             if leak:
                 # Adds nothing to h⁺ and −τη_z z to the costate that comes back through it.
                 h_next = [b - leak * (a - a.detach()) for a, b in zip(h, h_next, strict=True)]
-            h_next = end_points(h_next)
+            h_next = end_points(h_next, apart=costs)
             tree, L = trees.unflatten(h_next, spec), None
-            if sample.target is None:
+            if sample.target is None and not costs:
                 with torch.no_grad():
                     y = network.output_net(sample.u, tree)
             else:
                 y = network.output_net(sample.u, tree)
+            if sample.target is not None:
                 L = instantaneous_loss(self.system.loss, y, sample.target, graph=True)
+            R = running_cost(self.system, sample.u, h_next, dh, spec, y, self.system.theta, rates.t)
         drawn = self.again.drawn(random)
-        return Token(sample, rates, h, h_next, L, reported(y), fresh, drawn, buffers), spec
+        return Token(sample, rates, h, h_next, L, reported(y), fresh, drawn, buffers, R), spec
 
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: trees.Spec) -> Token:
         with self.again.as_at(token):
@@ -242,7 +247,8 @@ class Echoed(Order):
         drive, theta, gain = self.system.drive, self.system.theta, rates.stride * rates.phi
         losses = [token.loss for token in tokens if token.loss is not None]
         gains = [token.gain for token in tokens if token.loss is not None]
-        if self.joined and all(one == gain for one in gains):
+        running = [token for token in tokens if token.running is not None]
+        if self.joined and not running and all(one == gain for one in gains):
             dL = vjp(losses, [None] * len(losses), theta, keep=True) if losses else None
             return drive.enter(carry.omega, carry.v, dL, theta, decay, gain)
         if self.credit.dissipate == "token":
@@ -250,8 +256,10 @@ class Echoed(Order):
             return drive.penalised(omega, theta, gain) if learned else omega, carry.v
         omega = drive.before(carry.omega, decay)
         if self.joined:
-            seeds = [seed(L, one) for L, one in zip(losses, gains, strict=True)]
-            add_(omega, vjp(losses, seeds, theta, keep=True), 1.0)
+            roots = [*losses, *(token.running for token in running if token.running is not None)]
+            gains += [token.rates.stride for token in running]
+            seeds = [seed(root, one) for root, one in zip(roots, gains, strict=True)]
+            add_(omega, vjp(roots, seeds, theta, keep=True), 1.0)
         else:
             omega = self._echo_by_token(self._reversed(tokens, spec), omega)
         return drive.gather(carry.omega, carry.v, omega, theta, decay, gain, learned=learned)
@@ -274,6 +282,9 @@ class Echoed(Order):
         if token.loss is not None:
             roots.append(token.loss)
             seeds.append(seed(token.loss, token.gain))
+        if token.running is not None:
+            roots.append(token.running)
+            seeds.append(seed(token.running, stride))
         grads = vjp(roots, seeds, [*token.h_next, *token.h, *self.system.theta], keep=True)
         if self.credit.dissipate == "token":
             omega = scaled(omega, self.system.decay(token.rates))

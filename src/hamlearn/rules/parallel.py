@@ -15,6 +15,7 @@ from hamlearn.credit import Credit
 from hamlearn.errors import ConfigError
 from hamlearn.integrators import Euler, Integrator
 from hamlearn.rules.derivatives import coupling, instantaneous_loss, vjp
+from hamlearn.rules.running_cost import added, running_cost
 from hamlearn.rules.system import Instant, Order, Outcome, System
 from hamlearn.rules.transition import as_state, rate
 from hamlearn.sample import reported
@@ -64,12 +65,14 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             tree = trees.unflatten(h_in, carry.spec) if h_in else None
             dh: list[Tensor] = []
             if h_in:
-                result = as_state(system.network.state_net(sample.u, tree), h_in, carry.spec)
+                result = as_state(system.network.state_net(sample.u, tree, time, tau), h_in, carry.spec)
                 dh = rate(system.network, h_in, result, tau)
             y = system.network.output_net(sample.u, tree)
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-            roots = [*([] if L is None else [L]), *dh]
-            seeds = [*([] if L is None else [seed(L, at.phi)]), *_stretched(z, tau / stride)]
+            R = running_cost(system, sample.u, h_in, dh, carry.spec, y, weights, time)
+            roots = [*([] if L is None else [L]), *([] if R is None else [R]), *dh]
+            seeds = [None] * (R is not None) + _stretched(z, tau / stride)
+            seeds = seeds if L is None else [seed(L, at.phi), *seeds]
             if weights is system.theta:
                 dH = vjp(roots, seeds, [*h_in, *weights])
             else:
@@ -82,7 +85,7 @@ def _step(system: System, carry: Carry, z0: list[Tensor], now: Instant, integrat
             coupled, v = coupling(z, dh) if dh else None, carry.v
             if L is not None:
                 coupled, v = drive.coupled(coupled, theta, at.phi), drive.followed(v, dH[n:], at.phi)
-            shown = None if L is None else L.detach()
+            shown, coupled = None if L is None else L.detach(), added(coupled, R)
             seen.append(Outcome([], [], [], reported(y), shown, coupled, carry.spec, v=v))
         dz = [-at.s * g - at.eta_z * a for g, a in zip(dH[:n], z, strict=True)]
         domega = scaled(dH[n:], -float(at.s))

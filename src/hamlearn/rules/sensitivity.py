@@ -14,7 +14,9 @@ from hamlearn.errors import ConfigError
 from hamlearn.rules.columns import Layer, Local, layers_of
 from hamlearn.rules.derivatives import instantaneous_loss, partials, vjp
 from hamlearn.rules.independence import require_independent
+from hamlearn.rules.running_cost import added, running_cost
 from hamlearn.rules.system import Instant, Order, Outcome, System
+from hamlearn.rules.transition import rate
 from hamlearn.sample import reported
 from hamlearn.state.carry import Carry
 
@@ -54,6 +56,7 @@ class Sensitive(Order):
             require_independent(system, layers, sample.u, carry.h)
             self._verified = True
         h_next: list[Tensor] = []
+        results: list[Tensor] = []
         E: list[Tensor] = []
         u, before = sample.u, E0
         for layer in layers:
@@ -61,29 +64,47 @@ class Sensitive(Order):
             h, moved = self._moved(layer, found, carry.h[layer.slots], before[: _size(layer)], rates.tau)
             before = before[_size(layer) :]
             h_next += h
+            results += found.result
             E += moved
             u = layer.shown(h) if layer is not layers[-1] else u
         read, along = (carry.h, E0) if self.parallel else (h_next, E)
-        with torch.set_grad_enabled(sample.target is not None):
-            points = [leaf.detach().requires_grad_(sample.target is not None) for leaf in read]
+        costs = system.running_cost is not None
+        with torch.set_grad_enabled(sample.target is not None or costs):
+            points = [leaf.detach().requires_grad_(sample.target is not None or costs) for leaf in read]
             y = system.network.output_net(sample.u, trees.unflatten(points, carry.spec))
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+            dh = (
+                [leaf.requires_grad_() for leaf in rate(system.network, carry.h, results, rates.tau)]
+                if costs
+                else []
+            )
+            R = running_cost(system, sample.u, points, dh, carry.spec, y, system.theta, rates.t)
         decay, gain, drive = system.decay(rates), rates.stride * rates.phi, system.drive
         omega = drive.before(carry.omega, decay)
         z = [torch.zeros_like(leaf) for leaf in read]
-        if L is not None:
+        if L is not None or R is not None:
+            cost, weight = (L, gain) if R is None else (R if L is None else rates.phi * L + R, rates.stride)
             # By all weights, also those of the cells: the loss or the output net may read them directly.
-            dL = partials([L], [None], [*points, *system.theta])
-            dL_dh = [torch.zeros_like(p) if g is None else g for p, g in zip(points, dL, strict=False)]
-            z = self._downward(layers, carry.h, h_next, scaled(dL_dh, gain), rates.tau)
+            assert cost is not None
+            dC = partials([cost], [None], [*points, *dh, *system.theta])
+            n, m = len(points), len(points) + len(dh)
+            by_state = [torch.zeros_like(x) if g is None else g for x, g in zip([*points, *dh], dC, strict=False)]
+            z = self._downward(layers, carry.h, h_next, scaled(by_state[:n], weight), rates.tau)
             with torch.no_grad():
                 self._gather(layers, omega, z, along)
-            add_some_(omega, dL[len(points) :], gain)
+            if dh:
+                # ḣ = (h⁺ − h)/τ, whose sensitivity is (E⁺ − κE)/τ.
+                p = scaled(by_state[n:], rates.stride / rates.tau)
+                p = self._downward(layers, carry.h, h_next, p, rates.tau)
+                with torch.no_grad():
+                    self._gather(layers, omega, p, E)
+                    self._gather(layers, omega, scaled(p, -self.credit.keep), E0)
+            add_some_(omega, dC[m:], weight)
         y, learned = reported(y), L is not None
         loss = None if L is None else L.detach()
         omega, v = drive.gather(carry.omega, carry.v, omega, system.theta, decay, gain, learned=learned)
         coupled = drive.coupled(None, system.theta, rates.phi) if learned else None
-        outcome = Outcome(h_next, z, omega, y, loss, coupled, carry.spec, learned=learned, v=v, E=E)
+        outcome = Outcome(h_next, z, omega, y, loss, added(coupled, R), carry.spec, learned=learned, v=v, E=E)
         if self.parallel:
             outcome.dtheta = system.velocity.rates(carry.omega, now.t, system.theta, carry.v, now.updates)
         return outcome

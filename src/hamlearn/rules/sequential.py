@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -9,10 +10,11 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn._base.scale import Scale, add_some_, scaled
+from hamlearn._base.scale import Scale, add_, add_some_, scaled
 from hamlearn.credit import Credit
 from hamlearn.rates import Rates
 from hamlearn.rules.derivatives import coupling, instantaneous_loss, integrate_costate, partials, vjp
+from hamlearn.rules.running_cost import added, running_cost
 from hamlearn.rules.system import Instant, Integration, Order, Outcome, System
 from hamlearn.rules.transition import as_state, end_points, next_state, rate
 from hamlearn.sample import Sample, reported
@@ -23,8 +25,8 @@ class Sequential(Order):
     """State, loss on the new state, z, ω from the new z; θ then follows the new ω.
 
     h⁺ = h + τ f_h; z⁺ = (1 − τη_z) z − sτ [φ ∂L/∂h⁺ + z·∂f_h/∂h]; ωh⁺ = (1 − τη) ωh − sτ z⁺·∂f_h/∂θh;
-    ωy⁺ = (1 − τη) ωy − sτφ ∂L/∂θy. On the clock of events, h⁺ and its Jacobians are those of the true τ, and every
-    other τ is the nominal one (`Rates.stride`).
+    ωy⁺ = (1 − τη) ωy − sτφ ∂L/∂θy. A running cost joins φL, at h⁺ too. On the clock of events, h⁺ and its
+    Jacobians are those of the true τ, and every other τ is the nominal one (`Rates.stride`).
     """
 
     def __init__(self, system: System, credit: Credit) -> None:
@@ -33,7 +35,7 @@ class Sequential(Order):
         # of the loss through both nets gives every term.
         self.one_pass = credit.clears and system.hyper.s == -1
         self.stateless = system.network.state is None
-        self.needs_h = not (self.one_pass and system.network.memoryless)
+        self.needs_h = not (self.one_pass and system.network.memoryless) or system.running_cost is not None
 
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """New h, z and ω, in this order."""
@@ -42,13 +44,16 @@ class Sequential(Order):
         if self.one_pass:
             return _one_pass(self.system, carry, now.sample, now.rates)
         z0 = [self.credit.enter(leaf) for leaf in carry.z]
-        return _two_passes(self.system, carry, now.sample, now.rates, z0)
+        return _two_passes(self.system, carry, now.sample, now.rates, z0, past=not self.credit.clears)
 
 
 def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    with _gradients(sample.target is not None):
+    with _gradients(sample.target is not None or system.running_cost is not None):
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+        R = running_cost(system, sample.u, [], [], None, y, system.theta, rates.t)
+    if R is not None:
+        return _with_running_cost(system, carry, rates, [], L, R, Outcome([], [], [], reported(y), None, None))
     dL = None if L is None else vjp([L], [None], system.theta)
     decay, gain = system.decay(rates), -rates.s * rates.stride * rates.phi
     outcome = Outcome(
@@ -58,12 +63,19 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
 
 
 def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Outcome:
-    with _gradients(sample.target is not None):
-        h_next, spec = next_state(system.network, carry.h, carry.spec, sample.u, rates.tau)
-        if sample.target is not None:
-            h_next = end_points(h_next)
+    costs = system.running_cost is not None
+    with _gradients(sample.target is not None or costs):
+        h_next, spec, result = next_state(system.network, carry.h, carry.spec, sample.u, rates)
+        dh = rate(system.network, carry.h, result, rates.tau) if costs else []
+        if sample.target is not None or costs:
+            h_next = end_points(h_next, apart=costs)
         y = system.network.output_net(sample.u, trees.unflatten(h_next, spec))
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
+        R = running_cost(system, sample.u, h_next, dh, spec, y, system.theta, rates.t)
+    if R is not None:
+        moved = [leaf.detach() for leaf in h_next]
+        outcome = Outcome(moved, [], [], reported(y), None, None, spec)
+        return _with_running_cost(system, carry, rates, h_next, L, R, outcome)
     gain = rates.stride * rates.phi
     if L is None:
         z, dL = [torch.zeros_like(leaf) for leaf in h_next], None
@@ -77,6 +89,30 @@ def _one_pass(system: System, carry: Carry, sample: Sample, rates: Rates) -> Out
         h, z, carry.omega, reported(y), None if L is None else reported(L), None, spec, learned=L is not None
     )
     return _integrate(system, carry, dL, system.decay(rates), gain, rates.phi, outcome)
+
+
+def _with_running_cost(
+    system: System,
+    carry: Carry,
+    rates: Rates,
+    h_next: list[Tensor],
+    L: Tensor | None,
+    R: Tensor,
+    outcome: Outcome,
+) -> Outcome:
+    """The outcome with z and ω from φL + R, which are differentiated as one."""
+    n, gain, drive, theta = len(h_next), -rates.s * rates.stride, system.drive, system.theta
+    grads = vjp([R if L is None else rates.phi * L + R], [None], [*h_next, *theta])
+    decay, learned = system.decay(rates), L is not None
+    omega = drive.before(carry.omega, decay)
+    add_(omega, grads[n:], gain)
+    outcome.omega, outcome.v = drive.gather(
+        carry.omega, carry.v, omega, theta, decay, gain * rates.phi, learned=learned
+    )
+    outcome.z, outcome.learned = scaled(grads[:n], gain), learned
+    outcome.loss = None if L is None else reported(L)
+    outcome.coupling = added(drive.coupled(None, theta, rates.phi) if learned else None, R)
+    return outcome
 
 
 def _integrate(
@@ -100,36 +136,52 @@ def _integrate(
     return outcome
 
 
-def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor]) -> Outcome:
+def _two_passes(
+    system: System, carry: Carry, sample: Sample, rates: Rates, z0: list[Tensor], *, past: bool
+) -> Outcome:
+    """z⁺ by one differentiation of the cost at h⁺ and one of z·f_h at h; then ω from z⁺.
+
+    p = ∂R/∂ḣ joins z beside f_h; toward h of before only if `past`, since a credit that clears z clears that too.
+    """
     tau, stride, eta_z, phi, s = rates.tau, rates.stride, rates.eta_z, rates.phi, rates.s
     network, theta = system.network, system.theta
     with torch.enable_grad():
         h = [leaf.detach().requires_grad_() for leaf in carry.h]
         spec = carry.spec
-        result = as_state(network.state_net(sample.u, trees.unflatten(h, spec)), h, spec)
+        result = as_state(network.state_net(sample.u, trees.unflatten(h, spec), rates.t, tau), h, spec)
         is_next = network.transition == "next"
         h1 = [r.detach() if is_next else a.detach() + tau * r.detach() for a, r in zip(h, result, strict=True)]
         h_next = [leaf.requires_grad_() for leaf in h1]
         y = network.output_net(sample.u, trees.unflatten(h_next, spec))
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-    # By all weights, also those of the state net: the loss or the output net may read them directly.
-    dL = [] if L is None else partials([L], [None], [*h_next, *theta])
-    zJ = vjp(result, z0, h, keep=True)
+        dh = [
+            leaf.detach().requires_grad_(system.running_cost is not None) for leaf in rate(network, h, result, tau)
+        ]
+        R = running_cost(system, sample.u, h_next, dh, spec, y, theta, rates.t)
+    # By all weights, also those of the state net: the loss or the output net may read them directly. `weight` is
+    # what the derivatives still lack.
+    cost, weight, points = (L, phi, h_next) if R is None else (R, 1.0, [*h_next, *dh])
+    if R is not None and L is not None:
+        cost = phi * L + R
+    found = [] if cost is None else partials([cost], [None], [*points, *theta])
+    dL, p = found[: len(h_next)], found[len(h_next) : len(points)]
+    # Both meet the Jacobians of f_h: z per unit of τ, p per unit of the stride.
+    extra = [None if leaf is None else leaf * (stride / tau) for leaf in p] or [None] * len(z0)
+    zJ = vjp(result, _joined(z0, extra) if past else z0, h, keep=True)
     # Per unit of τ, f_h is the result itself, or (result − h)/τ if the net returns the next state.
     unit = 1.0 if is_next else tau
     z = []
-    for i, (z_i, zJ_i) in enumerate(zip(z0, zJ, strict=True)):
+    for i, (z_i, zJ_i) in enumerate(zip(_joined(z0, extra) if past else z0, zJ, strict=True)):
         flow = (zJ_i - z_i) if is_next else tau * zJ_i
-        own = dL[i] if L is not None else None
+        own = dL[i] if dL else None
         if own is not None:
-            flow = flow + (stride * phi) * own
-        z.append((1 - stride * eta_z) * z_i - s * flow)
+            flow = flow + (stride * weight) * own
+        z.append((1 - stride * eta_z) * z0[i] - s * flow)
     drive, decay, gain, learned, v = system.drive, system.decay(rates), -s * stride * phi, L is not None, carry.v
     omega = drive.before(carry.omega, decay)
-    add_some_(omega, partials(result, z, theta), -s * unit)
-    if L is not None:
-        add_some_(omega, dL[len(h_next) :], gain)
-    coupled: Tensor | None = coupling(z0, rate(network, h, result, tau))
+    add_some_(omega, partials(result, _joined(z, extra), theta), -s * unit)
+    add_some_(omega, found[len(points) :] or [None] * len(theta), -s * stride * weight)
+    coupled = added(coupling(z0, dh), R)
     omega, v = drive.gather(carry.omega, v, omega, theta, decay, gain, learned=learned)
     if learned:
         coupled = drive.coupled(coupled, theta, phi)
@@ -137,6 +189,10 @@ def _two_passes(system: System, carry: Carry, sample: Sample, rates: Rates, z0: 
     return Outcome(
         h1, z, omega, reported(y), None if L is None else reported(L), coupled, spec, learned=learned, v=v
     )
+
+
+def _joined(z: list[Tensor], extra: Sequence[Tensor | None]) -> list[Tensor]:
+    return [one if other is None else one + other for one, other in zip(z, extra, strict=True)]
 
 
 def _gradients(needed: bool) -> AbstractContextManager[Any]:

@@ -21,6 +21,7 @@ from hamlearn.network import Network
 from hamlearn.rates import Rates
 from hamlearn.rules.derivatives import Loss, integrate_costate
 from hamlearn.rules.drive import Drive
+from hamlearn.rules.running_cost import RunningCost
 from hamlearn.rules.transition import first_state
 from hamlearn.rules.velocity import Velocity
 from hamlearn.sample import Sample
@@ -39,13 +40,19 @@ class System:
         large: Whether some weight is so large that weights and costates should move in place.
         velocity: θ̇ = −β⊙ω.
         drive: What enters ω with a loss.
+        running_cost: R(u, h, dh, y, theta, t), the part of H that needs no target; `None` where there is none.
+        reads_time: Whether a step depends on the time by itself.
     """
 
-    def __init__(self, network: Network, loss: Loss, hyper: Hyper) -> None:
+    def __init__(
+        self, network: Network, loss: Loss, hyper: Hyper, running_cost: RunningCost | None = None
+    ) -> None:
         named = [(name, weight) for name, weight in network.named_parameters() if weight.requires_grad]
         _require_learnable(network, named)
         self.network = network
         self.loss = loss
+        self.running_cost = running_cost
+        self.reads_time = network.reads_time or running_cost is not None
         self.hyper = hyper
         self.slots = Slots(network)
         self.names = [name for name, _ in named]

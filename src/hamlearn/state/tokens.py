@@ -30,6 +30,7 @@ class Token:
         fresh: Whether it began its sequence.
         random: Generators as it met them, where it drew from them.
         buffers: Buffers of the network as it met them.
+        running: The running cost, if there is one.
     """
 
     sample: Sample
@@ -41,6 +42,7 @@ class Token:
     fresh: bool
     random: list[Tensor]
     buffers: list[Tensor]
+    running: Tensor | None = None
 
     @property
     def gain(self) -> float:

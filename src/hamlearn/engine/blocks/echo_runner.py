@@ -105,6 +105,7 @@ class EchoRunner(BlockRunner):
         (due, learns), passed, start = self._echoes(block), list[Passed](), 0
         rates_of, counts = plan.rates_of(), int(plan.updates[0]) + np.cumsum(learns)
         rates_of = rates_of if len(rates_of) == plan.count else rates_of * plan.count
+        rates_of = [rates._replace(t=t) for rates, t in zip(rates_of, plan.times, strict=False)]
         for stop in [*(np.flatnonzero(due[:-1]) + 1).tolist(), block.count]:
             part, last = block.part(start, stop), stop - 1
             done = self._forward(part, rates_of[start:stop])
@@ -151,7 +152,7 @@ class EchoRunner(BlockRunner):
     def _forward(self, part: Block, each: list[Rates]) -> Passed:
         state = self.eager.state
         met = self.parts.restarted(state.carry, part.sample(0).u) if state.fresh else state.carry
-        rows = _rate_rows(rates[:5] for rates in each)
+        rows = _rate_rows([*rates[:5], rates.t] for rates in each)
         rows[4] = rows[4] * part.mask(part.count)
         reference = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
         fresh = torch.arange(part.count) < int(state.fresh)
@@ -209,7 +210,9 @@ class EchoRunner(BlockRunner):
                 "tokens that wait for their echo changed buffers, drew random numbers or differ in shape"
             )
         block, stale = blocks[0], len(tokens) - since
-        rates = _rate_rows([*t.rates[:4], t.rates.phi if t.sample.target is not None else 0.0] for t in tokens)
+        rates = _rate_rows(
+            [*t.rates[:4], t.rates.phi if t.sample.target is not None else 0.0, t.rates.t] for t in tokens
+        )
         fresh = torch.tensor([token.fresh and index >= stale for index, token in enumerate(tokens)])
         if self.order.joined:
             # Its own pass gives the bits that it would have given.
@@ -228,7 +231,7 @@ def _tokens(stretch: Stretch) -> list[Token]:
     return [
         Token(
             stretch.block.sample(index),
-            Rates._make([*rates[index], -1]),
+            Rates._make([*rates[index][:5], -1, rates[index][5]]),
             [leaf[index].clone() for leaf in stretch.rows["h"]],
             [],
             None,
@@ -242,7 +245,7 @@ def _tokens(stretch: Stretch) -> list[Token]:
 
 
 def _rate_rows(rates: Any) -> list[Tensor]:
-    """Rates of tokens, one row each, as five tensors."""
+    """Rates and times of tokens, one row each, as six tensors."""
     return list(torch.tensor([*rates], dtype=torch.float64).unbind(1))
 
 
@@ -252,4 +255,7 @@ def _rows(passed: list[Passed], carry: Carry) -> BlockResult:
     losses: list[Any] = [
         blank if done.loss is None else done.loss for done, blank in zip(passed, none, strict=True)
     ]
-    return BlockResult(carry, y, passed[0].y_spec, torch.cat(losses), None, None)
+    running = [done.running for done in passed if done.running is not None]
+    return BlockResult(
+        carry, y, passed[0].y_spec, torch.cat(losses), torch.cat(running) if running else None, None
+    )

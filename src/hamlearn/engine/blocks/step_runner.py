@@ -36,7 +36,13 @@ class StepRunner(BlockRunner):
         parts, choices = self.parts, self.parts.choices
         self.engine: Engine = Engine(parts.order, choices.reset_h == "sample", not choices.credit.clears)
         device = parts.system.theta[0].device
-        self.settings = RateSettings([parts.hyper], [parts.system.velocity], str(choices.order), device=device)
+        self.settings = RateSettings(
+            [parts.hyper],
+            [parts.system.velocity],
+            str(choices.order),
+            device=device,
+            reads_time=parts.system.reads_time,
+        )
 
     def plan(self, block: Block) -> RatesTable:
         """Rates and β of its steps."""
@@ -83,7 +89,9 @@ def undo_of(eager: EagerEngine) -> Undo:
 def require_moving(members: Sequence[LearnerParts]) -> None:
     """Refuse a schedule that would have to move within the stages of an integrator."""
     integrator = members[0].choices.integrator
-    if not isinstance(integrator, Euler) and any(parts.timed for parts in members):
+    if not isinstance(integrator, Euler) and any(
+        not parts.usual.constant or parts.system.velocity.scheduled for parts in members
+    ):
         raise UnsupportedError(f"a schedule would stand still within the stages of {integrator!r}")
 
 

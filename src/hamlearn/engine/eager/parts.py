@@ -14,6 +14,7 @@ from hamlearn.errors import SampleError
 from hamlearn.hyper import Hyper, UsualRates
 from hamlearn.network import Network
 from hamlearn.rules.derivatives import Loss
+from hamlearn.rules.running_cost import RunningCost
 from hamlearn.rules.system import System
 from hamlearn.state.carry import Carry
 from hamlearn.state.labels import Waiting
@@ -28,6 +29,7 @@ class LearnerParts:
         loss: L(y, target).
         hyper: τ, η, β, φ and s.
         choices: How to integrate.
+        running_cost: R of H, or `None`.
 
     Attributes:
         system: Network, loss and hyper-parameters, with the weights as a list.
@@ -38,9 +40,16 @@ class LearnerParts:
         devices: GPUs that hold weights.
     """
 
-    def __init__(self, network: Network, loss: Loss, hyper: Hyper, choices: Choices) -> None:
+    def __init__(
+        self,
+        network: Network,
+        loss: Loss,
+        hyper: Hyper,
+        choices: Choices,
+        running_cost: RunningCost | None = None,
+    ) -> None:
         self.network, self.hyper, self.choices = network, hyper, choices
-        self.system = System(network, loss, hyper)
+        self.system = System(network, loss, hyper, running_cost)
         self.order = make_order(self.system, choices)
         self.stateful = network.state is not None
         self.usual = UsualRates(hyper)
@@ -49,8 +58,8 @@ class LearnerParts:
 
     @property
     def timed(self) -> bool:
-        """Whether a rate or β depends on time."""
-        return not self.usual.constant or self.system.velocity.scheduled
+        """Whether a rate, β, or the step itself depends on time."""
+        return not self.usual.constant or self.system.velocity.scheduled or self.system.reads_time
 
     @property
     def watch(self) -> Watch:

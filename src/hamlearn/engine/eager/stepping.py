@@ -246,7 +246,7 @@ class EagerEngine:
             if self._begins_sequence():
                 h, spec = trees.flatten(network.initial_state(u))
             if parts.order.reads_next:
-                h, spec = next_state(network, h, spec, u, parts.hyper.at(state.t, tau).tau)
+                h, spec, _ = next_state(network, h, spec, u, parts.hyper.at(state.t, tau))
             return trees.copied(network.output_net(u, trees.unflatten(h, spec)))
 
     def rehearse(self, sample: Sample) -> EagerReference:
@@ -277,6 +277,11 @@ class EagerEngine:
                 f"the sample with id={sample.id!r} has no target, and with credit={credit!r} "
                 "a label that comes later cannot be learned: use hl.Cleared(), or leave out the id"
             )
+        if self.parts.system.running_cost is not None:
+            raise SampleError(
+                f"the sample with id={sample.id!r} has no target, and with running_cost= a label that comes later "
+                "cannot be learned, since R has entered with the sample: leave out the id"
+            )
         self.state.waiting.require_new(sample)
 
     def _begins_sequence(self) -> bool:
@@ -286,6 +291,8 @@ class EagerEngine:
         state, parts = self.state, self.parts
         first = state.updates == 0
         rates = parts.usual.at(state.t, sample.tau, first=first)
+        if parts.system.reads_time:
+            rates = rates._replace(t=state.t)
         if parts.system.velocity.scheduled:
             parts.system.velocity.check(state.t)
         return Instant(sample, state.t, rates, first, state.fresh, state.updates)

@@ -34,7 +34,9 @@ def facts_of(parts: LearnerParts) -> dict[str, Any]:
         facts[f"the network.{name}" if name else "the network"] = (
             type(module).__bases__[0] if parametrized else type(module)
         )
-    read = Guards({"the loss": parts.system.loss}, {"the network": network}).values()
+    loss, running_cost = parts.system.loss, parts.system.running_cost
+    functions = {"the loss": loss} | ({} if running_cost is None else {"the running cost": running_cost})
+    read = Guards(functions, {"the network": network}).values()
     for label, value in read.items():
         private = label.rpartition(".")[2].startswith("_")
         if not private and not isinstance(value, Tensor):
@@ -42,9 +44,9 @@ def facts_of(parts: LearnerParts) -> dict[str, Any]:
             facts[label] = value.__code__ if isinstance(value, types.FunctionType) else value
     for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         facts[f"the network.{name}"] = tuple(tensor.shape), tensor.dtype, tensor.requires_grad
-    loss = parts.system.loss
-    plain: Any = loss if isinstance(loss, types.BuiltinFunctionType) else type(loss)
-    facts["the loss"] = getattr(loss, "__code__", plain)
+    for label, function in functions.items():
+        plain: Any = function if isinstance(function, types.BuiltinFunctionType) else type(function)
+        facts[label] = getattr(function, "__code__", plain)
     return facts
 
 

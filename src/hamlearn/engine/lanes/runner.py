@@ -58,7 +58,10 @@ class LaneRunner(BlockRunner):
         reset, carries = choices.reset_h == "sample", not choices.credit.clears
         self.engine: Engine = Engine(first.order, reset, carries, self.layout.width, self.own)
         velocities, hypers = [p.system.velocity for p in self.parts], [p.hyper for p in self.parts]
-        self.settings = RateSettings(hypers, velocities, str(choices.order), self.layout.fold, theta[0].device)
+        reads_time = first.system.reads_time
+        self.settings = RateSettings(
+            hypers, velocities, str(choices.order), self.layout.fold, theta[0].device, reads_time
+        )
         self.lanes: Lanes | None = None
 
     def reports(self, stream: Any, max_steps: int | None, resume: bool, chunk: int) -> Iterator[Any]:

@@ -51,7 +51,7 @@ class Stretch:
 
 @dataclass
 class Passed:
-    """What the tokens forward led to: the last state, rows of outputs and losses, and the stretch itself."""
+    """What the tokens forward led to: the last state, rows of outputs and costs, and the stretch itself."""
 
     h: list[Tensor]
     stretch: Stretch
@@ -59,6 +59,7 @@ class Passed:
     y_spec: trees.Spec
     loss: Tensor | None
     mark: Tensor | None
+    running: Tensor | None
 
 
 class TokenForward(RecordedStep):
@@ -75,8 +76,9 @@ class TokenForward(RecordedStep):
             raise UnsupportedError("a token changes buffers of the network, which only the eager echo takes back")
         y, self.y_spec = trees.flatten(token.y)
         watched = token.h_next if self.variant.watch == "state" else []
-        loss = [] if token.loss is None else [token.loss]
-        return {"h": token.h_next}, {"met": met, "y": y, "loss": loss, "mark": mark(watched, faults)}
+        loss, running = ([] if x is None else [x] for x in (token.loss, token.running))
+        results = {"met": met, "y": y, "loss": loss, "running": running, "mark": mark(watched, faults)}
+        return {"h": token.h_next}, results
 
     def _token(self, stage: Stage, given: Groups) -> tuple[Any, list[Tensor]]:
         h_spec, sample = self.specs[0], self.sample(given)
@@ -140,8 +142,8 @@ class EchoEngine(Recorder):
         step = TokenForward(_token_by_token(self.order), *self._form(rows, block, h_spec))
         found, y_spec = self.loop(step, LoopInputs({"h": h}, rows, constant), block.count, reference)
         stretch = Stretch({"h": found["met"], **rows}, block, h_spec)
-        loss, marks = (found[name][0] if found[name] else None for name in ("loss", "mark"))
-        return Passed(h, stretch, found["y"], y_spec, loss, marks)
+        loss, marks, running = (found[name][0] if found[name] else None for name in ("loss", "mark", "running"))
+        return Passed(h, stretch, found["y"], y_spec, loss, marks, running)
 
     def backward(self, stretches: list[Stretch], omega: list[Tensor]) -> list[Tensor]:
         """ω after the echo of all tokens of the stretches, the last one first."""

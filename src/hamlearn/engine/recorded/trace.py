@@ -101,7 +101,8 @@ class Stage:
     ) -> None:
         self.theta = [_parameter(weight.detach().clone().requires_grad_()) for weight in given["theta"]]
         self.buffers = [buffer.clone() for buffer in given["buffers"]]
-        self.rates = Rates._make([*given["rates"], s])
+        rates, time = given["rates"][:5], given["rates"][5:]
+        self.rates = Rates._make([*rates, s, *(time or [0.0])])
         self.system: System = copy.copy(order.system)
         self.system.theta = self.theta
         self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
@@ -202,7 +203,7 @@ class OrderStep(RecordedStep):
                     [torch.where(new, a, b) for a, b in zip(begun, kept, strict=True)]
                     for begun, kept in ((start, h), (zero, z), (first, E))
                 )
-        now = Instant(sample, 0.0, stage.rates, False, False)
+        now = Instant(sample, stage.rates.t, stage.rates, False, False)
         return stage.order.propose(Carry(h, z, given["omega"], h_spec, v=given["v"], E=E), now)
 
 
