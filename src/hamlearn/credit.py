@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -134,6 +134,10 @@ class Sensitivity(Credit):
     keep: float = 1.0
     strict: bool = True
     carries = False
+    leak: ClassVar[float | None] = None
+    """What takes the place of ∂h⁺/∂h in E⁺, in rules derived from this one."""
+    feedback: ClassVar[int | None] = None
+    """Seed of random weights that lead errors back in the place of ∂L/∂h, likewise."""
 
     def __post_init__(self) -> None:
         if isinstance(self.keep, bool) or not isinstance(self.keep, float | int) or not 0.0 <= self.keep <= 1.0:
@@ -142,10 +146,102 @@ class Sensitivity(Credit):
             raise ConfigError(f"strict={self.strict!r} must be True or False")
 
 
+def _fixed(value: Any) -> Any:
+    """A field of `Sensitivity` that a rule derived from it leaves at one value."""
+    return field(default=value, init=False, repr=False)
+
+
+@dataclass(frozen=True)
+class EProp(Sensitivity):
+    """e-prop (Bellec et al. 2020): each unit's own trace, and a learning signal from the present output.
+
+    E⁺ = (∂h⁺/∂h)ᵢᵢ E + ∂h⁺/∂θ unit by unit, ωh⁺ = (1 − τη) ωh + z⁺·E⁺. With `feedback=None` the signal is
+    z⁺ = τφ ∂L/∂h⁺ (symmetric e-prop), and for units of one number this is SnAp-1,
+    `Sensitivity(strict=False)`. With a seed it is τφ ∂L/∂y·B, where B is random and fixed (random e-prop).
+
+    Args:
+        feedback: Seed of B; `None` for the exact derivative.
+
+    Example:
+        >>> EProp(feedback=0)
+        EProp(feedback=0)
+    """
+
+    feedback: int | None = None
+    keep: float = _fixed(1.0)
+    strict: bool = _fixed(False)
+
+
+@dataclass(frozen=True)
+class RFLO(Sensitivity):
+    """Random feedback local online learning (Murray 2019), for units that leak.
+
+    E⁺ = leak·E + ∂h⁺/∂θ unit by unit: of the past only what a unit's own leak keeps. z⁺ = τφ ∂L/∂y·B, where B is
+    random and fixed.
+
+    Args:
+        leak: What a unit keeps of itself in a step: 1 − τ/T for a time constant T.
+        feedback: Seed of B; `None` for the exact derivative.
+
+    Example:
+        >>> RFLO(leak=0.8)
+        RFLO(leak=0.8, feedback=0)
+    """
+
+    leak: float | None = 0.9
+    feedback: int | None = 0
+    keep: float = _fixed(1.0)
+    strict: bool = _fixed(False)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.leak, bool) or not isinstance(self.leak, float | int) or not 0.0 <= self.leak <= 1.0:
+            raise ConfigError(f"leak={self.leak!r} must be a number between 0 and 1")
+
+
+@dataclass(frozen=True)
+class RTRL(Sensitivity):
+    """Real-time recurrent learning (Williams and Zipser 1989): E = ∂h/∂θ as a whole matrix, for any state net.
+
+    E⁺ = (∂h⁺/∂h) E + ∂h⁺/∂θ. Exact for dense nets too, at the price of as many numbers as state times weights, and
+    of one backward pass for each number of the state: for small nets.
+
+    Example:
+        >>> RTRL()
+        RTRL()
+    """
+
+    keep: float = _fixed(1.0)
+    strict: bool = _fixed(False)
+
+
+@dataclass(frozen=True)
+class UORO(Sensitivity):
+    """Unbiased online recurrent optimization (Tallec and Ollivier 2018): E as one column times one row.
+
+    a⁺ = ρ0 (∂h⁺/∂h) a + ρ1 ν and b⁺ = b/ρ0 + ν·∂h⁺/∂θ/ρ1, with random signs ν, ρ0² = |b|/|(∂h⁺/∂h) a| and
+    ρ1² = |ν·∂h⁺/∂θ|/|ν|. a⁺b⁺ is wrong at every step and right on average.
+
+    Args:
+        eps: What is added to each norm.
+
+    Example:
+        >>> UORO()
+        UORO(eps=1e-07)
+    """
+
+    eps: float = 1e-7
+    keep: float = _fixed(1.0)
+    strict: bool = _fixed(False)
+
+
 CREDITS: dict[str, type[Credit]] = {
     "forward": Forward,
     "cleared": Cleared,
     "echo": Echo,
     "sensitivity": Sensitivity,
+    "eprop": EProp,
+    "rflo": RFLO,
+    "rtrl": RTRL,
+    "uoro": UORO,
 }
 """Credits by the name that a configuration file calls them."""

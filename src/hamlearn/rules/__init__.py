@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hamlearn.credit import Cleared, Credit, Echo, Sensitivity
+from hamlearn.credit import RTRL, UORO, Cleared, Credit, Echo, Sensitivity
 from hamlearn.errors import ConfigError
 from hamlearn.integrators import Euler, Integrator
+from hamlearn.rules.dense import RankOne, RealTime
 from hamlearn.rules.echo import Echoed
 from hamlearn.rules.parallel import Parallel
 from hamlearn.rules.sensitivity import Sensitive
@@ -67,7 +68,14 @@ def _sensitive(system: System, order: str, credit: Sensitivity, integrator: Inte
         raise ConfigError(
             "hl.Sensitivity() follows a state from step to step, and this network keeps none: use hl.Cleared()"
         )
-    if system.network.reads_time:
+    whole = _WHOLE.get(type(credit))
+    if whole is not None and order == "parallel":
+        raise ConfigError(f"hl.credit.{type(credit).__name__}() is defined for order='sequential' only")
+    if credit.feedback is not None and system.running_cost is not None:
+        raise ConfigError(
+            f"{credit!r} leads errors of outputs back, which a running cost has not: use feedback=None"
+        )
+    if whole is None and system.network.reads_time:
         raise ConfigError(
             "hl.Sensitivity() follows cells of (u, h), and this state net takes t or tau: use hl.Echo()"
         )
@@ -80,7 +88,11 @@ def _sensitive(system: System, order: str, credit: Sensitivity, integrator: Inte
     if credit.keep == 0 and order == "sequential":
         # Nothing of the past is kept: z⁺·∂h⁺/∂θh is the gradient of the present loss.
         return Sequential(system, Cleared())
-    return Sensitive(system, credit, order)
+    return (whole or Sensitive)(system, credit, order)
+
+
+_WHOLE: dict[type[Credit], type[Sensitive]] = {RTRL: RealTime, UORO: RankOne}
+"""Rules that follow the state as one vector, not unit by unit."""
 
 
 ORDERS: dict[str, Maker] = {"parallel": _parallel, "sequential": _sequential}

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -51,33 +53,15 @@ class Sensitive(Order):
     def propose(self, carry: Carry, now: Instant) -> Outcome:
         """New h, E, z and ω."""
         system, rates, sample = self.system, now.rates, now.sample
-        layers, E0 = self._found(carry.h, carry.spec), carry.E
-        if not self._verified:
-            require_independent(system, layers, sample.u, carry.h)
-            self._verified = True
-        h_next: list[Tensor] = []
-        results: list[Tensor] = []
-        E: list[Tensor] = []
-        u, before = sample.u, E0
-        for layer in layers:
-            found = layer.local(u, carry.h[layer.slots], system.theta)
-            h, moved = self._moved(layer, found, carry.h[layer.slots], before[: _size(layer)], rates.tau)
-            before = before[_size(layer) :]
-            h_next += h
-            results += found.result
-            E += moved
-            u = layer.shown(h) if layer is not layers[-1] else u
-        read, along = (carry.h, E0) if self.parallel else (h_next, E)
+        h_next, results, E = self._forward(carry, now)
+        read, along = (carry.h, carry.E) if self.parallel else (h_next, E)
         costs = system.running_cost is not None
         with torch.set_grad_enabled(sample.target is not None or costs):
             points = [leaf.detach().requires_grad_(sample.target is not None or costs) for leaf in read]
             y = system.network.output_net(sample.u, trees.unflatten(points, carry.spec))
             L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-            dh = (
-                [leaf.requires_grad_() for leaf in rate(system.network, carry.h, results, rates.tau)]
-                if costs
-                else []
-            )
+            dh = rate(system.network, carry.h, results, rates.tau) if costs else []
+            dh = [leaf.requires_grad_() for leaf in dh]
             R = running_cost(system, sample.u, points, dh, carry.spec, y, system.theta, rates.t)
         decay, gain, drive = system.decay(rates), rates.stride * rates.phi, system.drive
         omega = drive.before(carry.omega, decay)
@@ -86,20 +70,18 @@ class Sensitive(Order):
             cost, weight = (L, gain) if R is None else (R if L is None else rates.phi * L + R, rates.stride)
             # By all weights, also those of the cells: the loss or the output net may read them directly.
             assert cost is not None
-            dC = partials([cost], [None], [*points, *dh, *system.theta])
-            n, m = len(points), len(points) + len(dh)
-            by_state = [torch.zeros_like(x) if g is None else g for x, g in zip([*points, *dh], dC, strict=False)]
-            z = self._downward(layers, carry.h, h_next, scaled(by_state[:n], weight), rates.tau)
+            by_state, dtheta = self._derivatives(cost, y, [*points, *dh])
+            n = len(points)
+            z = self._downward(carry, h_next, scaled(by_state[:n], weight), rates.tau)
             with torch.no_grad():
-                self._gather(layers, omega, z, along)
+                self._gather(carry, omega, z, along)
             if dh:
                 # ḣ = (h⁺ − h)/τ, whose sensitivity is (E⁺ − κE)/τ.
-                p = scaled(by_state[n:], rates.stride / rates.tau)
-                p = self._downward(layers, carry.h, h_next, p, rates.tau)
+                p = self._downward(carry, h_next, scaled(by_state[n:], rates.stride / rates.tau), rates.tau)
                 with torch.no_grad():
-                    self._gather(layers, omega, p, E)
-                    self._gather(layers, omega, scaled(p, -self.credit.keep), E0)
-            add_some_(omega, dC[m:], weight)
+                    self._gather(carry, omega, p, E)
+                    self._gather(carry, omega, scaled(p, -self.credit.keep), carry.E)
+            add_some_(omega, dtheta, weight)
         y, learned = reported(y), L is not None
         loss = None if L is None else L.detach()
         omega, v = drive.gather(carry.omega, carry.v, omega, system.theta, decay, gain, learned=learned)
@@ -108,6 +90,48 @@ class Sensitive(Order):
         if self.parallel:
             outcome.dtheta = system.velocity.rates(carry.omega, now.t, system.theta, carry.v, now.updates)
         return outcome
+
+    def _forward(self, carry: Carry, now: Instant) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
+        """h⁺, what the state net returned, and E⁺."""
+        system, layers, u, before = self.system, self._found(carry.h, carry.spec), now.sample.u, carry.E
+        if not self._verified:
+            require_independent(system, layers, u, carry.h)
+            self._verified = True
+        h_next: list[Tensor] = []
+        results: list[Tensor] = []
+        E: list[Tensor] = []
+        for layer in layers:
+            found = layer.local(u, carry.h[layer.slots], system.theta)
+            h, moved = self._moved(layer, found, carry.h[layer.slots], before[: _size(layer)], now.rates.tau)
+            before = before[_size(layer) :]
+            h_next, results, E = h_next + h, results + found.result, E + moved
+            u = layer.shown(h) if layer is not layers[-1] else u
+        return h_next, results, E
+
+    def _derivatives(self, cost: Tensor, y: Any, points: list[Tensor]) -> tuple[list[Tensor], list[Tensor | None]]:
+        """∂cost by what it is read at, and by the weights directly."""
+        n, system = len(points), self.system
+        if self.credit.feedback is None:
+            found = partials([cost], [None], [*points, *system.theta])
+        else:
+            *found, dy = partials([cost], [None], [*points, *system.theta, y])
+            found[:n] = self._fed_back(dy, y, points)
+        by_state = [torch.zeros_like(x) if g is None else g for x, g in zip(points, found, strict=False)]
+        return by_state, found[n:]
+
+    def _fed_back(self, dy: Tensor | None, y: Any, points: list[Tensor]) -> list[Tensor]:
+        """∂L/∂y through fixed random weights, in the place of ∂L/∂h, for each part of the state."""
+        if not isinstance(y, Tensor) or any(y.shape[:-1] != leaf.shape[:-1] for leaf in points):
+            raise ConfigError(
+                f"the output is {trees.describe(y)}, and random feedback leads from outputs (batch…, outputs) to "
+                "units (batch…, units): use feedback=None"
+            )
+        draw = np.random.default_rng(self.credit.feedback)
+        back = []
+        for leaf in points:
+            B = draw.standard_normal((y.shape[-1], leaf.shape[-1])) / y.shape[-1] ** 0.5
+            back.append(torch.zeros_like(leaf) if dy is None else dy @ torch.from_numpy(B).to(dy))
+        return back
 
     def _found(self, h: list[Tensor], spec: trees.Spec) -> list[Layer]:
         """The layers, found and to be verified when the first state is met."""
@@ -132,6 +156,9 @@ class Sensitive(Order):
             if flows:
                 result = plus(h, result, tau)
                 J = [[tau * J[a][c] + (1.0 if a == c else 0.0) for c in range(k)] for a in range(k)]
+            if self.credit.leak is not None:
+                leak = self.credit.leak
+                J = [[torch.full_like(J[a][c], leak if a == c else 0.0) for c in range(k)] for a in range(k)]
             if keep != 1.0:
                 J = [[keep * part for part in row] for row in J]
             moved = []
@@ -147,10 +174,9 @@ class Sensitive(Order):
                 moved += [_weighted(J[a], own, None) for a in range(k)]
         return result, moved
 
-    def _downward(
-        self, layers: list[Layer], h: list[Tensor], h_next: list[Tensor], z: list[Tensor], tau: Scale
-    ) -> list[Tensor]:
+    def _downward(self, carry: Carry, h_next: list[Tensor], z: list[Tensor], tau: Scale) -> list[Tensor]:
         """Add to z of each layer what the one above makes of it at this instant."""
+        layers, h = self._found(carry.h, carry.spec), carry.h
         z, unit = list(z), tau if self.system.network.transition == "rate" else 1.0
         for under, above in reversed(list(itertools.pairwise(layers))):
             with torch.enable_grad():
@@ -160,10 +186,10 @@ class Sensitive(Order):
             z[under.slots] = plus(z[under.slots], shares, 1.0)
         return z
 
-    def _gather(self, layers: list[Layer], omega: list[Tensor], z: list[Tensor], E: list[Tensor]) -> None:
+    def _gather(self, carry: Carry, omega: list[Tensor], z: list[Tensor], E: list[Tensor]) -> None:
         """ωh ← ωh + z·E."""
         theta, rest = self.system.theta, iter(E)
-        for layer in layers:
+        for layer in self._found(carry.h, carry.spec):
             own = z[layer.slots]
             for index in layer.weights:
                 weight = theta[index]
