@@ -23,7 +23,7 @@ from benchmarks.credit_tasks.task import Task
 from benchmarks.credit_tasks.windowed import NO_RULE, Windowed, windows
 from hamlearn.cells import LRU, RTU, ColumnarGRU
 from hamlearn.cells.columnar import slots
-from hamlearn.credit import Cleared, Credit, Echo, Sensitivity
+from hamlearn.credit import RFLO, Cleared, Credit, Echo, Sensitivity
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.network import Network
@@ -108,7 +108,7 @@ _NOTHING, _BACK = Own(keep=0.0), Echo(every=WINDOW)
 CONTENDERS = {
     "frozen": Contender("frozen control", "dense", _NOTHING, Cleared(), learns=False),
     "cleared": Contender("Cleared", "dense", _NOTHING, Cleared()),
-    "rflo": Contender("fixed leak 0.9", "dense", Own(leak=0.9)),
+    "rflo": Contender("fixed leak 0.9", "dense", Own(leak=0.9), RFLO(leak=0.9, feedback=None)),
     "uoro": Contender("UORO", "dense", RankOne()),
     "snap1": Contender("SnAp-1", "dense", Own(), Sensitivity(strict=False)),
     "rtrl": Contender("exact RTRL", "dense", Exact(), units=32),

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hamlearn import (
         cells,
         checks,
+        credit,
         distributed,
         errors,
         estimators,
@@ -61,6 +62,7 @@ __all__ = [
     "Trace",
     "cells",
     "checks",
+    "credit",
     "distributed",
     "errors",
     "estimators",

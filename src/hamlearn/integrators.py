@@ -24,6 +24,8 @@ class Integrator(ABC):
 
     Attributes:
         order: Order of convergence.
+        partitioned: Whether the first half of x (h and θ) and the second (z and ω) take turns, as in the leapfrog
+            method. Its order then holds if the rate of each half depends on the other half and on time alone.
 
     Example:
         >>> class Explicit(Integrator):
@@ -35,6 +37,7 @@ class Integrator(ABC):
     """
 
     order: ClassVar[int]
+    partitioned: ClassVar[bool] = False
 
     @abstractmethod
     def slope(self, derivative: Derivative, t: float, x0: Vector, tau: float) -> Vector:

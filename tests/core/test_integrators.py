@@ -11,6 +11,7 @@ from torch import nn
 
 import hamlearn as hl
 from hamlearn import reference
+from hamlearn.integrators import Integrator
 
 
 class Decay(nn.Module):
@@ -155,3 +156,32 @@ def test_within_a_step_dropout_is_one_mask_and_running_statistics_move_once(inte
     assert net.norm.num_batches_tracked.item() == 1
     subject.step(hl.Sample(torch.randn(4, 3).double(), torch.zeros(4, 3).double()))
     assert not torch.equal(net.masks[0], net.masks[-1])
+
+
+class Leapfrog(Integrator):
+    """Half a step of the costates, a step of the state, half a step of the costates."""
+
+    order, partitioned = 2, True
+
+    def slope(self, derivative, t, x0, tau):
+        n = len(x0) // 2
+        q, p = x0[:n], x0[n:]
+        kick = derivative(t, x0)[n:]
+        p = [a + tau / 2 * b for a, b in zip(p, kick, strict=True)]
+        drift = derivative(t + tau / 2, [*q, *p])[:n]
+        q = [a + tau * b for a, b in zip(q, drift, strict=True)]
+        kick_again = derivative(t + tau, [*q, *p])[n:]
+        return [*drift, *((a + b) / 2 for a, b in zip(kick, kick_again, strict=True))]
+
+
+class Late(Leapfrog):
+    """Kicks at the wrong times."""
+
+    def slope(self, derivative, t, x0, tau):
+        return super().slope(lambda time, x: derivative(t + tau, x), t, x0, tau)
+
+
+def test_a_partitioned_integrator_is_measured_on_a_problem_of_its_form():
+    assert abs(hl.checks.check_integrator(Leapfrog()) - 2) < 0.05
+    with pytest.raises(hl.checks.CheckFailedError, match="says order 2 but its error falls with order 1"):
+        hl.checks.check_integrator(Late())

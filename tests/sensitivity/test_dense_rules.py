@@ -36,7 +36,9 @@ def draws(steps: int, batch: int = 2) -> list[hl.Sample]:
     return samples
 
 
-def omega_after(network: hl.Network, credit: hl.Credit, samples: list[hl.Sample], engine: Any) -> dict[str, Tensor]:
+def omega_after(
+    network: hl.Network, credit: hl.Credit, samples: list[hl.Sample], engine: Any
+) -> dict[str, Tensor]:
     learner = hl.Learner(copy.deepcopy(network), MSE, HYPER, credit=credit)
     for _ in learner.run(samples, engine=engine):
         pass
@@ -127,3 +129,21 @@ def test_what_a_rule_cannot_do_is_named(kind: Any, order: Any) -> None:
         hl.Learner(net(), MSE, credit=RFLO(), running_cost=lambda u, h, dh, y, theta, t: y.sum())
     with pytest.raises(ConfigError, match=r"leak=1\.5 must be"):
         RFLO(leak=1.5)
+
+
+@pytest.mark.parametrize("engine", ["eager", "compiled"])
+def test_feedback_alignment_sends_errors_back_through_fixed_weights(engine: Any) -> None:
+    torch.manual_seed(0)
+    first, last = nn.Linear(2, 4).double(), hl.cells.FeedbackLinear(4, 3, seed=7).double()
+    network = hl.Network.feedforward(nn.Sequential(first, nn.Tanh(), last))
+    learner = hl.Learner(network, MSE, HYPER)
+    u, target = torch.randn(5, 2).double(), torch.randn(5, 3).double()
+    inner = torch.tanh(first(u)).detach()
+    y = (inner @ last.weight.T + last.bias).detach()
+    dy = 2 * (y - target) / y.numel()
+    (report,) = learner.run([hl.Sample(u, target)], engine=engine)
+    torch.testing.assert_close(report.y, y, rtol=1e-14, atol=1e-14)
+    below = (dy @ last.feedback) * (1 - inner**2)
+    wanted = {"output.0.weight": below.T @ u, "output.2.weight": dy.T @ inner, "output.2.bias": dy.sum(0)}
+    for name, gradient in wanted.items():
+        torch.testing.assert_close(learner.state.omega[name], 0.5 * 0.8 * gradient, rtol=1e-12, atol=1e-12)

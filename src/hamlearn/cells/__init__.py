@@ -3,8 +3,20 @@
 from hamlearn.cells.columnar import Columnar, Local
 from hamlearn.cells.continuous import Antisymmetric, Leaky
 from hamlearn.cells.diagonal import Diagonal
+from hamlearn.cells.feedback import FeedbackLinear
 from hamlearn.cells.gru import ColumnarGRU
 from hamlearn.cells.rotating import LRU, RTU
 from hamlearn.cells.stack import Stack
 
-__all__ = ["LRU", "RTU", "Antisymmetric", "Columnar", "ColumnarGRU", "Diagonal", "Leaky", "Local", "Stack"]
+__all__ = [
+    "LRU",
+    "RTU",
+    "Antisymmetric",
+    "Columnar",
+    "ColumnarGRU",
+    "Diagonal",
+    "FeedbackLinear",
+    "Leaky",
+    "Local",
+    "Stack",
+]
