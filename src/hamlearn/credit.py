@@ -110,6 +110,11 @@ class Echo(Credit):
             )
 
 
+def _fixed(value: Any) -> Any:
+    """A field that a rule leaves at one value."""
+    return field(default=value, init=False, repr=False)
+
+
 @dataclass(frozen=True)
 class Sensitivity(Credit):
     """Exact credit forward in time, where the units of the state do not see each other's past.
@@ -133,22 +138,17 @@ class Sensitivity(Credit):
 
     keep: float = 1.0
     strict: bool = True
-    carries = False
-    leak: ClassVar[float | None] = None
+    leak: float | None = _fixed(None)
     """What takes the place of ∂h⁺/∂h in E⁺, in rules derived from this one."""
-    feedback: ClassVar[int | None] = None
+    feedback: int | None = _fixed(None)
     """Seed of random weights that lead errors back in the place of ∂L/∂h, likewise."""
+    carries = False
 
     def __post_init__(self) -> None:
         if isinstance(self.keep, bool) or not isinstance(self.keep, float | int) or not 0.0 <= self.keep <= 1.0:
             raise ConfigError(f"keep={self.keep!r} must be a number between 0 and 1")
         if not isinstance(self.strict, bool):
             raise ConfigError(f"strict={self.strict!r} must be True or False")
-
-
-def _fixed(value: Any) -> Any:
-    """A field of `Sensitivity` that a rule derived from it leaves at one value."""
-    return field(default=value, init=False, repr=False)
 
 
 @dataclass(frozen=True)

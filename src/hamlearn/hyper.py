@@ -262,12 +262,12 @@ class Hyper:
         phi = self.phi_first if first and self.phi_first is not None else self._value("phi", t)
         step = float(step)
         if self.clock == "continuous":
-            return Rates(step, step, eta, eta_z, phi, self.s, t)
+            return Rates(step, step, eta, eta_z, phi, self.s)
         check_share("eta", eta, nominal, t)
         check_share("eta_z", eta_z, nominal, t)
         if step != nominal:
             eta, eta_z = over_gaps(eta, nominal)(step), over_gaps(eta_z, nominal)(step)
-        return Rates(step, nominal, eta, eta_z, phi, self.s, t)
+        return Rates(step, nominal, eta, eta_z, phi, self.s)
 
     def along(self, taus: np.ndarray) -> np.ndarray:
         """The rates of steps of these lengths, where none depends on time; 0 stands for this object's own τ.

@@ -26,7 +26,7 @@ class Rates(NamedTuple):
         eta_z: Dissipation of z, likewise.
         phi: Scale of the loss.
         s: Sign of the costate equations.
-        t: Time before the step, for nets and running costs that read it.
+        t: Time before the step, where nets or a running cost read it; else 0.
     """
 
     tau: float

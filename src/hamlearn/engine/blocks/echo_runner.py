@@ -105,7 +105,8 @@ class EchoRunner(BlockRunner):
         (due, learns), passed, start = self._echoes(block), list[Passed](), 0
         rates_of, counts = plan.rates_of(), int(plan.updates[0]) + np.cumsum(learns)
         rates_of = rates_of if len(rates_of) == plan.count else rates_of * plan.count
-        rates_of = [rates._replace(t=t) for rates, t in zip(rates_of, plan.times, strict=False)]
+        if self.parts.system.reads_time:
+            rates_of = [rates._replace(t=t) for rates, t in zip(rates_of, plan.times, strict=False)]
         for stop in [*(np.flatnonzero(due[:-1]) + 1).tolist(), block.count]:
             part, last = block.part(start, stop), stop - 1
             done = self._forward(part, rates_of[start:stop])

@@ -209,7 +209,7 @@ class EagerEngine:
         sample = replace(waited.sample, target=label.target, scale=label.scale or waited.sample.scale)
         parts, state, carry = self.parts, self.state, self.state.carry
         system = parts.system
-        rates = parts.hyper.at(waited.t, sample.tau, first=state.updates == 0)
+        rates = parts.hyper.at(waited.t, sample.tau, first=state.updates == 0)._replace(t=waited.t)
         now = Instant(sample, waited.t, rates, state.updates == 0, False, state.updates)
         h, spec = waited.state()
         if waited.begins and parts.order.needs_h:
@@ -246,7 +246,7 @@ class EagerEngine:
             if self._begins_sequence():
                 h, spec = trees.flatten(network.initial_state(u))
             if parts.order.reads_next:
-                h, spec, _ = next_state(network, h, spec, u, parts.hyper.at(state.t, tau))
+                h, spec, _ = next_state(network, h, spec, u, parts.hyper.at(state.t, tau)._replace(t=state.t))
             return trees.copied(network.output_net(u, trees.unflatten(h, spec)))
 
     def rehearse(self, sample: Sample) -> EagerReference:

@@ -101,8 +101,8 @@ class Stage:
     ) -> None:
         self.theta = [_parameter(weight.detach().clone().requires_grad_()) for weight in given["theta"]]
         self.buffers = [buffer.clone() for buffer in given["buffers"]]
-        rates, time = given["rates"][:5], given["rates"][5:]
-        self.rates = Rates._make([*rates, s, *(time or [0.0])])
+        rates: list[Any] = given["rates"]
+        self.rates = Rates._make([*rates[:5], s, rates[5] if len(rates) > 5 else 0.0])
         self.system: System = copy.copy(order.system)
         self.system.theta = self.theta
         self.system.hyper = GivenRates(self.rates)  # type: ignore[assignment]
