@@ -44,7 +44,18 @@ OWNERS = [
     sections.Checkpoint,
     Serve,
 ]
-ELSEWHERE = {"self", "network", "loss", "hyper", "stream", "dataset", "dtype", "target_dtype", "clock"}
+ELSEWHERE = {
+    "self",
+    "network",
+    "loss",
+    "running_cost",
+    "hyper",
+    "stream",
+    "dataset",
+    "dtype",
+    "target_dtype",
+    "clock",
+}
 """Arguments that a file gives in another section, or not at all."""
 
 
