@@ -11,6 +11,7 @@ import hamlearn as hl
 from hamlearn.distributed import PipelineLearner, load_local
 from hamlearn.errors import CheckpointError
 from hamlearn.local import LocalLearner
+from hamlearn.state import checkpoint
 from tests.comparing import same
 from tests.distributed import jobs
 from tests.distributed.ranks import values
@@ -51,13 +52,15 @@ def test_other_ranks_and_other_groups_take_weights_and_costates_by_name_if_they_
             other.load(tmp_path)
         assert same(jobs.facts(other), before)
         other.load(tmp_path, drop=True)
-        local = LocalLearner(jobs.net(5), jobs.mse, jobs.hyper(), groups=groups, align=True)
+        local = LocalLearner(jobs.net(5), jobs.mse, jobs.hyper(), groups=groups, align=True, stacked=False)
         load_local(local, tmp_path)
         for taker in (other, local):
             found = jobs.facts(taker)
             assert found["h"] == {}
             assert taker.position == 9
             assert all(same(found[kind], expected[kind]) for kind in ("t", "omega", "theta"))
+            list(taker.run(jobs.stream(20), resume=True))
+        assert same(jobs.facts(other), jobs.facts(local))
 
 
 def test_a_checkpoint_of_another_setting_or_a_damaged_one_is_refused(tmp_path: Path) -> None:
@@ -74,6 +77,10 @@ def test_a_checkpoint_of_another_setting_or_a_damaged_one_is_refused(tmp_path: P
     with pytest.raises(CheckpointError, match="no complete checkpoint"):
         pipeline(2).load(tmp_path / "elsewhere")
     assert not pipeline(2).resume(tmp_path / "elsewhere")
-    next(tmp_path.glob("tick-*/rank-0.safetensors")).write_bytes(b"damaged")
+    file = next(tmp_path.glob("tick-*/rank-0.safetensors"))
+    checkpoint.write(file, {}, {"config": {}})
+    with pytest.raises(CheckpointError, match="was saved with parameter or buffer = None"):
+        pipeline(2).load(tmp_path)
+    file.write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match="cannot be read"):
         pipeline(2).load(tmp_path)

@@ -99,20 +99,21 @@ def read(held: RankState, path: Path, *, new_hyper: bool, drop: bool) -> Callabl
     The same ranks with the same groups continue where they were. With `drop`, others too take weights, costates of
     weights, time and place in the stream, and begin with no sample in flight.
     """
-    _, first = checkpoint.read(_file(path, 0))
-    _require(path, first["config"], held.config, new_hyper=new_hyper)
-    if not drop:
-        _require_same_ranks(path, first, held)
-    tensors, about = _joined(path, first["ranks"]) if drop else checkpoint.read(_file(path, held.rank))
-    ticker, rule, left = held.ticker, held.ticker.rule, Tensors(tensors)
+    ticker, rule = held.ticker, held.ticker.rule
     device = ticker.system.theta[0].device
     with checkpoint.reading(path):
+        _, first = checkpoint.read(_file(path, 0))
+        _require(path, first["config"], held.config, new_hyper=new_hyper)
         beside: dict[str, Any] = {}
         if drop:
-            carry, random = rule.empty(), random_state()
+            tensors, about = _joined(path, first["ranks"])
+            left, carry, random = Tensors(tensors), rule.empty(), random_state()
             if isinstance(rule, PartAligned):
                 carry = carry._replace(number=about["number"])
         else:
+            _require_same_ranks(path, first, held)
+            tensors, about = checkpoint.read(_file(path, held.rank))
+            left = Tensors(tensors)
             carry = rule.loaded(unpack(about["carry"], left, "carry/", device))
             random = {name: left.take(name) for name in left.names() if name.startswith("rng/")}
         if isinstance(rule, PartUnaligned):
@@ -151,13 +152,7 @@ def load_local(learner: LocalLearner, path: str | os.PathLike[str], *, new_hyper
     config = config_of(
         system.wiring, learner.hyper, learner.hold, learner.align, system.order, learner.on_nonfinite
     )
-    _, first = checkpoint.read(_file(path, 0))
-    _require(path, first["config"], config, new_hyper=new_hyper)
-    tensors, about = _joined(path, first["ranks"])
-    held = RankState(ticker, reader, config, 0, 1)
-    with checkpoint.reading(path):
-        change = _taken(held, Tensors(tensors), about, ticker.rule.empty(), {}, random_state())
-    change()
+    read(RankState(ticker, reader, config, 0, 1), path, new_hyper=new_hyper, drop=True)()
 
 
 def _file(folder: Path, rank: int) -> Path:
