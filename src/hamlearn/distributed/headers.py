@@ -1,4 +1,4 @@
-"""Headers: what the first rank is about to do, passed from rank to rank before each step."""
+"""Headers: what the first rank is about to do, as a tensor of a fixed size."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ import math
 from typing import Literal, NamedTuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
-from hamlearn.distributed.messages import HEADER, Peer, Sender
 from hamlearn.errors import ConfigError, RankError
 from hamlearn.sample import Sample
 
@@ -18,7 +16,7 @@ _KINDS: tuple[Kind, ...] = ("sample", "end", "pause", "predict")
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
 _DIMENSIONS = 8
 _STEP = 5
-_SIZE = _STEP + 2 + _DIMENSIONS
+SIZE = _STEP + 2 + _DIMENSIONS
 
 Form = tuple[tuple[int, ...], torch.dtype]
 
@@ -74,7 +72,7 @@ def to_numbers(header: Header, form: Tensor | None) -> Tensor:
                 f"{_DIMENSIONS} dimensions at most, and one of the types {[str(d) for d in _DTYPES]}"
             )
         numbers[_STEP:] = [_DTYPES.index(form.dtype), form.dim(), *form.shape]
-    return torch.tensor(numbers + [0.0] * (_SIZE - len(numbers)), dtype=torch.float64)
+    return torch.tensor(numbers + [0.0] * (SIZE - len(numbers)), dtype=torch.float64)
 
 
 def from_numbers(message: Tensor) -> tuple[Header, Form | None]:
@@ -83,28 +81,3 @@ def from_numbers(message: Tensor) -> tuple[Header, Form | None]:
     known = None if math.isnan(tau) else tau
     form = None if dtype < 0 else (tuple(int(size) for size in shape[: int(dim)]), _DTYPES[int(dtype)])
     return Header(_KINDS[int(kind)], int(tick), bool(boundary), known, bool(fresh)), form
-
-
-class Headers:
-    """The line along which headers pass from the first rank to the last."""
-
-    def __init__(self, before: Peer | None, after: Peer | None) -> None:
-        self._before = before
-        self._sender = None if after is None else Sender(after, HEADER)
-
-    def receive(self) -> tuple[Header, Form | None]:
-        """The next header from the rank before, and the form of the state that comes with it."""
-        assert self._before is not None
-        message = torch.empty(_SIZE, dtype=torch.float64)
-        self._before.wait(self._before.start(dist.irecv, message, HEADER), "send the header of a step")
-        return from_numbers(message)
-
-    def send(self, header: Header, form: Tensor | None = None) -> None:
-        """Pass a header to the rank behind this one, if there is one."""
-        if self._sender is not None:
-            self._sender.put(to_numbers(header, form))
-
-    def settle(self) -> None:
-        """Wait until everything has gone."""
-        if self._sender is not None:
-            self._sender.settle()

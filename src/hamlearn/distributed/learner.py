@@ -12,17 +12,16 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from hamlearn._base import trees
 from hamlearn._base.replay import evaluating
 from hamlearn.distributed import checkpoints
+from hamlearn.distributed.announcements import Announcements
 from hamlearn.distributed.engines import Border, Engine, PartAligned, PartUnaligned
 from hamlearn.distributed.folders import complete, newest_of, sweep, write_together
-from hamlearn.distributed.headers import Form, Header, Headers
+from hamlearn.distributed.headers import Header
 from hamlearn.distributed.messages import COSTATE, STATE, Item, Peer, Receiver, Sender
 from hamlearn.distributed.parts import Part, part_of
 from hamlearn.distributed.place import find_place
-from hamlearn.engine.setting import no_sample, require_gradients
-from hamlearn.engine.ticks.ticker import Ticker, check_input
+from hamlearn.engine.ticks.ticker import Ticker
 from hamlearn.errors import CheckpointError, ConfigError, HamlearnError, RankError, SampleError, StreamError
 from hamlearn.hyper import Hyper
 from hamlearn.local.setting import Settings, check_setting
@@ -113,13 +112,10 @@ class PipelineLearner(Settings):
         if place.rank < place.ranks - 1:
             after = Peer(place, place.rank + 1, device.type)
             border.states_out, border.costates_in = Sender(after, STATE), Receiver(after, COSTATE)
-        self._headers = Headers(before, after)
         self._engine: Engine = PartAligned(part, border) if self._align else PartUnaligned(part, border)
         self._ticker = Ticker(part.system, self._engine, on_nonfinite)
-        # The form of the input that was inspected last, and the state that this part shows for it.
-        self._key: str | None = None
-        self._shown_form: torch.Tensor | None = None
-        self._last_kind = ""
+        finite = on_nonfinite != "ignore"
+        self._announced = Announcements(part, border, before, after, align=self._align, finite=finite)
 
     @property
     def rank(self) -> int:
@@ -261,12 +257,12 @@ class PipelineLearner(Settings):
     def _over(self, ended: bool) -> bool:
         """Whether the stream has ended, as the first rank says; the last rank must have come to the same."""
         if not self._reads:
-            return self._last_kind == "end"
+            return self._announced.last == "end"
         kind: Literal["end", "pause"] = "end" if ended else "pause"
         if self.rank == 0:
-            self._headers.send(Header(kind, self.ticks))
+            self._announced.send(Header(kind, self.ticks))
             return ended
-        found = self._receive().kind
+        found = self._follow().kind
         if found != kind:
             raise StreamError(
                 f"the targets came to their {kind} after {self.position} samples, the inputs to something else "
@@ -282,10 +278,17 @@ class PipelineLearner(Settings):
 
     def _step(self, sample: Sample | None) -> StepReport | None:
         """One step, or `None` if the first rank says that the run is over."""
-        # The first rank raises for a bad sample before the others hear of it.
-        form = self._inspected(sample) if self.rank == 0 else None
+        fresh, form = self._engine.fresh(self._ticker.carry), None
+        if self.rank == 0:
+            # Raises for a bad sample before the others hear of it.
+            form = self._announced.form_of(sample, fresh=fresh)
         with self._place.together():
-            header = self._receive() if self.rank else self._announce(sample, form)
+            if self.rank:
+                header = self._follow()
+            else:
+                assert sample is not None
+                header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
+                self._announced.send(header, form)
             if header.kind != "sample":
                 return None
             if sample is None:
@@ -295,56 +298,9 @@ class PipelineLearner(Settings):
             report = self._ticker.show(sample, self._hold)
         return report if report is not None else StepReport(self._ticker.t, None, None, None)
 
-    def _inspected(self, sample: Sample | None) -> torch.Tensor | None:
-        """The form of the state that is shown for a sample; raises if the sample cannot be shown."""
-        if not isinstance(sample, Sample):
-            raise no_sample(sample)
-        require_gradients()
-        if self._align and self.on_nonfinite != "ignore":
-            check_input(sample.u, "raise")
-        key, fresh = trees.describe(sample.u), self._engine.fresh(self._ticker.carry)
-        if self._key not in (None, key) and not fresh and not self._align:
-            raise SampleError(
-                f"u={key} where samples of {self._key} were shown: keep the batch size; or mark the last sample "
-                "of a sequence with boundary=True, or reset()"
-            )
-        return self._form_shown(sample.u, key)
-
-    def _form_shown(self, u: Any, key: str) -> torch.Tensor | None:
-        """A tensor of the form in which this part shows its state to the next rank for an input of form `key`."""
-        if key != self._key:
-            # On every rank, so that an input that does not fit is found before others hear of it.
-            name, trial = self._part.shown, self._system.wiring.start(u)
-            self._key, self._shown_form = key, None if name is None else trial[name]
-        return self._shown_form
-
-    def _announce(self, sample: Any, form: torch.Tensor | None) -> Header:
-        """On the first rank: the header of a step, sent to the other ranks."""
-        fresh = self._engine.fresh(self._ticker.carry)
-        header = Header("sample", self.ticks, bool(sample.boundary), sample.tau, fresh)
-        self._headers.send(header, form)
-        return header
-
-    def _receive(self) -> Header:
-        """On other ranks: the header from the rank before, passed on to the next one."""
-        header, form = self._headers.receive()
-        own = None
-        if header.kind == "sample":
-            header.check(self.ticks, self._engine.fresh(self._ticker.carry))
-            template = self._template(form)
-            own = self._form_shown(template, trees.describe(template))
-        self._headers.send(header, own)
-        self._last_kind = header.kind
-        return header
-
-    def _template(self, form: Form | None) -> torch.Tensor:
-        """Zeros in the form of the states that come in."""
-        assert form is not None
-        now = self._border.template
-        if now is None or (now.shape, now.dtype) != form:
-            shape, dtype = form
-            self._border.template = now = torch.zeros(shape, dtype=dtype, device=self._system.theta[0].device)
-        return now
+    def _follow(self) -> Header:
+        """On other ranks than the first: what it is about to do."""
+        return self._announced.follow(self.ticks, fresh=self._engine.fresh(self._ticker.carry))
 
     def _settle(self) -> None:
         """Have all that is under way, so that nothing of this learner is anywhere else."""
@@ -354,7 +310,7 @@ class PipelineLearner(Settings):
     def _settle_sent(self) -> None:
         """Wait until the neighbours have all that was sent: this process may end next."""
         with self._place.together():
-            self._headers.settle()
+            self._announced.settle()
             self._border.settle()
 
     @torch.no_grad()
@@ -368,7 +324,7 @@ class PipelineLearner(Settings):
         self._settle()
         with self._place.together(), evaluating(self.module):
             if self.rank:
-                header, form = self._headers.receive()
+                header, form = self._announced.take()
                 if header.kind != "predict" or form is None or border.states_in is None:
                     raise RankError(
                         f"the first rank sent {header.kind!r}, not a prediction: call predict() on all"
@@ -381,7 +337,7 @@ class PipelineLearner(Settings):
             if name is None:
                 return self._system.read(h)
             assert border.states_out is not None
-            self._headers.send(Header("predict", tick), h[name])
+            self._announced.send(Header("predict", tick), h[name])
             border.states_out.send([Item(tick, 0, h[name], h[name])])
         self._settle_sent()
         return None
@@ -423,7 +379,7 @@ class PipelineLearner(Settings):
         self._place.agree(problem)
         assert change is not None
         change()
-        self._key = None
+        self._announced.forget()
 
     def resume(self, folder: str | os.PathLike[str]) -> bool:
         """Load the newest complete checkpoint in `folder`, if there is one; then `run(stream, resume=True)`.
