@@ -51,9 +51,6 @@ CASES = {
     "binary_cross_entropy": (nn.Sequential(SINGLE, nn.Sigmoid()), functional.binary_cross_entropy, flat, 0.5),
     "BCEWithLogitsLoss": (SINGLE, nn.BCEWithLogitsLoss(), flat, 0.0),
     "soft margin, -1 and 1": (SINGLE, functional.soft_margin_loss, signs, 0.0),
-    "squared error, -1 and 1": (SINGLE, functional.mse_loss, signs, 0.0),
-    "squared error, 0 and 1": (SINGLE, functional.mse_loss, flat, 0.5),
-    "own loss, -1 and 1": (SINGLE, own_hinge, signs, 0.0),
     "one-hot, cross_entropy": (PAIR, functional.cross_entropy, one_hot, None),
     "one-hot, squared error": (PAIR, functional.mse_loss, one_hot, None),
     "one-hot, binary": (PAIR, functional.binary_cross_entropy_with_logits, one_hot, None),
@@ -82,8 +79,6 @@ def test_the_accuracy_of_both_libraries_is_that_of_a_plain_loop(case, engine):
         "binary": torchmetrics.Accuracy(task="binary"),
         "multiclass": torchmetrics.Accuracy(task="multiclass", num_classes=2),
     }
-    if threshold is not None and loss in (functional.mse_loss, own_hinge):
-        del both["multiclass"]
     got = list(evaluate(learner, map(hl.Sample, u, targets), both, window=50, engine=engine))
     right = []
     for e, one in zip(got, truth, strict=True):
@@ -95,11 +90,11 @@ def test_the_accuracy_of_both_libraries_is_that_of_a_plain_loop(case, engine):
     assert sum(right) / N > 0.8
 
 
-def scored(pairs, *given, loss=None, window=None):
-    scores = Scores(list(given), window, loss=loss)
+def scored(pairs, *given, loss=None):
+    scores = Scores(list(given), loss=loss)
     for y, target in pairs:
         scores.update(y, target)
-    return scores.read()
+    return scores.overall.get("", {})
 
 
 def test_classes_lie_along_axis_1_of_sequences():
@@ -108,15 +103,14 @@ def test_classes_lie_along_axis_1_of_sequences():
     target = torch.randint(3, (20, 2, 5), generator=generator)
     accuracy = torchmetrics.Accuracy(task="multiclass", num_classes=3, average="micro")
     for loss in (functional.cross_entropy, lambda y, target: functional.cross_entropy(y, target)):
-        found, _ = scored(zip(y, target, strict=True), metrics.Accuracy(), accuracy, loss=loss)
+        found = scored(zip(y, target, strict=True), metrics.Accuracy(), accuracy, loss=loss)
         plain = (y.argmax(2) == target).float().mean().item()
         assert found["Accuracy"] == pytest.approx(plain, abs=1e-6)
         assert found["MulticlassAccuracy"] == pytest.approx(plain, abs=1e-6)
-    # Classes last, under a loss of one's own that the shapes tell apart.
-    found, _ = scored(zip(y.movedim(2, -1), target, strict=True), metrics.Accuracy())
-    assert found["Accuracy"] == pytest.approx(plain, abs=1e-6)
-    with pytest.raises(ConfigError, match=r"do not tell which axis .*prepare="):
-        scored([(torch.randn(1, 3, 3), torch.zeros(1, 3).long())], metrics.Accuracy())
+    # Classes last, and shapes that do not tell.
+    for pair in (y[0].movedim(1, -1), target[0]), (torch.randn(1, 3, 3), torch.zeros(1, 3).long()):
+        with pytest.raises(ConfigError, match=r"do not tell which axis .*prepare="):
+            scored([pair], metrics.Accuracy())
 
 
 def test_probabilities_go_to_metrics_that_ask_for_them():
@@ -129,7 +123,7 @@ def test_probabilities_go_to_metrics_that_ask_for_them():
         (logits.softmax(1), functional.nll_loss),
         (logits.softmax(1), own_nll),
     ):
-        found, _ = scored(zip(outputs, target, strict=True), metrics.CrossEntropy(), loss=loss)
+        found = scored(zip(outputs, target, strict=True), metrics.CrossEntropy(), loss=loss)
         assert found["CrossEntropy"] == pytest.approx(exact, abs=1e-5)
     single, bits = torch.randn(50, 1, generator=generator), torch.randint(2, (50, 1), generator=generator).float()
     exact = functional.binary_cross_entropy_with_logits(single, bits).item()
@@ -137,7 +131,7 @@ def test_probabilities_go_to_metrics_that_ask_for_them():
         (single, functional.binary_cross_entropy_with_logits),
         (single.sigmoid(), functional.binary_cross_entropy),
     ):
-        found, _ = scored(zip(outputs, bits, strict=True), metrics.LogLoss(), loss=loss)
+        found = scored(zip(outputs, bits, strict=True), metrics.LogLoss(), loss=loss)
         assert found["LogLoss"] == pytest.approx(exact, abs=1e-5)
 
 
@@ -148,7 +142,7 @@ def test_torchmetrics_score_logits_one_by_one_as_all_at_once():
     y, target = torch.rand(60, 1, 2, generator=generator), torch.randint(2, (60, 1), generator=generator)
     kinds = (torchmetrics.F1Score, torchmetrics.AUROC, torchmetrics.CalibrationError)
     given = [kind(task="multiclass", num_classes=2) for kind in kinds]
-    found, _ = scored(zip(y, target, strict=True), *given, loss=functional.cross_entropy)
+    found = scored(zip(y, target, strict=True), *given, loss=functional.cross_entropy)
     expected = [kind(task="multiclass", num_classes=2)(y[:, 0].softmax(1), target[:, 0]).item() for kind in kinds]
     assert list(found.values()) == pytest.approx(expected, abs=1e-6)
 
@@ -158,44 +152,40 @@ def test_several_labels_go_to_metrics_for_several_labels():
     y = torch.randn(40, 1, 3, generator=generator)
     target = torch.randint(2, (40, 1, 3), generator=generator).float()
     metric = torchmetrics.Accuracy(task="multilabel", num_labels=3, average="micro")
-    found, _ = scored(zip(y, target, strict=True), metric, loss=functional.binary_cross_entropy_with_logits)
+    found = scored(zip(y, target, strict=True), metric, loss=functional.binary_cross_entropy_with_logits)
     assert found["MultilabelAccuracy"] == pytest.approx(((y > 0) == target.bool()).float().mean().item(), abs=1e-6)
     with pytest.raises(ConfigError, match=r"several labels, or numbers.*prepare="):
         scored(zip(y, target, strict=True), metrics.Accuracy(), loss=functional.binary_cross_entropy_with_logits)
 
 
-@pytest.mark.parametrize("other", [0.0, -1.0])
-def test_targets_that_begin_with_ones_wait_for_the_other_class(other):
-    y = torch.tensor([0.3, 0.7, 0.2, -0.4, 0.4])[:, None, None]
-    target = torch.tensor([1.0, 1.0, 1.0, other, other])[:, None, None]
-    scores = Scores(metrics.Accuracy(), None, loss=functional.mse_loss)
-    for k in range(3):
-        scores.update(y[k], target[k])
-    assert scores.read() == ({}, {})
-    resumed = Scores(metrics.Accuracy(), None, loss=functional.mse_loss)
-    resumed.load_state_dict(scores.state_dict())
-    for k in range(3, 5):
-        resumed.update(y[k], target[k])
-    assert resumed.read()[0]["Accuracy"] == (0.6 if other == 0 else 0.8)
+@pytest.mark.parametrize(
+    ("loss", "coded", "threshold"),
+    [(functional.mse_loss, signs, 0.0), (functional.mse_loss, flat, 0.5), (own_hinge, signs, 0.0), (None, flat, 0.0)],
+)
+def test_a_threshold_that_the_loss_leaves_open_is_asked_for_and_given_by_prepare(loss, coded, threshold):
+    u, truth = problem()
+    outputs, targets = u.sum(-1, keepdim=True), [coded(one) for one in truth]
+    message = r"prepare=lambda y, target: \(int\(y > 0\), int\(target > 0\)\).* y > 0\.5"
+    with pytest.raises(ConfigError, match=message):
+        scored(zip(outputs, targets, strict=True), metrics.Accuracy(), loss=loss)
+    scores = Scores(metrics.Accuracy(), None, lambda y, target: (int(y > threshold), int(target > 0)), loss)
+    for pair in zip(outputs, targets, strict=True):
+        scores.update(*pair)
+    right = (outputs.flatten() > threshold) == truth.flatten()
+    assert scores.overall[""]["Accuracy"] == pytest.approx(right.float().mean().item(), abs=1e-6)
 
 
-def test_what_the_loss_leaves_open_is_refused_with_a_remedy_that_works():
-    pair = (torch.tensor([[0.4]]), torch.tensor([[0.0]]))
-    with pytest.raises(ConfigError, match=r"prepare=lambda y, target: \(int\(y > 0\), int\(target\)\)"):
-        scored([pair], metrics.Accuracy())
-    scores = Scores(metrics.Accuracy(), None, lambda y, target: (int(y > 0), int(target)))
-    scores.update(*pair)
-    assert scores.read()[0] == {"Accuracy": 0.0}
+def test_what_the_loss_leaves_open_is_refused_with_a_remedy():
     with pytest.raises(ConfigError, match=r"takes probabilities.*prepare="):
         scored([(torch.randn(1, 3), torch.zeros(1).long())], metrics.CrossEntropy())
     with pytest.raises(SampleError, match=r"targets 0 and 1, but one is 0\.3"):
-        scored([(torch.zeros(2, 1), torch.tensor([[0.0], [0.3]]))], metrics.Accuracy(), loss=functional.mse_loss)
+        scored([(torch.zeros(2, 1), torch.tensor([[0.0], [0.3]]))], metrics.Accuracy(), loss=nn.BCELoss())
     with pytest.raises(SampleError, match="the output has 2 and the target 1"):
         scored([(torch.zeros(1, 2), torch.zeros(1, 1))], metrics.MAE())
     scores = Scores(metrics.MAE(), None, lambda y, target: ("high", 1.0))
-    scores.update(*pair)
+    scores.update(torch.zeros(1), torch.zeros(1))
     with pytest.raises(ConfigError, match=r"'MAE' \(river\.MAE\) does not take 'high' as a prediction and 1\.0"):
-        scores.read()
+        scores.summary()
 
 
 @pytest.mark.parametrize("metric", [metrics.ConfusionMatrix(), metrics.ClassificationReport()])

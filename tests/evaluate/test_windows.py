@@ -25,7 +25,7 @@ def test_one_spike_in_a_window_leaves_no_trace_once_it_has_left():
     scores = Scores([metrics.MSE(), metrics.MAE(), metrics.R2()], 20, loss=functional.mse_loss)
     for k in range(300):
         scores.update(y[k], target[k])
-        _, window = scores.read()
+        window = scores.recent[""]
         last = slice(max(0, k - 19), k + 1)
         assert window["MSE"] == pytest.approx((y[last] - target[last]).double().square().mean().item(), rel=1e-6)
         assert window["MSE"] >= 0
@@ -42,7 +42,7 @@ def test_a_window_is_of_samples_however_many_numbers_each_has(batch):
     else:
         for pair in zip(y.split(batch), target.split(batch), strict=True):
             scores.update(*pair)
-    whole, window = scores.read()
+    whole, window = scores.overall[""], scores.recent[""]
     assert whole["MAE"] == pytest.approx((y - target).abs().mean().item(), rel=1e-5)
     assert window["MAE"] == pytest.approx((y - target)[-10:].abs().mean().item(), rel=1e-5)
     assert window["MeanSquaredError"] == pytest.approx((y - target)[-10:].square().mean().item(), rel=1e-5)
@@ -54,7 +54,7 @@ def test_a_metric_that_keeps_every_sample_has_a_window_too():
     scores = Scores([torchmetrics.SpearmanCorrCoef(), torchmetrics.R2Score()], 8, loss=functional.mse_loss)
     for k in range(30):
         scores.update(y[k], target[k])
-        _, window = scores.read()
+        window = scores.recent[""]
         assert math.isnan(window["R2Score"]) == (k == 0)
     expected = torchmetrics.SpearmanCorrCoef()(y[-8:, 0], target[-8:, 0]).item()
     assert window["SpearmanCorrCoef"] == pytest.approx(expected, abs=1e-6)
@@ -74,7 +74,7 @@ def test_pairs_that_prepare_makes_are_given_to_windows_as_they_are_and_saved_wit
         resumed.load_state_dict(json.loads(json.dumps(now.state_dict())))
         now = resumed
         now.update(*pair)
-    whole, window = now.read()
+    whole, window = now.overall[""], now.recent[""]
     assert whole["BinaryAccuracy"] == pytest.approx(plain.mean().item())
     assert window["BinaryAccuracy"] == pytest.approx(plain[-10:].mean().item())
     many = Scores(metrics.multioutput.ExactMatch(), 5, lambda y, target: ({"a": 1, "b": 0}, {"a": 1, "b": 0}))
@@ -111,7 +111,7 @@ def test_pairs_that_are_counted_together_come_to_what_they_come_to_one_by_one(na
     scores = Scores(getattr(metrics, name)(), 30, loss=functional.cross_entropy)
     for pair in zip(y, target, strict=True):
         scores.update(*pair)
-    whole, window = scores.read()
+    whole, window = scores.overall[""], scores.recent[""]
     for first, found in ((0, whole), (50, window)):
         plain = getattr(metrics, name)()
         for row, truth in zip(y[first:].softmax(1).tolist(), target[first:].tolist(), strict=True):

@@ -21,8 +21,8 @@ class Baselines(Saved):
 
     Example:
         >>> baselines = Baselines("numbers")
-        >>> baselines.guess([(0.0, 3.0)]), baselines.guess([(0.0, 5.0)]), baselines.guess([(0.0, 1.0)])
-        (None, ([(3.0, 5.0)], [(3.0, 5.0)]), ([(5.0, 1.0)], [(4.0, 1.0)]))
+        >>> baselines.guess([[(0.0, 3.0)], [(0.0, 5.0)], [(0.0, 1.0)]])
+        {'last value': [[(3.0, 5.0)], [(5.0, 1.0)]], 'mean': [[(3.0, 5.0)], [(4.0, 1.0)]]}
     """
 
     _state = ("_last", "_means", "_n", "_counts", "_majority")
@@ -36,31 +36,30 @@ class Baselines(Saved):
         self._counts: Counter[Any] = Counter()
         self._majority: Any = None
 
-    def guess(self, item: Item) -> tuple[Item, Item] | None:
-        """The sample as the baselines predict it from what came before; then its target counts as well."""
-        truths = [truth for _, truth in item]
-        if not _SCALARS.issuperset(map(type, truths)):
-            # What `prepare` makes for a metric of many outputs has no mean and no majority.
-            return None
-        guesses = None
-        if len(truths) == len(self._last):
-            usual = self._means if self._numbers else [self._majority] * len(truths)
-            guesses = list(zip(self._last, truths, strict=True)), list(zip(usual, truths, strict=True))
+    def guess(self, items: list[Item]) -> dict[str, list[Item]]:
+        """Samples as the baselines predict each from what came before it; then its target counts as well."""
+        found: dict[str, list[Item]] = {name: [] for name in self.names}
+        for item in items if self.names else ():
+            truths = [truth for _, truth in item]
+            if not _SCALARS.issuperset(map(type, truths)):
+                # What `prepare` makes for a metric of many outputs has no mean and no majority.
+                continue
+            if len(truths) == len(self._last):
+                usual = self._means if self._numbers else [self._majority] * len(truths)
+                for name, guesses in zip(self.names, (self._last, usual), strict=True):
+                    found[name].append(list(zip(guesses, truths, strict=True)))
+            self._learn(truths)
+        return found
+
+    def _learn(self, truths: list[Any]) -> None:
         if self._numbers:
-            self._average(truths)
+            if len(truths) != len(self._means):
+                self._n, self._means = 0, [0.0] * len(truths)
+            self._n += 1
+            self._means = [mean + (x - mean) / self._n for mean, x in zip(self._means, truths, strict=True)]
         else:
-            self._count(truths)
+            for truth in truths:
+                self._counts[truth] += 1
+                if self._counts[truth] > self._counts[self._majority]:
+                    self._majority = truth
         self._last = truths
-        return guesses
-
-    def _average(self, truths: list[float]) -> None:
-        if len(truths) != len(self._means):
-            self._n, self._means = 0, [0.0] * len(truths)
-        self._n += 1
-        self._means = [mean + (x - mean) / self._n for mean, x in zip(self._means, truths, strict=True)]
-
-    def _count(self, truths: list[Any]) -> None:
-        for truth in truths:
-            self._counts[truth] += 1
-            if self._counts[truth] > self._counts[self._majority]:
-                self._majority = truth

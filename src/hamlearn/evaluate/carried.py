@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hamlearn.errors import CheckpointError
-from hamlearn.sample import Label, Sample
+from hamlearn.sample import Sample
 from hamlearn.streams.blocks import Block, gathered
 
 
@@ -17,24 +17,15 @@ class Carried:
         stream: Any iterable of samples. One without a state of its own is passed over up to its place.
         parts: What goes along: names to objects with `state_dict` and `load_state_dict`.
         first: How many samples the learner has taken before this pass.
-        meet: Called with each sample or label that is handed out for the first time, before it is learned.
 
     Attributes:
         source: The stream.
         taken: Samples that were handed out, those of earlier passes included.
-        last: What was handed out last, one by one.
     """
 
-    def __init__(
-        self,
-        stream: Any,
-        parts: Mapping[str, Any],
-        first: int = 0,
-        meet: Callable[[Sample | Label], None] | None = None,
-    ) -> None:
-        self.source, self._parts, self._first, self._meet = stream, parts, first, meet
+    def __init__(self, stream: Any, parts: Mapping[str, Any], first: int = 0) -> None:
+        self.source, self._parts, self._first = stream, parts, first
         self.taken = self._skip = 0
-        self.last: Sample | Label | None = None
         self._loaded = False
         self._iterator: Iterator[Any] = iter(())
         self._failed: BaseException | None = None
@@ -47,13 +38,11 @@ class Carried:
         self._iterator = iter(self.source)
         for _ in range(self._skip):
             next(self._iterator, None)
-        return self._met(self._iterator)
+        return self._counted()
 
-    def _met(self, samples: Iterator[Sample]) -> Iterator[Sample]:
-        for sample in samples:
-            self.taken, self.last = self.taken + 1, sample
-            if self._meet is not None and self.taken > self._first:
-                self._meet(sample)
+    def _counted(self) -> Iterator[Sample]:
+        for sample in self._iterator:
+            self.taken += 1
             yield sample
 
     def block(self, n: int) -> Block | list[Any] | None:
@@ -101,15 +90,13 @@ class Carried:
 
     def saved(self, state: Mapping[str, Any]) -> None:
         """Tell the stream that a checkpoint with its state is on the disk."""
-        saved = getattr(self.source, "saved", None)
-        if saved is not None and state["stream"] is not None:
-            saved(state["stream"])
+        if state["stream"] is not None and hasattr(self.source, "saved"):
+            self.source.saved(state["stream"])
 
     def close(self) -> None:
         """Close the stream, if it can be closed."""
-        close = getattr(self.source, "close", None)
-        if close is not None:
-            close()
+        if hasattr(self.source, "close"):
+            self.source.close()
 
     def _foreign(self) -> CheckpointError:
         return CheckpointError(

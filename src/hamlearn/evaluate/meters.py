@@ -45,8 +45,8 @@ class Meter(ABC, saved.Saved):
 
     def blank(self) -> Meter:
         """The same metric without counts."""
-        again = type(self)(self.name, copy.deepcopy(self._blank))
-        again.kind = self.kind
+        again = copy.copy(self)
+        again.metric, again._scratch = copy.deepcopy(self._blank), None
         return again
 
     def add(self, items: Sequence[Item], together: bool = False) -> None:
@@ -205,10 +205,9 @@ class TorchMeter(Meter):
 
 def meter(name: str, metric: Any) -> Meter:
     """The interface for a metric of either library."""
-    if hasattr(metric, "update") and hasattr(metric, "compute"):
-        return TorchMeter(name, metric)
-    if hasattr(metric, "update") and hasattr(metric, "get"):
-        return RiverMeter(name, metric)
+    for kind, reading in ((TorchMeter, "compute"), (RiverMeter, "get")):
+        if hasattr(metric, "update") and hasattr(metric, reading):
+            return kind(name, metric)
     raise ConfigError(
         f"the metric {name!r} is a {type(metric).__name__}, which is neither of torchmetrics (update, compute) "
         "nor of River (update, get). Give an instance of one of their metrics, for example river.metrics.MAE()."

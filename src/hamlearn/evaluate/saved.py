@@ -1,4 +1,4 @@
-"""Counts of metrics, and what else a run has counted, as plain values for a checkpoint."""
+"""What a run has counted, as plain values that a checkpoint keeps as JSON: River's metrics, windows, records."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def plain(value: Any) -> Any:
     if type(value) in _SEQUENCES.values():
         return {type(value).__name__: [plain(item) for item in value]}
     if type(value).__module__.startswith("river.") and hasattr(value, "__dict__"):
-        return {"vars": {name: plain(item) for name, item in vars(value).items() if not callable(item)}}
+        return {"vars": {name: plain(item) for name, item in _own(value).items()}}
     raise NotPlainError(f"it holds a {type(value).__module__}.{type(value).__name__}")
 
 
@@ -82,30 +82,28 @@ def restore(value: Any, state: Any) -> Any:
         value.load_state_dict(content)
         return value
     if kind == "vars":
-        return _filled_object(value, content)
+        if set(content) != set(_own(value)):
+            raise CheckpointError(
+                f"the checkpoint has the counts {sorted(content)}, which a {type(value).__name__} does not have. "
+                "Resume with the metric, and the version of its library, that it was saved with."
+            )
+        vars(value).update({name: restore(getattr(value, name), item) for name, item in content.items()})
+        return value
     if kind == "dict":
-        return _filled_dict(value if isinstance(value, dict) else {}, content)
-    old = list(value) if isinstance(value, list | tuple) else []
-    old += [None] * (len(content) - len(old))
-    items = [restore(one, item) for one, item in zip(old, content, strict=False)]
+        old = value if isinstance(value, dict) else {}
+        # A defaultdict of River makes what it does not have yet.
+        new = getattr(old, "default_factory", None) or (lambda: None)
+        pairs = [(restore(None, key), item) for key, item in content]
+        filled = {key: restore(old[key] if key in old else new(), item) for key, item in pairs}
+        old.clear()
+        old.update(filled)
+        return old
+    before = list(value) if isinstance(value, list | tuple) else []
+    before += [None] * (len(content) - len(before))
+    items = [restore(one, item) for one, item in zip(before, content, strict=False)]
     return deque(items, value.maxlen) if kind == "deque" else _SEQUENCES[kind](items)
 
 
-def _filled_object(value: Any, content: dict[str, Any]) -> Any:
-    own = {name for name, item in getattr(value, "__dict__", {}).items() if not callable(item)}
-    if set(content) != own:
-        raise CheckpointError(
-            f"the checkpoint has the counts {sorted(content)}, which a {type(value).__name__} does not have. "
-            "Resume with the metric, and the version of its library, that it was saved with."
-        )
-    for name, item in content.items():
-        setattr(value, name, restore(getattr(value, name), item))
-    return value
-
-
-def _filled_dict(value: dict[Any, Any], pairs: list[Any]) -> dict[Any, Any]:
-    old, factory = dict(value), getattr(value, "default_factory", None) or (lambda: None)
-    value.clear()
-    for key, item in ((restore(None, key), item) for key, item in pairs):
-        value[key] = restore(old[key] if key in old else factory(), item)
-    return value
+def _own(value: Any) -> dict[str, Any]:
+    """What an object holds, without functions."""
+    return {name: item for name, item in getattr(value, "__dict__", {}).items() if not callable(item)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import groupby
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral
 from typing import Any
 
@@ -12,17 +12,17 @@ from torch import Tensor
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.evaluate import saved
-from hamlearn.evaluate.group import Group, Table
+from hamlearn.evaluate.baselines import Baselines
 from hamlearn.evaluate.meters import Item, Kind, Meter, TorchMeter, meter
-from hamlearn.evaluate.views import UndecidedError, View, outputs_of
+from hamlearn.evaluate.views import View, outputs_of
 
 Prepare = Callable[[Any, Any], tuple[Any, Any]]
 """(y, target) to the pair (prediction, truth) that the metrics are given."""
+Table = dict[str, dict[str, float]]
+"""Predictors, of which the learner is called "", to metrics to values."""
 
 TOGETHER = 64
 """Predictions that may wait to be counted together, which is much faster than one by one."""
-UNDECIDED = 1000
-"""Targets that may all be 1 before they have to tell whether the other class is 0 or -1."""
 
 
 class Scores(saved.Saved):
@@ -48,7 +48,7 @@ class Scores(saved.Saved):
         ({'MAE': 0.5}, {'MAE': 1.5})
     """
 
-    _state = ("metrics", "window", "_view", "_waiting", "_groups")
+    _state = ("metrics", "window", "_groups")
 
     def __init__(
         self, metrics: Any = None, window: int | None = None, prepare: Prepare | None = None, loss: Any = None
@@ -57,18 +57,17 @@ class Scores(saved.Saved):
             raise ConfigError(f"window={window!r} must be a whole number of samples, at least 1, or None.")
         if prepare is not None and not callable(prepare):
             raise ConfigError(f"prepare={prepare!r} must be a function of (y, target), or None.")
-        self._prepare, self._view = prepare, View(loss)
-        self.window = window
-        meters = [
-            meter(name, metric) for name, metric in _named(_usual(loss) if metrics is None else metrics).items()
-        ]
-        self.metrics = [one.name for one in meters]
-        self._bigger = {one.name: one.bigger_is_better for one in meters}
-        for one in meters:
-            one.kind = "given" if prepare is not None and isinstance(one, TorchMeter) else one.kind
-        self._groups = _grouped(meters, window)
-        self._classes = any(group.kind in ("labels", "probabilities", "bits") for group in self._groups)
+        self._prepare, self._view, self.window = prepare, View(loss), window
+        named = _named(_usual(loss) if metrics is None else metrics)
+        self.metrics = list(named)
+        kinds: dict[Kind, list[Meter]] = {}
+        for one in (meter(name, metric) for name, metric in named.items()):
+            if prepare is not None and isinstance(one, TorchMeter):
+                one.kind = "given"
+            kinds.setdefault(one.kind, []).append(one)
+        self._groups = [Group(kind, meters, window) for kind, meters in kinds.items()]
         self._waiting: list[tuple[Any, Any]] = []
+        self._read: dict[bool, Table] = {}
 
     def update(self, y: Any, target: Any) -> None:
         """Count one prediction, or the batch of them that one report has."""
@@ -79,77 +78,72 @@ class Scores(saved.Saved):
         elif isinstance(target, Tensor):
             # A source may use its memory again before this is counted.
             target = target.clone()
-            if self._classes:
-                self._view.decide(target)
         self._waiting.append((y, target))
+        self._read.clear()
         if len(self._waiting) >= TOGETHER:
             self.count()
 
     def count(self) -> None:
         """Count what waits."""
-        waiting = self._waiting
-        if not waiting:
-            return
-        try:
-            items = [list(self._items(group.kind)) for group in self._groups]
-        except UndecidedError:
-            if len(waiting) > UNDECIDED:
-                raise ConfigError(
-                    f"the first {len(waiting)} targets are all 1, which does not tell whether the other class is "
-                    "0 or -1. Pass prepare=lambda y, target: (int(y > 0), int(target > 0)) for -1, y > 0.5 for 0."
-                ) from None
-            return
-        self._waiting = []
-        for group, parts in zip(self._groups, items, strict=True):
-            for part in parts:
-                group.take(part)
+        waiting, self._waiting = self._waiting, []
+        for group in self._groups if waiting else ():
+            group.take(self._items(group.kind, waiting))
 
-    def _items(self, kind: Kind) -> Iterator[list[Item]]:
-        """What waits as the metrics take it: neighbours together, where that does not change a number."""
+    def _items(self, kind: Kind, waiting: list[tuple[Any, Any]]) -> list[Item]:
+        """Predictions as the metrics take them: together, where that does not change a number."""
         if self._prepare is not None or kind == "given":
-            yield from ([[pair]] for pair in self._waiting)
-            return
-        view = getattr(self._view, kind)
+            return [[pair] for pair in waiting]
         # A softmax of many rows may differ in the last bit from that of one.
-        parts = _alike(self._waiting) if kind in ("numbers", "labels") else ([pair] for pair in self._waiting)
-        for part in parts:
-            p, t = (column.tolist() for column in view(*_stacked(part)))
-            yield [list(zip(a, b, strict=True)) for a, b in zip(p, t, strict=True)]
+        parts = _stacked(waiting) if kind in ("numbers", "labels") else waiting
+        items = []
+        for y, target in parts:
+            p, t = (column.tolist() for column in getattr(self._view, kind)(y, target))
+            items += [list(zip(a, b, strict=True)) for a, b in zip(p, t, strict=True)]
+        return items
 
+    @property
     def overall(self) -> Table:
         """The scores over everything, by predictor; the learner is called ""."""
-        return self._read(Group.overall)
+        return self._table(recent=False)
 
+    @property
     def recent(self) -> Table:
         """The scores over the window, by predictor; empty without a window."""
-        return self._read(Group.recent)
+        return self._table(recent=True)
 
-    def _read(self, table_of: Callable[[Group], Table]) -> Table:
-        self.count()
-        found: Table = {}
-        for group in self._groups:
-            for name, values in table_of(group).items():
-                found.setdefault(name, {}).update(values)
-        return found
+    @property
+    def baselines(self) -> Table:
+        """The scores of the baselines over the window, or over everything without one."""
+        return {name: values for name, values in (self.recent or self.overall).items() if name}
 
-    def read(self) -> tuple[dict[str, float], dict[str, float]]:
-        """The scores over everything, and over the window; empty before the first prediction was counted."""
-        return self.overall().get("", {}), self.recent().get("", {})
+    def _table(self, recent: bool) -> Table:
+        if recent not in self._read:
+            self.count()
+            found = self._read[recent] = {}
+            for group in self._groups:
+                for name, column in group.columns.items():
+                    found.setdefault(name, {}).update(column.values(recent))
+            for name in [name for name, values in found.items() if not values]:
+                del found[name]
+        return self._read[recent]
 
     def summary(self) -> dict[str, Any]:
         """The scores of learner and baselines, and in words each baseline that the learner is behind."""
-        overall, recent = self.overall(), self.recent()
-        own, own_recent = overall.pop("", {}), recent.pop("", {})
-        found = {"scores": own, "window": own_recent, "baselines": recent or overall}
-        return found | {"behind": self._behind(own_recent or own, recent or overall)}
+        return {
+            "scores": self.overall.get("", {}),
+            "window": self.recent.get("", {}),
+            "baselines": self.baselines,
+            "behind": self._behind(),
+        }
 
-    def _behind(self, own: dict[str, float], baselines: Table) -> list[str]:
+    def _behind(self) -> list[str]:
         over = "all samples" if self.window is None else f"the last {self.window:,} samples"
+        own = (self.recent or self.overall).get("", {})
+        bigger = {one.name: one.bigger_is_better for group in self._groups for one in group.columns[""].meters}
         words = []
-        for baseline, values in baselines.items():
+        for baseline, values in self.baselines.items():
             for name, value in values.items():
-                bigger = self._bigger[name]
-                if bigger is not None and (value > own[name] if bigger else value < own[name]):
+                if bigger[name] is not None and (value > own[name] if bigger[name] else value < own[name]):
                     words.append(
                         f"The learner is behind the baseline {baseline!r}: {name} {own[name]:.4g} against "
                         f"{value:.4g} over {over}."
@@ -163,7 +157,7 @@ class Scores(saved.Saved):
             ConfigError: Naming the metric, and why it cannot be resumed.
         """
         for group in self._groups:
-            for one in group.meters:
+            for one in group.columns[""].meters:
                 one.state_dict()
                 one.value()
 
@@ -181,29 +175,74 @@ class Scores(saved.Saved):
                     f"the checkpoint has the {what} {found}, but these are {own}. Resume with the same metrics."
                 )
         super().load_state_dict(state)
+        self._read.clear()
+
+
+class Group(saved.Saved):
+    """Metrics that take the same, of the learner (called "") and of the baselines.
+
+    Args:
+        kind: What they take.
+        meters: The metrics.
+        window: How many samples the window has; `None`: there is none.
+    """
+
+    _state = ("columns", "_baselines")
+
+    def __init__(self, kind: Kind, meters: list[Meter], window: int | None) -> None:
+        self.kind, self._baselines = kind, Baselines(kind)
+        self.columns = {"": Column(meters, window)}
+        self.columns |= {name: Column([one.blank() for one in meters], window) for name in self._baselines.names}
+
+    def take(self, items: list[Item]) -> None:
+        """Count samples, and what the baselines would have predicted for them."""
+        for name, column in ({"": items} | self._baselines.guess(items)).items():
+            self.columns[name].take(column)
+
+
+class Column(saved.Saved):
+    """Metrics of one predictor, over everything and over the last samples."""
+
+    _state = ("meters", "_last", "_counted")
+
+    def __init__(self, meters: list[Meter], window: int | None) -> None:
+        self.meters = meters
+        self._last: deque[Item] = deque(maxlen=window or 0)
+        self._counted = 0
+
+    def take(self, items: list[Item]) -> None:
+        """Count samples."""
+        for one in self.meters:
+            one.add(items)
+        self._last.extend(items)
+        self._counted += len(items)
+
+    def values(self, recent: bool) -> dict[str, float]:
+        """The metrics over everything, or counted from the window and nothing else; empty before a sample."""
+        if recent:
+            return {one.name: one.value_of(self._last) for one in self.meters} if self._last else {}
+        return {one.name: one.value() for one in self.meters} if self._counted else {}
 
 
 def _usual(loss: Any) -> dict[str, Any]:
-    entry = outputs_of(loss)
-    if entry is None or entry.metric is None:
-        return {}
+    """The metric of River that fits a loss."""
+    outputs = outputs_of(loss)
     try:
         from river import metrics
     except ImportError:
         return {}
-    return {entry.metric: getattr(metrics, entry.metric)()}
+    return {} if outputs is None else {outputs.metric: getattr(metrics, outputs.metric)()}
 
 
 def _named(metrics: Any) -> dict[str, Any]:
     """Metrics by name; collections of either library, and lists in lists, are taken apart."""
-    if isinstance(metrics, Mapping):
-        return dict(metrics.items())
     if isinstance(metrics, str | type):
         name = metrics if isinstance(metrics, str) else metrics.__name__
         raise ConfigError(f"{metrics!r} is not a metric. Give an object, for example river.metrics.{name}().")
-    # A collection of River is a list with the methods of a metric; torchmetrics' has names.
-    if hasattr(metrics, "update") and hasattr(metrics, "items"):
+    # A mapping, or a collection of torchmetrics.
+    if hasattr(metrics, "items"):
         return dict(metrics.items())
+    # A collection of River is a list with the methods of a metric.
     if not isinstance(metrics, Iterable) or (hasattr(metrics, "update") and not hasattr(metrics, "data")):
         return {type(metrics).__name__: metrics}
     named: dict[str, Any] = {}
@@ -215,27 +254,12 @@ def _named(metrics: Any) -> dict[str, Any]:
     return named
 
 
-def _grouped(meters: list[Meter], window: int | None) -> list[Group]:
-    kinds: dict[Kind, list[Meter]] = {}
-    for one in meters:
-        kinds.setdefault(one.kind, []).append(one)
-    return [Group(kind, group, window) for kind, group in kinds.items()]
-
-
-def _alike(waiting: list[tuple[Any, Any]]) -> Iterator[list[tuple[Any, Any]]]:
-    """Neighbours whose tensors have one shape and type."""
-
-    def form(pair: tuple[Any, Any]) -> Any:
-        tensors = all(isinstance(part, Tensor) for part in pair)
-        return [(part.shape, part.dtype) for part in pair] if tensors else id(pair)
-
-    return (list(part) for _, part in groupby(waiting, key=form))
-
-
-def _stacked(part: list[tuple[Any, Any]]) -> tuple[Any, Any]:
-    if len(part) == 1:
-        return part[0]
-    y, target = zip(*part, strict=True)
+def _stacked(waiting: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+    """One pair for all that waits, if they are tensors of one shape and type; else as they are."""
+    y, target = (list(column) for column in zip(*waiting, strict=True))
+    tensors = all(isinstance(part, Tensor) for part in (*y, *target))
+    if not tensors or len({(a.shape, a.dtype, b.shape, b.dtype) for a, b in waiting}) > 1:
+        return waiting
     if y[0].dim() < 2:
-        return torch.stack(y).reshape(len(part), -1), torch.stack(target).reshape(len(part), -1)
-    return torch.cat(y), torch.stack(target) if target[0].dim() == 0 else torch.cat(target)
+        return [(torch.stack(y).reshape(len(y), -1), torch.stack(target).reshape(len(y), -1))]
+    return [(torch.cat(y), torch.stack(target) if target[0].dim() == 0 else torch.cat(target))]

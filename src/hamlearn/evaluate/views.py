@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.evaluate.saved import Saved
 
 
 class Outputs(NamedTuple):
@@ -24,16 +23,19 @@ class Outputs(NamedTuple):
     Attributes:
         several: Whether there is one output for each class, along axis 1.
         probability: Turns outputs into probabilities; `None`: the loss does not tell how.
-        threshold: A single output above it is class 1; `None`: the middle of the codes.
-        codes: The two values of a target of a single output; `None`: the targets tell.
-        metric: The name of the metric of River that fits.
+        threshold: A single output above it is class 1; `None`: the loss does not tell.
+        codes: The two values of a target of a single output; `None`: the loss is one of numbers.
     """
 
-    several: bool
-    probability: Callable[[Tensor], Tensor] | None
-    threshold: float | None
-    codes: tuple[int, int] | None
-    metric: str
+    several: bool = False
+    probability: Callable[[Tensor], Tensor] | None = None
+    threshold: float | None = None
+    codes: tuple[int, int] | None = None
+
+    @property
+    def metric(self) -> str:
+        """The name of the metric of River that fits."""
+        return "MAE" if self.codes is None else "Accuracy"
 
 
 def _softmax(y: Tensor) -> Tensor:
@@ -45,23 +47,21 @@ def _itself(y: Tensor) -> Tensor:
     return y
 
 
-_NUMBER = Outputs(False, None, None, None, "MAE")
-LOSSES: tuple[tuple[Any, type[nn.Module], Outputs], ...] = (
-    (functional.cross_entropy, nn.CrossEntropyLoss, Outputs(True, _softmax, None, (0, 1), "Accuracy")),
-    (functional.nll_loss, nn.NLLLoss, Outputs(True, _softmax, None, (0, 1), "Accuracy")),
-    (functional.multi_margin_loss, nn.MultiMarginLoss, Outputs(True, None, None, (0, 1), "Accuracy")),
-    (functional.binary_cross_entropy, nn.BCELoss, Outputs(False, _itself, 0.5, (0, 1), "Accuracy")),
-    (
-        functional.binary_cross_entropy_with_logits,
-        nn.BCEWithLogitsLoss,
-        Outputs(False, torch.sigmoid, 0.0, (0, 1), "Accuracy"),
-    ),
-    (functional.soft_margin_loss, nn.SoftMarginLoss, Outputs(False, torch.sigmoid, 0.0, (-1, 1), "Accuracy")),
-    (functional.mse_loss, nn.MSELoss, _NUMBER),
-    (functional.l1_loss, nn.L1Loss, _NUMBER),
-    (functional.smooth_l1_loss, nn.SmoothL1Loss, _NUMBER),
-    (functional.huber_loss, nn.HuberLoss, _NUMBER),
+_OF_NUMBERS = (
+    *(functional.mse_loss, functional.l1_loss, functional.smooth_l1_loss, functional.huber_loss),
+    *(nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss),
 )
+_OF_LOGITS = (functional.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss)
+LOSSES: tuple[tuple[tuple[Any, ...], Outputs], ...] = (
+    ((functional.cross_entropy, nn.CrossEntropyLoss), Outputs(True, _softmax, None, (0, 1))),
+    ((functional.nll_loss, nn.NLLLoss), Outputs(True, _softmax, None, (0, 1))),
+    ((functional.multi_margin_loss, nn.MultiMarginLoss), Outputs(True, None, None, (0, 1))),
+    ((functional.binary_cross_entropy, nn.BCELoss), Outputs(False, _itself, 0.5, (0, 1))),
+    (_OF_LOGITS, Outputs(False, torch.sigmoid, 0.0, (0, 1))),
+    ((functional.soft_margin_loss, nn.SoftMarginLoss), Outputs(False, torch.sigmoid, 0.0, (-1, 1))),
+    (_OF_NUMBERS, Outputs()),
+)
+"""Functions and modules, and what outputs under them are."""
 
 
 def outputs_of(loss: Any) -> Outputs | None:
@@ -73,49 +73,32 @@ def outputs_of(loss: Any) -> Outputs | None:
     """
     while isinstance(loss, partial):
         loss = loss.func
-    return next((found for function, kind, found in LOSSES if loss is function or isinstance(loss, kind)), None)
+    for losses, outputs in LOSSES:
+        if any(loss is one or (isinstance(one, type) and isinstance(loss, one)) for one in losses):
+            return outputs
+    return None
 
 
-class UndecidedError(Exception):
-    """All targets so far are 1: that may be the second of 0 and 1, or of -1 and 1."""
-
-
-class View(Saved):
+class View:
     """Outputs and targets of a learner as the metrics see them.
 
     Args:
         loss: The loss of the learner; `None` if it has none.
-
-    Attributes:
-        codes: The two values that targets of a single output take, once they are known.
     """
 
-    _state = ("codes",)
-
     def __init__(self, loss: Any = None) -> None:
-        self._entry = outputs_of(loss)
-        self.codes = None if self._entry is None else self._entry.codes
-
-    @property
-    def several(self) -> bool:
-        """Whether the loss takes one output for each class."""
-        return self._entry is not None and self._entry.several
+        self._known = outputs_of(loss) is not None
+        self._outputs = outputs_of(loss) or Outputs()
+        self.several = self._outputs.several
 
     def predicted(self, y: Tensor) -> tuple[Tensor, Tensor | None]:
         """The class of each decision, and its probability if the loss tells it, without a target."""
         y = y if y.dim() > 1 else y.reshape(1, -1)
-        shape = y.shape[:1] + y.shape[2:] if self.several else y.shape
-        nothing = torch.full(shape, (self.codes or (0, 1))[0], device=y.device)
-        labels, _ = self.labels(y, nothing)
-        if self._entry is None or self._entry.probability is None:
+        outputs = _decisions(y) if self.several else y.flatten(1).unsqueeze(-1)
+        labels = self._decided(outputs)
+        if self._outputs.probability is None:
             return labels, None
-        p, _ = self.probabilities(y, nothing)
-        return labels, p.gather(-1, labels.unsqueeze(-1)).squeeze(-1)
-
-    def decide(self, target: Tensor) -> None:
-        """Find the codes in a target: a 0 belongs to 0 and 1, a -1 to -1 and 1, and a 1 to either."""
-        if self.codes is None and bool((target <= 0).any()):
-            self.codes = (-1, 1) if bool((target == -1).any()) else (0, 1)
+        return labels, self._chances(outputs).gather(-1, labels.unsqueeze(-1)).squeeze(-1)
 
     def numbers(self, y: Any, target: Any) -> tuple[Tensor, Tensor]:
         """Predictions and truths of regression, each `[samples, numbers of a sample]`."""
@@ -130,71 +113,81 @@ class View(Saved):
     def bits(self, y: Any, target: Any) -> tuple[Tensor, Tensor]:
         """Of labels that may all be true: the probability of each, and 0 or 1."""
         y, target = self.numbers(y, target)
-        how = None if self._entry is None else self._entry.probability
-        return (y if how is None else how(y)), self._coded(target)
+        return (self._outputs.probability or _itself)(y), self._coded(target)
 
     def labels(self, y: Any, target: Any) -> tuple[Tensor, Tensor]:
         """Predicted and true classes, each `[samples, decisions of a sample]`."""
         outputs, truth = self._classes(y, target)
-        if outputs.shape[-1] > 1:
-            return outputs.argmax(-1), truth
-        single = outputs.squeeze(-1)
-        # Whole numbers are classes already.
-        return ((single > self._threshold()) if single.is_floating_point() else single).long(), truth
+        return self._decided(outputs), truth
 
     def probabilities(self, y: Any, target: Any) -> tuple[Tensor, Tensor]:
         """The probability of each class, `[samples, decisions, classes]`, and the true classes."""
         outputs, truth = self._classes(y, target)
-        how = None if self._entry is None else self._entry.probability
-        if outputs.shape[-1] == 1 and how is not None:
-            p = how(outputs)
-            return torch.cat([1 - p, p], -1), truth
+        return self._chances(outputs), truth
+
+    def _decided(self, outputs: Tensor) -> Tensor:
+        """The likeliest class of each decision; a single output says whether it is class 1."""
+        if outputs.shape[-1] > 1:
+            return outputs.argmax(-1)
+        single = outputs.squeeze(-1)
+        if not single.is_floating_point():
+            # Whole numbers are classes already.
+            return single.long()
+        return (single > (self._outputs.threshold or 0.0)).long()
+
+    def _chances(self, outputs: Tensor) -> Tensor:
+        """The probability of each class."""
+        probability = self._outputs.probability
+        if outputs.shape[-1] == 1 and probability is not None:
+            p = probability(outputs)
+            return torch.cat([1 - p, p], -1)
         if outputs.shape[-1] > 1 and _is_distribution(outputs):
-            return outputs, truth
-        if how is None:
+            return outputs
+        if probability is None:
             raise ConfigError(
                 "the metric takes probabilities, but the loss does not tell how outputs become such. Pass for "
                 "example prepare=lambda y, target: (y.softmax(-1), target) for torchmetrics, and for River a "
                 "dictionary from classes to probabilities. Or learn with a loss on logits, such as cross_entropy."
             )
-        return how(outputs), truth
+        return probability(outputs)
 
     def _classes(self, y: Any, target: Any) -> tuple[Tensor, Tensor]:
         """Outputs `[samples, decisions, classes]`, of which there may be a single one, and true classes."""
         y, target = _batched(y, target)
         if y.shape == target.shape and not y.is_floating_point():
             return y.flatten(1).unsqueeze(-1), _whole(target).flatten(1)
-        axis = None if y.shape == target.shape else self._class_axis(y, target)
-        if axis is not None:
-            return _decisions(y, axis), _whole(target).reshape(len(y), -1)
+        if y.dim() == target.dim() + 1 and self._has_class_axis(y, target):
+            return _decisions(y), _whole(target).reshape(len(y), -1)
         if y.numel() != target.numel():
             raise _unclear(y, target)
         target = target.reshape(y.shape)
         if y.shape[1] == 1 and not self.several:
+            if self._outputs.threshold is None:
+                raise ConfigError(
+                    "the loss does not tell above which value a single output means class 1. Pass "
+                    "prepare=lambda y, target: (int(y > 0), int(target > 0)) for targets -1 and 1 or logits, "
+                    "y > 0.5 for targets 0 and 1 or probabilities. Or use a metric of regression, such as MAE."
+                )
             return y.flatten(1).unsqueeze(-1), self._coded(target.flatten(1))
         if not self.several:
             _require_one_hot(target)
         # One-hot targets, or under cross_entropy a probability of each class: the likeliest is the truth.
-        return _decisions(y, 1), target.argmax(1).reshape(len(y), -1)
+        return _decisions(y), target.argmax(1).reshape(len(y), -1)
 
-    def _class_axis(self, y: Tensor, target: Tensor) -> int | None:
-        """Which axis of `y` the target does not have; `None` for single outputs."""
-        if y.dim() != target.dim() + 1:
-            return None
-        first, last = y.shape[2:] == target.shape[1:], y.shape[:-1] == target.shape
-        if first and last and y.dim() > 2 and self._entry is None:
+    def _has_class_axis(self, y: Tensor, target: Tensor) -> bool:
+        """Whether axis 1 of `y` is that of the classes, which the target does not have."""
+        if y.shape[2:] != target.shape[1:]:
+            return False
+        # A loss of one's own may have the classes last.
+        if not self._known and y.dim() > 2 and y.shape[:-1] == target.shape:
             raise _unclear(y, target)
-        # Only a loss of one's own may have the classes last.
-        axis = 1 if first else y.dim() - 1 if last and self._entry is None else None
-        return None if axis is None or y.shape[axis] == 1 else axis
+        return y.shape[1] > 1
 
     def _coded(self, target: Tensor) -> Tensor:
         """0 or 1 for targets that are 0 and 1, or -1 and 1."""
         if target.dtype is torch.bool:
             return target.long()
-        if self.codes is None and bool((target == 1).all()):
-            raise UndecidedError
-        low, high = self.codes or (0, 1)
+        low, high = self._outputs.codes or (0, 1)
         wrong = target[(target != low) & (target != high)]
         if wrong.numel():
             raise SampleError(
@@ -202,18 +195,6 @@ class View(Saved):
                 "metric of regression, for example MAE, or make classes by prepare."
             )
         return (target == high).long()
-
-    def _threshold(self) -> float:
-        if self._entry is not None and self._entry.threshold is not None:
-            return self._entry.threshold
-        codes = self.codes or (0, 1)
-        if self._entry is None and codes == (0, 1):
-            raise ConfigError(
-                "the learner has no loss that is known, which would tell above which value a single output means "
-                "class 1. Pass prepare=lambda y, target: (int(y > 0), int(target)) for logits, y > 0.5 for "
-                "probabilities."
-            )
-        return sum(codes) / 2
 
 
 def _batched(y: Any, target: Any) -> tuple[Tensor, Tensor]:
@@ -232,9 +213,9 @@ def _batched(y: Any, target: Any) -> tuple[Tensor, Tensor]:
     return y, target.reshape(1) if target.dim() == 0 else target
 
 
-def _decisions(y: Tensor, axis: int) -> Tensor:
+def _decisions(y: Tensor) -> Tensor:
     """Outputs with classes last, and between samples and classes one axis of all decisions of a sample."""
-    return y.movedim(axis, -1).reshape(len(y), -1, y.shape[axis])
+    return y.movedim(1, -1).reshape(len(y), -1, y.shape[1])
 
 
 def _whole(target: Tensor) -> Tensor:
@@ -248,10 +229,9 @@ def _whole(target: Tensor) -> Tensor:
 
 def _require_one_hot(target: Tensor) -> None:
     """Raise unless along axis 1 there is a single 1, and 0 (or -1) elsewhere."""
-    rest = target != 1
-    others = target[rest]
+    others = target[target != 1]
     alike = bool((others == 0).all()) or bool((others == -1).all())
-    if not alike or not bool((rest.sum(1) == target.shape[1] - 1).all()):
+    if not alike or not bool(((target == 1).sum(1) == 1).all()):
         raise ConfigError(
             f"targets of shape {tuple(target.shape)} are several labels, or numbers, and not one class each: use "
             'a metric of regression, torchmetrics with task="multilabel", or say which class is meant by '

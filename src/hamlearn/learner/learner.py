@@ -39,7 +39,7 @@ from hamlearn.network import Network
 from hamlearn.rules.derivatives import Loss
 from hamlearn.rules.running_cost import RunningCost
 from hamlearn.rules.system import Order
-from hamlearn.sample import Id, Label, Sample, State, StepReport, Trace
+from hamlearn.sample import Label, Sample, State, StepReport, Trace
 from hamlearn.state import checkpoint
 from hamlearn.state.carry import Carry
 from hamlearn.state.identity import identity
@@ -464,12 +464,6 @@ def eager_of(learner: Learner) -> EagerEngine:
     """What a learner steps by, for those who let many learners step together; it is where its last report says."""
     learner._settle(hand_over=True)
     return learner._eager
-
-
-def keep_answer(learner: Learner, id: Id, y: Any) -> None:
-    """Let `y` be the answer that the label of a waiting sample will be told with: what was predicted for it."""
-    eager = eager_of(learner)
-    eager.state = eager.state._replace(waiting=eager.state.waiting.answered(id, y))
 
 
 _MADE = {"_eager", "_reader", "_blocks"}

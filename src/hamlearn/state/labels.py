@@ -99,13 +99,6 @@ class Waiting:
             never += 1
         return replace(self, samples=samples, never=never)
 
-    def answered(self, id: Id, y: Any) -> Waiting:
-        """The same, with another answer to a sample that waits."""
-        waited = self.samples.get(id)
-        if waited is None:
-            return self
-        return replace(self, samples={**self.samples, id: replace(waited, y=trees.copied(y))})
-
     def without(self, id: Id, *, learned: bool) -> Waiting:
         """One less, because its label came."""
         samples = {other: waited for other, waited in self.samples.items() if other != id}
