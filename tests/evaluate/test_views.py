@@ -160,7 +160,12 @@ def test_several_labels_go_to_metrics_for_several_labels():
 
 @pytest.mark.parametrize(
     ("loss", "coded", "threshold"),
-    [(functional.mse_loss, signs, 0.0), (functional.mse_loss, flat, 0.5), (own_hinge, signs, 0.0), (None, flat, 0.0)],
+    [
+        (functional.mse_loss, signs, 0.0),
+        (functional.mse_loss, flat, 0.5),
+        (own_hinge, signs, 0.0),
+        (None, flat, 0.0),
+    ],
 )
 def test_a_threshold_that_the_loss_leaves_open_is_asked_for_and_given_by_prepare(loss, coded, threshold):
     u, truth = problem()

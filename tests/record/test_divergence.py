@@ -11,13 +11,13 @@ import hamlearn as hl
 from hamlearn import record, streams
 from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import RECORD, REPORT, RESULT, Result, run
-from hamlearn.record.fields import Context, Moment
+from hamlearn.record.fields import Moment
 from hamlearn.streams import signals
 from tests.cli import invoke
 
 
 class Report:
-    y = None
+    y = torch.zeros(1, 3)
 
     def __init__(self, loss, skipped=False):
         self.loss, self.skipped = loss, skipped
@@ -27,22 +27,20 @@ NOISE = (1.0, 0.5, 1.5, 0.6, 1.4, 0.7, 1.3, 0.8, 1.2, 1.0)
 RISE = tuple(0.5 + k / 9 for k in range(10))
 
 
-def watched(losses, norms, watch=None, course=NOISE):
+def watched(losses, norms, watch=None, course=NOISE, loss=None):
     """The watch after blocks of ten samples with these mean losses and norms of the weights."""
     weight = nn.Linear(1, 1, bias=False)
-    learner = type("L", (), {"network": weight, "state": None})()
+    learner = type("L", (), {"network": weight, "state": None, "loss": loss})()
     watch = watch or record.Divergence(10)
-    context = Context(learner, None, None)
     with torch.no_grad():
         weight.weight.fill_(norms[0])
-    watch.open(context)
-    since, step = [], 0
-    for loss, norm in zip(losses, norms, strict=True):
+    recorder, since, step = record.Recorder(learner, watch), [], 0
+    for mean, norm in zip(losses, norms, strict=True):
         with torch.no_grad():
             weight.weight.fill_(norm)
         for share in course:
             step += 1
-            watch.take(Moment(step, Report(loss * share), None, context))
+            watch.take(Moment(step, Report(mean * share), recorder))
         since.append(watch.since)
     return since
 
@@ -75,32 +73,20 @@ def test_a_first_loss_that_no_update_has_touched_bounds_the_reference():
 
 
 def test_a_first_loss_that_is_tiny_by_chance_counts_as_half_the_mean_of_ten():
-    watch, weight = record.Divergence(10), nn.Linear(1, 1, bias=False)
-    with torch.no_grad():
-        weight.weight.fill_(9.0)
-    watch.begin(2.0)
-    context, step = Context(type("L", (), {"network": weight, "state": None})(), None, None), 0
-    context.check(("theta",))
-    # The mean of the first ten is 0.9; the blocks that follow are at 1.7, below twice that, and then above.
-    for losses in ([1e-9] + [1.0] * 9, *[[1.7] * 10] * 6, *[[1.9] * 10] * 3):
-        assert watch.since is None
-        for loss in losses:
-            step += 1
-            watch.take(Moment(step, Report(loss), None, context))
-    assert watch.since == 100
+    # Half of the mean is 0.45: the threshold is 1.8, and not next to nothing.
+    course = (1e-9, *[1.0] * 9)
+    assert watched([1, *[1.9] * 6], [2, *[9] * 6], course=course) == [None] * 7
+    assert watched([1, *[2.1] * 3], [2, *[9] * 3], course=course) == [None, None, None, 40]
 
 
 def test_a_learner_of_classes_that_is_worse_than_guessing_diverges():
     chance = math.log(3)
     for share, since in ((1.6, 40), (1.4, None)):
-        losses = [chance, *[share * chance] * 3]
-        assert watched(losses, [2, 9, 9, 9], watch=record.Divergence(10, chance))[-1] == since
+        assert watched([chance, *[share * chance] * 3], [2, 9, 9, 9], loss=nn.CrossEntropyLoss())[-1] == since
     # The weights must have grown; how it ended is told all the same.
-    watch = record.Divergence(10, chance)
-    assert watched([chance, 2, 2, 2], [2, 2, 2, 2], watch=watch) == [None] * 4
+    watch = record.Divergence(10)
+    assert watched([chance, 2, 2, 2], [2, 2, 2, 2], watch, loss=nn.CrossEntropyLoss()) == [None] * 4
     assert watch.ended == (pytest.approx(2, abs=1e-12), 1.5 * chance)
-    with pytest.raises(ConfigError, match=r"chance=0\.0 must be a finite loss"):
-        record.Divergence(chance=0.0)
 
 
 def classes(count, scale):
@@ -145,11 +131,11 @@ def test_a_run_that_ended_worse_without_larger_weights_says_so(tmp_path, monkeyp
 def test_what_is_not_a_number_is_worse_and_what_was_skipped_does_not_count():
     assert watched([1, math.inf], [2, math.inf]) == [None, 20]
     learner = type("L", (), {"module": nn.Linear(1, 1), "state": None})()
-    watch, context = record.Divergence(2), Context(learner, None, None)
-    watch.open(context)
+    watch = record.Divergence(2)
+    recorder = record.Recorder(learner, watch)
     for step in range(1, 20):
-        watch.take(Moment(step, Report(math.inf, skipped=True), None, context))
-        watch.take(Moment(step, Report(None), None, context))
+        watch.take(Moment(step, Report(math.inf, skipped=True), recorder))
+        watch.take(Moment(step, Report(None), recorder))
     assert watch.since is None
     with pytest.raises(ConfigError, match="n=0 must be at least 1 sample"):
         record.Divergence(0)

@@ -74,7 +74,7 @@ def test_of_a_long_record_about_so_many_rows_are_read_evenly_and_the_last(folder
     path = folder / "record.jsonl"
     write(folder, [row(k) for k in range(1, 100_001)])
     found = steps(sampled(path, 1000))
-    assert 990 <= len(found) <= 1002
+    assert 990 <= len(found) <= 1100
     assert (found[0] <= 20, found[-1]) == (True, 1_000_000)
     assert max(b - a for a, b in itertools.pairwise(found)) < 1200
 
@@ -102,8 +102,8 @@ def test_a_real_run_that_is_resumed_is_shown_with_its_mark_and_its_title(tmp_pat
     run(path, out=tmp_path / "run", resume=True, progress=False)
     seen = watch.RunFolder(tmp_path / "run")
     assert (data(seen)["status"], data(seen)["resumed"]) == ("finished", [100])
-    assert "<h1>Hénon &amp; &lt;b&gt;</h1>" in site.page(seen)
-    assert "signals.henon" in site.page(seen)
+    assert "<h1>Hénon &amp; &lt;b&gt;</h1>" in seen.page()
+    assert "signals.henon" in seen.page()
 
 
 def ask(page, path="", method="GET", **headers):

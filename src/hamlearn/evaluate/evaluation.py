@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from hamlearn.engine.setting import check_stream
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.evaluate.carried import Carried
 from hamlearn.evaluate.scores import Prepare, Scores
 from hamlearn.learner import Learner
+from hamlearn.learner.learner import carry_along
 from hamlearn.sample import Label, Sample
 
 
@@ -129,9 +129,13 @@ def evaluate(
         return _predicted_first(learner, stream, scores)
     if resume:
         scores.require_resumable()
-    first = learner.position if resume else 0
-    reports = learner.run(Carried(stream, {"scores": scores}, first), None, engine, chunk, resume=resume)
-    return scored(reports, scores, first)
+    return _run(learner, learner.run(stream, None, engine, chunk, resume=resume), scores, resume)
+
+
+def _run(learner: Learner, reports: Iterable[Any], scores: Scores, resume: bool) -> Iterator[Evaluation]:
+    """Evaluate a run, which opens its stream at the first look, and saves the scores with its place."""
+    carry_along(learner, {"scores": scores})
+    yield from scored(reports, scores, learner.position if resume else 0)
 
 
 def scored(reports: Iterable[Any], scores: Scores, first: int = 0) -> Iterator[Evaluation]:

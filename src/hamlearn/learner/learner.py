@@ -466,5 +466,10 @@ def eager_of(learner: Learner) -> EagerEngine:
     return learner._eager
 
 
+def carry_along(learner: Learner, parts: Mapping[str, Any]) -> None:
+    """Save the states of `parts`, such as metrics, with the place in the stream of the run that begins next."""
+    learner._reader.carry(parts)
+
+
 _MADE = {"_eager", "_reader", "_blocks"}
 """Attributes that a copy has by being made, and by its state."""

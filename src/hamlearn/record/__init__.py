@@ -3,11 +3,10 @@
 from hamlearn.record.divergence import Divergence
 from hamlearn.record.jsonl import JsonLines, read
 from hamlearn.record.page import html
-from hamlearn.record.policies import Every, Policy, Windows
 from hamlearn.record.predictions import Predictions
 from hamlearn.record.progress import Progress
 from hamlearn.record.recorder import Recorder
-from hamlearn.record.sinks import Memory, Sink
+from hamlearn.record.sinks import Every, Memory, Sink, Windows
 from hamlearn.record.trackers import MLflow, TensorBoard, WandB
 
 __all__ = [
@@ -16,7 +15,6 @@ __all__ = [
     "JsonLines",
     "MLflow",
     "Memory",
-    "Policy",
     "Predictions",
     "Progress",
     "Recorder",

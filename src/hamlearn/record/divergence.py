@@ -9,7 +9,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from hamlearn.errors import ConfigError
-from hamlearn.record.fields import Context, Moment, Row, norms
+from hamlearn.record.fields import Moment, Row, norms
+from hamlearn.record.recorder import Recorder
 from hamlearn.record.sinks import Sink
 
 FIRST = 10
@@ -33,7 +34,6 @@ class Divergence(Sink):
 
     Args:
         n: Samples in a block.
-        chance: The loss of a learner that knows nothing; `None`: ln C under cross-entropy, else unknown.
 
     Attributes:
         since: Number of the sample at which it was noticed; `None` while all is well.
@@ -47,38 +47,34 @@ class Divergence(Sink):
 
     _state = ("since", "ended", "_start", "_chance", "_first", "_block", "_worse")
 
-    def __init__(self, n: int = 50, chance: float | None = None) -> None:
+    def __init__(self, n: int = 50) -> None:
         super().__init__(None, ("loss", "theta"))
         if n < 1:
             raise ConfigError(f"n={n} must be at least 1 sample.")
-        if chance is not None and not 0 < chance < math.inf:
-            raise ConfigError(f"chance={chance} must be a finite loss above 0, or None.")
-        self._n, self._chance = n, chance
+        self._n = n
         self.since: int | None = None
         self.ended: tuple[float, float] | None = None
         self._start: float | None = None
         self._loss: Any = None
+        # The loss of a learner that knows nothing; `None`: not known.
+        self._chance: float | None = None
         self._first: list[float] = []
         self._block: list[float] = []
         self._worse: list[bool] = []
 
-    def open(self, context: Context) -> None:
+    def open(self, recorder: Recorder) -> None:
         """Measure the weights before anything is learned."""
-        super().open(context)
-        self._loss = getattr(context.learner, "loss", None)
+        super().open(recorder)
+        self._loss = getattr(recorder.learner, "loss", None)
         if self._start is None:
-            self.begin(norms(context.learner, None, ("theta",))["theta"] or 0.0)
-
-    def begin(self, theta: float) -> None:
-        """Say what norm the weights have before the first sample."""
-        self._start = max(1.0, theta)
+            self._start = max(1.0, norms(recorder.learner, ("theta",))["theta"] or 0.0)
 
     def take(self, moment: Moment) -> None:
         """Count a loss, and judge at the end of a block."""
         loss = moment["loss"]
         if loss is None or getattr(moment.report, "skipped", False):
             return
-        if not self._first and self._chance is None:
+        if not self._first:
             self._chance = _chance(self._loss, moment.report.y)
         if len(self._first) < FIRST:
             self._first.append(loss)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from hamlearn._base.torch_private import foreach_norm
-from hamlearn.errors import ConfigError
 from hamlearn.evaluate import Evaluation
+
+if TYPE_CHECKING:
+    from hamlearn.record.recorder import Recorder
 
 Row = dict[str, Any]
 """What is kept of one step: names to numbers, `None` for one that there is not, as a loss without target."""
@@ -22,40 +24,30 @@ DEFAULT = ("step", "t", "loss", "hamiltonian", *NORMS, "seconds")
 """What is measured by default: time, loss, H, norms of h, z, ω and θ, and seconds on the clock."""
 
 
-class Context:
-    """What does not change from step to step: the learner, and the fields that can be measured."""
-
-    def __init__(self, learner: Any, stream: Any, own: Mapping[str, Field] | None) -> None:
-        self.learner = learner
-        self.fields: dict[str, Callable[[Moment], Any]] = _fields(learner, stream)
-        for name, field in (own or {}).items():
-            self.fields[name] = lambda moment, field=field: field(moment.report, learner)  # type: ignore[misc]
-        # Only the norms that a sink asks for are measured, all at a time.
-        self.norms: list[str] = []
-
-    def check(self, names: Iterable[str]) -> None:
-        """Take note of fields that will be asked for; raise `ConfigError` for one that is not known."""
-        for name in names:
-            if name not in self.fields:
-                raise ConfigError(f"the field {name!r} is not known. Known are {', '.join(sorted(self.fields))}.")
-            if name in NORMS and name not in self.norms:
-                self.norms.append(name)
-
-
 class Moment:
-    """One step of a learner, as the policies and sinks see it: `moment["loss"]` measures a field once."""
+    """One step of a learner, as the sinks see it: `moment["loss"]` measures a field once.
 
-    __slots__ = ("_measured", "context", "evaluation", "report", "step")
+    Args:
+        step: Its number, from 1.
+        taken: A report, or an evaluation.
+        recorder: What the fields are, and of which learner.
+    """
 
-    def __init__(self, step: int, report: Any, evaluation: Evaluation | None, context: Context) -> None:
-        self.step, self.report, self.evaluation, self.context = step, report, evaluation, context
+    __slots__ = ("_measured", "_recorder", "evaluation", "report", "step")
+
+    def __init__(self, step: int, taken: Any, recorder: Recorder) -> None:
+        self.step, self._recorder = step, recorder
+        self.evaluation = taken if isinstance(taken, Evaluation) else None
+        self.report = taken.report if isinstance(taken, Evaluation) else taken
         self._measured: Row = {}
 
     def __getitem__(self, name: str) -> Any:
-        if name in NORMS and name not in self._measured:
-            self._measured |= norms(self.context.learner, self.report, self.context.norms)
         if name not in self._measured:
-            self._measured[name] = self.context.fields[name](self)
+            if name in NORMS:
+                # All that any sink asks for in one call: many small ones cost as much as one each.
+                self._measured |= norms(self._recorder.learner, self._recorder.norms)
+            else:
+                self._measured[name] = self._recorder.fields[name](self)
         return self._measured[name]
 
     def row(self, names: Iterable[str]) -> Row:
@@ -69,24 +61,21 @@ class Moment:
         return row
 
 
-def norms(learner: Any, report: Any, names: Iterable[str]) -> dict[str, float | None]:
+def norms(learner: Any, names: Iterable[str]) -> Row:
     """Euclidean norms of h, z, ω or θ after a step; `None` for what there is not."""
-    found = dict(getattr(report, "norms", None) or {})
-    missing = [name for name in names if name not in found]
-    if not missing:
-        return found
-    state = learner.state if set(missing) != {"theta"} else None
-    groups = {name: _leaves(_weights(learner) if name == "theta" else getattr(state, name)) for name in missing}
-    leaves = [leaf for group in groups.values() for leaf in group]
-    # In one call: many small ones cost as much as one each.
+    names = list(names)
+    state = learner.state if set(names) != {"theta"} else None
+    groups = [weights(learner) if name == "theta" else _leaves(getattr(state, name)) for name in names]
+    leaves = [leaf for group in groups for leaf in group]
     sizes = iter(foreach_norm(leaves) if leaves else ())
-    for name, group in groups.items():
-        found[name] = math.hypot(*(float(next(sizes)) for _ in group)) if group else None
-    return found
+    found = [math.hypot(*(float(next(sizes)) for _ in group)) if group else None for group in groups]
+    return dict(zip(names, found, strict=True))
 
 
-def _weights(learner: Any) -> list[Tensor]:
-    return list((learner.network if hasattr(learner, "network") else learner.module).parameters())
+def weights(learner: Any) -> list[Tensor]:
+    """θ, of any learner."""
+    module = learner.network if hasattr(learner, "network") else learner.module
+    return [weight.detach() for weight in module.parameters()]
 
 
 def _leaves(tree: Any) -> list[Tensor]:
@@ -96,7 +85,8 @@ def _leaves(tree: Any) -> list[Tensor]:
     return [leaf for part in parts for leaf in _leaves(part)]
 
 
-def _fields(learner: Any, stream: Any) -> dict[str, Callable[[Moment], Any]]:
+def fields_of(learner: Any, stream: Any) -> dict[str, Callable[[Moment], Any]]:
+    """All fields that can be measured; those of `NORMS` are measured together."""
     began = time.perf_counter()
     return {
         "step": lambda moment: moment.step,

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
-import mmap
 import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -14,15 +12,14 @@ from typing import Any
 
 from hamlearn.errors import CheckpointError, ConfigError
 from hamlearn.record.fields import DEFAULT, Row
-from hamlearn.record.policies import Every, Policy
-from hamlearn.record.sinks import Sink
+from hamlearn.record.sinks import Every, Sink
 
 MOST_ROWS = 4000
 """Rows that a page is given at most: many more than a chart has points."""
 LONGEST = 500
 """Bytes of a line, about, up to which all lines of a file are read."""
-
-_LOG = logging.getLogger("hamlearn")
+TAIL = 1 << 20
+"""Bytes at the end of a file among which its last whole line ends."""
 
 
 class Lines:
@@ -41,10 +38,8 @@ class Lines:
             raise ConfigError(f"{self.path} has rows already. Give another path, remove it, or pass append=True.")
         # Without a buffer: the system has what is written, even if this process is killed.
         self._file = self.path.open("a+b", buffering=0)
-        self.end = 0
-        if self.path.stat().st_size:
-            with mmap.mmap(self._file.fileno(), 0, access=mmap.ACCESS_READ) as found:
-                self.end = found.rfind(b"\n") + 1
+        start = self._file.seek(max(0, self.path.stat().st_size - TAIL))
+        self.end = start + self._file.read().rfind(b"\n") + 1
         self._file.truncate(self.end)
 
     def write(self, text: str) -> None:
@@ -66,8 +61,6 @@ class Lines:
 
     def cut(self, end: int) -> None:
         """Remove what was written after a checkpoint. A file that was rotated since is continued at its end."""
-        if end > self.end:
-            _LOG.warning("%s is shorter than at the checkpoint: it is continued where it ends", self.path)
         self.end = min(self.end, end)
         self._file.truncate(self.end)
 
@@ -102,7 +95,7 @@ class JsonLines(Sink):
     def __init__(
         self,
         path: str | os.PathLike[str],
-        policy: Policy | None = None,
+        policy: Every | None = None,
         fields: Iterable[str] = DEFAULT,
         append: bool = False,
     ) -> None:
@@ -111,7 +104,12 @@ class JsonLines(Sink):
 
     def put(self, row: Row) -> None:
         """Append a row."""
-        self._lines.write(json.dumps({name: _plain(value) for name, value in row.items()}) + "\n")
+        # JSON has no NaN: readers other than Python's would refuse the whole file.
+        plain = {
+            name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+            for name, value in row.items()
+        }
+        self._lines.write(json.dumps(plain) + "\n")
 
     def close(self) -> None:
         """Force everything to the disk and close the file."""
@@ -147,7 +145,7 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
             if not line.endswith(b"\n"):
                 break
             try:
-                rows.append(parsed(line))
+                rows.append(_parsed(line))
             except (ValueError, RecursionError) as error:
                 raise CheckpointError(
                     f"line {number} of {os.fspath(path)} is not a row of a record ({error}). "
@@ -164,34 +162,26 @@ def sampled(path: Path, most: int = MOST_ROWS) -> list[Row]:
     if not path.is_file():
         return []
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        if size <= most * LONGEST:
-            file.seek(0)
-            lines = file.readlines()
-        else:
-            # The line after each of so many places; one that is found twice is kept once.
+        size = path.stat().st_size
+        lines: Iterable[bytes] = file
+        if size > most * LONGEST:
+            # The line after each of so many places, and all at the end; one that is found twice is kept once.
             found: dict[int, bytes] = {}
-            for place in [size * k // most for k in range(most)]:
+            for place in [*(size * k // most for k in range(most)), size - 10 * LONGEST]:
                 file.seek(place)
                 file.readline()
                 found[file.tell()] = file.readline()
-            file.seek(size - 100 * LONGEST)
-            lines = [*found.values(), *file.readlines()[-2:]]
-    rows = []
-    for line in lines:
-        with suppress(ValueError, RecursionError):
-            rows += [parsed(line)] if line.endswith(b"\n") else []
+            lines = [*found.values(), *file]
+        rows = []
+        for line in lines:
+            with suppress(ValueError, RecursionError):
+                rows += [_parsed(line)] if line.endswith(b"\n") else []
     return rows
 
 
-def parsed(line: bytes) -> Row:
+def _parsed(line: bytes) -> Row:
     """One line of a record; raises `ValueError` for another."""
     row = json.loads(line)
     if not isinstance(row, dict) or type(row.get("step", 0)) is not int:
         raise ValueError("it is not an object with a whole number as its step")
     return {name: float(value) if value in ("nan", "inf", "-inf") else value for name, value in row.items()}
-
-
-def _plain(value: Any) -> Any:
-    # JSON has no NaN: readers other than Python's would refuse the whole file.
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value

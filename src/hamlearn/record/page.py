@@ -57,12 +57,19 @@ def html(
         raise ConfigError("the record has no rows with a step. Record the field 'step', and at least one step.")
     if isinstance(result, str | os.PathLike):
         result = json.loads(Path(result).read_text("utf-8")) if Path(result).is_file() else None
-    timed = rows if speed is None else _rows(speed)
+    written = datetime.now(UTC)
+    if isinstance(record, str | os.PathLike):
+        written = datetime.fromtimestamp(Path(record).stat().st_mtime, UTC)
+    names = {"hamlearn": "hamlearn", "torch": "PyTorch", "python": "Python"}
+    about = f"{written:%Y-%m-%d %H:%M} UTC · " + ", ".join(f"{names[n]} {v}" for n, v in versions().items())
     # Within a script, only "</" could end it.
-    data = page_data(rows, timed, resumed, result).replace("</", "<\\/")
-    body = f'{PLACES}\n{table(facts or {})}\n<script type="application/json" id="data">{data}</script>'
+    data = page_data(rows, rows if speed is None else _rows(speed), resumed, result).replace("</", "<\\/")
+    body = (
+        f'{PLACES}\n{table(facts or {})}\n<script type="application/json" id="data">{data}</script>\n'
+        f"<script>\n{asset('report.js')}</script>"
+    )
     path = Path(out)
-    replace(path, framed(title, _about(record), body, script=asset("report.js")).encode())
+    replace(path, framed(title, _html.escape(about), body).encode())
     return path
 
 
@@ -94,24 +101,24 @@ PLACES = (
 """Where the script puts what it draws."""
 
 
-def framed(title: str, about: str, body: str, style: str = "", script: str = "") -> str:
-    """A whole page around `body`, which is HTML: heading, style and script, and nothing from elsewhere.
+def framed(title: str, about: str, body: str, style: str = "", head: str | None = None) -> str:
+    """A whole page around `body`: heading, style, and nothing from elsewhere.
 
     Args:
         title: The heading.
-        about: What stands below it.
-        body: What the page holds.
+        about: What stands below it, as HTML.
+        body: What the page holds, as HTML.
         style: What this page has beyond the common style.
-        script: What it runs.
+        head: What stands in the head of the page instead of both styles.
     """
-    words = {"title": _html.escape(title), "about": _html.escape(about)}
-    frame = Template(asset("report.html"))
-    return frame.substitute(words, body=body, style=asset("report.css") + style, script=script)
+    head = f"<style>\n{asset('report.css')}{style}</style>" if head is None else head
+    words = {"title": _html.escape(title), "about": about, "body": body, "head": head}
+    return Template(asset("report.html")).substitute(words)
 
 
-def asset(name: str) -> str:
+def asset(name: str, package: str = "hamlearn.record") -> str:
     """A file of the page: its frame, its style or its script."""
-    return resources.files("hamlearn.record").joinpath(name).read_text("utf-8")
+    return resources.files(package).joinpath(name).read_text("utf-8")
 
 
 def table(facts: Mapping[str, Any]) -> str:
@@ -127,12 +134,3 @@ def table(facts: Mapping[str, Any]) -> str:
 
 def _rows(source: Source | Iterable[Row]) -> list[Row]:
     return read(source) if isinstance(source, str | os.PathLike) else list(source)
-
-
-def _about(record: Any) -> str:
-    """When the last row was written, and by which versions."""
-    written = datetime.now(UTC)
-    if isinstance(record, str | os.PathLike):
-        written = datetime.fromtimestamp(Path(record).stat().st_mtime, UTC)
-    names = {"hamlearn": "hamlearn", "torch": "PyTorch", "python": "Python"}
-    return f"{written:%Y-%m-%d %H:%M} UTC · " + ", ".join(f"{names[n]} {v}" for n, v in versions().items())

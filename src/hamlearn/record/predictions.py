@@ -15,9 +15,9 @@ from torch import Tensor
 from hamlearn.errors import ConfigError, SampleError, install
 from hamlearn.evaluate.evaluation import in_unit
 from hamlearn.evaluate.views import View, outputs_of
-from hamlearn.record.fields import Context, Moment, Row
+from hamlearn.record.fields import Moment, Row
 from hamlearn.record.jsonl import Lines
-from hamlearn.record.policies import Every
+from hamlearn.record.recorder import Recorder
 from hamlearn.record.sinks import Sink
 
 TOGETHER = 500
@@ -52,7 +52,7 @@ class Predictions(Sink):
     def __init__(
         self, path: str | os.PathLike[str], classes: Sequence[str] | None = None, append: bool = False
     ) -> None:
-        super().__init__(Every(1), ())
+        super().__init__(None, ())
         self._path, self._classes = Path(path), classes
         if self._path.suffix not in (".csv", ".parquet"):
             raise ConfigError(f"{self._path.name} must end in .csv or .parquet.")
@@ -68,19 +68,18 @@ class Predictions(Sink):
         self._writer = csv.writer(self._text, lineterminator="\n")
         self._rows, self._width = 0, 0
 
-    def open(self, context: Context) -> None:
+    def open(self, recorder: Recorder) -> None:
         """Find out by the loss whether outputs are classes."""
-        loss = getattr(context.learner, "loss", None)
-        entry = outputs_of(loss)
-        self._view = View(loss) if entry is not None and entry.metric == "Accuracy" else None
+        loss = getattr(recorder.learner, "loss", None)
+        outputs = outputs_of(loss)
+        self._view = View(loss) if outputs is not None and outputs.codes is not None else None
 
     def take(self, moment: Moment) -> None:
         """Keep what was predicted."""
-        report, evaluation = moment.report, moment.evaluation
+        report = moment.report
         if report.sample is None or report.skipped:
             return
-        y, target = (evaluation.y, evaluation.target) if evaluation else in_unit(report.y, report.sample)
-        columns = self._columns(y, target)
+        columns = self._columns(*in_unit(report.y, report.sample))
         self._width = self._width or len(columns["y"])
         wrong = [len(values) for values in columns.values() if len(values) != self._width]
         if wrong:
@@ -89,19 +88,19 @@ class Predictions(Sink):
                 f"{wrong[0]}. All samples must have as many outputs."
             )
         if self._lines.end == 0 and not self._text.tell():
-            self._writer.writerow(
-                ["index", "time", "id", *itertools.chain.from_iterable(map(self._names, columns))]
-            )
+            several = [f"_{k}" for k in range(self._width)] if self._width > 1 else [""]
+            names = [f"{column}{number}" for column in columns for number in several]
+            self._writer.writerow(["index", "time", "id", *names])
         name = "" if report.sample.id is None else str(report.sample.id).replace("\n", " ")
         self._writer.writerow([moment.step - 1, report.t, name, *itertools.chain.from_iterable(columns.values())])
         self._rows += 1
         if self._rows % TOGETHER == 0:
-            self.flush()
+            self._flush()
 
     def put(self, row: Row) -> None:
         """Not used: a prediction is not a row of a record."""
 
-    def flush(self) -> None:
+    def _flush(self) -> None:
         """Write what waits."""
         self._lines.write(self._text.getvalue())
         self._text.seek(0)
@@ -125,13 +124,10 @@ class Predictions(Sink):
         numbers = [] if labels is None else labels.flatten().tolist()
         return numbers if self._classes is None else [self._classes[number] for number in numbers]
 
-    def _names(self, column: str) -> list[str]:
-        return [column] if self._width == 1 else [f"{column}_{k}" for k in range(self._width)]
-
     def close(self) -> None:
         """Write everything, and make the Parquet file."""
         try:
-            self.flush()
+            self._flush()
         finally:
             self._lines.close()
         if self._parquet and self._lines.path.exists():
@@ -142,9 +138,9 @@ class Predictions(Sink):
 
     def state_dict(self) -> dict[str, Any]:
         """How many rows the file has, once the disk has them."""
-        self.flush()
+        self._flush()
         self._lines.sync()
-        return super().state_dict() | {"rows": self._rows, "width": self._width}
+        return {"rows": self._rows, "width": self._width}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Cut the file to the rows that it had when the state was taken."""

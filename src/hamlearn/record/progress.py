@@ -9,7 +9,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, SpinnerColumn, TextColu
 from rich.progress import Progress as Bar
 
 from hamlearn.record.divergence import Divergence
-from hamlearn.record.fields import Context, Moment, Row
+from hamlearn.record.fields import Moment, Row
+from hamlearn.record.recorder import Recorder
 from hamlearn.record.sinks import Sink
 
 _LOOK = 16
@@ -56,9 +57,10 @@ class Progress(Sink):
         self._task = self._bar.add_task("", total=total, loss="-", rate="-", more="")
         self._loss: float | None = None
         self._moment: Moment | None = None
+        # When it was drawn last, and at which step.
         self._drawn = (0.0, 0)
 
-    def open(self, context: Context) -> None:
+    def open(self, recorder: Recorder) -> None:
         """Show the bar."""
         self._bar.start()
 
@@ -92,9 +94,8 @@ class Progress(Sink):
         if moment.step > before:
             self._bar.update(self._task, rate=f"{(moment.step - before) / max(now - then, 1e-9):,.0f}")
             self._drawn = (now, moment.step)
-        since = None if self._watch is None else self._watch.since
-        dropped = f"[yellow]{moment['dropped']:,} dropped[/]" if moment["dropped"] else ""
-        alarm = "" if since is None else f"[bold red]diverging since {since:,}[/]"
+        more = f"[yellow]{moment['dropped']:,} dropped[/]" if moment["dropped"] else ""
+        if self._watch is not None and self._watch.since is not None:
+            more += f"[bold red]diverging since {self._watch.since:,}[/]"
         loss = "-" if self._loss is None else f"{self._loss:.5g}"
-        self._bar.update(self._task, completed=moment.step, loss=loss, more=f"{dropped}{alarm}")
-        self._bar.refresh()
+        self._bar.update(self._task, completed=moment.step, loss=loss, more=more, refresh=True)

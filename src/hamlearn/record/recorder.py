@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from hamlearn.errors import CheckpointError
-from hamlearn.evaluate import Evaluation
-from hamlearn.record.fields import Context, Field, Moment
+from hamlearn.errors import CheckpointError, ConfigError
+from hamlearn.record.fields import NORMS, Field, Moment, fields_of
 from hamlearn.record.sinks import Sink
 
 T = TypeVar("T")
@@ -24,6 +23,12 @@ class Recorder:
         fields: Fields of your own: names to functions of (report, learner).
 
     A step that no policy keeps is not measured.
+
+    Attributes:
+        learner: As given.
+        fields: What can be measured, by name.
+        norms: Those of h, z, ω and θ that a sink asks for.
+        step: How many steps were taken.
 
     Example:
         >>> import torch, hamlearn as hl
@@ -43,11 +48,22 @@ class Recorder:
     def __init__(
         self, learner: Any, *sinks: Sink, stream: Any = None, fields: Mapping[str, Field] | None = None
     ) -> None:
-        self._sinks = sinks
-        self._context = Context(learner, stream, fields)
+        self.learner, self._sinks = learner, sinks
+        self.fields = fields_of(learner, stream)
+        for name, field in (fields or {}).items():
+            self.fields[name] = lambda moment, field=field: field(moment.report, learner)  # type: ignore[misc]
+        self.norms: list[str] = []
         self.step = 0
         for sink in sinks:
-            sink.open(self._context)
+            sink.open(self)
+
+    def check(self, names: Iterable[str]) -> None:
+        """Take note of fields that will be asked for; raise `ConfigError` for one that is not known."""
+        for name in names:
+            if name not in self.fields:
+                raise ConfigError(f"the field {name!r} is not known. Known are {', '.join(sorted(self.fields))}.")
+            if name in NORMS and name not in self.norms:
+                self.norms.append(name)
 
     def __call__(self, reports: Iterable[T]) -> Iterator[T]:
         """Record reports (of `Learner.run`) or evaluations (of `evaluate`) as they pass."""
@@ -58,8 +74,7 @@ class Recorder:
     def take(self, report: Any) -> None:
         """Record one report or evaluation."""
         self.step += 1
-        evaluation = report if isinstance(report, Evaluation) else None
-        moment = Moment(self.step, report if evaluation is None else evaluation.report, evaluation, self._context)
+        moment = Moment(self.step, report, self)
         for sink in self._sinks:
             sink.take(moment)
 

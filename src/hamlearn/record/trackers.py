@@ -1,4 +1,7 @@
-"""Experiment trackers as sinks: TensorBoard, MLflow, and Weights & Biases."""
+"""Experiment trackers as sinks: TensorBoard, MLflow, and Weights & Biases.
+
+The runs of MLflow and of Weights & Biases are the caller's to start, to name, to continue and to end.
+"""
 
 from __future__ import annotations
 
@@ -11,57 +14,37 @@ from typing import Any
 
 from hamlearn.errors import ConfigError, install
 from hamlearn.record.fields import DEFAULT, Row
-from hamlearn.record.policies import Every, Policy
-from hamlearn.record.sinks import Sink
+from hamlearn.record.sinks import Every, Sink
 
 
 class Tracker(Sink):
-    """The numbers of rows, for a tracker that a subclass opens at the first row.
+    """The numbers of rows, for a library of the class.
 
     Args:
         policy: What is written; `None` is every hundredth step.
         fields: What is measured.
-        **settings: Of the run of the tracker.
     """
 
-    _state = ("policy", "_step", "_id")
+    _state = ("policy", "_step")
     package, extra = "", ""
 
-    def __init__(self, policy: Policy | None = None, fields: Iterable[str] = DEFAULT, **settings: Any) -> None:
+    def __init__(self, policy: Every | None = None, fields: Iterable[str] = DEFAULT) -> None:
         super().__init__(Every(100) if policy is None else policy, (*fields, "step"))
         try:
-            self._library = importlib.import_module(self.package)
+            self._library: Any = importlib.import_module(self.package)
         except ImportError as error:
             raise ConfigError(f"{type(self).__name__} needs {self.extra}: {install(self.extra)}") from error
-        self._settings = settings
-        self._run: Any = None
         self._step = 0
-        self._id: str | None = None
 
     def put(self, row: Row) -> None:
         """Write each number of a row."""
-        self._run = self._run or self._begin()
+        numbers = {n: v for n, v in row.items() if n != "step" and type(v) in (int, float) and math.isfinite(v)}
+        self._write(numbers, row["step"])
         self._step = row["step"]
-        numbers = {n: v for n, v in row.items() if n != "step" and isinstance(v, int | float) and math.isfinite(v)}
-        self._write(self._run, numbers)
-
-    def close(self) -> None:
-        """Write what waits, and end the run of the tracker."""
-        if self._run is not None:
-            self._end(self._run)
-            self._run = None
 
     @abstractmethod
-    def _begin(self) -> Any:
-        """Open the run of the tracker."""
-
-    @abstractmethod
-    def _write(self, run: Any, numbers: dict[str, float]) -> None:
-        """Write numbers of the step `self._step`."""
-
-    @abstractmethod
-    def _end(self, run: Any) -> None:
-        """End the run of the tracker."""
+    def _write(self, numbers: dict[str, float], step: int) -> None:
+        """Write the numbers of a step."""
 
 
 class TensorBoard(Tracker):
@@ -81,82 +64,59 @@ class TensorBoard(Tracker):
     package, extra = "torch.utils.tensorboard", "tensorboard"
 
     def __init__(
-        self, folder: str | os.PathLike[str], policy: Policy | None = None, fields: Iterable[str] = DEFAULT
+        self, folder: str | os.PathLike[str], policy: Every | None = None, fields: Iterable[str] = DEFAULT
     ) -> None:
-        super().__init__(policy, fields, log_dir=os.fspath(folder))
+        super().__init__(policy, fields)
+        self._folder, self._writer = os.fspath(folder), None
 
-    def _begin(self) -> Any:
-        # What was written after the checkpoint of a resumed run is hidden.
-        purge = self._step + 1 if self._step else None
-        return self._library.SummaryWriter(**self._settings, purge_step=purge)
-
-    def _write(self, run: Any, numbers: dict[str, float]) -> None:
+    def _write(self, numbers: dict[str, float], step: int) -> None:
+        if self._writer is None:
+            # What was written after the checkpoint of a resumed run is hidden.
+            self._writer = self._library.SummaryWriter(
+                self._folder, purge_step=self._step + 1 if self._step else None
+            )
         for name, value in numbers.items():
-            run.add_scalar(f"hamlearn/{name}", value, self._step)
+            self._writer.add_scalar(f"hamlearn/{name}", value, step)
 
-    def _end(self, run: Any) -> None:
-        run.close()
+    def close(self) -> None:
+        """Write what waits."""
+        if self._writer is not None:
+            self._writer.close()
 
     def state_dict(self) -> dict[str, Any]:
         """The last step, once it is written."""
-        if self._run is not None:
-            self._run.flush()
+        if self._writer is not None:
+            self._writer.flush()
         return super().state_dict()
 
 
 class MLflow(Tracker):
-    """Rows as metrics of an MLflow run (extra `mlflow`), in the run that is active or in one of its own.
-
-    Args:
-        policy: What is written; `None` is every hundredth step.
-        fields: What is measured.
-        **settings: Passed to `mlflow.start_run`, for example `run_name`.
+    """Rows as metrics of the active MLflow run (extra `mlflow`), as `mlflow.log_metrics` finds or starts it.
 
     Example:
-        >>> sink = MLflow(Every(1000), run_name="pump")  # doctest: +SKIP
+        >>> import mlflow  # doctest: +SKIP
+        >>> with mlflow.start_run(run_name="pump"):  # doctest: +SKIP
+        ...     sink = MLflow(Every(1000))
     """
 
     package, extra = "mlflow", "mlflow"
 
-    def _begin(self) -> Any:
-        run = self._library.active_run()
-        if run is None:
-            run = self._library.start_run(**({"run_id": self._id} if self._id else self._settings))
-            self._id = run.info.run_id
-        return run
-
-    def _write(self, run: Any, numbers: dict[str, float]) -> None:
+    def _write(self, numbers: dict[str, float], step: int) -> None:
         # MLflow does not take brackets in names.
         named = {name.replace("(", "").replace(")", ""): value for name, value in numbers.items()}
-        self._library.log_metrics(named, step=self._step, run_id=run.info.run_id)
-
-    def _end(self, run: Any) -> None:
-        # A run that was active before belongs to the caller.
-        if self._id is not None:
-            self._library.end_run()
+        self._library.log_metrics(named, step=step)
 
 
 class WandB(Tracker):
-    """Rows as metrics of a run of Weights & Biases (extra `wandb`).
-
-    Args:
-        policy: What is written; `None` is every hundredth step.
-        fields: What is measured.
-        **settings: Passed to `wandb.init`, for example `project`, or `mode="offline"`.
+    """Rows as metrics of the run of Weights & Biases (extra `wandb`) that `wandb.init` has started.
 
     Example:
-        >>> sink = WandB(Every(1000), project="pump", mode="offline")  # doctest: +SKIP
+        >>> import wandb  # doctest: +SKIP
+        >>> with wandb.init(project="pump", mode="offline"):  # doctest: +SKIP
+        ...     sink = WandB(Every(1000))
     """
 
     package, extra = "wandb", "wandb"
 
-    def _begin(self) -> Any:
-        run = self._library.init(**self._settings | ({"id": self._id, "resume": "allow"} if self._id else {}))
-        self._id = run.id
-        return run
-
-    def _write(self, run: Any, numbers: dict[str, float]) -> None:
-        run.log(numbers, step=self._step)
-
-    def _end(self, run: Any) -> None:
-        run.finish()
+    def _write(self, numbers: dict[str, float], step: int) -> None:
+        self._library.log(numbers, step=step)

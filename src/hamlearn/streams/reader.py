@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from hamlearn.errors import StreamError
+from hamlearn.errors import CheckpointError, StreamError
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.base import END
 from hamlearn.streams.blocks import Block, alone, gathered, stacked
@@ -84,6 +84,8 @@ class Reader:
         self.progress = Progress()
         self._stream: Any = None
         self._iterator: Iterator[Any] = iter(())
+        self._parts: Mapping[str, Any] = {}
+        self._coming: Mapping[str, Any] = {}
         self._turn = 0
         self._due: tuple[Any, Progress | None] = None, None
         self._waiting: list[tuple[Any, InHand]] = []
@@ -106,6 +108,13 @@ class Reader:
     def position(self) -> int:
         """How many samples of the present stream have been taken."""
         return self.progress.position
+
+    def carry(self, parts: Mapping[str, Any]) -> None:
+        """Save the states of `parts` (metrics, records) with the place in the stream that is opened next.
+
+        Where that run resumes, they are put back with the place.
+        """
+        self._coming = parts
 
     def reports(
         self,
@@ -197,16 +206,19 @@ class Reader:
             )
 
     def state_dict(self) -> dict[str, Any]:
-        """Position, the stream's own state where it has one, and how many samples after it were taken, as JSON."""
+        """Where it stands, and the states of what goes along, as JSON."""
         if self.progress.loaded is not None:
             return self.progress.loaded
+        return self._place() | {"parts": {name: part.state_dict() for name, part in self._parts.items()}}
+
+    def _place(self) -> dict[str, Any]:
+        """Position, the stream's own state where it has one, and how many samples after it were taken."""
         stream, taken, live = self._stream, self.progress.start, _live(self._stream)
         if not hasattr(stream, "state_dict"):
             # Whatever it is resumed with is passed over up to the position.
             return {"position": self.position, "stream": None, "skip": 0}
         if self._hand.mark is None or (taken == self._hand.count and (live or self._hand.one is not None)):
             return {"position": self.position, "stream": stream.state_dict(), "skip": 0}
-        # A stream that keeps more than a place, such as scores, says the rest as it is now.
         place = stream.state_at(self._hand.mark, taken) if hasattr(stream, "state_at") else self._hand.mark
         # What a feed has given does not come again, and nothing new may be passed over.
         return {"position": self.position, "stream": place, "skip": 0 if live else taken}
@@ -225,14 +237,24 @@ class Reader:
     def _open(self, stream: Any, resume: bool) -> int:
         """Begin to read a stream; returns the number of this turn."""
         same, goes_on = stream is self._stream, not _replayable(stream)
-        known: dict[str, Any] = {"stream": None, "skip": 0}
-        if same or self.progress.loaded is not None:
-            known = self.state_dict()
+        known: dict[str, Any] = {"stream": None, "skip": 0, "parts": {}}
+        if self.progress.loaded is not None:
+            known = self.progress.loaded
+        elif same:
+            known |= self._place()
+        self._parts, self._coming = self._coming, {}
+        loads = resume and known["parts"].keys() == self._parts.keys()
+        if resume and self._parts and self.position and not loads:
+            raise CheckpointError(
+                f"the learner stands at sample {self.position}, but has loaded nothing of "
+                f"{' and '.join(self._parts)} to continue from. Load a checkpoint that was saved during the same "
+                "kind of run, or start a new one."
+            )
         self._turn += 1
         self._put_aside()
         self._hold([])
         for place, (source, hand) in enumerate(self._waiting):
-            if source is _source(stream):
+            if source is stream:
                 self._hand = hand
                 del self._waiting[place]
                 break
@@ -240,13 +262,14 @@ class Reader:
         skip = 0
         if resume and not (same and goes_on):
             skip = self.position
-            place = known["stream"] if hasattr(stream, "source") else _bare(known["stream"])
-            if place is not None and hasattr(stream, "load_state_dict"):
-                stream.load_state_dict(place)
+            if known["stream"] is not None and hasattr(stream, "load_state_dict"):
+                stream.load_state_dict(known["stream"])
                 skip = int(known["skip"])
         if not (resume and same and goes_on):
             self._iterator = iter(stream)
         self._pass_over(skip)
+        for name, part in self._parts.items() if loads else ():
+            part.load_state_dict(known["parts"][name])
         return self._turn
 
     def _put_aside(self) -> None:
@@ -254,7 +277,7 @@ class Reader:
         hand, start = self._hand, self.progress.start
         if not _replayable(self._stream) and (start < hand.count or hand.failed is not None):
             hand.start = start
-            self._waiting.append((_source(self._stream), hand))
+            self._waiting.append((self._stream, hand))
 
     def _pass_over(self, count: int) -> None:
         """Take samples without a step, in parts: without a state, these are all that were ever taken."""
@@ -302,8 +325,7 @@ class Reader:
 
     def _state(self) -> Any:
         """The state of the stream, or as much of it as `state_at` needs; `None` where it has none."""
-        own = getattr(self._stream, "mark", None) or getattr(self._stream, "state_dict", None)
-        return own() if own is not None else None
+        return self._stream.state_dict() if hasattr(self._stream, "state_dict") else None
 
     def _raise_failed(self) -> None:
         """Raise what went wrong after the samples in hand, once."""
@@ -319,14 +341,3 @@ def _live(stream: Any) -> bool:
 def _replayable(stream: Any) -> bool:
     """Whether a new pass over it begins at the beginning."""
     return bool(getattr(stream, "replayable", not isinstance(stream, Iterator)))
-
-
-def _source(stream: Any) -> Any:
-    """What a stream reads, where it belongs to one evaluation alone."""
-    return getattr(stream, "source", stream)
-
-
-def _bare(place: Any) -> Any:
-    """The state of the stream alone, where `hamlearn run` or `evaluate` saved metrics and records with it."""
-    carried = isinstance(place, Mapping) and place.keys() == {"stream", "taken", "parts"}
-    return place["stream"] if carried else place

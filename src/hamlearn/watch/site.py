@@ -1,8 +1,8 @@
-"""The live page as a Starlette application, and served to this machine."""
+"""The live page of a run: the data of its folder, as a Starlette application, and served to this machine."""
 
 from __future__ import annotations
 
-import html
+import json
 import os
 import socket
 import threading
@@ -10,13 +10,15 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import resources
-from string import Template
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hamlearn.errors import ConfigError, install
-from hamlearn.record.page import PLACES, asset
-from hamlearn.watch.folder import RunFolder
+from hamlearn.experiments.run import RECORD, RESULT, RESUMED, SPEED, facts
+from hamlearn.experiments.run.config import load
+from hamlearn.record.jsonl import sampled
+from hamlearn.record.page import PLACES, asset, framed, page_data, table
 
 try:
     import anyio
@@ -39,9 +41,67 @@ POLICY = (
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 """What the page may load: its own style, script and events, and nothing from anywhere else."""
+HEAD = '<link rel="stylesheet" href="watch.css">\n<script src="watch.js" defer></script>'
+STATUS = (
+    '<span class="status" role="status"><i class="lamp"></i><span id="status"></span><span id="at"></span></span>'
+)
 PAUSE = 0.5
 """Seconds between two looks for something new."""
 LOCAL = ("127.0.0.1", "localhost")
+
+
+class RunFolder:
+    """A folder that `hamlearn run` writes, as the data of a page.
+
+    Args:
+        folder: Of the run, which may still be about to begin.
+        title: Of the page; `None`: that of the run.
+
+    Example:
+        >>> import tempfile
+        >>> json.loads(RunFolder(tempfile.mkdtemp()).look()[1])["status"]
+        'waiting'
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], title: str | None = None) -> None:
+        self._folder, self._title = Path(folder), title
+        if not self._folder.is_dir():
+            raise ConfigError(f"there is no folder {str(folder)!r}. Give the folder that hamlearn run writes to.")
+        self._lock = threading.Lock()
+        self._stamps: list[tuple[int, int] | None] = []
+        self._version, self._data = 0, ""
+
+    def page(self) -> str:
+        """The HTML of the page, with what is being run once that is known; it asks for its data itself."""
+        path = self._folder / "config.toml"
+        config = load(path) if path.is_file() else None
+        title = self._title or ("Run" if config is None else config["run"]["title"])
+        return framed(title, STATUS, f"{PLACES}\n{table(facts(config) if config else {})}", head=HEAD)
+
+    def look(self) -> tuple[int, str]:
+        """The number of the present data, which grows when they change, and the data as JSON."""
+        paths = [self._folder / name for name in (RECORD, SPEED, RESUMED, RESULT)]
+        with self._lock:
+            found = [path.stat() if path.is_file() else None for path in paths]
+            stamps = [None if one is None else (one.st_size, one.st_mtime_ns) for one in found]
+            if stamps != self._stamps:
+                data = self._read(*paths)
+                self._version, self._stamps = self._version + (data != self._data), stamps
+                self._data = data
+            return self._version, self._data
+
+    def _read(self, record: Path, speed: Path, resumed: Path, ended: Path) -> str:
+        rows, timed, lives = ([row for row in sampled(path) if "step" in row] for path in (record, speed, resumed))
+        try:
+            result = dict(json.loads(ended.read_bytes()))
+        except (OSError, ValueError, TypeError):
+            result = {}
+        status, at = "waiting", ""
+        if rows:
+            status = "finished" if result.get("steps", -1) >= rows[-1]["step"] else "learning"
+            at = f"{datetime.fromtimestamp(record.stat().st_mtime, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        shown = result if status == "finished" else {}
+        return page_data(rows, timed, [row["step"] for row in lives], shown, status=status, at=at)
 
 
 def app(folder: str | os.PathLike[str], title: str | None = None, *, hosts: tuple[str, ...] = ("*",)) -> Starlette:
@@ -57,13 +117,17 @@ def app(folder: str | os.PathLike[str], title: str | None = None, *, hosts: tupl
         >>> [route.path for route in app(tempfile.mkdtemp()).routes]
         ['/', '/watch.css', '/watch.js', '/events']
     """
-    run, own = RunFolder(folder, title), files()
+    run = RunFolder(folder, title)
+    texts = {
+        "watch.css": (asset("report.css") + asset("watch.css", "hamlearn.watch"), "text/css"),
+        "watch.js": (asset("report.js") + asset("watch.js", "hamlearn.watch"), "text/javascript"),
+    }
 
-    def shown(request: Request) -> Response:
-        return HTMLResponse(page(run), headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
+    def page(request: Request) -> Response:
+        return HTMLResponse(run.page(), headers={"Content-Security-Policy": POLICY, "Cache-Control": "no-store"})
 
     def file(request: Request) -> Response:
-        text, kind = own[request.url.path.rpartition("/")[2]]
+        text, kind = texts[request.url.path.rpartition("/")[2]]
         return Response(text, media_type=kind)
 
     async def events(request: Request) -> Response:
@@ -71,22 +135,8 @@ def app(folder: str | os.PathLike[str], title: str | None = None, *, hosts: tupl
         views = _events(run, request.headers.get("last-event-id", ""), ending)
         return EventSourceResponse(views, shutdown_event=ending, shutdown_grace_period=2 * PAUSE)
 
-    routes = [Route("/", shown), *(Route(f"/{name}", file) for name in own), Route("/events", events)]
+    routes = [Route("/", page), *(Route(f"/{name}", file) for name in texts), Route("/events", events)]
     return Starlette(routes=routes, middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts))])
-
-
-def page(run: RunFolder) -> str:
-    """The HTML of the page; it asks for its files, and for `events`, beside itself."""
-    name, facts = run.about()
-    return Template(_own("page.html")).substitute(title=html.escape(name), facts=facts, places=PLACES)
-
-
-def files() -> dict[str, tuple[str, str]]:
-    """The style and the script of the page, each with its media type."""
-    return {
-        "watch.css": (asset("report.css") + _own("watch.css"), "text/css"),
-        "watch.js": (asset("report.js") + _own("watch.js"), "text/javascript"),
-    }
 
 
 async def _events(run: RunFolder, seen: str, ending: anyio.Event) -> AsyncIterator[ServerSentEvent]:
@@ -136,14 +186,14 @@ def watch(folder: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 8
         )
     # Other names could be given to this machine by a page of another site.
     served = app(folder, hosts=LOCAL)
-    config = uvicorn.Config(served, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
-    server = uvicorn.Server(config)
+    server = uvicorn.Server(
+        uvicorn.Config(served, log_level="warning", timeout_graceful_shutdown=1, lifespan="off")
+    )
     # uvicorn closes it.
     listening = socket.create_server((host, port))
-    address = f"http://{host}:{listening.getsockname()[1]}/"
+    watching = Watching(f"http://{host}:{listening.getsockname()[1]}/")
     thread = threading.Thread(target=server.run, args=([listening],), name="hamlearn-watch", daemon=True)
     thread.start()
-    watching = Watching(address)
     try:
         while not server.started and thread.is_alive():
             time.sleep(0.01)
@@ -152,7 +202,3 @@ def watch(folder: str | os.PathLike[str], host: str = "127.0.0.1", port: int = 8
         watching.ended.set()
         server.should_exit = True
         thread.join()
-
-
-def _own(name: str) -> str:
-    return resources.files("hamlearn.watch").joinpath(name).read_text("utf-8")

@@ -4,6 +4,7 @@ function say(state) {
   document.body.dataset.state = state;
   document.getElementById("status").textContent = words[state];
 }
+say("waiting");
 const events = new EventSource("events");
 events.addEventListener("data", event => {
   const data = JSON.parse(event.data);

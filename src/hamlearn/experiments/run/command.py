@@ -16,7 +16,6 @@ from typing import Any
 from hamlearn import record
 from hamlearn.errors import ConfigError, StreamError
 from hamlearn.evaluate import scored
-from hamlearn.evaluate.carried import Carried
 from hamlearn.experiments.folder import alone_in
 from hamlearn.experiments.run.config import Config, load
 from hamlearn.experiments.run.folder import (
@@ -32,6 +31,7 @@ from hamlearn.experiments.run.folder import (
 )
 from hamlearn.experiments.run.metrics import Exporter
 from hamlearn.experiments.run.opened import Opened, build, torch_as
+from hamlearn.learner.learner import carry_along
 from hamlearn.streams import Stream
 
 FIELDS = ("step", "t", "loss", "hamiltonian", "h", "z", "omega", "theta", "diverging")
@@ -105,11 +105,11 @@ def _learn(opened: Opened, folder: Path, progress: bool, port: int | None) -> Re
     fields = {"diverging": lambda report, learner: watch.since}
     with ExitStack() as stack:
         recorder = stack.enter_context(record.Recorder(learner, *sinks, stream=stream, fields=fields))
-        bundle = Carried(stream, {"records": recorder, "scores": opened.scores}, learner.position)
-        stack.callback(bundle.close)
+        carry_along(learner, {"records": recorder, "scores": opened.scores})
+        stack.callback(getattr(stream, "close", int))
         stack.enter_context(exporter.serving())
         stopped = stack.enter_context(_stoppable(stream))
-        reports = learner.run(bundle, left, _engine(config, total), chunk, resume=resumed)
+        reports = learner.run(stream, left, _engine(config, total), chunk, resume=resumed)
         try:
             for _ in recorder(scored(reports, opened.scores)):
                 if recorder.step % every == 0:
@@ -206,7 +206,7 @@ def _sinks(opened: Opened, folder: Path) -> list[record.Sink]:
     """What is written into the folder during the run."""
     settings = opened.config["records"]
     n = settings["windows"]
-    policy: record.Policy = record.Every(settings["every"]) if n is None else record.Windows(n)
+    policy = record.Every(settings["every"]) if n is None else record.Windows(n)
     pace = record.Every(n or settings["every"])
     sinks: list[record.Sink] = [
         record.JsonLines(folder / RECORD, policy, FIELDS, append=True),

@@ -13,9 +13,9 @@ import torch
 from hamlearn import record
 from hamlearn._version import __version__
 from hamlearn.errors import ConfigError
-from hamlearn.evaluate.carried import Carried
 from hamlearn.experiments.run.config import ABOUT, Config, load
 from hamlearn.experiments.run.opened import Opened, build, torch_as
+from hamlearn.learner.learner import carry_along
 from hamlearn.state import files
 from hamlearn.streams.live.source import public
 
@@ -115,10 +115,8 @@ def reopen(folder: str | Path) -> Opened:
         opened = build(config)
         opened.learner.load(folder / CHECKPOINT)
         # A run of no steps puts the stream to its place; live feeds have none.
-        bundle = Carried(
-            opened.stream, {"records": _NoRecords(), "scores": opened.scores}, opened.learner.position
-        )
-        for _ in () if opened.stream.live else opened.learner.run(bundle, 0, resume=True):
+        carry_along(opened.learner, {"records": _NoRecords(), "scores": opened.scores})
+        for _ in () if opened.stream.live else opened.learner.run(opened.stream, 0, resume=True):
             pass
     return opened
 
