@@ -127,7 +127,7 @@ def test_a_line_that_is_not_a_row_is_named_and_no_report_is_written(tmp_path, li
     assert not (tmp_path / "report.html").exists()
 
 
-def test_a_record_that_was_rotated_is_continued(tmp_path):
+def test_a_record_that_was_rotated_is_continued_with_a_warning(tmp_path, caplog):
     path = tmp_path / "run.jsonl"
     sink = record.JsonLines(path)
     for k in range(5):
@@ -140,3 +140,4 @@ def test_a_record_that_was_rotated_is_continued(tmp_path):
     later.put({"step": 5})
     later.close()
     assert record.read(path) == [{"step": 5}]
+    assert [entry.levelname for entry in caplog.records] == ["WARNING"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Mapping
@@ -61,6 +62,10 @@ class Lines:
 
     def cut(self, end: int) -> None:
         """Remove what was written after a checkpoint. A file that was rotated since is continued at its end."""
+        if end > self.end:
+            logging.getLogger("hamlearn").warning(
+                "%s is shorter than at the checkpoint: it goes on at its end", self.path
+            )
         self.end = min(self.end, end)
         self._file.truncate(self.end)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hamlearn.errors import ConfigError, SampleError, install
@@ -114,9 +115,9 @@ class Predictions(Sink):
             truth = None if target is None else view.labels(y, target)[1]
             found = {"y": self._called(labels), "target": self._called(truth)}
             if p is not None:
-                found["p"] = p.flatten().tolist()
+                found["p"] = _digits(p)
         else:
-            found = {"y": y.flatten().tolist(), "target": [] if target is None else target.flatten().tolist()}
+            found = {"y": _digits(y), "target": [] if target is None else _digits(target)}
         found["target"] = found["target"] or [""] * len(found["y"])
         return found
 
@@ -148,6 +149,12 @@ class Predictions(Sink):
         with self._lines.path.open("rb") as file:
             # One line more, for the header.
             self._lines.cut(sum(map(len, itertools.islice(file, self._rows + 1 if self._rows else 0))))
+
+
+def _digits(values: Tensor) -> list[str]:
+    """Numbers by as few digits as tell them from others of their type: 4.22, and not 4.21999979019165."""
+    values = values.float() if values.dtype is torch.bfloat16 else values
+    return values.flatten().cpu().numpy().astype(str).tolist()
 
 
 def _polars() -> Any:

@@ -161,12 +161,12 @@ function withMean(line) {
 }
 
 // For each metric its lines: over the window, over everything, and of the baselines.
-function scoresOf(rows) {
+function scoresOf(rows, size) {
   const found = {};
   for (const column of Object.keys(rows[rows.length - 1])) {
     const [, metric, part] = SCORE.exec(column) || [];
     if (metric === undefined || KNOWN.includes(column) || /_(min|max)$/.test(column)) continue;
-    const line = lineOf(rows, column, { undefined: "all samples", window: "last samples" }[part] || part);
+    const line = lineOf(rows, column, { undefined: "all samples", window: `last ${size ? size.toLocaleString("en") + " " : ""}samples` }[part] || part);
     const lines = found[metric] || (found[metric] = []);
     // A window that was never full is everything.
     if (!line.x.length || (part === "window" && lines.length && String(lines[0].y) === String(line.y))) continue;
@@ -217,7 +217,7 @@ function alarmsOf(last, result) {
 
 function viewOf({ rows, timed, resumed, result }) {
   if (!rows.length) return { alarms: [], cards: [], charts: [] };
-  const scores = scoresOf(rows), rates = ratesOf(timed), column = name => lineOf(rows, name);
+  const scores = scoresOf(rows, result.window_size), rates = ratesOf(timed), column = name => lineOf(rows, name);
   const feed = Object.keys(COUNTS).map(name => [isNumber(rows[rows.length - 1][name]) ? rows : timed, name]);
   const panels = [
     ["Loss", "L(y, target) before each sample was learned", withMean(column("loss"))],

@@ -183,7 +183,7 @@ def prepare(folder: Path, path: Path, config: Config, overwrite: bool) -> None:
 def finish(config: Config, result: Result) -> None:
     """Write the result and the report of a run that ended."""
     folder = result.folder
-    names = ("steps", "scores", "window", "baselines", "behind", "diverging")
+    names = ("steps", "scores", "window", "baselines", "behind", "diverging", "window_size")
     found = {name: value for name, value in asdict(result).items() if name in names}
     files.replace(folder / RESULT, (json.dumps(found, indent=1) + "\n").encode())
     if config["records"]["report"] and (folder / RECORD).stat().st_size:
