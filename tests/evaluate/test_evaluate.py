@@ -147,7 +147,7 @@ def test_labels_that_come_later_are_scored_by_the_answer_of_their_time(engine):
     assert [e.scores.get("MAE") for e in got] == pytest.approx(expected, abs=1e-6)
 
 
-def test_labels_after_a_resume_are_scored_by_predictions_of_before_and_not_by_a_step_with_dropout(tmp_path):
+def test_labels_after_a_resume_are_scored_by_the_predictions_of_before(tmp_path):
     def dropping():
         torch.manual_seed(0)
         net = hl.Network.feedforward(nn.Sequential(nn.Linear(1, 8), nn.Dropout(0.5), nn.Linear(8, 1)))
@@ -209,11 +209,6 @@ def test_several_metrics_are_given_one_by_one_as_a_sum_or_as_a_collection():
         assert set(last.scores) == set(last.window) == expected
     *_, last = evaluate(Line(), problem(30), collection, metrics.MAE())
     assert set(last.scores) == {"MeanSquaredError", "MeanAbsoluteError", "MAE"}
-
-
-def test_without_metrics_the_usual_one_of_the_loss_is_scored():
-    *_, last = evaluate(learner(), signal(20))
-    assert set(last.scores) == {"MAE"}
 
 
 class Own:

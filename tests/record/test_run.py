@@ -1,17 +1,14 @@
 """`hamlearn run`: one file in, results out; mistakes are named."""
 
-import gc
 import json
 import os
 import random
 import resource
-import socket
-import threading
 
 import pytest
 
 from hamlearn import record
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError
 from hamlearn.experiments.run import CHECKPOINT, RECORD, REPORT, RESULT, run
 from tests.fuzz.kills import COMPILED, CONFIG, finished, killed_and_resumed
 
@@ -102,6 +99,7 @@ def test_a_finished_run_can_be_resumed_and_made_longer(write, tmp_path):
     config, out = write(CONFIG), tmp_path / "out"
     first = run(config, out=out, progress=False)
     assert run(config, resume=True, out=out, progress=False) == first
+    assert run(out / "config.toml", resume=True, out=out, progress=False) == first
     longer = write(CONFIG.replace("steps = 300", "steps = 400"))
     assert run(longer, resume=True, out=out, progress=False).steps == 400
     run(longer, out=tmp_path / "whole", progress=False)
@@ -110,156 +108,24 @@ def test_a_finished_run_can_be_resumed_and_made_longer(write, tmp_path):
         run(config, out=out, progress=False)
 
 
-def test_csv_river_and_mlp_runs_learn_classes_and_numbers(write, tmp_path):
-    (tmp_path / "data.csv").write_text(
-        "t,a,b,kind\n" + "".join(f"{k},{k % 7},{-(k % 3)},{'even' if k % 7 > 3 else 'odd'}\n" for k in range(400))
-    )
-    config = write(
-        """
-        [stream]
-        kind = "csv"
-        path = "data.csv"
-        u = ["a", "b"]
-        target = "kind"
-        classes = ["odd", "even"]
-        time = "t"
-        standardize = true
-        [network]
-        hidden = [8, 8]
-        [loss]
-        kind = "cross_entropy"
-        [hyper]
-        eta = 0.5
-        beta = 0.1
-        [records]
-        metrics = ["Accuracy"]
-        metric_window = 100
-        """
-    )
-    assert run(config, out=tmp_path / "csv", progress=False).window["Accuracy"] > 0.95
-    config = write(
-        """
-        [run]
-        steps = 200
-        [stream]
-        kind = "river.WaterFlow"
-        unit = "hours"
-        lags = 4
-        relative = true
-        [network]
-        kind = "linear"
-        zero_output = true
-        [loss]
-        kind = "huber"
-        [hyper]
-        eta = 0.02
-        beta = 2e-5
-        [records]
-        metrics = ["MAE"]
-        """
-    )
-    assert run(config, out=tmp_path / "river", progress=False).scores["MAE"] < 2
-    gc.collect()
-
-
-def test_a_run_over_a_socket_counts_what_it_took(write, tmp_path):
-    server = socket.create_server(("127.0.0.1", 0))
-
-    def send():
-        link, _ = server.accept()
-        for k in range(50):
-            link.sendall(json.dumps({"u": [k % 5, 1], "target": [0.5], "t": k}).encode() + b"\n")
-        link.sendall(b'{"u": [1')
-        link.close()
-
-    thread = threading.Thread(target=send)
-    thread.start()
-    config = write(
-        f"""
-        [stream]
-        kind = "live"
-        source = "tcp://127.0.0.1:{server.getsockname()[1]}"
-        policy = "block"
-        [network]
-        kind = "linear"
-        inputs = 2
-        outputs = 1
-        [records]
-        every = 10
-        [checkpoint]
-        every = 20
-        """
-    )
-    with pytest.raises(SampleError, match=r"line 51 of .* in the middle of which the connection closed"):
-        run(config, out=tmp_path / "out", progress=False)
-    thread.join()
-    server.close()
-    assert [row["step"] for row in record.read(tmp_path / "out" / RECORD)] == [10, 20, 30, 40, 50]
-
-
 HENON = "[stream]\nkind = 'signals.henon'\n"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "[stream]\nkind = 'signals.hennon'",
-            r"stream.kind = 'signals.hennon' is not known. Did you mean 'signals.henon'",
-        ),
-        ("[steam]\nkind = 'csv'", r"section \[steam\] is not known. Did you mean 'stream'\?"),
-        ("[hyper]\neta = 1", "stream.kind is missing"),
         ("stream = 3", "stream = 3 is not allowed. Write .stream., and its keys below it"),
-        (
-            HENON + "ahaed = 3",
-            "stream.ahaed is not known. Did you mean 'ahead'",
-        ),
-        ("[stream]\nkind = 'csv'\nu = ['a']", r"stream.path is missing. Allowed is a text"),
-        ("[stream]\nkind = 'river.WaterFlo'", "Did you mean 'WaterFlow'"),
-        (
-            "[stream]\nkind = 'river.WaterFlow'\nunit = 'hour'",
-            "stream.unit = 'hour' is not allowed. Allowed is a number",
-        ),
-        (HENON + "relative = true", "stream.relative = True is not allowed. It belongs to lags"),
-        (HENON + "lags = 'two'", "stream.lags = 'two' is not allowed"),
         (HENON, "run.steps is missing, and the stream is endless"),
         ("[stream]\nkind = 'live'\nsource = 'tcp://h:1'", "network.inputs is missing"),
-        (HENON + "[hyper]\neat = 1", "hyper.eat is not known. Did you mean 'eta'"),
-        (
-            HENON + "[hyper]\ntau = 0",
-            "hyper.tau = 0 is not allowed. tau=0 is not a time step: it must be a finite number above 0",
-        ),
-        (
-            HENON + "[hyper]\neta = 'x'",
-            "hyper.eta = 'x' is not allowed. Allowed is a number",
-        ),
-        (
-            HENON + "[network]\nkind = 'cnn'",
-            'network.kind = .cnn. .* one of "linear", "mlp"',
-        ),
-        (HENON + "[network]\nhidden = 0", "network.hidden = 0 is not allowed"),
-        (
-            HENON + "[network]\nkind = 'rnn'\nhidden = [3, 4]",
-            "kind 'rnn' takes one whole number",
-        ),
+        (HENON + "[network]\nkind = 'cnn'", 'network.kind = .cnn. .* one of "linear", "mlp"'),
+        (HENON + "[network]\nkind = 'rnn'\nhidden = [3, 4]", "kind 'rnn' takes one whole number"),
         (HENON + "[network]\nkind = 'rnn'\nrole = 'state'", "network.role = 'state'"),
-        (HENON + "[learner]\ntruncate = 3", 'It belongs to credit = "echo"'),
-        (HENON + "[run]\nsteps = true", "run.steps = True is not allowed"),
-        (
-            HENON + "[run]\nsteps = 3\n[records]\nmetrics = ['MEA']",
-            "'MEA' in records.metrics is not known. Did you mean",
-        ),
         ("[stream", "is not TOML"),
     ],
 )
 def test_a_mistake_in_the_file_is_named_with_what_is_allowed(write, tmp_path, text, message):
     with pytest.raises(ConfigError, match=message):
         run(write(text), out=tmp_path / "out", progress=False)
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(ConfigError, match=r"cannot read .*none.toml: No such file"):
-        run(tmp_path / "none.toml")
 
 
 @pytest.mark.parametrize(
@@ -280,12 +146,3 @@ def test_a_run_does_not_go_on_with_a_configuration_that_would_have_gone_another_
     with pytest.raises(ConfigError, match=rf"{key} = .*Put it back"):
         run(path, resume=True, out=out, progress=False)
     assert {file.name: file.read_bytes() for file in out.iterdir() if file.is_file()} == before
-
-
-def test_a_run_goes_on_from_the_configuration_in_its_own_folder_and_may_be_made_longer(tmp_path):
-    path, out = tmp_path / "config.toml", tmp_path / "out"
-    path.write_text(CONFIG)
-    run(path, out=out, progress=False)
-    assert run(out / "config.toml", resume=True, out=out, progress=False).steps == 300
-    path.write_text(CONFIG.replace("steps = 300", "steps = 340"))
-    assert run(path, resume=True, out=out, progress=False).steps == 340

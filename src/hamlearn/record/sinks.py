@@ -61,7 +61,9 @@ class Windows(Every):
             if moment[name] is not None:
                 values.append(moment[name])
         row = super().offer(moment, [name for name in fields if name not in self.over])
-        for name, values in self._values.items() if row is not None else ():
+        if row is None:
+            return None
+        for name, values in self._values.items():
             mean = sum(values) / len(values) if values else None
             row |= {name: mean, f"{name}_min": min(values, default=None), f"{name}_max": max(values, default=None)}
             values.clear()

@@ -67,7 +67,8 @@ class TensorBoard(Tracker):
         self, folder: str | os.PathLike[str], policy: Every | None = None, fields: Iterable[str] = DEFAULT
     ) -> None:
         super().__init__(policy, fields)
-        self._folder, self._writer = os.fspath(folder), None
+        self._folder = os.fspath(folder)
+        self._writer: Any = None
 
     def _write(self, numbers: dict[str, float], step: int) -> None:
         if self._writer is None:
