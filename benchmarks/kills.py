@@ -186,7 +186,7 @@ def subscribe(port: int, topic: str) -> None:
 
 
 def _cursor(header: dict[str, Any]) -> dict[str, Any]:
-    state = header["reader"]["stream"]["stream"]
+    state = header["reader"]["stream"]
     while "inner" in state["cursor"]:
         (state,) = state["cursor"]["inner"]
     return state["cursor"]
