@@ -210,7 +210,7 @@ class Agent:
             "position": journal.samples,
             **self.counts,
             "t": self.learner.state.t,
-            "norms": norms(self.learner, None, ("h", "z", "omega", "theta")),
+            "norms": norms(self.learner, ("h", "z", "omega", "theta")),
             "last_id": journal.last,
             "diverging": journal.scores.diverging,
             "scores": journal.scores.read(),
