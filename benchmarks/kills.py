@@ -158,9 +158,11 @@ def write(kind: str, port: int, topic: str, folder: Path, steps: int, engine: st
     if kind == "redis":
         own = f'address = "redis://127.0.0.1:{port}/{topic}"\ngroup = "agent"'
     path = folder / f"{topic}.toml"
+    # The statistics of a compiled run are resumed from the beginning of a block, and lack its samples.
+    standardize = "true" if engine == "eager" else "false"
     path.write_text(
         f'[run]\nsteps = {steps}\nthreads = 1\n[stream]\nkind = "{kind}"\n{own}\npolicy = "block"\nbad = "skip"\n'
-        'standardize = true\n[network]\nkind = "mlp"\nhidden = 8\ninputs = 2\noutputs = 1\n'
+        f'standardize = {standardize}\n[network]\nkind = "mlp"\nhidden = 8\ninputs = 2\noutputs = 1\n'
         f'[hyper]\nlr = 0.005\nmomentum = 0.5\n[learner]\nengine = "{engine}"\nchunk = 16\n'
         f"[records]\nevery = 20\nreport = false\n[checkpoint]\nevery = {EVERY}\n"
     )

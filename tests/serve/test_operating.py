@@ -65,6 +65,8 @@ def test_a_server_continues_from_its_checkpoint_with_counts_ids_and_waiting_samp
         before = server.ask("/state").value
         assert (before["position"], before["checkpoint"]["position"]) == (9, 6)
         learner = server.learner()
+    # There is no other file that could be missing.
+    assert {path.name[:11] for path in tmp_path.iterdir()} == {"checkpoint-"}
     with Server(tmp_path, serve={"clip": 0.0}) as again:
         after = again.ask("/state").value
         assert after["checkpoint"]["position"] == after["resumed_at"] == 9

@@ -453,7 +453,7 @@ def test_a_file_says_what_python_says():
         stream, _ = build_stream(check({"stream": {"kind": kind, **own, **live, "standardize": True}}), None)
         feed = stream.inner
         assert feed._broker.name == own["address"]
-        assert feed._broker.window == own.get("window", 1)
+        assert feed._broker.window == own.get("window", 65_535)
         assert (feed._buffer._n, feed._timeout) == (3, 3.0)
     with pytest.raises(ConfigError, match=r"stream\.client is missing"):
         check({"stream": {"kind": "mqtt", "address": "mqtt://host/a"}})

@@ -11,6 +11,8 @@ from hamlearn.streams.live.messages import LONGEST, Letter
 from hamlearn.streams.live.source import FIRST_WAIT, Source, split
 
 FORM = "ws://host:port/path, or wss:// for TLS"
+MOST = 65_535
+"""The largest window that a source may have."""
 FOR_NOW = (429, 500, 502, 503, 504)
 """HTTP statuses that may be over in a moment."""
 
@@ -40,8 +42,8 @@ class WebSocketSource(Source):
 
     def __init__(self, address: str, patience: float, timeout: float) -> None:
         parts, name = split(address, ("ws", "wss"), FORM)
-        # There is nothing to acknowledge, so that any window will do.
-        super().__init__(name, "learned", 1, patience)
+        # There is nothing to acknowledge, so that nothing ever fills the window.
+        super().__init__(name, "learned", MOST, patience)
         self._url, self._timeout = parts.geturl(), timeout
 
     async def __aiter__(self) -> AsyncIterator[Letter]:
@@ -53,6 +55,9 @@ class WebSocketSource(Source):
         lost, number, code = (ConnectionClosed, InvalidHandshake, OSError, EOFError), 0, None
         while code != 1000:
             link: Any = await AsyncRetrying(**self.attempts(lost))(self._connect)
+            if link is None:
+                # The feed was stopped meanwhile.
+                return
             try:
                 while True:
                     data, number = await link.recv(decode=False), number + 1
