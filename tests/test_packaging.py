@@ -59,7 +59,7 @@ def test_the_package_installs_into_an_empty_environment_and_runs_the_readme(buil
     (tmp_path / "example.py").write_text(example())
     where = run(python, "-I", "-c", "import hamlearn; print(hamlearn.__file__)", cwd=tmp_path)
     assert Path(where.strip()).is_relative_to(own)
-    assert "at first, then" in run(python, "-I", "example.py", cwd=tmp_path)
+    assert "sample 999: predicted" in run(python, "-I", "example.py", cwd=tmp_path)
     version = run(home / "bin" / "hamlearn", "--version", cwd=tmp_path)
     assert version == f"hamlearn {tomllib.loads((ROOT / 'pyproject.toml').read_text())['project']['version']}\n"
 
