@@ -183,6 +183,6 @@ def shown(value: object, most: int = 80) -> str:
     """
     try:
         text = repr(value)
-    except (RecursionError, ValueError):  # too deep, or an integer of too many digits
+    except (RuntimeError, ValueError):  # too deep, or an integer of too many digits
         text = type(value).__name__
     return text if len(text) <= most else f"{text[: most - 3]}..."

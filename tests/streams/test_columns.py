@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hamlearn import streams
-from hamlearn.errors import CheckpointError, ConfigError, SampleError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.experiments.run.build import build_stream
 from hamlearn.experiments.run.config import check
 from hamlearn.interop.river import from_river
@@ -136,13 +136,6 @@ def test_a_data_set_of_river_has_the_same_columns():
         "customer#2",
         "customer#3",
     ]
-
-
-def test_a_state_of_other_columns_or_classes_is_refused(table):
-    state = by_file(table).state_dict()
-    for change in ({"hashed": {"customer": 5}}, {"classes": 3}):
-        with pytest.raises(CheckpointError, match="was saved with"):
-            streams.csv(table, **{**DECLARED, **TIME, **change}).load_state_dict(state)
 
 
 def test_text_without_a_declaration_is_named_with_the_argument_that_mends_it(table):

@@ -53,7 +53,7 @@ KINDS: dict[str, Callable[[Path], Stream]] = {
     "dataset": lambda _: streams.from_dataset(dataset(), batch_size=4, epochs=2),
     "dataset, shuffled, endless": lambda _: streams.from_dataset(dataset(), shuffle=True, epochs=None, seed=3),
     "iterable dataset": lambda _: streams.from_dataset(Counted(), batch_size=3, epochs=3),
-    "iterable dataset, buffer": lambda _: streams.from_dataset(Counted(), None, shuffle=4, epochs=2),
+    "iterable dataset, items": lambda _: streams.from_dataset(Counted(), None, epochs=2),
     "sequences": lambda _: streams.from_sequences(sequences(), [[k] * len(s) for k, s in enumerate(sequences())]),
     "sequences, shuffled": lambda _: streams.from_sequences(
         sequences(), range(5), per="sequence", batch=True, shuffle=True, epochs=None
@@ -236,5 +236,6 @@ def test_a_state_of_another_stream_is_refused(make):
         stream.load_state_dict({**state, "config": {**state["config"], "colour": "red"}})
     with pytest.raises(CheckpointError, match="not the state of a stream"):
         stream.load_state_dict({"n": 3})
-    with pytest.raises(CheckpointError, match="cannot be read"):
-        stream.load_state_dict({**state, "cursor": {}})
+    with pytest.raises(CheckpointError, match="cannot be read") as caught:
+        stream.load_state_dict({**state, "cursor": {"names": ["x"] * 5000}})
+    assert len(str(caught.value)) < 600

@@ -154,10 +154,6 @@ def test_a_header_or_a_setting_that_cannot_be_read_is_named_with_the_remedy(writ
         streams.csv(write(data), ["a"], **settings)
 
 
-def test_columns_that_are_not_used_may_share_a_name(write):
-    assert values(streams.csv(write("a,b,b,,\n1,2,3,4,5\n"), ["a"])) == [[1.0]]
-
-
 @pytest.mark.parametrize(
     ("row", "message"),
     [

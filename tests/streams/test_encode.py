@@ -10,8 +10,6 @@ import torch
 import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import SampleError, StreamError
-from hamlearn.experiments.run.build import build_stream
-from hamlearn.experiments.run.config import check
 
 NAMES = ["when", "price", "rain", "shop", "gate", "express", "customer", "level", "note"]
 U = ["price", "rain", "shop", "gate", "express", "customer"]
@@ -106,12 +104,6 @@ def test_encode_has_the_bits_of_the_input_that_the_stream_makes_next_and_changes
     follow(AROUND[around](streams.csv(write(rows), **DECLARED, missing=missing)), rows)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_encode_is_exact_where_running_sums_are_centred_anew(write, dtype):
-    rows = lines(300)
-    follow(streams.standardize(streams.csv(write(rows), **DECLARED, missing="indicate", dtype=dtype)), rows)
-
-
 def test_encode_takes_cells_as_texts_and_as_python_has_them(write):
     rows = lines()
     table = streams.csv(write(rows), **DECLARED, missing="indicate", dtype=torch.float64)
@@ -176,21 +168,6 @@ def test_a_run_of_no_steps_puts_the_stream_where_a_checkpoint_within_a_block_was
     assert torch.equal(torch.stack(rest), torch.stack(inputs[70:]))
 
 
-@pytest.mark.parametrize("engine", ["eager", "compiled"])
-def test_a_run_of_no_steps_puts_the_stream_back_after_a_compiled_run_that_was_left_early(write, engine):
-    rows = lines()
-    path = write(rows)
-    inputs = [sample.u for sample in sold(path)[1]]
-    one, (_, stream) = learner(), sold(path)
-    for _ in one.run(stream, engine="compiled"):
-        if one.position == 70:
-            break
-    assert list(one.run(stream, max_steps=0, resume=True, engine=engine)) == []
-    assert torch.equal(stream.encode(rows[70]), inputs[70])
-    rest = [report.sample.u for report in one.run(stream, resume=True, engine=engine)]
-    assert torch.equal(torch.stack(rest), torch.stack(inputs[70:]))
-
-
 def test_a_new_name_is_encoded_at_the_place_that_it_would_get_and_is_not_given_it(write):
     rows = lines(gaps=0.0)
     table = streams.csv(write(rows), u=["gate"], categories={"gate": 10})
@@ -236,13 +213,3 @@ def test_a_stream_that_is_no_table_says_so():
     for stream in (streams.signals.henon(), streams.hold(streams.from_rows([{"x": 1.0}]), 2)):
         with pytest.raises(StreamError, match="has no rule that makes an input of a row"):
             stream.encode({"x": 1.0})
-
-
-def test_the_stream_of_a_configuration_file_encodes_too(write):
-    rows = lines(60)
-    path = write(rows)
-    around = {"missing": "mean", "lags": 2, "standardize": True}
-    section = {"kind": "csv", "path": path.name, **DECLARED, **around}
-    config = check({"stream": section, "network": {"kind": "linear"}, "loss": {"kind": "mse"}})
-    stream, _ = build_stream(config, path.parent)
-    follow(stream, rows)

@@ -10,7 +10,7 @@ import torch
 
 from hamlearn import streams
 from hamlearn.errors import ConfigError
-from hamlearn.streams import frames
+from hamlearn.streams import rows as sources
 
 pl = pytest.importorskip("polars")
 pd = pytest.importorskip("pandas")
@@ -73,7 +73,7 @@ FORMS = ["csv", "zstd", "parquet", "arrow", "polars", "lazy", "pandas", "columns
 
 @pytest.mark.parametrize("form", FORMS)
 def test_a_table_has_the_same_samples_in_every_form_and_resumes_in_each(tmp_path, monkeypatch, form):
-    monkeypatch.setattr(frames, "CHUNK", 70)
+    monkeypatch.setattr(sources, "CHUNK", 70)
     made = forms(tmp_path)
     want = told(made["rows"]())
     assert len(want) == 300

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset, WeightedRandomSampler
 
 import hamlearn as hl
-from hamlearn import Sample, streams
+from hamlearn import streams
 from hamlearn.errors import CheckpointError, ConfigError
 from tests.streams.reading import blocks_of
 
@@ -108,16 +108,6 @@ def test_columns_may_be_called_by_whole_numbers():
             streams.from_any(source, target=4)
 
 
-def test_frames_of_polars_become_samples():
-    polars = pytest.importorskip("polars")
-    frame = polars.DataFrame(COLUMNS)
-    assert seen(streams.from_any(frame, **SETTINGS)) == EXPECTED
-    assert seen(streams.from_any(frame.iter_rows(named=True), **SETTINGS)) == EXPECTED
-    assert seen(streams.from_any(frame.lazy(), **SETTINGS)) == EXPECTED
-    with pytest.raises(ConfigError, match=r"polars's Series cannot be made a stream"):
-        streams.from_any(frame["x"])
-
-
 def test_arrays_become_samples_a_row_and_pass_as_blocks():
     expected = [([0.0, 1.0], 0), ([2.0, 3.0], 1), ([4.0, 5.0], 0)]
     for source in ((U, Y), [torch.from_numpy(U), torch.from_numpy(Y)]):
@@ -198,14 +188,6 @@ def test_inputs_and_targets_are_standardised_where_that_is_asked_for():
     stream = streams.from_any({"x": [1.0, 3.0, 5.0], "y": [10.0, 20.0, 40.0]}, target="y", standardize=True)
     *_, last = stream
     assert (round(last.u.item(), 4), last.target.item(), last.scale.target.item()) == (1.2247, 5.0, 40.0)
-
-
-def test_streams_samples_pairs_and_datasets_are_taken_as_they_are():
-    stream = streams.signals.henon()
-    assert streams.from_any(stream) is stream
-    assert seen(streams.from_any([Sample(torch.ones(1), torch.zeros(1))])) == [([1.0], [0.0])]
-    assert seen(streams.from_any(iter([([1.0, 2.0], 0)]))) == [([1.0, 2.0], 0)]
-    assert seen(streams.from_any(TensorDataset(torch.ones(2, 1), torch.zeros(2)))) == [([1.0], 0.0)] * 2
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,6 @@ def test_an_endless_stream_is_delayed_in_bounded_memory():
     assert max(sizes[1000:]) <= max(sizes[:1000]) + 32
 
 
-@pytest.mark.parametrize("by", [-1, 1.5, True])
-def test_a_delay_is_a_whole_number_of_samples(by):
-    with pytest.raises(hl.errors.ConfigError, match="by="):
-        hl.streams.delayed(pairs(2), by)
-
-
 def test_labels_pass_by_what_is_done_to_samples():
     stream = hl.streams.delayed(pairs(6), 1)
     stream = hl.streams.map(stream, lambda s: hl.Sample(2 * s.u, s.target, s.tau, s.boundary, s.id))

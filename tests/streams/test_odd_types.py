@@ -146,27 +146,6 @@ def test_sparse_tensors_are_learned_from_one_by_one_by_the_compiled_engine(form,
     torch.testing.assert_close(learned(make(), "compiled"), learned(make(), "eager"), rtol=1e-12, atol=0)
 
 
-class Reshapes(Dense):
-    def forward(self, u: torch.Tensor) -> torch.Tensor:
-        return self.linear(u.reshape(1, -1))
-
-
-@pytest.mark.parametrize("form", [U.to_sparse(), U.to("meta")], ids=["sparse", "meta"])
-@pytest.mark.parametrize("source", ["timed", "samples"])
-def test_what_the_network_refuses_is_refused_in_the_same_words_by_both_engines(form, source) -> None:
-    told = []
-    for engine in ("eager", "compiled"):
-        samples = [hl.Sample(form[k], TARGET[k]) for k in range(COUNT)]
-        with pytest.raises(SampleError) as caught:
-            learned(
-                streams.timed(range(COUNT), form, TARGET, unit=1.0) if source == "timed" else samples,
-                engine,
-                Reshapes,
-            )
-        told.append(str(caught.value))
-    assert told[0] == told[1]
-
-
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 @pytest.mark.parametrize("kind", [np.int64, np.uint8, np.bool_, torch.int64, torch.float64])
 def test_inputs_of_another_type_than_the_weights_are_refused_with_the_way_to_convert_them(kind, engine) -> None:
@@ -201,11 +180,6 @@ def test_fractions_that_are_no_tensors_take_the_type_that_is_promised(kind, dtyp
         assert one.u.dtype is one.target.dtype is (dtype or torch.float32)
     whole = next(iter(streams.from_iterable([(np.ones(2, np.int64), 1)], dtype)))
     assert whole.u.dtype is whole.target.dtype is torch.int64
-
-
-def test_classes_stay_whole_where_a_type_of_inputs_is_given() -> None:
-    stream = streams.from_any((np.ones((2, 3), np.uint8), np.array([0, 1])), dtype=torch.float64)
-    assert str(stream.spec) == "u: float64[3], target: int64[], length: 2"
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

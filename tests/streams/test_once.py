@@ -66,14 +66,6 @@ def test_a_run_that_is_left_goes_on_with_the_next_sample(kind, engine, resume):
     assert len(seen) > 330
 
 
-@pytest.mark.parametrize("engine", ["eager", "compiled"])
-def test_a_generator_stays_open_when_a_run_has_had_its_steps(engine):
-    own, stream = learner(), samples()
-    for _ in range(3):
-        assert len(list(own.run(stream, max_steps=100, engine=engine))) == 100
-    assert next(stream).target.item() == 300.0
-
-
 @pytest.mark.parametrize("wrapped", [False, True])
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_a_sample_that_is_refused_is_passed_over_and_no_other(engine, wrapped):
@@ -112,16 +104,6 @@ def test_a_stream_that_has_ended_is_not_asked_again(engine):
 
     own, stream = learner(), Growing()
     assert [len(list(own.run(stream, engine=engine))) for _ in range(2)] == [10, 10]
-
-
-def test_an_iterator_cannot_go_back():
-    stream = streams.from_iterable(samples())
-    state = stream.state_dict()
-    for _, _ in zip(range(5), stream, strict=False):
-        pass
-    stream.load_state_dict(state)
-    with pytest.raises(StreamError, match="an iterator gives nothing twice: it was read up to item 5"):
-        next(iter(stream))
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])

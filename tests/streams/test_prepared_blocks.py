@@ -5,9 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils.data import TensorDataset
 
-from hamlearn import Hyper, Learner, Network, Sample, streams
+from hamlearn import Sample, streams
 from hamlearn.errors import SampleError
 from tests.streams.reading import blocks_of
 
@@ -63,12 +62,6 @@ def test_categories_and_signs_of_gaps_are_not_standardised():
         assert [s.u.tolist()[0] for s in stream] == [0.0, 1.0, 0.0]
 
 
-def test_whole_numbers_are_standardised_into_fractions():
-    stream = streams.standardize(streams.from_any(torch.tensor([[1], [3], [5]])))
-    assert stream.spec.u.dtype == torch.float32
-    assert [s.u.item() for s in stream] == pytest.approx([0.0, 1.0, 1.2247449])
-
-
 def test_an_input_that_would_spoil_all_means_is_refused_after_the_good_ones():
     u = [[1.0], [3.0], [math.nan], [5.0]]
     rows = iter(streams.standardize(u))
@@ -80,25 +73,6 @@ def test_an_input_that_would_spoil_all_means_is_refused_after_the_good_ones():
             next(broken)
     with pytest.raises(SampleError, match=r"inputs of shape \[1\], and now one of \[2\]"):
         list(streams.standardize([[1.0], [1.0, 2.0]]))
-
-
-def test_a_compiled_learner_learns_from_a_standardised_stream_what_the_eager_one_does():
-    generator = torch.Generator().manual_seed(1)
-    u = 5 + 3 * torch.randn(300, 3, generator=generator, dtype=torch.float64)
-    dataset = TensorDataset(u, u.sum(1, keepdim=True))
-
-    def weights(engine):
-        torch.manual_seed(0)
-        learner = Learner(
-            Network.feedforward(torch.nn.Linear(3, 1).double()),
-            torch.nn.functional.mse_loss,
-            Hyper.from_sgd(lr=0.01),
-        )
-        for _ in learner.run(streams.standardize(streams.from_dataset(dataset)), engine=engine):
-            pass
-        return next(learner.network.parameters())
-
-    assert (weights("eager") - weights("compiled")).abs().max() < 1e-12
 
 
 CHANGED = {

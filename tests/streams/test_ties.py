@@ -4,9 +4,7 @@ import json
 from datetime import datetime
 
 import pytest
-import torch
 
-import hamlearn as hl
 from hamlearn import streams
 from hamlearn.errors import CheckpointError, ConfigError, SampleError
 from hamlearn.experiments.run.build import build_stream
@@ -81,27 +79,6 @@ def test_a_checkpoint_is_not_taken_up_with_other_ties_and_one_without_is_as_befo
         other.load_state_dict(plain)
 
 
-def test_ties_move_the_state_by_their_own_step_in_both_engines(tmp_path):
-    path = write(tmp_path / "log.csv", log())
-
-    class Flow(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.gain = torch.nn.Parameter(torch.ones(1))
-
-        def forward(self, u, h):
-            return self.gain * u
-
-    def taken(engine):
-        learner = hl.Learner(hl.Network(state=Flow(), h0=torch.zeros(1)), torch.nn.functional.mse_loss)
-        stream = streams.csv(path, "x", time="t", unit=1.0, ties=0.25)
-        return [report.t for report in learner.run(stream, engine=engine)], learner.state.h.tolist()
-
-    # h grows by τ·u: 0.25·1 + 1·2 + 0.25·3 + 0.25·4 + 3·5 + 0.25·6 + 1·7.
-    assert taken("eager")[1] == [27.5]
-    assert taken("compiled") == taken("eager")
-
-
 @pytest.mark.parametrize("ties", [0.0, -1.0, float("nan"), float("inf"), True])
 def test_ties_that_are_no_time_step_are_refused(tmp_path, ties):
     path = write(tmp_path / "log.csv", log())
@@ -134,13 +111,3 @@ def test_a_clock_that_was_put_back_is_told_and_an_offset_mends_it(tmp_path):
         list(streams.timed(local, [[0.0], [1.0]], ties=0.5))
     offset = ["2024-10-27T02:30:00+02:00", "2024-10-27T02:10:00+01:00"]
     assert [sample.tau for sample in streams.timed(offset, [[0.0], [1.0]], unit=60.0)] == [None, 40.0]
-
-
-@pytest.mark.parametrize("delimiter", [";", "\t", "|"])
-def test_a_file_that_is_separated_otherwise_is_read_with_its_delimiter(tmp_path, delimiter):
-    path = tmp_path / "orders.csv"
-    path.write_text("price,shop,sold\n1.5,0,1\n2.5,1,0\n".replace(",", delimiter))
-    with pytest.raises(ConfigError, match=r"has no column 'sold'. Its columns are price.shop.sold"):
-        streams.csv(path, target="sold")
-    read = streams.csv(path, u=["price", "shop"], target="sold", delimiter=delimiter)
-    assert [sample.u.tolist() for sample in read] == [[1.5, 0.0], [2.5, 1.0]]

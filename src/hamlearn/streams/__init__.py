@@ -3,17 +3,15 @@
 from hamlearn.streams import signals
 from hamlearn.streams.anything import from_any
 from hamlearn.streams.base import Stream
-from hamlearn.streams.combine import hold, map, take
+from hamlearn.streams.combine import delayed, hold, interleave, map, take
 from hamlearn.streams.conformance import check
 from hamlearn.streams.datasets import from_dataset
 from hamlearn.streams.guards import clip_tau, finite
-from hamlearn.streams.interleaved import interleave
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.lagged import autoregress
-from hamlearn.streams.late import delayed
 from hamlearn.streams.live import live, mqtt, redis, websocket
-from hamlearn.streams.prepare import standardize
 from hamlearn.streams.sequences import from_sequences
+from hamlearn.streams.standardized import standardize
 from hamlearn.streams.tables import csv, from_rows
 from hamlearn.streams.timed import timed
 from hamlearn.streams.values import Spec, TensorSpec

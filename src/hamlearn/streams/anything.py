@@ -10,20 +10,20 @@ from types import NoneType
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError, shown
 from hamlearn.sample import Sample
-from hamlearn.streams.arrays import as_tensor, is_array, picked
 from hamlearn.streams.base import Stream
 from hamlearn.streams.cells import column_names
 from hamlearn.streams.datasets import from_dataset
-from hamlearn.streams.frames import library_of, source_of
 from hamlearn.streams.iterables import from_iterable
 from hamlearn.streams.loaders import LoaderStream
-from hamlearn.streams.prepare import CLIP, StandardizedStream
+from hamlearn.streams.rows import library_of, source_of
+from hamlearn.streams.standardized import CLIP, StandardizedStream
 from hamlearn.streams.tables import csv, from_rows
-from hamlearn.streams.values import NUMBERS, shown
+from hamlearn.streams.values import NUMBERS, to_tensors
 
 
 def from_any(source: Any, *, standardize: bool = False, **settings: Any) -> Stream:
@@ -92,6 +92,11 @@ def _stream(source: Any, settings: dict[str, Any]) -> Stream:
     raise ConfigError(f"an object of type {type(source).__name__} cannot be made a stream. Give {_KNOWN}.")
 
 
+def is_array(value: Any) -> bool:
+    """Whether a value is an array or a tensor."""
+    return isinstance(value, np.ndarray | torch.Tensor)
+
+
 _KNOWN = (
     "arrays, a data frame, a mapping of columns, a DataLoader, a dataset, the path of a CSV file, or an "
     "iterable of mappings, samples or pairs (u, target)"
@@ -116,11 +121,33 @@ def _arrays(parts: Sequence[Any], settings: dict[str, Any]) -> Stream:
     _require_known(settings, [*list(inspect.signature(from_dataset).parameters)[1:], "dtype"], "an array")
     given = {"batch_size": None, **settings}
     dtype = given.pop("dtype", None)
-    tensors = [as_tensor(part, dtype, target=k == 1) for k, part in enumerate(parts)]
+    tensors = [_as_tensor(part, dtype, target=k == 1) for k, part in enumerate(parts)]
     sizes = [len(tensor) for tensor in tensors]
     if len(set(sizes)) > 1:
         raise ConfigError(f"there are {sizes[0]} inputs and {sizes[1]} targets. Give one target for each input.")
     return from_dataset(tensors[0] if len(tensors) == 1 else TensorDataset(*tensors), **given)
+
+
+def _as_tensor(array: Any, dtype: torch.dtype | None, target: bool) -> torch.Tensor:
+    """Inputs or targets, one a row, as a tensor; a fraction a row becomes a vector of one.
+
+    `None` as the type is torch's default for NumPy's fractions, and leaves whole numbers, which may be tokens, as
+    they are. Whole numbers as targets are classes.
+    """
+    what, of_numpy = "target" if target else "input", isinstance(array, np.ndarray)
+    if of_numpy and array.dtype.kind not in "biuf":
+        raise ConfigError(
+            f"the {what} is an array of {array.dtype}, which are no numbers. Give a mapping of columns, for "
+            'example from_any({"x": ..., "y": ...}, target="y", classes=[...], categories={"x": [...]}).'
+        )
+    tensor = to_tensors(np.ascontiguousarray(array) if of_numpy and not np.ma.isMA(array) else array).detach()
+    if dtype is not None and (tensor.is_floating_point() or not target):
+        tensor = tensor.to(dtype)
+    elif of_numpy and tensor.is_floating_point():
+        tensor = tensor.to(torch.get_default_dtype())
+    if tensor.dim() == 0:
+        raise ConfigError(f"the {what} is a single number, {shown(array)}. Give an array with one row a sample.")
+    return tensor[:, None] if tensor.dim() == 1 and (tensor.is_floating_point() or not target) else tensor
 
 
 def _require_columns(columns: Mapping[str, Any]) -> None:
@@ -139,15 +166,13 @@ def _table(source: Any, what: str, settings: dict[str, Any]) -> Stream:
     """Rows of a table; or of one column of it, if its cells are arrays."""
     table = source_of(source)
     names = table.header() or []
-    first = table.first(names, 1)
-    u = _column_of_arrays({name: cells[0] for name, cells in zip(names, first.cells, strict=False)}, settings)
+    _, first = next(iter(table.rows(names, 0)), (0, []))
+    u = _column_of_arrays(dict(zip(names, first, strict=False)), settings)
     if u is None:
         return _called(from_rows, source, settings, what)
 
     def rows() -> Iterator[Mapping[str, Any]]:
-        fresh = source_of(source)
-        while (batch := fresh.read(names, 256)).count:
-            yield from (dict(zip(names, cells, strict=True)) for cells in zip(*batch.cells, strict=True))
+        return (dict(zip(names, cells, strict=True)) for _, cells in source_of(source).rows(names, 0))
 
     return _rows_of_arrays(rows, u, settings)
 
@@ -155,10 +180,27 @@ def _table(source: Any, what: str, settings: dict[str, Any]) -> Stream:
 def _rows_of_arrays(rows: Any, u: str, settings: dict[str, Any]) -> Stream:
     """Rows of which one column is the input by itself."""
     _require_known(settings, ("u", "target", "dtype"), f"rows whose column {u!r} holds arrays")
-    target, dtype = settings.get("target"), settings.get("dtype")
-    if isinstance(rows, Iterator):
-        return from_iterable(picked(rows, u, target, dtype))
-    return from_iterable(lambda: picked(rows() if callable(rows) else rows, u, target, dtype))
+    target, dtype = settings.get("target"), settings.get("dtype") or torch.get_default_dtype()
+
+    def picked() -> Iterator[Sample]:
+        for row in rows() if callable(rows) else rows:
+            cells = row if isinstance(row, Mapping) else row._asdict()
+            yield Sample(_of_cell(cells, u, dtype), None if target is None else _of_cell(cells, target, dtype))
+
+    return from_iterable(picked() if isinstance(rows, Iterator) else picked)
+
+
+def _of_cell(cells: Mapping[str, Any], name: str, dtype: torch.dtype) -> Any:
+    try:
+        tensors = to_tensors(cells[name], dtype)
+    except SampleError as error:
+        raise ConfigError(
+            f"the column {name!r} holds {shown(cells[name])}, which is no number and no array of numbers. Turn it "
+            "into numbers before, for example names of classes into 0, 1, 2, ..."
+        ) from error
+    # As in a table: a fraction is a vector of one, a whole number is a class.
+    scalar = is_array(tensors) and tensors.is_floating_point() and tensors.dim() == 0
+    return tensors[None] if scalar else tensors
 
 
 def _column_of_arrays(row: Mapping[str, Any], settings: Mapping[str, Any]) -> str | None:

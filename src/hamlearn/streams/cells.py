@@ -11,16 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, shown
 from hamlearn.streams.moments import Array
-from hamlearn.streams.values import shown
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
-Codes = np.ndarray[Any, np.dtype[np.int64]]
 
 _WORDS = ("", "na", "n/a", "nan", "null", "none", "?")
 _MISSING = frozenset({*_WORDS, *(word.encode() for word in _WORDS)})
-_TRUTH = {"true": 1.0, "false": 0.0}
 _WHOLE = re.compile(r"(-?(?:0|[1-9][0-9]*))\.0+")
 
 
@@ -47,12 +44,12 @@ def is_date(cell: Any) -> bool:
         return False
 
 
-def numbers(cells: Sequence[Any]) -> Array:
-    """Many cells as numbers: NaN if one is missing, infinity if it is not a finite number.
+def plain_numbers(cells: Sequence[Any]) -> Array | None:
+    """Cells that are all numbers, or all texts of numbers, without a call for each; `None` if one is not.
 
     Example:
-        >>> numbers(["1.5", " TRUE ", "NA", "1_0", "soon"]).tolist()
-        [1.5, 1.0, nan, inf, inf]
+        >>> plain_numbers(["1.5", " 2 "]).tolist(), plain_numbers(["1", "soon"]), plain_numbers(["1_0"])
+        ([1.5, 2.0], None, None)
     """
     kinds = set(map(type, cells))
     # Python's float reads 1_0 as 10, which no other program writes.
@@ -60,20 +57,9 @@ def numbers(cells: Sequence[Any]) -> Array:
         try:
             return np.array(list(map(float, cells)), dtype=np.float64)
         except (ValueError, OverflowError):
-            # Some cells are missing or not numbers: each is read by itself.
+            # Some are missing or not numbers: each is read by itself.
             pass
-    return np.array(list(map(_number, cells)), dtype=np.float64)
-
-
-def _number(cell: Any) -> float:
-    if type(cell) is str and not cell:
-        return np.nan
-    try:
-        return float(cell) if type(cell) is not str or "_" not in cell else np.inf
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        if is_missing(cell):
-            return np.nan
-        return _TRUTH.get(cell.strip().lower(), np.inf) if isinstance(cell, str) else np.inf
+    return None
 
 
 def name_of(value: Any) -> str:
@@ -99,14 +85,6 @@ def name_of(value: Any) -> str:
     if whole is not None:
         return "0" if whole[1] == "-0" else whole[1]
     return text.lower() if text.lower() in ("true", "false") else text
-
-
-def name_in(cell: Any, known: Container[Any] = ()) -> str | None:
-    """The name in a cell; `None` if the cell is missing and its word is not among the `known` names."""
-    if cell is None:
-        return None
-    name = name_of(cell)
-    return None if name not in known and is_missing(cell) else name
 
 
 def shared(value: Hashable, count: int) -> int:
@@ -144,11 +122,6 @@ class NamePlaces:
             place = self.index[value] = len(self.index)
         return place
 
-    def without_room(self, names: Iterable[Hashable]) -> list[Hashable]:
-        """Those of the names, in order of appearance, that would get no place."""
-        new = [name for name in dict.fromkeys(names) if name not in self.index]
-        return new if self.fixed else new[max(0, self.count - len(self.index)) :]
-
     def __len__(self) -> int:
         return len(self.index)
 
@@ -185,25 +158,6 @@ def to_places(room: Any, argument: str) -> NamePlaces:
             "be found on the way."
         )
     return NamePlaces(names)
-
-
-def names_in(cells: Sequence[Any], known: Container[Any]) -> tuple[list[str], Codes]:
-    """The names in cells, each once, in order of appearance; and for each cell the index of its name, or -1.
-
-    Example:
-        >>> names, codes = names_in(["b", None, "a", " b"], ())
-        >>> names, codes.tolist()
-        (['b', 'a'], [0, -1, 1, 0])
-    """
-    if set(map(type, cells)) == {str}:
-        # Each distinct text is looked at once.
-        name_by_cell = {cell: name_in(cell, known) for cell in set(cells)}
-        names = list(map(name_by_cell.__getitem__, cells))
-    else:
-        names = [name_in(cell, known) for cell in cells]
-    distinct = [name for name in dict.fromkeys(names) if name is not None]
-    index: dict[str | None, int] = {name: code for code, name in enumerate(distinct)} | {None: -1}
-    return distinct, np.array(list(map(index.__getitem__, names)), dtype=np.int64)
 
 
 def column_names(names: Any) -> list[Any]:

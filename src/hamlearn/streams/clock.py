@@ -1,23 +1,47 @@
-"""Time stamps to time steps."""
+"""Time stamps to time steps, in a unit of time that is given or found from the first gaps."""
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
-from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.cells import Mask
+from hamlearn.errors import ConfigError, SampleError, shown
+from hamlearn.streams.cells import plain_numbers
 from hamlearn.streams.moments import Array
-from hamlearn.streams.units import Unit, logger, median_gap, unit_or_auto
-from hamlearn.streams.values import number_in, shown
+
+logger = logging.getLogger("hamlearn")
 
 Stamp = Any
 """A number, a `datetime`, a `date`, a `numpy.datetime64`, or a text in ISO format."""
+Unit = float | timedelta | Literal["auto"]
+"""What counts as one unit of time; `"auto"`: the median of the first gaps."""
+FIRST = 32
+"""How many gaps the unit is found from, at most."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NO_TIME = (TypeError, ValueError, OverflowError, RuntimeError)
+
+
+def to_unit(unit: float | timedelta) -> float:
+    """A unit of time as a number of seconds.
+
+    Example:
+        >>> to_unit(timedelta(minutes=3))
+        180.0
+    """
+    try:
+        seconds = unit.total_seconds() if isinstance(unit, timedelta) else float(unit)
+    except (TypeError, ValueError):
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise ConfigError(f"unit={unit!r} is no unit of time. Give a positive, finite number or timedelta.")
+    return seconds
 
 
 class Clock:
@@ -41,24 +65,28 @@ class Clock:
                 f"ties={ties!r} is no time step. Give a positive number of units of time, such as 0.01, or None "
                 "to refuse equal time stamps."
             )
-        self.unit = unit_or_auto(unit)
+        self.unit = None if unit == "auto" else to_unit(unit)
         self.ties = None if ties is None else float(ties)
         self.last: float | None = None
         self._finds = self.unit is None
 
     def find(self, stamps: Sequence[Stamp]) -> None:
         """Take the median of the first gaps as the unit, if it was left to the data, and log it."""
-        if self.unit is None:
-            seconds = seconds_of(stamps)
-            known = np.flatnonzero(np.isfinite(seconds))
-            self.unit = median_gap(seconds[known].tolist())
-            if self.unit is not None:
-                logger.warning(
-                    "one unit of time is %g%s: the median of the first gaps between time stamps. Give unit=... "
-                    "for another",
-                    self.unit,
-                    " s" if _is_date(stamps[known[0]]) else "",
-                )
+        if self.unit is not None:
+            return
+        seconds = seconds_of(stamps)
+        known = np.flatnonzero(np.isfinite(seconds))[: FIRST + 1]
+        gaps = np.diff(seconds[known])
+        gaps = gaps[gaps > 0]
+        if not gaps.size:
+            return
+        self.unit = float(np.median(gaps))
+        logger.warning(
+            "one unit of time is %g%s: the median of the first gaps between time stamps. Give unit=... "
+            "for another",
+            self.unit,
+            " s" if _is_date(stamps[known[0]]) else "",
+        )
 
     def state(self) -> dict[str, float | None]:
         """The last stamp, and the unit that was found."""
@@ -70,35 +98,35 @@ class Clock:
         if self._finds:
             self.unit = None if state["unit"] is None else float(state["unit"])
 
-    def steps(self, seconds: Array) -> tuple[Array, Mask]:
-        """The time steps of stamps, and which of them do not move forward and are passed over; nothing changes.
+    def step(self, seconds: float, stamp: Stamp, where: str, option: str) -> float | None:
+        """The time step to a stamp, `None` for the first of all; nothing changes.
 
-        The step of the first stamp of all is NaN.
+        Raises:
+            SampleError: It does not move forward; `option` is the argument that leaves such samples out.
         """
-        # A stamp that does not move forward never exceeds those before it, so that they alone give the maximum.
-        start = -math.inf if self.last is None else self.last
-        before = np.maximum.accumulate(np.concatenate([[start], seconds]))[:-1]
-        first = np.isneginf(before)
-        with np.errstate(all="ignore"):
-            gaps = seconds - before
-            taus = gaps / self._unit_of(gaps)
-        if self.ties is not None:
-            taus[gaps == 0] = self.ties
-        late = ~first & ~(taus > 0)
-        too_long = np.flatnonzero(~first & ~late & ~np.isfinite(taus))
-        if too_long.size:
-            # Only the first: it is passed over, and those after it are measured from the stamp before it.
-            late[too_long[0]] = True
-        return np.where(first, math.nan, taus), late
+        if self.last is None:
+            return None
+        gap = seconds - self.last
+        if gap == 0 and self.ties is not None:
+            return self.ties
+        tau = gap / (self.unit or gap) if gap > 0 else 0.0
+        if not 0 < tau < math.inf:
+            raise self.explain(stamp, where, option)
+        return tau
 
-    def commit(self, seconds: Array) -> None:
-        """Go on after these stamps, which moved forward."""
-        if not len(seconds):
-            return
-        if self.unit is None:
-            base = float(seconds[0]) if self.last is None else self.last
-            self.find([base, *seconds[seconds > base][:1].tolist()])
-        self.last = float(seconds[-1])
+    def steps(self, seconds: Array) -> Array | None:
+        """The steps to many stamps; `None` if one does not move forward, or the unit is still to be found."""
+        if self.last is None or self.unit is None:
+            return None
+        with np.errstate(all="ignore"):
+            taus: Array = np.diff(seconds, prepend=self.last) / self.unit
+        return taus if bool(((taus > 0) & (taus < math.inf)).all()) else None
+
+    def go_on(self, seconds: float) -> None:
+        """Go on after this stamp, which moved forward."""
+        if self.unit is None and self.last is not None:
+            self.find([self.last, seconds])
+        self.last = seconds
 
     def explain(self, stamp: Stamp, where: str, option: str) -> SampleError:
         """Why a stamp does not move forward; `option` is the argument that leaves such samples out."""
@@ -122,13 +150,6 @@ class Clock:
             f'number. Correct the time stamp, choose another unit, or leave it out with {option}="skip".'
         )
 
-    def _unit_of(self, gaps: Array) -> float:
-        """The unit of time; if it is not known yet, the first gap."""
-        if self.unit is not None:
-            return self.unit
-        forward = gaps[(gaps > 0) & np.isfinite(gaps)]
-        return float(forward[0]) if forward.size else math.nan
-
 
 def seconds_of(stamps: Any) -> Array:
     """Many time stamps as seconds; NaN if one is not a time.
@@ -139,49 +160,16 @@ def seconds_of(stamps: Any) -> Array:
     """
     if isinstance(stamps, Tensor):
         stamps = stamps.detach().cpu().numpy()
-    if isinstance(stamps, np.ndarray) and stamps.dtype.kind in "biuf":
-        seconds = stamps.astype(np.float64)
-    elif isinstance(stamps, np.ndarray) and stamps.dtype.kind == "M":
+    kind = stamps.dtype.kind if isinstance(stamps, np.ndarray) else ""
+    if kind == "M":
         seconds = since_1970(stamps)
+    elif kind and kind in "biuf":
+        seconds = stamps.astype(np.float64)
     else:
         cells = stamps.tolist() if hasattr(stamps, "tolist") else stamps
-        kinds = set(map(type, cells))
-        try:
-            # Without a call for each. Python's float reads 1_0 as 10, which no other program writes.
-            plain = kinds <= {int, float} or (kinds == {str} and "_" not in "".join(cells))
-            seconds = np.array(list(map(float if plain else _seconds_or_nan, cells)), dtype=np.float64)
-        except (ValueError, OverflowError):
-            seconds = np.array(list(map(_seconds_or_nan, cells)), dtype=np.float64)
+        plain = plain_numbers(cells)
+        seconds = np.array(list(map(_seconds_or_nan, cells)), dtype=np.float64) if plain is None else plain
     return np.where(np.isfinite(seconds), seconds, math.nan)
-
-
-def _seconds_or_nan(stamp: Stamp) -> float:
-    try:
-        return _seconds(stamp)
-    except _NO_TIME:
-        return math.nan
-
-
-def _seconds(stamp: Stamp) -> float:
-    """A time stamp as a number; one of the errors in `_NO_TIME` if it is none. A text of digits is a number."""
-    if type(stamp) is float or type(stamp) is int:
-        return float(stamp)
-    if isinstance(stamp, str):
-        try:
-            return number_in(stamp)
-        except ValueError:
-            stamp = datetime.fromisoformat(stamp.strip())
-    if isinstance(stamp, datetime):
-        # Without a time zone, UTC: local time would jump where clocks are put back.
-        aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
-        return (aware - _EPOCH) / timedelta(seconds=1)
-    if isinstance(stamp, date):
-        return float((stamp - _EPOCH.date()).days * 86_400)
-    if isinstance(stamp, np.datetime64):
-        return float(since_1970(np.array([stamp]))[0])
-    if isinstance(stamp, bool):
-        raise TypeError("a truth value")
-    return float(stamp)
 
 
 def to_seconds(stamp: Stamp, where: str) -> float:
@@ -198,15 +186,43 @@ def to_seconds(stamp: Stamp, where: str) -> float:
     return seconds
 
 
+def _seconds_or_nan(stamp: Stamp) -> float:
+    try:
+        return _seconds(stamp)
+    except _NO_TIME:
+        return math.nan
+
+
+def _seconds(stamp: Stamp) -> float:
+    """A time stamp as a number; one of the errors in `_NO_TIME` if it is none. A text of digits is a number."""
+    if isinstance(stamp, str):
+        if _is_number(stamp):
+            return float(stamp)
+        stamp = datetime.fromisoformat(stamp.strip())
+    if isinstance(stamp, datetime):
+        # Without a time zone, UTC: local time would jump where clocks are put back.
+        aware = stamp if stamp.tzinfo else stamp.replace(tzinfo=UTC)
+        return (aware - _EPOCH) / timedelta(seconds=1)
+    if isinstance(stamp, date):
+        return float((stamp - _EPOCH.date()).days * 86_400)
+    if isinstance(stamp, np.datetime64):
+        return float(since_1970(np.array([stamp]))[0])
+    if isinstance(stamp, bool):
+        raise TypeError("a truth value")
+    return float(stamp)
+
+
+def _is_number(text: str) -> bool:
+    # Python's float reads 1_0 as 10, which no other program writes.
+    try:
+        return "_" not in text and float(text) == float(text)
+    except ValueError:
+        return False
+
+
 def _is_date(stamp: Stamp) -> bool:
     """Whether a valid time stamp is a date, which counts in seconds, and not a number of whatever unit."""
-    if not isinstance(stamp, str):
-        return isinstance(stamp, date | np.datetime64)
-    try:
-        number_in(stamp)
-    except ValueError:
-        return True
-    return False
+    return not _is_number(stamp) if isinstance(stamp, str) else isinstance(stamp, date | np.datetime64)
 
 
 def since_1970(dates: np.ndarray[Any, Any]) -> Array:
@@ -220,7 +236,3 @@ def since_1970(dates: np.ndarray[Any, Any]) -> Array:
     fine = np.datetime_data(dates.dtype)[0] in ("ns", "ps", "fs", "as")
     counts = dates.astype("datetime64[ns]" if fine else "datetime64[us]").astype(np.int64)
     return np.where(np.isnat(dates), math.nan, counts / (1e9 if fine else 1e6))
-
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NO_TIME = (TypeError, ValueError, OverflowError, RuntimeError)

@@ -1,22 +1,21 @@
-"""Columns of a table as entries of vectors: numbers, categories, hashed categories and classes, many rows at once.
+"""Columns of a table as entries of vectors: numbers, categories, hashed categories and classes, row by row.
 
-`read` looks at the cells alone. `enter` makes the entries of the rows that are accepted and counts them in.
+Rows are taken one by one, or a block at a time if nothing is wrong with any of them, with the same bits.
+`read` looks at a cell alone and changes nothing; `enter` counts its value in and appends its entries.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from hamlearn.errors import ConfigError, SampleError
-from hamlearn.streams.cells import Mask, NamePlaces, is_date, names_in, numbers, shared, to_places
+from hamlearn.errors import ConfigError, shown
+from hamlearn.streams.cells import NamePlaces, is_date, is_missing, name_of, plain_numbers, shared, to_places
 from hamlearn.streams.moments import Array
-from hamlearn.streams.values import shown
 
 Policy = Literal["raise", "skip", "hold", "mean", "indicate"]
 POLICIES: tuple[str, ...] = get_args(Policy)
@@ -29,22 +28,12 @@ Categories = Mapping[str, Sequence[Any] | int]
 
 OR_SKIP = 'or leave such rows out with bad="skip".'
 
+TEXTS = 1024
+"""Texts of a column whose names are remembered."""
 
-@dataclass(slots=True)
-class Cells:
-    """The cells of one column in a batch.
 
-    Attributes:
-        values: Numbers, or indices of `names`; -1 if a name is missing.
-        gaps: Which cells are missing.
-        bad: Which cells cannot be in the column, whatever came before.
-        names: The names in the cells, each once, in order of appearance.
-    """
-
-    values: Any
-    gaps: Mask
-    bad: Mask
-    names: list[str] | None = None
+class BadCellError(Exception):
+    """What is wrong with a cell; the message does not say yet in which row it is."""
 
 
 class Column(ABC):
@@ -68,12 +57,24 @@ class Column(ABC):
         self.held: Any = None
 
     @abstractmethod
-    def read(self, cells: Sequence[Any]) -> Cells:
-        """Read the cells; nothing changes."""
+    def read(self, cell: Any) -> Any:
+        """The value in a cell; `None` if it is missing. Nothing changes.
+
+        Raises:
+            BadCellError: It cannot be in the column.
+        """
 
     @abstractmethod
-    def enter(self, cells: Cells, rows: Any) -> Array:
-        """Entries of the rows at these indices, which are counted in."""
+    def enter(self, value: Any, out: list[float]) -> None:
+        """Count a value in, and append its entries."""
+
+    @abstractmethod
+    def read_all(self, cells: Sequence[Any]) -> Any:
+        """The values in many cells; `None` if one is bad, or is missing and cannot be filled at once."""
+
+    @abstractmethod
+    def enter_all(self, values: Any) -> Array:
+        """Count the values of a block in, and return their entries."""
 
     @abstractmethod
     def state(self) -> list[Any]:
@@ -83,47 +84,26 @@ class Column(ABC):
     def load(self, state: Sequence[Any]) -> None:
         """Set what `state` returned."""
 
-    @abstractmethod
-    def problem(self, cells: Cells, cell: Any) -> str | None:
-        """What is wrong with the one cell that `cells` was read from, if it is not missing."""
+    @property
+    def fills(self) -> bool:
+        """Whether a missing cell needs no look at its row."""
+        return self.missing not in ("raise", "skip", "hold")
 
-    def check(self, cell: Any, where: str) -> None:
-        """Raise `SampleError` if the cell cannot be in the column, or must not be missing."""
-        cells = self.read([cell])
-        if cells.gaps[0]:
-            if self.missing == "raise":
-                raise SampleError(
-                    f'{where}: column {self.name!r} is missing. Correct the cell, or use missing="skip", "hold", '
-                    '"mean", "indicate" or a number.'
-                )
-        elif (problem := self.problem(cells, cell)) is not None:
-            what = cells.names[0] if cells.names else cell
-            what = shown(what.strip() if isinstance(what, str) else what)
-            raise SampleError(f"{where}: column {self.name!r} holds {what}, which is {problem}, {OR_SKIP}")
+    def filled(self, value: Any) -> Any:
+        """The value, or what is held in its place if it is missing."""
+        return self.held if value is None else value
 
-    def has_room(self, cells: Cells, rows: Any) -> bool:
-        """Whether all values of these rows get a place."""
-        return True
+    def gap(self) -> BadCellError:
+        """The error of a missing cell."""
+        return BadCellError(
+            f'column {self.name!r} is missing. Correct the cell, or use missing="skip", "hold", "mean", '
+            '"indicate" or a number.'
+        )
 
-    def fill(self, cells: Cells, usable: Mask) -> Cells:
-        """With `missing="hold"`: each gap filled with the last value of a usable row before it."""
-        last = np.maximum.accumulate(np.where(usable & ~cells.gaps, np.arange(len(usable)), -1))
-        values = np.where(cells.gaps & (last >= 0), cells.values[last], cells.values)
-        before, names = cells.gaps & (last < 0), cells.names
-        if self.held is not None:
-            held = self.held
-            if names is not None:
-                names = names if held in names else [*names, held]
-                held = names.index(held)
-            values, before = np.where(before, held, values), np.zeros_like(before)
-        return replace(cells, values=values, gaps=before, names=names)
-
-    def hold(self, cells: Cells, usable: Mask) -> None:
-        """With `missing="hold"`: keep the last value of a usable row."""
-        known = np.flatnonzero(usable & ~cells.gaps)
-        if known.size:
-            value = cells.values[known[-1]]
-            self.held = float(value) if cells.names is None else cells.names[value]
+    def bad(self, what: Any, problem: str) -> BadCellError:
+        """The error of a cell."""
+        what = shown(what.strip() if isinstance(what, str) else what)
+        return BadCellError(f"column {self.name!r} holds {what}, which is {problem}, {OR_SKIP}")
 
 
 class Number(Column):
@@ -138,40 +118,71 @@ class Number(Column):
 
     def __init__(self, name: str, missing: str | float, largest: float, remedy: str) -> None:
         super().__init__(name, missing)
-        self._largest, self._remedy = largest, remedy
+        # Infinity is no number, whatever the type.
+        self._largest, self._remedy = min(largest, math.nextafter(math.inf, 0)), remedy
         self._count, self._sum = 0, 0.0
-        self._indicates = missing == "indicate"
+        self._indicates, self._means = missing == "indicate", missing in ("indicate", "mean")
+        self._filler = 0.0 if isinstance(missing, str) else float(missing)
         self.entries = [f"{name}", f"{name} is missing"] if self._indicates else [f"{name}"]
         self.measured = [True, False] if self._indicates else [True]
 
-    def read(self, cells: Sequence[Any]) -> Cells:
-        """Numbers; true and false count as 1 and 0."""
-        values = numbers(cells)
-        gaps = np.isnan(values)
-        return Cells(values, gaps, ~(np.abs(values) <= self._largest) & ~gaps)
+    def read(self, cell: Any) -> float | None:
+        """The number; true and false count as 1 and 0."""
+        try:
+            value = float(cell)
+        except (TypeError, ValueError, OverflowError, RuntimeError):
+            return self._word(cell)
+        # Python's float reads 1_0 as 10, which no other program writes.
+        if -self._largest <= value <= self._largest and (type(cell) is not str or "_" not in cell):
+            return value
+        if value == value and "_" not in str(cell) and math.isfinite(value):
+            raise self.bad(cell, f"larger than {self._largest:g}, the most there is. Correct the cell")
+        return self._word(cell)
 
-    def enter(self, cells: Cells, rows: Any) -> Array:
+    def _word(self, cell: Any) -> float | None:
+        """A cell that is not a finite number."""
+        if is_missing(cell):
+            return None
+        if isinstance(cell, str) and cell.strip().lower() in ("true", "false"):
+            return float(cell.strip().lower() == "true")
+        remedy = f"If it is the time of the row, say so: time={self.name!r}; otherwise leave it out of u. "
+        raise self.bad(cell, f"not a finite number. {remedy if is_date(cell) else self._remedy}Correct the cell")
+
+    def enter(self, value: float | None, out: list[float]) -> None:
+        """The number, or what fills the gap."""
+        if value is not None and self._means:
+            self._count += 1
+            self._sum += value
+        if value is None:
+            out.append(self._sum / max(self._count, 1) if self._means else self._filler)
+        else:
+            out.append(value)
+        if self._indicates:
+            out.append(float(value is None))
+
+    def read_all(self, cells: Sequence[Any]) -> Array | None:
+        """The numbers, NaN for a missing one."""
+        values = plain_numbers(cells)
+        if values is None:
+            try:
+                values = np.array([math.nan if (v := self.read(cell)) is None else v for cell in cells])
+            except BadCellError:
+                return None
+        gaps = np.isnan(values)
+        fits = (np.abs(values) <= self._largest) | gaps
+        return values if fits.all() and (self.fills or not gaps.any()) else None
+
+    def enter_all(self, values: Array) -> Array:
         """The numbers, with gaps filled."""
-        values, gaps = cells.values[rows], cells.gaps[rows]
-        if self.missing in ("indicate", "mean"):
-            # Running sums one after the other: their bits do not depend on how rows are cut into batches.
+        gaps = np.isnan(values)
+        fillers: Any = self._filler
+        if self._means:
+            # Running sums one after the other: their bits do not depend on how rows are cut into blocks.
             sums = np.cumsum([self._sum, *np.where(gaps, 0.0, values)])[1:]
             counts = self._count + np.cumsum(~gaps)
-            if len(values):
-                self._count, self._sum = int(counts[-1]), float(sums[-1])
-            values = np.where(gaps, sums / np.maximum(counts, 1), values)
-        elif not isinstance(self.missing, str):
-            values = np.where(gaps, float(self.missing), values)
-        return np.stack([values, gaps.astype(np.float64)], 1) if self._indicates else values[:, None]
-
-    def problem(self, cells: Cells, cell: Any) -> str | None:
-        """It is not a number, or too large."""
-        if not cells.bad[0]:
-            return None
-        if math.isfinite(cells.values[0]):
-            return f"larger than {self._largest:g}, the most there is. Correct the cell"
-        remedy = f"If it is the time of the row, say so: time={self.name!r}; otherwise leave it out of u. "
-        return f"not a finite number. {remedy if is_date(cell) else self._remedy}Correct the cell"
+            fillers, self._count, self._sum = sums / np.maximum(counts, 1), int(counts[-1]), float(sums[-1])
+        entries = np.where(gaps, fillers, values)
+        return np.stack([entries, gaps.astype(np.float64)], 1) if self._indicates else entries[:, None]
 
     def state(self) -> list[Any]:
         """The value held, and the sum of all."""
@@ -189,6 +200,7 @@ class Category(Column):
         super().__init__(name, missing)
         self.places = places
         self.measured = [False] * places.count
+        self._names: dict[str, str | None] = {}
 
     @property
     def entries(self) -> list[str]:  # type: ignore[override]
@@ -196,44 +208,80 @@ class Category(Column):
         known = [f"{self.name}={category}" for category in self.places.names]
         return known + [f"{self.name}=?{k}" for k in range(len(known), self.places.count)]
 
-    def read(self, cells: Sequence[Any]) -> Cells:
-        """Names."""
-        names, codes = names_in(cells, self.places.listed)
-        return Cells(codes, codes < 0, np.zeros(len(codes), dtype=bool), names)
+    def read(self, cell: Any) -> str | None:
+        """The name; a word such as NA is one if it is listed."""
+        if type(cell) is not str:
+            name = self._name(cell)
+        elif (name := self._names.get(cell, "")) == "":
+            if len(self._names) == TEXTS:
+                self._names.clear()
+            name = self._names[cell] = self._name(cell)
+        if name is not None:
+            self.require_room(name)
+        return name
 
-    def enter(self, cells: Cells, rows: Any) -> Array:
+    def _name(self, cell: Any) -> str | None:
+        name = None if cell is None else name_of(cell)
+        return None if name is None or (name not in self.places.listed and is_missing(cell)) else name
+
+    def filled(self, value: str | None) -> str | None:
+        """The name, or the one that is held, which may have come with a row that was left out, without a place."""
+        if value is None and self.held is not None:
+            self.require_room(self.held)
+        return super().filled(value)
+
+    def enter(self, value: str | None, out: list[float]) -> None:
         """One entry a category."""
-        places = self._places_of(cells, rows)
+        hot = [0.0] * self.places.count
+        if value is not None:
+            hot[self.find(value)] = 1.0
+        out += hot
+
+    def read_all(self, cells: Sequence[Any]) -> list[str | None] | None:
+        """The names."""
+        try:
+            if set(map(type, cells)) == {str}:
+                # Each distinct text is looked at once.
+                name_of_cell = {cell: self.read(cell) for cell in set(cells)}
+                names = list(map(name_of_cell.__getitem__, cells))
+            else:
+                names = list(map(self.read, cells))
+        except BadCellError:
+            return None
+        found = {name for name in names if name is not None}
+        # One by one each of them has room, but not all of them may.
+        return names if (self.fills or None not in names) and self.have_room(found) else None
+
+    def enter_all(self, values: Sequence[str | None]) -> Array:
+        """One entry a category."""
+        places = self.places_of(values)
         out = np.zeros((len(places), self.places.count))
         present = np.flatnonzero(places >= 0)
         out[present, places[present]] = 1.0
         return out
 
-    def _places_of(self, cells: Cells, rows: Any) -> Any:
-        """The place of the name in each row, -1 if there is none."""
-        assert cells.names is not None
-        codes = cells.values[rows]
-        # The last entry is for the code -1, a missing cell.
-        place_of = np.full(len(cells.names) + 1, -1)
-        for code in _in_order(codes):
-            # A name that is held without having been counted in may find no room.
-            place = self.find(cells.names[code])
-            place_of[code] = -1 if place is None else place
-        return place_of[codes]
+    def places_of(self, names: Sequence[str | None]) -> Any:
+        """The place of each name, -1 if there is none; new names are given places in order of appearance."""
+        place_of = {name: -1 if name is None else self.find(name) for name in dict.fromkeys(names)}
+        return np.array(list(map(place_of.__getitem__, names)), dtype=np.int64)
 
-    def find(self, name: str) -> int | None:
+    def have_room(self, names: Iterable[str]) -> bool:
+        """Whether all these names have places, or can be given some."""
+        new = sum(name not in self.places.index for name in names)
+        return new == 0 or (not self.places.fixed and len(self.places) + new <= self.places.count)
+
+    def find(self, name: str) -> int:
         """The place of a name, which is given one if it is new."""
-        return self.places.find(name)
+        place = self.places.find(name)
+        assert place is not None
+        return place
 
-    def has_room(self, cells: Cells, rows: Any) -> bool:
-        """Whether the names of these rows are listed, or not too many."""
-        assert cells.names is not None
-        return not self.places.without_room(cells.names[code] for code in _in_order(cells.values[rows]))
+    def require_room(self, name: str) -> None:
+        """Raise `BadCellError` if there is no place for a name."""
+        if not self.have_room([name]):
+            raise self.bad(name, self._no_room())
 
-    def problem(self, cells: Cells, cell: Any) -> str | None:
-        """There is no place for the category."""
-        if self.has_room(cells, slice(None)):
-            return None
+    def _no_room(self) -> str:
         declared = f"categories={{{self.name!r}: {self._room()}}}"
         what = f"none of {declared}. Add it"
         if not self.places.fixed:
@@ -265,7 +313,7 @@ class Hashed(Category):
         """A place that depends on the name alone."""
         return shared(name, self.places.count)
 
-    def has_room(self, cells: Cells, rows: Any) -> bool:
+    def have_room(self, names: Iterable[str]) -> bool:
         """Every name has its place already."""
         return True
 
@@ -273,23 +321,18 @@ class Hashed(Category):
 class Classes(Category):
     """Classes of a target: each cell becomes the index of its class."""
 
-    def enter(self, cells: Cells, rows: Any) -> Array:
-        """Indices; 0 for a missing cell."""
-        return np.maximum(self._places_of(cells, rows), 0)[:, None]
+    def enter(self, value: str | None, out: list[float]) -> None:
+        """The index; 0 for a missing cell."""
+        out.append(0 if value is None else self.find(value))
 
-    def problem(self, cells: Cells, cell: Any) -> str | None:
-        """There is no such class, or no room for one more."""
-        if self.has_room(cells, slice(None)):
-            return None
+    def enter_all(self, values: Sequence[str | None]) -> Array:
+        """The indices."""
+        return np.maximum(self.places_of(values), 0)[:, None].astype(np.float64)
+
+    def _no_room(self) -> str:
         if self.places.fixed:
             return f"none of the classes {self._room()}. Add it to classes"
         return f"one more than classes={self._room()} has room for. Raise it"
-
-
-def _in_order(codes: Any) -> list[int]:
-    """The codes among these, each once, in order of appearance; without the missing ones."""
-    found, first = np.unique(codes[codes >= 0], return_index=True)
-    return [int(code) for code in found[np.argsort(first)]]
 
 
 def declare(
@@ -315,9 +358,11 @@ def declare(
         >>> columns = declare(["price", "shop"], categories={"shop": ["north", "south"]}, missing="indicate")
         >>> [column.entries for column in columns]
         [['price', 'price is missing'], ['shop=north', 'shop=south']]
-        >>> price = columns[0].read(["1.5", "", "2.5"])
-        >>> columns[0].enter(price, range(3)).tolist()
-        [[1.5, 0.0], [1.5, 1.0], [2.5, 0.0]]
+        >>> entries = []
+        >>> for cell in ("1.5", "", "2.5"):
+        ...     columns[0].enter(columns[0].read(cell), entries)
+        >>> entries
+        [1.5, 0.0, 1.5, 1.0, 2.5, 0.0]
     """
     categories, hashed = categories or {}, hashed or {}
     by_column = missing if isinstance(missing, Mapping) else {}
@@ -329,16 +374,12 @@ def declare(
                 raise ConfigError(
                     f"{argument} names {name!r}, which is none of the input columns {shown(list(u))}."
                 )
+    for name in categories:
+        if name in hashed:
+            raise ConfigError(f"{name!r} is in categories and in hashed. Leave it in one of them.")
     made: list[Column] = []
     for name in u:
-        policy = by_column.get(name, "raise") if isinstance(missing, Mapping) else missing
-        if not _is_policy(policy):
-            raise ConfigError(
-                f"missing={shown(policy)} is not known. Give {', '.join(map(repr, POLICIES))} or a finite "
-                "number, or a mapping from names of columns to these."
-            )
-        if name in categories and name in hashed:
-            raise ConfigError(f"{name!r} is in categories and in hashed. Leave it in one of them.")
+        policy = _policy(by_column.get(name, "raise") if isinstance(missing, Mapping) else missing)
         if name in categories:
             made.append(Category(name, policy, to_places(categories[name], f"categories[{name!r}]")))
         elif name in hashed:
@@ -363,10 +404,15 @@ def declare_targets(names: Sequence[str], classes: Sequence[Any] | int | None, l
     return [Number(name, 0.0, largest, remedy if len(names) == 1 else "") for name in names]
 
 
-def _is_policy(missing: Any) -> bool:
-    if isinstance(missing, str):
-        return missing in POLICIES
-    return isinstance(missing, int | float) and not isinstance(missing, bool) and abs(missing) < math.inf
+def _policy(missing: Any) -> str | float:
+    """What a missing cell gets, if that is possible."""
+    is_number = isinstance(missing, int | float) and not isinstance(missing, bool) and abs(missing) < math.inf
+    if not is_number and not (isinstance(missing, str) and missing in POLICIES):
+        raise ConfigError(
+            f"missing={shown(missing)} is not known. Give {', '.join(map(repr, POLICIES))} or a finite "
+            "number, or a mapping from names of columns to these."
+        )
+    return missing
 
 
 def _count(count: Any, name: str) -> int:

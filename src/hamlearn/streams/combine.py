@@ -1,17 +1,20 @@
-"""Streams made of streams: `take`, `map`, `hold`."""
+"""Streams made of streams: `take`, `map`, `hold`, `interleave`, `delayed`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import math
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
+from hamlearn._base import trees
 from hamlearn.errors import ConfigError, SampleError
-from hamlearn.sample import Label, Sample
+from hamlearn.sample import Label, Sample, Scale
 from hamlearn.streams.base import END, Stream
 from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.iterables import from_iterable
-from hamlearn.streams.values import Spec
+from hamlearn.streams.values import Spec, mix_seed
 from hamlearn.streams.wrapped import Transform, Wrapper
 
 
@@ -58,6 +61,64 @@ def hold(stream: Iterable[Any], k: int, split: bool = False) -> Stream:
     if k < 1:
         raise ConfigError(f"k={k} shows no sample. Give 1 or more steps.")
     return HoldStream(from_iterable(stream), k, split)
+
+
+def interleave(
+    *streams: Iterable[Any],
+    weights: Sequence[float] | None = None,
+    by: Literal["sample", "sequence"] = "sample",
+    stop: Literal["first", "last"] = "last",
+    seed: int = 0,
+) -> Stream:
+    """Several streams as one: in turn, or drawn at random.
+
+    Args:
+        *streams: What to interleave.
+        weights: `None` takes them in turn; otherwise each turn is drawn with these weights from `seed`.
+        by: `"sample"` changes the stream after each sample, `"sequence"` only after a `boundary`, so that
+            sequences stay whole.
+        stop: Whether all ends with the `"first"` stream that ends, or goes on with the others until the
+            `"last"` has ended.
+        seed: Of the draws.
+
+    Example:
+        >>> mixed = interleave([[1.0], [2.0]], [[10.0], [20.0], [30.0]])
+        >>> [sample.u.item() for sample in mixed]
+        [1.0, 10.0, 2.0, 20.0, 30.0]
+    """
+    if not streams:
+        raise ConfigError("there is nothing to interleave. Give at least one stream.")
+    if weights is not None and (len(weights) != len(streams) or min(weights) < 0 or not sum(weights) > 0):
+        raise ConfigError(
+            f"weights={list(weights)} do not fit {len(streams)} streams. "
+            "Give one for each, none negative, and not all of them zero."
+        )
+    if by not in ("sample", "sequence"):
+        raise ConfigError(f'by={by!r} is not known. Give "sample" or "sequence".')
+    if stop not in ("first", "last"):
+        raise ConfigError(f'stop={stop!r} is not known. Give "first" or "last".')
+    return InterleavedStream([from_iterable(stream) for stream in streams], weights, by, stop, seed)
+
+
+def delayed(stream: Iterable[Any], by: int) -> Stream:
+    """A stream whose targets come `by` samples later, as labels: what a learner meets where truth takes its time.
+
+    Each sample that has a target gets its number as `id` and loses the target, which follows as a `Label` after
+    `by` more samples. Labels that are still due at the end come last.
+
+    Args:
+        stream: Samples with targets.
+        by: How many samples a label is late; 0 has it follow its sample at once.
+
+    Example:
+        >>> import torch, hamlearn as hl
+        >>> pairs = [hl.Sample(torch.tensor([float(k)]), torch.tensor([1.0])) for k in range(3)]
+        >>> [event.id for event in delayed(pairs, by=1)]
+        [0, 1, 0, 2, 1, 2]
+    """
+    if isinstance(by, bool) or not isinstance(by, int) or by < 0:
+        raise ConfigError(f"by={by!r} must be a whole number of samples, 0 or more")
+    return DelayedStream(from_iterable(stream), by)
 
 
 class TakeStream(Wrapper):
@@ -181,3 +242,114 @@ class HoldStream(Wrapper):
             for shown in range(self._shown + 1, self._k + 1):
                 self._shown = shown % self._k
                 yield replace(sample, tau=tau, boundary=sample.boundary and shown == self._k)
+
+
+class InterleavedStream(Wrapper):
+    """What `interleave` returns."""
+
+    _turn_no: int
+    _inside: bool
+    _done: list[bool]
+    _fixed = ("_weights", "_by", "_stop", "_seed")
+
+    def __init__(
+        self, streams: list[Stream], weights: Sequence[float] | None, by: str, stop: str, seed: int
+    ) -> None:
+        super().__init__(*streams)
+        self._weights = None if weights is None else [float(weight) for weight in weights]
+        self._by, self._stop, self._seed = by, stop, seed
+        self._rewind()
+
+    @property
+    def spec(self) -> Spec:
+        """As the first stream whose shapes are known; the length where all are finite and are read to the end."""
+        specs = [stream.spec for stream in self._inners]
+        u = next((spec.u for spec in specs if spec.u is not None), None)
+        target = next((spec.target for spec in specs if spec.target is not None), None)
+        lengths = [spec.length for spec in specs]
+        length: int | float | None = None
+        if all(n == math.inf for n in lengths) or (self._stop == "last" and math.inf in lengths):
+            length = math.inf
+        elif self._stop == "last" and None not in lengths:
+            length = sum(n for n in lengths if n is not None)
+        return Spec(u, target, length)
+
+    def _begin(self) -> None:
+        if not self._resumed:
+            # Of a feed and a list together, the list begins again.
+            self._done = [False] * len(self._inners)
+        super()._begin()
+
+    def _fresh(self) -> dict[str, Any]:
+        return {"_turn_no": 0, "_inside": False, "_done": [False] * len(self._inners)}
+
+    def _samples(self) -> Iterator[Any]:
+        while not self._ended():
+            i = self._draw(self._turn_no if not self._inside else self._turn_no - 1)
+            if not self._inside:
+                self._turn_no += 1
+            sample = END if self._done[i] else self._inners[i]._next()
+            if sample is END:
+                self._done[i], self._inside = True, False
+                continue
+            if not isinstance(sample, Label):
+                self._inside = self._by == "sequence" and not sample.boundary
+            yield sample
+
+    def _ended(self) -> bool:
+        """Whether one stream has ended that ends all, or all have that can still be drawn."""
+        weights = self._weights or [1.0] * len(self._inners)
+        return (self._stop == "first" and any(self._done)) or all(
+            done or weight == 0 for done, weight in zip(self._done, weights, strict=True)
+        )
+
+    def _draw(self, turn: int) -> int:
+        """The number of the stream whose turn it is; drawn anew for each turn, so that its number says all."""
+        if self._weights is None:
+            return turn % len(self._inners)
+        draw = random.Random(mix_seed(self._seed, turn))
+        return draw.choices(range(len(self._inners)), self._weights)[0]
+
+
+class DelayedStream(Wrapper):
+    """What `delayed` returns."""
+
+    _n: int
+    _due: list[tuple[int, int, Any, Any]]
+    _fixed = ("_by",)
+
+    def __init__(self, inner: Stream, by: int) -> None:
+        super().__init__(inner)
+        self._by = by
+        self._rewind()
+
+    def _fresh(self) -> dict[str, Any]:
+        # How many samples there were, and labels that are still to come: after how many, id, target and scale.
+        return {"_n": 0, "_due": []}
+
+    @property
+    def spec(self) -> Spec:
+        """Samples as in the stream inside; how many labels will come is not known."""
+        spec = self.inner.spec
+        return Spec(spec.u, spec.target, None)
+
+    def _samples(self) -> Iterator[Any]:
+        while True:
+            while self._due and self._due[0][0] <= self._n:
+                yield self._next_label()
+            sample = self.inner._next()
+            if sample is END:
+                break
+            if not isinstance(sample, Label):
+                number, self._n = self._n, self._n + 1
+                if sample.target is not None:
+                    # A copy: the source may use its memory again.
+                    self._due.append((self._n + self._by, number, trees.copied(sample.target), sample.scale))
+                    sample = replace(sample, target=None, id=number)
+            yield sample
+        while self._due:
+            yield self._next_label()
+
+    def _next_label(self) -> Label:
+        _, id, target, scale = self._due.pop(0)
+        return Label(id, target, None if scale is None else Scale(*scale))

@@ -20,10 +20,9 @@ from hamlearn.streams.values import Spec, TensorSpec, mix_seed, to_sample, tree_
 def from_dataset(
     dataset: Any,
     batch_size: int | None = 1,
-    shuffle: bool | int = False,
+    shuffle: bool = False,
     epochs: int | None = 1,
     seed: int = 0,
-    drop_last: bool = False,
 ) -> Stream:
     """A stream of the items of a map-style or iterable torch dataset, batch by batch.
 
@@ -32,10 +31,9 @@ def from_dataset(
             (u, target) or inputs alone; without batches they may be `Sample`s too.
         batch_size: Items in one sample, along a new leading dimension; `None` adds no such dimension.
         shuffle: Whether each epoch goes through the data in a new order, drawn from `seed` and the
-            number of the epoch. An iterable dataset takes the size of its shuffle buffer instead.
+            number of the epoch. An iterable dataset has to shuffle itself, in `__iter__`.
         epochs: Passes over the data; `None` never ends.
         seed: Of the shuffles.
-        drop_last: Whether a last, smaller batch of an epoch is left out.
 
     Example:
         >>> data = torch.utils.data.TensorDataset(torch.arange(6.0).view(3, 2), torch.tensor([0, 1, 0]))
@@ -52,20 +50,15 @@ def from_dataset(
     if hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"):
         if len(dataset) == 0:
             raise ConfigError("the dataset has no items. Give one with at least one item.")
-        if drop_last and batch_size is not None and len(dataset) < batch_size:
-            raise ConfigError(
-                f"batch_size={batch_size} with drop_last leaves nothing of a dataset of {len(dataset)} items. "
-                "Lower batch_size, or keep the last batch."
-            )
-        return DatasetStream(dataset, batch_size, shuffle, epochs, seed, drop_last)
+        return DatasetStream(dataset, batch_size, shuffle, epochs, seed)
     if not isinstance(dataset, Iterable):
         raise ConfigError(f"dataset must have __getitem__ and __len__, or __iter__, got {type(dataset).__name__}.")
-    if shuffle is True:
+    if shuffle:
         raise ConfigError(
             "shuffle=True needs to know all items, and an iterable dataset gives them one by one. "
-            "Give the size of a shuffle buffer instead, for example shuffle=1000."
+            "Let its __iter__ shuffle them."
         )
-    return IterableDatasetStream(dataset, batch_size, shuffle, epochs, seed, drop_last)
+    return IterableDatasetStream(dataset, batch_size, shuffle, epochs, seed)
 
 
 class EpochStream(Stream):
@@ -73,7 +66,7 @@ class EpochStream(Stream):
 
     _epoch = 0
 
-    def __init__(self, shuffle: bool | int, epochs: int | None, seed: int) -> None:
+    def __init__(self, shuffle: bool, epochs: int | None, seed: int) -> None:
         if epochs is not None and epochs < 1:
             raise ConfigError(
                 f"epochs={epochs} makes an empty stream. Give 1 or more, or None for an endless stream."
@@ -81,15 +74,13 @@ class EpochStream(Stream):
         self._shuffle, self._epochs, self._seed = shuffle, epochs, seed
         self._drawn: tuple[int, Any] = -1, None
 
-    def _generator(self) -> torch.Generator:
-        return torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
-
     def _order(self, n: int) -> Any:
         """The order of `n` items in this epoch."""
         if not self._shuffle:
             return range(n)
         if self._drawn[0] != self._epoch:
-            self._drawn = self._epoch, torch.randperm(n, generator=self._generator())
+            generator = torch.Generator().manual_seed(mix_seed(self._seed, self._epoch))
+            self._drawn = self._epoch, torch.randperm(n, generator=generator)
         return self._drawn[1]
 
 
@@ -97,19 +88,11 @@ class DatasetStream(EpochStream):
     """Batches of a map-style dataset."""
 
     _n = 0
-    _moves, _fixed = ("_epoch", "_n"), ("_items", "_batch_size", "_shuffle", "_seed", "_drop_last")
+    _moves, _fixed = ("_epoch", "_n"), ("_items", "_batch_size", "_shuffle", "_seed")
 
-    def __init__(
-        self,
-        dataset: Any,
-        batch_size: int | None,
-        shuffle: bool | int,
-        epochs: int | None,
-        seed: int,
-        drop_last: bool,
-    ) -> None:
+    def __init__(self, dataset: Any, batch_size: int | None, shuffle: bool, epochs: int | None, seed: int) -> None:
         super().__init__(shuffle, epochs, seed)
-        self._dataset, self._batch_size, self._drop_last = dataset, batch_size, drop_last
+        self._dataset, self._batch_size = dataset, batch_size
         self._seen: Sample | None = None
 
     @property
@@ -120,14 +103,12 @@ class DatasetStream(EpochStream):
             with torch.random.fork_rng(devices=[]):
                 self._seen = self._sample([self._dataset[0]] * (self._batch_size or 1))
         length = math.inf if self._epochs is None else self._per_epoch * self._epochs
-        return self._spec_of(
-            self._seen, length, self._items is not None and self._items % (self._batch_size or 1) == 0
-        )
+        return self._spec_of(self._seen, length)
 
-    def _spec_of(self, seen: Sample, length: int | float | None, whole: bool) -> Spec:
+    def _spec_of(self, seen: Sample, length: int | float | None) -> Spec:
         """The spec, whose first size varies if the last batch of an epoch may be smaller."""
         spec = Spec.of(seen, length)
-        if self._batch_size is None or self._drop_last or whole:
+        if self._batch_size is None or (self._items is not None and self._items % self._batch_size == 0):
             return spec
         return Spec(tree_map(any_batch, spec.u), tree_map(any_batch, spec.target), spec.length)
 
@@ -137,8 +118,7 @@ class DatasetStream(EpochStream):
 
     @property
     def _per_epoch(self) -> int:
-        n, size = len(self._dataset), self._batch_size or 1
-        return n // size if self._drop_last else -(-n // size)
+        return -(-len(self._dataset) // (self._batch_size or 1))
 
     def _samples(self) -> Iterator[Sample]:
         size = self._batch_size or 1
@@ -172,11 +152,15 @@ class DatasetStream(EpochStream):
 
     def _columns(self) -> tuple[torch.Tensor, ...] | None:
         """Input and target as whole tensors; `None` where items are made in another way."""
-        tensors = _tensors(self._dataset)
-        whole = self._drop_last or len(self._dataset) % (self._batch_size or 1) == 0
-        # Without batches, an item of a dataset of one tensor is a tuple of one.
-        alone = self._batch_size is None and type(self._dataset) is TensorDataset and len(tensors) == 1
-        return tensors if 1 <= len(tensors) <= 2 and whole and not alone else None
+        data = self._dataset
+        tensors: tuple[torch.Tensor, ...] = ()
+        if type(data) is torch.Tensor:
+            tensors = (data,)
+        elif type(data) is TensorDataset and (self._batch_size is not None or len(data.tensors) == 2):
+            # Without batches, an item of a dataset of one tensor is a tuple of one.
+            tensors = data.tensors
+        whole = len(data) % (self._batch_size or 1) == 0
+        return tensors if whole and len(tensors) in (1, 2) and all(map(is_dense, tensors)) else None
 
     def _sample(self, batch: list[Any]) -> Sample:
         if self._batch_size is None:
@@ -191,13 +175,13 @@ class DatasetStream(EpochStream):
 
 
 class IterableDatasetStream(DatasetStream):
-    """Batches of an iterable dataset, whose items are shuffled in a buffer."""
+    """Batches of an iterable dataset."""
 
     @property
     def spec(self) -> Spec:
         """As the first batch looked."""
         length = math.inf if self._epochs is None else None
-        return Spec(None, None, length) if self._seen is None else self._spec_of(self._seen, length, False)
+        return Spec(None, None, length) if self._seen is None else self._spec_of(self._seen, length)
 
     @property
     def _items(self) -> None:
@@ -207,9 +191,12 @@ class IterableDatasetStream(DatasetStream):
         return None
 
     def _samples(self) -> Iterator[Sample]:
+        size = self._batch_size or 1
         while self._epochs is None or self._epoch < self._epochs:
-            skip, batches = self._n, self._batches()
-            for batch in itertools.islice(batches, skip, None):
+            if hasattr(self._dataset, "set_epoch"):
+                self._dataset.set_epoch(self._epoch)
+            items = itertools.islice(self._dataset, self._n * size, None)
+            while batch := list(itertools.islice(items, size)):
                 self._n += 1
                 sample = self._sample(batch)
                 self._seen = self._seen or sample
@@ -220,41 +207,6 @@ class IterableDatasetStream(DatasetStream):
                     "once only: give a dataset whose __iter__ begins again, or epochs=1."
                 )
             self._epoch, self._n = self._epoch + 1, 0
-
-    def _batches(self) -> Iterator[list[Any]]:
-        if hasattr(self._dataset, "set_epoch"):
-            self._dataset.set_epoch(self._epoch)
-        items, size = iter(self._mixed(self._dataset)), self._batch_size or 1
-        while batch := list(itertools.islice(items, size)):
-            if len(batch) == size or not self._drop_last:
-                yield batch
-
-    def _mixed(self, items: Iterable[Any]) -> Iterator[Any]:
-        """The items, each exchanged for a random one of those in the buffer."""
-        if not self._shuffle:
-            yield from items
-            return
-        generator = self._generator()
-        held: list[Any] = []
-        for item in items:
-            if len(held) < self._shuffle:
-                held.append(item)
-                continue
-            k = int(torch.randint(len(held), (), generator=generator))
-            yield held[k]
-            held[k] = item
-        for k in torch.randperm(len(held), generator=generator):
-            yield held[int(k)]
-
-
-def _tensors(dataset: Any) -> tuple[torch.Tensor, ...]:
-    """The tensors whose rows are the items; none where the items are made in another way."""
-    tensors: tuple[torch.Tensor, ...] = ()
-    if type(dataset) is torch.Tensor:
-        tensors = (dataset,)
-    elif type(dataset) is TensorDataset:
-        tensors = dataset.tensors
-    return tensors if all(map(is_dense, tensors)) else ()
 
 
 def any_batch(spec: TensorSpec) -> TensorSpec:

@@ -1,4 +1,4 @@
-"""Batches of rows as vectors, targets, time steps and labels: what a table has learned from its rows so far."""
+"""Rows of a table as vectors, targets, time steps and labels: what a table has learned from its rows so far."""
 
 from __future__ import annotations
 
@@ -7,21 +7,28 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError, SampleError
+from hamlearn.errors import ConfigError, SampleError, shown
 from hamlearn.sample import Label, Sample
 from hamlearn.streams.blocks import Block
-from hamlearn.streams.cells import Mask, column_names, is_missing, name_of
-from hamlearn.streams.clock import Clock, seconds_of
-from hamlearn.streams.columns import OR_SKIP, Categories, Classes, Column, Missing, declare, declare_targets
+from hamlearn.streams.cells import column_names, is_missing, name_of
+from hamlearn.streams.clock import Clock, Unit, logger, seconds_of, to_seconds
+from hamlearn.streams.columns import (
+    OR_SKIP,
+    BadCellError,
+    Categories,
+    Classes,
+    Column,
+    Missing,
+    declare,
+    declare_targets,
+)
 from hamlearn.streams.moments import Array
-from hamlearn.streams.row_source import RowBatch
-from hamlearn.streams.units import Unit, logger
-from hamlearn.streams.values import TensorSpec, shown
+from hamlearn.streams.values import TensorSpec
 
 
 @dataclass(frozen=True)
@@ -43,62 +50,38 @@ class TableSettings:
     ties: float | None = None
 
 
-@dataclass(slots=True)
-class Encoded:
-    """What was made of a batch.
+class Entries(NamedTuple):
+    """What was made of a row.
 
     Attributes:
-        events: Samples and labels.
-        rows: The row that each came from.
-        error: What is wrong with the row after them, which is not left out.
+        u: The entries of the input; `None` if the row is the label of an earlier sample.
+        target: Those of the target; `None` if it is missing.
+        tau: The time step.
+        id: What a label calls the sample by.
     """
 
-    events: Block | list[Sample | Label]
-    rows: list[int]
-    error: SampleError | None = None
-
-
-@dataclass(slots=True)
-class _Rows:
-    """Accepted rows: those that are events, and the entries of those that are samples.
-
-    Attributes:
-        events: Indices of the rows that are samples or labels.
-        labels: Which of the events are labels of earlier samples.
-        u: Inputs of the samples.
-        taus: Their time steps; NaN for the first of all, and without a time column.
-        target: Targets of the events.
-        known: Which events have one.
-    """
-
-    events: Any
-    labels: Mask
-    u: Array
-    taus: Array
-    target: Array
-    known: Mask
-
-
-class _BadRowsError(Exception):
-    """Some of the rows cannot be encoded together: they are looked at in smaller parts."""
+    u: list[float] | None
+    target: list[float] | None
+    tau: float | None = None
+    id: Any = None
 
 
 class RowEncoder:
     """Rows of a table as samples, with what is known of the rows before: means, names, classes, the last time.
 
-    A batch is encoded at once. If a row is refused (or is out of room for its category), the batch is halved until
-    that row stands alone, so that an error is explained for one row, and all others stay fast.
+    A row is first read as a whole, and only then counted in: one that is bad, or left out, leaves no trace.
 
     Args:
         settings: What the columns are.
         u: The input columns.
+        word: What to call a row in messages, before its number.
     """
 
-    def __init__(self, settings: TableSettings, u: Sequence[Any]) -> None:
+    def __init__(self, settings: TableSettings, u: Sequence[Any], word: str) -> None:
         if settings.bad not in ("raise", "skip"):
             raise ConfigError(f'bad={settings.bad!r} is not known. Give "raise" or "skip".')
         self._skips, self._time, self._id = settings.bad == "skip", settings.time, settings.id
-        self._format, self._warned = settings.time_format, False
+        self._format, self._word, self._warned = settings.time_format, word, False
         self.dtype = settings.dtype or torch.get_default_dtype()
         largest = torch.finfo(self.dtype).max if self.dtype.is_floating_point else math.inf
         self.columns = declare(u, settings.categories, settings.hashed, settings.missing, largest)
@@ -109,8 +92,11 @@ class RowEncoder:
             raise ConfigError(
                 f"id={self._id!r} says which sample a label belongs to, and there is no target: name it."
             )
-        # The cells of a batch are in this order.
+        # The cells of a row are in this order.
         self.used = [*u, *self.target_names, *column_names(self._id), *column_names(self._time)]
+        self._width = len(self.columns)
+        self._reads = [column.read for column in (*self.columns, *self.targets)]
+        self._holds = self._with("hold")
 
     @property
     def leaves_out(self) -> bool:
@@ -129,197 +115,232 @@ class RowEncoder:
             return TensorSpec((), torch.int64)
         return TensorSpec((len(self.targets),), self.dtype) if self.targets else None
 
-    def encode(self, batch: RowBatch) -> Encoded:
-        """Samples and labels of the rows, which are counted in, up to the first bad row that is not left out."""
-        parts: list[_Rows] = []
-        waiting, error = [(0, batch.count)], None
-        while waiting and error is None:
-            start, stop = waiting.pop()
-            try:
-                part = self._accept(batch.part(start, stop))
-                part.events += start
-                parts.append(part)
-            except _BadRowsError:
-                middle = (start + stop) // 2
-                if stop - start > 1:
-                    waiting += [(middle, stop), (start, middle)]
-                elif not self._skips:
-                    error = self._explain(batch, start)
-        if not parts:
-            return Encoded([], [], error)
-        names = ("events", "labels", "u", "taus", "target", "known")
-        whole = _Rows(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-        if self.classes is not None and not whole.known.all():
-            self._warn(batch, whole.events[~whole.known])
-        return Encoded(self._events(batch, whole), whole.events.tolist(), error)
+    def encode(self, number: int, cells: Sequence[Any] | str) -> Entries | None:
+        """What a row becomes, which is counted in; `None` if it is left out.
 
-    def _accept(self, batch: RowBatch) -> _Rows:
-        """Encode rows and count them in; `_BadRowsError`, and nothing has changed, if that cannot be."""
-        count, width = batch.count, len(self.columns)
-        read = [
-            column.read(cells) for column, cells in zip((*self.columns, *self.targets), batch.cells, strict=False)
-        ]
-        inputs, targets = read[:width], read[width:]
-        ids = [_id_of(cell) for cell in batch.cells[len(read)]] if self._id is not None else [None] * count
-        known = ~_any([cells.gaps for cells in targets], count) & bool(targets)
-        # A row with an id, a target and no inputs is a label; it needs no time.
-        named = np.array([id is not None for id in ids], dtype=bool)
-        labels = np.logical_and.reduce([known, named, *(cells.gaps for cells in inputs)])
+        Args:
+            number: Of the row, in messages.
+            cells: In the order of `used`; or what is wrong with a row that cannot be read.
 
-        def with_gaps(policy: str) -> Mask:
-            cells_of = zip(self.columns, inputs, strict=True)
-            return _any([cells.gaps for column, cells in cells_of if column.missing == policy], count) & ~labels
+        Raises:
+            SampleError: The row is bad, and such rows are not left out.
+        """
+        try:
+            if isinstance(cells, str):
+                raise SampleError(f"{self._word} {number} {cells}, {OR_SKIP}")
+            return self._encode(number, cells)
+        except BadCellError as error:
+            # A row that is left out may hold anything.
+            if self._skips or any(is_missing(cells[k]) for k in self._with("skip")):
+                return None
+            raise SampleError(f"{self._word} {number}: {error}") from None
+        except SampleError:
+            if self._skips:
+                return None
+            raise
 
-        left_out, bad = with_gaps("skip"), with_gaps("raise") | _any([cells.bad for cells in read], count)
-        seconds = None if self._time is None else seconds_of(self._stamps(batch.cells[-1]))
-        if seconds is not None:
-            bad |= np.isnan(seconds) & ~labels
-        bad |= np.array([id is _NO_ID for id in ids], dtype=bool)
-        # A row that is left out may hold anything, but it has to be a row.
-        bad &= ~left_out
-        bad[list(batch.broken)] = True
-        self._require(not bad.any() or self._skips)
+    def _encode(self, number: int, cells: Sequence[Any]) -> Entries | None:
+        values = [read(cell) for read, cell in zip(self._reads, cells, strict=False)]
+        inputs, targets = values[: self._width], values[self._width :]
+        known = bool(targets) and None not in targets
+        id = None if self._id is None else self._id_of(cells[len(values)])
+        if None in inputs:
+            if known and id is not None and inputs.count(None) == self._width:
+                return Entries(None, self._targets(targets), id=id)
+            if any(inputs[k] is None for k in self._with("skip")):
+                return None
+            for k in self._with("raise"):
+                if inputs[k] is None:
+                    raise self.columns[k].gap()
+        seconds, tau = 0.0, None
+        if self._time is not None:
+            stamp, where = self._stamp(cells[-1]), f"{self._word} {number}"
+            seconds = to_seconds(stamp, where)
+            tau = self.clock.step(seconds, stamp, where, "bad")
+        if self._holds:
+            inputs = self._held(inputs)
+            if any(inputs[k] is None for k in self._holds):
+                return None
+        # From here on the row is counted in.
+        if self._time is not None:
+            self.clock.go_on(seconds)
+        if not known and self.classes is not None:
+            self._warn(cells[self._width], number)
+        u: list[float] = []
+        for column, value in zip(self.columns, inputs, strict=True):
+            column.enter(value, u)
+        return Entries(u, self._targets(targets) if known else None, tau, None if known else id)
 
-        usable = ~bad & ~labels
-        holds = any(column.missing == "hold" for column in self.columns)
-        for k, column in enumerate(self.columns):
-            if column.missing == "hold":
-                inputs[k].gaps |= inputs[k].bad
-                inputs[k] = column.fill(inputs[k], usable)
-        taken, taus = usable & ~left_out & ~with_gaps("hold"), np.full(count, math.nan)
-        if seconds is not None:
-            index = np.flatnonzero(taken)
-            taus[index], late = self.clock.steps(seconds[index])
-            # What is held depends on which rows are late.
-            self._require(not late.any() or (self._skips and not holds))
-            taken[index[late]] = False
-        labels &= ~bad
-        events, rows = np.flatnonzero(taken | labels), np.flatnonzero(taken)
-        entered = [(column, cells, rows) for column, cells in zip(self.columns, inputs, strict=True)]
-        entered += [(column, cells, events) for column, cells in zip(self.targets, targets, strict=True)]
-        self._require(all(column.has_room(cells, these) for column, cells, these in entered))
+    def _targets(self, values: Sequence[Any]) -> list[float]:
+        out: list[float] = []
+        for column, value in zip(self.targets, values, strict=True):
+            column.enter(value, out)
+        return out
 
-        # From here on rows are counted in.
-        for column, cells, _ in entered[:width]:
-            if column.missing == "hold":
-                column.hold(cells, usable)
-        if seconds is not None:
-            self.clock.commit(seconds[rows])
-        made = [column.enter(cells, these) for column, cells, these in entered]
-        u = np.concatenate([np.empty((len(rows), 0)), *made[:width]], 1)
-        target = np.concatenate(made[width:] or [np.zeros((len(events), 1))], 1)
-        return _Rows(events, labels[events], u, taus[rows], target, known[events])
+    def _with(self, policy: str) -> list[int]:
+        """Which columns have this policy."""
+        return [k for k, column in enumerate(self.columns) if column.missing == policy]
 
-    def _require(self, accepted: bool) -> None:
-        if not accepted:
-            raise _BadRowsError
+    def _held(self, inputs: list[Any]) -> list[Any]:
+        """The inputs with gaps filled by the last values, which become these."""
+        filled = list(inputs)
+        for k in self._holds:
+            filled[k] = self.columns[k].filled(inputs[k])
+        for k in self._holds:
+            self.columns[k].held = filled[k]
+        return filled
 
-    def _events(self, batch: RowBatch, whole: _Rows) -> Block | list[Sample | Label]:
-        """The accepted rows as one block or, where some may be labels, as a list of samples and labels."""
-        u, target = torch.from_numpy(whole.u).to(self.dtype), torch.from_numpy(whole.target)
-        target = target[:, 0].long() if self.classes is not None else target.to(self.dtype)
-        taus = [None if tau != tau else tau for tau in whole.taus.tolist()]
-        known = whole.known
-        if self._id is None:
-            block = Block(len(u), [u], None, [target] if known.any() else [], None)
-            block.known = None if known.all() or not known.any() else known.tolist()
-            block.tau = taus if any(tau is not None for tau in taus) else None
-            return block
-        made: list[Sample | Label] = []
-        samples = iter(zip(u, taus, strict=True))
-        ids = batch.cells[len(self.columns) + len(self.targets)]
-        for k, row in enumerate(whole.events):
-            if whole.labels[k]:
-                made.append(Label(_id_of(ids[row]), target[k]))
-                continue
-            one, tau = next(samples)
-            made.append(Sample(one, target[k], tau) if known[k] else Sample(one, None, tau, id=_id_of(ids[row])))
-        return made
+    def _id_of(self, cell: Any) -> Any:
+        """What a sample is called; `None` if it has no name."""
+        if is_missing(cell):
+            return None
+        if isinstance(cell, np.integer):
+            return int(cell)
+        if isinstance(cell, bool) or not isinstance(cell, str | int):
+            raise BadCellError(f"column {self._id!r} holds {shown(cell)}, neither a text nor a whole number.")
+        return cell.strip() if isinstance(cell, str) else cell
 
-    def _warn(self, batch: RowBatch, rows: Any) -> None:
+    def _stamp(self, cell: Any) -> Any:
+        """A time stamp, read by `time_format`."""
+        text = cell.strip() if isinstance(cell, str) else cell
+        if self._format is None or not isinstance(text, str):
+            return cell
+        try:
+            return datetime.strptime(text, self._format)
+        except (ValueError, OverflowError, re.error) as error:
+            raise BadCellError(
+                f"column {self._time!r} holds {shown(text)}, which does not follow {self._format!r}: {error}."
+            ) from error
+
+    def _warn(self, cell: Any, number: int) -> None:
         """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
         assert self.classes is not None
-        if self._warned or self.classes.places.fixed:
-            return
-        cells = batch.cells[len(self.columns)]
-        for row in rows:
-            if isinstance(cells[row], str | bytes) and cells[row].strip():
-                self._warned = True
-                logger.warning(
-                    "%s: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
-                    batch.where(row),
-                    name_of(cells[row]),
-                )
-                return
+        if not self._warned and not self.classes.places.fixed and isinstance(cell, str | bytes) and cell.strip():
+            self._warned = True
+            logger.warning(
+                "%s %d: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",
+                self._word,
+                number,
+                name_of(cell),
+            )
 
-    def _explain(self, batch: RowBatch, row: int) -> SampleError:
-        """The error of a row that is bad, after those before it were counted in."""
-        where, cells = batch.where(row), [column[row] for column in batch.cells]
-        ends = len(self.columns) + len(self.targets)
-        try:
-            if row in batch.broken:
-                raise SampleError(f"{where} {batch.broken[row]}, {OR_SKIP}")
-            if self._id is not None and _id_of(cells[ends]) is _NO_ID:
-                what = shown(cells[ends])
-                raise SampleError(f"{where}: column {self._id!r} holds {what}, neither a text nor a whole number.")
-            for column, cell in zip((*self.columns, *self.targets), cells, strict=False):
-                column.check(cell, where)
-            return self.clock.explain(self._stamp(cells[-1], where), where, "bad")
-        except SampleError as error:
-            return error
+    def find_unit(self, rows: Sequence[Sequence[Any] | str]) -> None:
+        """Find the unit of time from the first rows of the table."""
+        stamps = [cells[-1] for cells in rows if not isinstance(cells, str) and not is_missing(cells[-1])]
+        self.clock.find(self._stamps(stamps))
 
-    def look(self, cells: Sequence[Sequence[Any]], count: int) -> torch.Tensor:
+    def _stamps(self, cells: Sequence[Any]) -> Sequence[Any]:
+        """Time stamps, read by `time_format`; `None` for one that does not follow it."""
+        if self._format is None:
+            return cells
+        stamps: list[Any] = []
+        for cell in cells:
+            try:
+                stamps.append(self._stamp(cell))
+            except BadCellError:
+                stamps.append(None)
+        return stamps
+
+    def event(self, made: Entries) -> Sample | Label:
+        """A row as a sample, or as a label."""
+        target = None
+        if made.target is not None:
+            is_class = self.classes is not None
+            target = torch.tensor(int(made.target[0])) if is_class else torch.tensor(made.target, dtype=self.dtype)
+        if made.u is None:
+            assert target is not None
+            return Label(made.id, target)
+        return Sample(torch.tensor(made.u, dtype=self.dtype), target, made.tau, id=made.id)
+
+    def block(self, rows: Sequence[tuple[int, Sequence[Any] | str]]) -> Block | None:
+        """Rows as one block; `None`, and nothing has changed, if they have to be taken one by one."""
+        if not rows or self._id is not None or str in {type(cells) for _, cells in rows}:
+            return None
+        cells = list(zip(*(cells for _, cells in rows), strict=True))
+        columns = (*self.columns, *self.targets)
+        values = [column.read_all(mine) for column, mine in zip(columns, cells, strict=False)]
+        if any(mine is None for mine in values):
+            return None
+        taus = None
+        if self._time is not None:
+            seconds = seconds_of(self._stamps(cells[-1]))
+            taus = self.clock.steps(seconds)
+            if taus is None:
+                return None
+            # From here on the rows are counted in.
+            self.clock.last = float(seconds[-1])
+        known = [bool(self.targets)] * len(rows)
+        for mine in values[self._width :]:
+            # A missing class is None, and a missing number is NaN.
+            known = [there and v is not None and v == v for there, v in zip(known, mine, strict=True)]
+        for k in self._holds:
+            last = values[k][-1]
+            self.columns[k].held = float(last) if isinstance(last, float) else last
+        made = [column.enter_all(mine) for column, mine in zip(columns, values, strict=True)]
+        if self.classes is not None:
+            for (number, cells_of_row), there in zip(rows, known, strict=True):
+                if not there:
+                    self._warn(cells_of_row[self._width], number)
+        u = np.concatenate([np.empty((len(rows), 0)), *made[: self._width]], 1)
+        target = np.concatenate(made[self._width :], 1) if self.targets else u
+        return self._block(u, target, known, None if taus is None else taus.tolist())
+
+    def one_by_one(self, made: Sequence[Entries]) -> Block | list[Sample | Label]:
+        """Rows that were taken one by one as one block or, where some may be labels, as a list of events."""
+        if self._id is not None:
+            return [self.event(one) for one in made]
+        u, targets, taus, _ = zip(*made, strict=True)
+        known = [target is not None for target in targets]
+        nothing = [0.0] * len(self.targets)
+        target = np.array([nothing if target is None else target for target in targets], dtype=np.float64)
+        return self._block(np.array(u, dtype=np.float64), target, known, list(taus))
+
+    def _block(self, u: Array, target: Array, known: list[bool], taus: list[float | None] | None) -> Block:
+        block = Block(len(u), [torch.from_numpy(u).to(self.dtype)], None, [], None)
+        if any(known):
+            block.target, block.known = [self._tensor(target)], None if all(known) else known
+        if taus is not None and any(tau is not None for tau in taus):
+            block.tau = taus
+        return block
+
+    def _tensor(self, target: Array) -> torch.Tensor:
+        made = torch.from_numpy(target)
+        return made[:, 0].long() if self.classes is not None else made.to(self.dtype)
+
+    def look(self, cells: Sequence[Sequence[Any]]) -> torch.Tensor:
         """The vectors of rows, each as if it came next; nothing changes.
 
         Raises:
             SampleError: A cell cannot be in its column, or its row would be left out.
         """
-        known, made = self.state(), [np.empty((0, sum(len(column.measured) for column in self.columns)))]
-        for row in range(count):
-            where = "the row" if count == 1 else f"row {row} of the frame"
-            entries = [
-                self._look(column, mine[row], where) for column, mine in zip(self.columns, cells, strict=True)
-            ]
-            made.append(np.concatenate(entries, 1))
-            self.load(known)
-        return torch.from_numpy(np.concatenate(made)).to(self.dtype)
+        made: list[list[float]] = []
+        for row, mine in enumerate(cells):
+            where, known = "the row" if len(cells) == 1 else f"row {row} of the frame", self.state()
+            out: list[float] = []
+            try:
+                for column, cell in zip(self.columns, mine, strict=True):
+                    column.enter(self._value(column, cell), out)
+            except BadCellError as error:
+                raise SampleError(f"{where}: {error}") from None
+            finally:
+                self.load(known)
+            made.append(out)
+        return torch.from_numpy(np.array(made, dtype=np.float64)).to(self.dtype)
 
-    def _look(self, column: Column, cell: Any, where: str) -> Array:
-        """The entries of one cell."""
-        column.check(cell, where)
-        read = column.read([cell])
+    def _value(self, column: Column, cell: Any) -> Any:
+        """The value in a cell, or what is held in its place."""
+        value = column.read(cell)
+        if column.missing == "raise" and value is None:
+            raise column.gap()
         if column.missing == "hold":
-            read = column.fill(read, np.zeros(1, dtype=bool))
-        if read.gaps[0] and column.missing in ("skip", "hold"):
+            value = column.filled(value)
+        if value is None and column.missing in ("skip", "hold"):
             why = "leaves such rows out" if column.missing == "skip" else "has no value to hold yet"
-            raise SampleError(
-                f"{where}: column {column.name!r} is missing, and missing={column.missing!r} {why}, so that there "
+            raise BadCellError(
+                f"column {column.name!r} is missing, and missing={column.missing!r} {why}, so that there "
                 "is no input. Give it a value."
             )
-        return column.enter(read, slice(None))
-
-    def find_unit(self, batch: RowBatch) -> None:
-        """Find the unit of time from the first rows of the table."""
-        stamps = self._stamps(batch.cells[-1]) if batch.count else []
-        self.clock.find([stamp for stamp in stamps if not is_missing(stamp)])
-
-    def _stamps(self, cells: Sequence[Any]) -> Sequence[Any]:
-        """Time stamps, read by `time_format`; `None` for one that does not follow it."""
-        return cells if self._format is None else [self._stamp(cell) for cell in cells]
-
-    def _stamp(self, cell: Any, where: str | None = None) -> Any:
-        text = cell.strip() if isinstance(cell, str) else cell
-        if self._format is None or not isinstance(text, str):
-            return text
-        try:
-            return datetime.strptime(text, self._format)
-        except (ValueError, OverflowError, re.error) as error:
-            if where is None:
-                return None
-            raise SampleError(
-                f"{where}: column {self._time!r} holds {shown(text)}, which does not follow {self._format!r}: "
-                f"{error}."
-            ) from error
+        return value
 
     def state(self) -> dict[str, Any]:
         """What was learned from the rows so far, as JSON."""
@@ -334,23 +355,3 @@ class RowEncoder:
         if self.classes is not None:
             self.classes.load([None, state["classes"]])
         self.clock.load_state(state)
-
-
-_NO_ID: Any = object()
-"""Instead of an id, if a cell cannot be one."""
-
-
-def _id_of(cell: Any) -> Any:
-    """What a sample is called; `None` if it has no name."""
-    if is_missing(cell):
-        return None
-    if isinstance(cell, np.integer):
-        return int(cell)
-    if isinstance(cell, bool) or not isinstance(cell, str | int):
-        return _NO_ID
-    return cell.strip() if isinstance(cell, str) else cell
-
-
-def _any(masks: list[Mask], count: int) -> Mask:
-    """Which rows are set in any of the masks."""
-    return np.logical_or.reduce(masks) if masks else np.zeros(count, dtype=bool)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
@@ -11,10 +11,6 @@ from hamlearn.errors import StreamError
 
 class Items(Iterator[Any]):
     """The items of a collection, of an iterator, or of what a function without arguments returns.
-
-    Args:
-        source: The collection, the iterator or the function.
-        copied: Makes an item of its own of one whose memory the source may use again.
 
     Attributes:
         once: Whether they come from an iterator, which gives nothing twice.
@@ -27,8 +23,8 @@ class Items(Iterator[Any]):
         (['b'], 'b', 2)
     """
 
-    def __init__(self, source: Any, copied: Callable[[Any], Any] | None = None) -> None:
-        self._source, self.once, self.at, self._copied = source, isinstance(source, Iterator), 0, copied
+    def __init__(self, source: Any) -> None:
+        self._source, self.once, self.at = source, isinstance(source, Iterator), 0
         self._coming: Iterator[Any] | None = source if self.once else None
 
     def __next__(self) -> Any:
@@ -36,7 +32,7 @@ class Items(Iterator[Any]):
             self._coming = self.fresh()
         item = next(self._coming)
         self.at += 1
-        return item if self._copied is None else self._copied(item)
+        return item
 
     def fresh(self) -> Iterator[Any]:
         """All items from the beginning, if they do not come from an iterator."""
@@ -59,17 +55,12 @@ class Items(Iterator[Any]):
                 "saved. Give it the same data as when it was saved."
             )
 
-    def take(self, n: int) -> list[Any]:
-        """The next `n` items; if the source fails, those before come first, and its error with the next call."""
-        taken, error = read_some(self, n)
-        if error is not None:
-            self._coming = raising(error)
-        return taken
-
     def peek(self, n: int) -> list[Any]:
         """The next `n` items, which are read later."""
-        place, seen = self.at, self.take(n)
-        self._coming, self.at = chain(seen, self._coming or ()), place
+        if self._coming is None:
+            self._coming = self.fresh()
+        seen, error = read_some(self._coming, n)
+        self._coming = chain(seen, self._coming if error is None else raising(error))
         return seen
 
 

@@ -58,12 +58,7 @@ class IterableStream(Stream):
     _n = 0
     _moves = ("_n",)
 
-    def __init__(
-        self,
-        iterable: Iterable[Any] | Callable[[], Iterable[Any]],
-        dtype: torch.dtype | None,
-        length: int | float | None,
-    ) -> None:
+    def __init__(self, iterable: Any, dtype: torch.dtype | None, length: int | float | None) -> None:
         self._items, self._dtype = Items(iterable), dtype
         self._length = len(iterable) if length is None and isinstance(iterable, Sized) else length
         self._reuses = not isinstance(iterable, list | tuple)
@@ -75,22 +70,16 @@ class IterableStream(Stream):
     def spec(self) -> Spec:
         """As the first samples look; unknown before the first where looking would use it up."""
         if self._may_look:
-            self._seen, self._may_look = self._looked(), False
-        if self._seen is None:
-            return Spec(None, None, self._length)
-        return Spec.of(self._seen, self._length)
+            # A sample with a target says more than the first one.
+            made = (to_sample(item, self._dtype) for item in islice(self._items.fresh(), LOOK))
+            self._look(sample for sample in made if not isinstance(sample, Label))
+            self._may_look = False
+        return Spec(None, None, self._length) if self._seen is None else Spec.of(self._seen, self._length)
 
-    def _looked(self) -> Sample | None:
-        """The first sample with a target, or the first of all where none of those looked at has one."""
-        first = None
-        for item in islice(self._items.fresh(), LOOK):
-            sample = to_sample(item, self._dtype)
-            if isinstance(sample, Label):
-                continue
-            first = first or sample
-            if sample.target is not None:
-                return sample
-        return first
+    def _look(self, samples: Iterator[Sample]) -> None:
+        first = next(samples, None)
+        with_target = first is None or first.target is not None
+        self._seen = first if with_target else next((one for one in samples if one.target is not None), first)
 
     @property
     def replayable(self) -> bool:

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, SequentialSampler
 
-from hamlearn.errors import CheckpointError, ConfigError
+from hamlearn.errors import CheckpointError, ConfigError, shown
 from hamlearn.sample import Sample
 from hamlearn.streams.datasets import any_batch
 from hamlearn.streams.iterables import IterableStream
-from hamlearn.streams.values import Spec, shown, tree_map
+from hamlearn.streams.values import Spec, tree_map
 
 
 class LoaderStream(IterableStream):

@@ -1,23 +1,33 @@
-"""Streams over tables: CSV files, columnar files, frames, columns and rows."""
+"""Tables as streams: CSV files, columnar files, frames, columns and rows."""
 
 from __future__ import annotations
 
 import csv as _csv
 import os
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, SampleError
+from hamlearn.sample import Label, Sample
+from hamlearn.streams.base import Stream
+from hamlearn.streams.blocks import Block
+from hamlearn.streams.cells import column_names, listed, require_columns
+from hamlearn.streams.clock import FIRST, Unit
 from hamlearn.streams.columns import Categories, Missing
 from hamlearn.streams.csv_file import CsvFile
-from hamlearn.streams.encoder import TableSettings
-from hamlearn.streams.frames import is_columnar, of_columnar_file, source_of
-from hamlearn.streams.row_source import Rows
-from hamlearn.streams.table import TableStream
-from hamlearn.streams.units import Unit
+from hamlearn.streams.encoder import Entries, RowEncoder, TableSettings
+from hamlearn.streams.items import raising, read_some
+from hamlearn.streams.rows import Rows, TableSource, is_columnar, of_columnar_file, source_of
+from hamlearn.streams.values import Spec, TensorSpec
+
+AHEAD = 64
+"""Rows that are read at one time, but not looked at yet, where samples are asked for one by one."""
 
 
 def csv(
@@ -140,8 +150,8 @@ def from_rows(
             mapping from names to columns of one length, or a frame of pandas or polars. A cell that is `None`,
             NaN, or not there, is missing.
         u: The input columns; `None`: all that are neither `target`, `time` nor `id`, as the first rows have them.
-        target: This and all other arguments are as in `csv`.
-        time: As in `csv`; also datetimes.
+        target: This and all other arguments are as in `csv`. Time stamps may also be datetimes.
+        time: As in `csv`.
         classes: As in `csv`.
         missing: As in `csv`.
         bad: As in `csv`.
@@ -167,3 +177,162 @@ def from_rows(
         u, target, time, classes, missing, bad, time_format, unit, dtype, categories, hashed, id, ties
     )
     return TableStream(source_of(rows), settings)
+
+
+class TableStream(Stream):
+    """Rows of a table as samples.
+
+    The state says how many rows were read, and what was learned from them: means, categories, classes, the last
+    time stamp.
+
+    Attributes:
+        skipped: Rows that were left out so far.
+    """
+
+    skipped = 0
+    _needs_inputs = True
+    _row = 0
+    # The rows to come; `None` before they are opened.
+    _rows: Iterator[tuple[int, Sequence[Any] | str]] | None = None
+
+    def __init__(self, source: TableSource, settings: TableSettings) -> None:
+        self._source = source
+        u = column_names(settings.u)
+        if settings.u is None:
+            header = source.header()
+            if not header:
+                raise ConfigError("there are no rows, so that the input columns are not known. Name them by u.")
+            others = [*column_names(settings.target), settings.time, settings.id]
+            u = [name for name in header if name not in others]
+        if not u and self._needs_inputs:
+            raise ConfigError("u=[] names no input column. Name one or more.")
+        self._u, self._time = u, settings.time
+        self._encoder = RowEncoder(settings, u, source.word)
+        self._names = source.header(look=False) or self._encoder.used
+        require_columns(self._names, self._encoder.used, source.name)
+        self._unread = self._encoder.state()
+        # Rows that were read ahead.
+        self._waiting: deque[tuple[int, Sequence[Any] | str]] = deque()
+
+    @property
+    def spec(self) -> Spec:
+        """Vectors of the columns; the length if it is known and no row is left out."""
+        length = None if self._encoder.leaves_out else self._source.length
+        inputs = TensorSpec((len(self.numbers),), self._encoder.dtype)
+        return Spec(inputs, self._encoder.target_spec, length)
+
+    @property
+    def numbers(self) -> list[bool]:
+        """Which entries of the input are measured, rather than 0 or 1 for a category or a missing cell."""
+        return [measured for column in self._encoder.columns for measured in column.measured]
+
+    @property
+    def entries(self) -> list[str]:
+        """Names of the entries of the input; a category that has not been found yet is `?` and its place."""
+        return [entry for column in self._encoder.columns for entry in column.entries]
+
+    @property
+    def classes(self) -> list[str] | None:
+        """The classes of the target found so far, in order; `None` if it is a number."""
+        return None if self._encoder.classes is None else self._encoder.classes.places.names
+
+    @property
+    def unit(self) -> float | None:
+        """What counts as one unit of time; `None` as long as it has not been found."""
+        return self._encoder.clock.unit
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a pass can begin at the beginning; not if the rows come from an iterator."""
+        return not self._source.once
+
+    def encode(self, row: Any) -> Tensor:
+        """The input that the stream would make of a row, or of each row of a frame; `Stream.encode` says more."""
+        if isinstance(row, Mapping):
+            return self._encoder.look([self._inputs_of(row)])[0]
+        frame = source_of(row)
+        names = frame.header() or []
+        rows = [dict(zip(names, cells, strict=False)) for _, cells in frame.rows(names, 0)]
+        return self._encoder.look([self._inputs_of(cells) for cells in rows])
+
+    def _inputs_of(self, row: Mapping[Any, Any]) -> list[Any]:
+        unknown = [name for name in row if name not in self._names and name not in self._encoder.used]
+        if unknown:
+            raise SampleError(
+                f"the row has {listed(unknown)}, which the table does not have. Its columns are "
+                f"{listed(self._names)}. Leave out what is not among them."
+            )
+        return [row.get(name) for name in self._u]
+
+    def _samples(self) -> Iterator[Any]:
+        while (made := self._read()) is not None:
+            yield self._encoder.event(made)
+
+    def _block(self, n: int) -> Block | list[Sample | Label] | None:
+        self._look_ahead(n)
+        rows = list(islice(self._waiting, n))
+        if (block := self._encoder.block(rows)) is not None:
+            self._row += len(rows)
+            self._waiting = deque(islice(self._waiting, len(rows), None))
+            return block
+        made, self._error = read_some(iter(self._read, None), n)
+        return self._encoder.one_by_one(made) if made else None
+
+    def _read(self) -> Entries | None:
+        """What the next row becomes that is not left out; `None` at the end."""
+        while self._waiting or self._look_ahead(AHEAD if self.replayable else 1):
+            # A bad row stays: a table does not go on behind it.
+            made = self._encoder.encode(*self._waiting[0])
+            self._waiting.popleft()
+            self._row += 1
+            if made is not None:
+                return made
+            self.skipped += 1
+        return None
+
+    def _look_ahead(self, n: int) -> bool:
+        """Have the next `n` rows wait, or all that are left; whether there is one."""
+        if self._rows is None:
+            self._open()
+        missing = n - len(self._waiting)
+        if missing > 0:
+            rows, error = read_some(self._rows, missing)  # type: ignore[arg-type]
+            self._waiting.extend(rows)
+            if error is not None:
+                # It comes after the rows before it.
+                self._rows = raising(error)
+        return bool(self._waiting)
+
+    def _open(self) -> None:
+        """Open the rows from the place of the stream on; the first of all give the unit of time."""
+        self._rows = self._source.rows(self._encoder.used, self._row)
+        if self._row == 0 and self._time is not None and self.unit is None:
+            self._look_ahead(FIRST + 1)
+            self._encoder.find_unit([cells for _, cells in self._waiting])
+
+    def _rewind(self) -> None:
+        # A unit of time that was found stays.
+        self._go_to(0, 0, {**self._unread, "unit": self.unit})
+
+    def _go_to(self, row: int, skipped: int, known: Mapping[str, Any]) -> None:
+        self._row, self.skipped, self._rows, self._waiting = row, skipped, None, deque()
+        self._encoder.load(known)
+
+    def _cursor(self) -> dict[str, Any]:
+        return {"row": self._row, "skipped": self.skipped, "known": self._encoder.state()}
+
+    def _seek(self, cursor: Mapping[str, Any]) -> None:
+        self._go_to(int(cursor["row"]), int(cursor["skipped"]), cursor["known"])
+        if self._row:
+            self._open()
+
+    def _config(self) -> dict[str, Any]:
+        classes = self._encoder.classes
+        return {
+            "u": self._u,
+            "target": self._encoder.target_names,
+            "time": self._time,
+            "ties": self._encoder.clock.ties,
+            "width": len(self.numbers),
+            "classes": None if classes is None else classes.places.count,
+        }

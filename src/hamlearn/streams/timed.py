@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import islice, zip_longest
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Literal
 
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError, StreamError
+from hamlearn.errors import ConfigError, SampleError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block, is_dense
-from hamlearn.streams.clock import Clock, Stamp, seconds_of, to_seconds
-from hamlearn.streams.items import Items
-from hamlearn.streams.units import FIRST, Unit
+from hamlearn.streams.clock import FIRST, Clock, Stamp, Unit, seconds_of
 from hamlearn.streams.values import Spec, native, to_tensors
 
 _INDEXED = (list, tuple, np.ndarray, torch.Tensor, range)
@@ -39,8 +36,7 @@ def timed(
         u: Inputs, one for each time stamp.
         target: Targets, `None` in it where there is none.
         unit: What counts as one unit of time: a number (of seconds, for datetimes) or a `timedelta`. `"auto"`: the
-            median of the first 32 gaps, which is logged, and kept with the stream's state. Where `times` is an
-            iterator, so many rows are then read before the first sample is yielded.
+            median of the first 32 gaps, which is logged, and kept with the stream's state.
         first: `tau` of the sample that has no gap, the first or, with `gap="after"`, the last; `None` takes
             `Hyper.tau`.
         backwards: What happens where time stands still or runs backwards: `"raise"`, or `"skip"` the sample.
@@ -48,7 +44,7 @@ def timed(
             still measured from that stamp. `None`: time stands still there.
         gap: Which gap is the `tau` of a sample: the one `"before"` it, as a learner meets it in a live feed; or
             the one `"after"` it, over which its input is held, τ_k = (t_{k+1} − t_k) / unit. That is for
-            recorded data: it has to be known when the next sample comes. Each sample waits for its successor.
+            recorded data: it has to be known when the next sample comes.
 
     Example:
         >>> from datetime import datetime, timedelta
@@ -62,30 +58,33 @@ def timed(
         raise ConfigError(f'backwards={backwards!r} is not known. Give "raise" or "skip".')
     if gap not in ("before", "after"):
         raise ConfigError(f'gap={gap!r} is not known. Give "before" or "after".')
-    columns = {"times": times, "u": u, "target": target}
-    sizes = {name: len(column) for name, column in columns.items() if isinstance(column, _INDEXED)}
+    given = {"times": times, "u": u} if target is None else {"times": times, "u": u, "target": target}
+    for name, column in given.items():
+        if not isinstance(column, Sized) or not isinstance(column, Iterable):
+            raise ConfigError(
+                f"{name} must be a list, an array or a tensor, got {type(column).__name__}. Give an iterator of "
+                "rows with time stamps to from_rows(..., time=...), or a feed to live."
+            )
+    columns = [column if isinstance(column, _INDEXED) else list(column) for column in given.values()]
+    sizes = {name: len(column) for name, column in zip(given, columns, strict=True)}
     if len(set(sizes.values())) > 1:
         raise ConfigError(f"the columns differ in length: {sizes}. Give one entry for each time stamp.")
-    return TimedStream(
-        [times, u] if target is None else [times, u, target], Clock(unit, ties), first, backwards, gap
-    )
+    return TimedStream(columns, Clock(unit, ties), first, backwards, gap)
 
 
 class TimedStream(Stream):
-    """What `timed` returns. `skipped` counts samples left out because time ran backwards."""
+    """What `timed` returns. The time steps of all rows are found at once, before the first sample."""
 
-    _n = skipped = 0
-    _moves = ("_n", "skipped")
-    _fixed = ("_gap",)
+    _n = 0
+    _moves, _fixed = ("_n",), ("_gap",)
 
-    def __init__(
-        self, columns: list[Iterable[Any]], clock: Clock, first: float | None, backwards: str, gap: str
-    ) -> None:
-        self._columns, self._clock, self._first = columns, clock, first
-        self._skips, self._gap = backwards == "skip", gap
-        self._is_indexed = all(isinstance(column, _INDEXED) for column in columns)
-        self._seen: Sample | None = None
-        self._rewind()
+    def __init__(self, columns: list[Any], clock: Clock, first: float | None, backwards: str, gap: str) -> None:
+        self._times, *self._columns = columns
+        self._clock, self._first, self._skips, self._gap = clock, first, backwards == "skip", gap
+        self._tensors = _arrays(self._columns)
+        # The rows that are not left out, and their time steps; -1 if the stamp is bad.
+        self._kept: Any = None
+        self._taus: Any = None
 
     @property
     def unit(self) -> float | None:
@@ -93,125 +92,88 @@ class TimedStream(Stream):
         return self._clock.unit
 
     @property
-    def spec(self) -> Spec:
-        """As the first sample looks; the length where all columns have one and nothing is skipped."""
-        if self._seen is None and self._is_indexed:
-            self._seen = next((_sample(row, None) for row in zip(*self._columns, strict=False)), None)
-        known = self._is_indexed and not self._skips
-        length = len(self._columns[0]) if known else None  # type: ignore[arg-type]
-        return Spec(None, None, length) if self._seen is None else Spec.of(self._seen, length)
+    def skipped(self) -> int:
+        """Samples left out so far because time stood still or ran backwards."""
+        if self._kept is None:
+            return 0
+        return int(self._kept[self._n] if self._n < len(self._kept) else len(self._times)) - self._n
 
-    def _rewind(self) -> None:
-        super()._rewind()
-        self._clock.last = None
+    @property
+    def spec(self) -> Spec:
+        """As the first sample looks; the length where nothing is skipped."""
+        length = None if self._skips else len(self._times)
+        return Spec.of(self._sample(0, None), length) if len(self._times) else Spec(None, None, length)
 
     def _config(self) -> dict[str, Any]:
         return {**super()._config(), "ties": self._clock.ties}
 
     def _cursor(self) -> dict[str, Any]:
-        clock = self._clock.state()
-        # With gap="after", a pass begins with the row that waits for its successor.
-        return {**super()._cursor(), **clock, "last": None if self._gap == "after" else clock["last"]}
+        return {**super()._cursor(), "unit": self._clock.state()["unit"]}
 
     def _seek(self, cursor: Mapping[str, Any]) -> None:
         super()._seek(cursor)
-        self._clock.load_state(cursor)
+        self._clock.load_state({"last": None, "unit": cursor["unit"]})
+        self._kept = None
+
+    def _find_steps(self) -> None:
+        """Find the rows that are not left out, and their time steps."""
+        seconds = seconds_of(self._times)
+        valid = np.isfinite(seconds)
+        # A stamp that does not move forward never exceeds those before it, so that they alone give the maximum.
+        before = np.maximum.accumulate(np.concatenate([[-math.inf], np.where(valid, seconds, -math.inf)]))[:-1]
+        first = valid & np.isneginf(before)
+        with np.errstate(all="ignore"):
+            gaps = seconds - before
+            self._clock.find(self._times[: FIRST + 1])
+            forward = np.flatnonzero((gaps > 0) & np.isfinite(gaps))
+            if self._clock.unit is None and forward.size:
+                self._clock.find([before[forward[0]], seconds[forward[0]]])
+            taus = gaps / (self._clock.unit or 1.0)
+        if self._clock.ties is not None:
+            taus[gaps == 0] = self._clock.ties
+        late = valid & ~first & ~(gaps > 0) & ~(taus > 0)
+        good = first | ((taus > 0) & np.isfinite(taus))
+        taus = np.where(first, math.nan, np.where(good, taus, -1.0))
+        if self._gap == "after":
+            taus[good] = np.append(taus[good][1:], math.nan)
+        self._kept = np.flatnonzero(~late) if self._skips else np.arange(len(seconds))
+        self._taus = taus[self._kept]
 
     def _block(self, n: int) -> Block | None:
-        # Rows of arrays in memory: a block is one indexing and one subtraction, not one of each per sample.
-        rows = _arrays(self._columns[1:]) if self._is_indexed and self._gap == "before" else None
-        times: Any = self._columns[0]
-        if rows is None or self._n == len(times):
+        # Rows of arrays in memory: a block is one indexing, not one for each sample.
+        if self._kept is None:
+            self._find_steps()
+        taus = self._taus[self._n : self._n + n]
+        bad = np.flatnonzero(taus < 0)
+        taus = taus[: bad[0]] if bad.size else taus
+        if self._tensors is None or not len(taus):
             return None
-        stop = min(self._n + n, len(times))
-        if self._clock.unit is None:
-            self._clock.find(times[self._n : self._n + FIRST + 1])
-        seconds = seconds_of(times[self._n : stop])
-        taus, late = self._clock.steps(seconds)
-        if late.any() or np.isnan(seconds).any():
-            # One of them is left out, or an error says which it is.
-            return None
-        self._clock.commit(seconds)
+        rows = torch.from_numpy(self._kept[self._n : self._n + len(taus)])
+        self._n += len(taus)
         # Copied, as samples are that are read one by one: the arrays may be written to before all are learned.
-        parts = [column[self._n : stop].clone() for column in rows]
-        block = Block(stop - self._n, parts[:1], None, parts[1:], None)
+        parts = [column[rows] for column in self._tensors]
         steps = [self._first if tau != tau else tau for tau in taus.tolist()]
-        block.tau = None if steps == [None] else steps
-        self._n = stop
-        return block
+        return Block(len(taus), parts[:1], None, parts[1:], None, tau=None if steps == [None] else steps)
 
     def _samples(self) -> Iterator[Any]:
-        rows = Items(self._rows())
-        if self._clock.unit is None:
-            self._clock.find([row[0] for row in rows.peek(FIRST + 1)])
-        return self._after(rows) if self._gap == "after" else self._before(rows)
-
-    def _before(self, rows: Iterable[Any]) -> Iterator[Sample]:
-        for row in rows:
+        if self._kept is None:
+            self._find_steps()
+        while self._n < len(self._kept):
+            row, tau = int(self._kept[self._n]), float(self._taus[self._n])
             self._n += 1
-            tau, ok = self._step(row[0], self._n - 1)
-            if ok:
-                sample = _sample(row, tau)
-                self._seen = self._seen or sample
-                yield sample
-            else:
-                self.skipped += 1
+            if tau < 0:
+                raise self._error_of(row)
+            yield self._sample(row, self._first if tau != tau else tau)
 
-    def _after(self, rows: Iterable[Any]) -> Iterator[Sample]:
-        """Samples that wait for the time stamp of the next one. The cursor stands at the row that waits."""
-        waiting, skipped, end = None, self.skipped, self._n
-        self._clock.last = None
-        for place, row in enumerate(rows, self._n):
-            tau, ok = self._step(row[0], place)
-            end = place + 1
-            if not ok:
-                skipped += 1
-            elif waiting is None:
-                waiting = _sample(row, None)
-            else:
-                self._n, self.skipped = place, skipped
-                sample, waiting = replace(waiting, tau=tau), _sample(row, None)
-                yield sample
-        if waiting is not None:
-            self._n, self.skipped = end, skipped
-            yield replace(waiting, tau=self._first)
+    def _error_of(self, row: int) -> SampleError:
+        """Why the stamp of a row is bad."""
+        before = seconds_of(self._times[:row])
+        self._clock.last = None if np.isnan(before).all() else float(np.nanmax(before))
+        return self._clock.explain(self._times[row], f"sample {row}", "backwards")
 
-    def _step(self, stamp: Stamp, place: int) -> tuple[float | None, bool]:
-        """The time since the last stamp, and whether it is a step forward."""
-        seconds = np.array([to_seconds(stamp, f"sample {place}")])
-        taus, late = self._clock.steps(seconds)
-        if late[0]:
-            if not self._skips:
-                raise self._clock.explain(stamp, f"sample {place}", "backwards")
-            return None, False
-        self._clock.commit(seconds)
-        return self._first if taus[0] != taus[0] else float(taus[0]), True
-
-    def _rows(self) -> Iterator[tuple[Any, ...]]:
-        """The rows from the cursor on."""
-        columns = [_from(column, self._n) for column in self._columns]
-        for place, row in enumerate(zip_longest(*columns, fillvalue=_ENDED), self._n):
-            if any(entry is _ENDED for entry in row):
-                raise StreamError(
-                    f"times, u and target do not end together: at sample {place} some have ended and some have "
-                    "not. Give one entry for each time stamp."
-                )
-            yield row
-
-
-_ENDED: Any = object()
-
-
-def _sample(row: Sequence[Any], tau: float | None) -> Sample:
-    return Sample(to_tensors(row[1]), to_tensors(row[2]) if len(row) > 2 else None, tau)
-
-
-def _from(column: Iterable[Any], n: int) -> Iterator[Any]:
-    """The entries of a column from number `n` on."""
-    if isinstance(column, torch.Tensor | np.ndarray):
-        # One by one: to iterate over a tensor makes a tensor of every row at once.
-        return (column[k] for k in range(n, len(column)))
-    return islice(column, n, None)
+    def _sample(self, row: int, tau: float | None) -> Sample:
+        u, *target = (to_tensors(column[row]) for column in self._columns)
+        return Sample(u, target[0] if target else None, tau)
 
 
 def _arrays(columns: Sequence[Iterable[Any]]) -> list[torch.Tensor] | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import math
-import reprlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hamlearn.errors import SampleError
+from hamlearn.errors import SampleError, shown
 from hamlearn.sample import Label, Sample, Tree
 
 NUMBERS = (float, int, np.number, np.bool_)
@@ -99,20 +98,21 @@ def to_tensors(value: Any, dtype: torch.dtype | None = None) -> Tree:
 
 
 def _tensor(value: Any) -> torch.Tensor:
-    masked = masked_in(value)
-    if masked is not None:
-        raise SampleError(masked)
-    try:
-        return torch.as_tensor(native(value) if isinstance(value, np.ndarray) else value)
-    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        array = isinstance(value, np.ndarray)
-        what = (
-            f"an array of {value.dtype} cannot be made a tensor"
-            if array
-            else (f"{shown(value)} cannot be made a tensor ({error})")
-        )
+    is_array = isinstance(value, np.ndarray)
+    if np.ma.is_masked(value):
         raise SampleError(
-            f"{what}. Give numbers, arrays of numbers such as array.astype(np.float64), or lists of equal lengths."
+            f"{np.ma.count_masked(value)} of the {value.size} entries are masked, and a tensor has no mask. "
+            "Fill them, array.filled(0.0), or give the columns by name and choose what a missing cell gets, "
+            'from_any({"x": array[:, 0], ...}, missing="mean").'
+        )
+    try:
+        return torch.as_tensor(native(value) if is_array else value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        what = f"an array of {value.dtype}" if is_array else shown(value)
+        why = "" if is_array else f" ({error})"
+        raise SampleError(
+            f"{what} cannot be made a tensor{why}. Give numbers, arrays of numbers such as "
+            "array.astype(np.float64), or lists of equal lengths."
         ) from error
 
 
@@ -120,23 +120,6 @@ def native(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """An array as PyTorch wants it, its bytes in the order of this machine and writable; itself where it is so."""
     fit = array.dtype.isnative and array.flags.writeable
     return array if fit else array.astype(array.dtype.newbyteorder("="))
-
-
-def masked_in(array: Any) -> str | None:
-    """What is wrong with an array of which entries are masked, and what to do; `None` where none is.
-
-    Example:
-        >>> masked_in(np.ma.masked_array([1.0, 2.0], [False, True])).partition(".")[0]
-        '1 of the 2 entries of the array are masked, and a tensor has no mask'
-        >>> masked_in(np.ma.masked_array([1.0, 2.0]))
-    """
-    if not np.ma.is_masked(array):
-        return None
-    return (
-        f"{np.ma.count_masked(array)} of the {array.size} entries of the array are masked, and a tensor has no "
-        "mask. Fill them, array.filled(0.0), or give the columns by name and choose what a missing cell gets, "
-        'from_any({"x": array[:, 0], ...}, missing="mean").'
-    )
 
 
 def to_sample(item: Any, dtype: torch.dtype | None = None) -> Any:
@@ -186,25 +169,6 @@ def unpacked(state: Any) -> Any:
     if "tuple" in state:
         return tuple(map(unpacked, state["tuple"]))
     return list(map(unpacked, state["list"]))
-
-
-def number_in(text: str) -> float:
-    """The number that a text says; `ValueError` where it says none.
-
-    Python also reads underscores, as in its own programs; data files do not have them.
-    """
-    if "_" in text:
-        raise ValueError(f"{text!r} is not a number")
-    return float(text)
-
-
-def shown(value: Any) -> str:
-    """A value for a message, however long or strange it is."""
-    try:
-        return reprlib.repr(value)
-    except (ValueError, RecursionError, RuntimeError):
-        # Python does not print whole numbers of more than some thousand digits.
-        return f"a value of type {type(value).__name__}"
 
 
 def mix_seed(seed: int, *keys: int) -> int:

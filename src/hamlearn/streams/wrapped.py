@@ -72,8 +72,13 @@ class Wrapper(Stream):
             inner.saved(place)
 
     def state_at(self, mark: dict[str, Any], taken: int) -> dict[str, Any]:
-        """Its own part as it was at the mark, and the place of the stream inside."""
+        """Its own part as it was at the mark, and the place of the stream inside.
+
+        Of several streams it is not known which of them the samples came from: they are passed over.
+        """
         cursor = mark["cursor"]
+        if len(self._inners) > 1:
+            return mark
         return mark | {"cursor": cursor | {"inner": [self.inner.state_at(cursor["inner"][0], taken)]}}
 
     def encode(self, row: Mapping[str, Any]) -> Tensor:

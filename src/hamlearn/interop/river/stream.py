@@ -9,14 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from hamlearn.errors import ConfigError
+from hamlearn.errors import ConfigError, shown
 from hamlearn.streams.cells import is_missing
+from hamlearn.streams.clock import Unit, logger
 from hamlearn.streams.columns import Categories, Missing
 from hamlearn.streams.encoder import TableSettings
-from hamlearn.streams.row_source import Row, RowSource
-from hamlearn.streams.table import TableStream
-from hamlearn.streams.units import FIRST, Unit, logger
-from hamlearn.streams.values import shown
+from hamlearn.streams.rows import Row, RowSource
+from hamlearn.streams.tables import TableStream
 
 
 def from_river(
@@ -62,16 +61,15 @@ def from_river(
     """
     pairs = list(dataset) if isinstance(dataset, Iterator) else dataset
     labels: set[str | bool] = set()
-    length, head = 0, []
+    length = 0
+    first: Mapping[str, Any] = {}
     for x, y in pairs:
+        first = x if length == 0 else first
         length += 1
-        if length <= FIRST + 1:
-            head.append((x, y))
         if (label := _label(y)) is not None:
             labels.add(label)
-    if not head:
+    if length == 0:
         raise ConfigError("the data set is empty. Give one with at least one sample.")
-    first = head[0][0]
     times = [name for name, value in first.items() if isinstance(value, datetime)]
     if len(times) > 1:
         logger.warning(
@@ -83,7 +81,7 @@ def from_river(
     target = "target"
     while target in first:
         target += "_"
-    source = _Pairs(pairs, head, target, classes)
+    source = _Pairs(pairs, [*first, target], classes)
     source.length = length
     settings = TableSettings(
         u=[name for name in first if name not in times],
@@ -119,14 +117,9 @@ class RiverStream(TableStream):
 class _Pairs(RowSource):
     """The pairs of a data set as rows."""
 
-    def __init__(self, pairs: Any, head: list[Any], target: str, classes: list[Any] | None) -> None:
-        super().__init__(pairs, self._to_features, "sample")
-        self._head, self._names = head, [*head[0][0], target]
-        self._target, self._classes = target, classes
-
-    def _peek(self, n: int) -> list[Any]:
-        # Known already: a data set that is left in the middle may keep its file open.
-        return [{**x, self._target: y} for x, y in self._head[:n]]
+    def __init__(self, pairs: Any, names: list[Any], classes: list[Any] | None) -> None:
+        super().__init__(pairs, self._to_features, "sample", names)
+        self._target, self._classes = names[-1], classes
 
     def _to_features(self, pair: Any) -> Row:
         x, y = pair

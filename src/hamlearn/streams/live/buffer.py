@@ -7,8 +7,8 @@ import time
 from collections import deque
 
 from hamlearn.errors import StreamError
+from hamlearn.streams.clock import logger
 from hamlearn.streams.live.messages import Arrival
-from hamlearn.streams.units import logger
 
 LABELS = 10_000
 """How many labels and bad items wait at most if samples are dropped."""

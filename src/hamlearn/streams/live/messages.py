@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
-from hamlearn.errors import SampleError
+from hamlearn.errors import SampleError, shown
 from hamlearn.sample import Id, Label, Sample
 from hamlearn.streams.clock import to_seconds
-from hamlearn.streams.values import shown, to_sample
+from hamlearn.streams.values import to_sample
 
 LONGEST = 1 << 20
 """Bytes in the longest message that is read: a feed without line ends must not fill the memory."""

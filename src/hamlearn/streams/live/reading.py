@@ -12,8 +12,8 @@ import torch
 
 from hamlearn.errors import SampleError
 from hamlearn.streams.blocks import Block
+from hamlearn.streams.clock import logger
 from hamlearn.streams.live.messages import Arrival, require_step
-from hamlearn.streams.units import logger
 
 USUAL = 16
 """Gaps over which the usual one is an average."""

@@ -19,13 +19,13 @@ from hamlearn.errors import ConfigError, StreamError
 from hamlearn.sample import Sample
 from hamlearn.streams.base import Stream
 from hamlearn.streams.blocks import Block
+from hamlearn.streams.clock import to_unit
 from hamlearn.streams.live.buffer import Buffer
 from hamlearn.streams.live.feeder import Feeder
 from hamlearn.streams.live.messages import Parser
 from hamlearn.streams.live.reading import FeedPlace, Read, Reading
 from hamlearn.streams.live.sockets import SocketLines, connect, is_address
 from hamlearn.streams.live.source import Source
-from hamlearn.streams.units import to_unit
 from hamlearn.streams.values import Spec
 
 WAITING = 1024
