@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Container, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -95,69 +95,6 @@ def shared(value: Hashable, count: int) -> int:
         True
     """
     return zlib.crc32(repr(value).encode()) % count
-
-
-class NamePlaces:
-    """Places of names: those listed, or as many as there is room for, in order of appearance.
-
-    Args:
-        room: The names in order; or how many may be found.
-
-    Example:
-        >>> places = NamePlaces(2)
-        >>> places.find("north"), places.find("south"), places.find("north"), places.find("west")
-        (0, 1, 0, None)
-    """
-
-    def __init__(self, room: Iterable[Hashable] | int) -> None:
-        self.fixed = not isinstance(room, int)
-        names = () if isinstance(room, int) else tuple(room)
-        self.count = room if isinstance(room, int) else len(names)
-        self.index: dict[Hashable, int] = {name: place for place, name in enumerate(names)}
-
-    def find(self, value: Hashable) -> int | None:
-        """The place of a name; a new name is given a free one. `None` if there is no room."""
-        place = self.index.get(value)
-        if place is None and not self.fixed and len(self.index) < self.count:
-            place = self.index[value] = len(self.index)
-        return place
-
-    def __len__(self) -> int:
-        return len(self.index)
-
-    @property
-    def names(self) -> list[Any]:
-        """The names found so far, in the order of their places."""
-        return list(self.index)
-
-    @property
-    def listed(self) -> Container[Any]:
-        """The names that the user listed, which are names even if they look missing."""
-        return self.index if self.fixed else ()
-
-    def load(self, names: Iterable[Hashable]) -> None:
-        """Set the names that were found before."""
-        if not self.fixed:
-            self.index = {name: place for place, name in enumerate(names)}
-
-
-def to_places(room: Any, argument: str) -> NamePlaces:
-    """The places that a user asked for: a list of names, or a whole number.
-
-    Raises:
-        ConfigError: It is neither, or a name comes twice.
-    """
-    if isinstance(room, int) and not isinstance(room, bool):
-        if room < 1:
-            raise ConfigError(f"{argument}={room} leaves room for none. Give 1 or more, or a list of names.")
-        return NamePlaces(room)
-    names = None if isinstance(room, str) or not isinstance(room, Iterable) else [name_of(name) for name in room]
-    if not names or len(set(names)) < len(names):
-        raise ConfigError(
-            f"{argument}={shown(room)} must name one or more, each once; or say by a whole number how many may "
-            "be found on the way."
-        )
-    return NamePlaces(names)
 
 
 def column_names(names: Any) -> list[Any]:

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from hamlearn.errors import ConfigError, shown
-from hamlearn.streams.cells import NamePlaces, is_date, is_missing, name_of, plain_numbers, shared, to_places
+from hamlearn.streams.cells import is_date, is_missing, name_of, plain_numbers, shared
 from hamlearn.streams.moments import Array
 
 Policy = Literal["raise", "skip", "hold", "mean", "indicate"]
@@ -194,35 +194,55 @@ class Number(Column):
 
 
 class Category(Column):
-    """A category: 1 at its place and 0 elsewhere; zeros if it is missing."""
+    """A category: 1 at its place and 0 elsewhere; zeros if it is missing.
 
-    def __init__(self, name: str, missing: str | float, places: NamePlaces) -> None:
+    Args:
+        name: Of the column.
+        missing: What a missing cell gets.
+        room: The categories in order; or how many may be found, which get their places as they appear.
+
+    Attributes:
+        count: How many places there are.
+        fixed: Whether the categories are listed.
+    """
+
+    def __init__(self, name: str, missing: str | float, room: Sequence[str] | int) -> None:
         super().__init__(name, missing)
-        self.places = places
-        self.measured = [False] * places.count
-        self._names: dict[str, str | None] = {}
+        self.fixed = not isinstance(room, int)
+        names: Sequence[str] = () if isinstance(room, int) else room
+        self.count = room if isinstance(room, int) else len(names)
+        self.measured = [False] * self.count
+        self._places = {category: place for place, category in enumerate(names)}
+        # The names in the texts that were read.
+        self._texts: dict[str, str | None] = {}
+
+    @property
+    def names(self) -> list[str]:
+        """The categories found so far, in the order of their places."""
+        return list(self._places)
 
     @property
     def entries(self) -> list[str]:  # type: ignore[override]
         """The categories found so far, and `?` for the free places."""
-        known = [f"{self.name}={category}" for category in self.places.names]
-        return known + [f"{self.name}=?{k}" for k in range(len(known), self.places.count)]
+        known = [f"{self.name}={category}" for category in self._places]
+        return known + [f"{self.name}=?{k}" for k in range(len(known), self.count)]
 
     def read(self, cell: Any) -> str | None:
         """The name; a word such as NA is one if it is listed."""
         if type(cell) is not str:
             name = self._name(cell)
-        elif (name := self._names.get(cell, "")) == "":
-            if len(self._names) == TEXTS:
-                self._names.clear()
-            name = self._names[cell] = self._name(cell)
+        elif (name := self._texts.get(cell, "")) == "":
+            if len(self._texts) == TEXTS:
+                self._texts.clear()
+            name = self._texts[cell] = self._name(cell)
         if name is not None:
             self.require_room(name)
         return name
 
     def _name(self, cell: Any) -> str | None:
         name = None if cell is None else name_of(cell)
-        return None if name is None or (name not in self.places.listed and is_missing(cell)) else name
+        is_listed = self.fixed and name in self._places
+        return None if name is None or (not is_listed and is_missing(cell)) else name
 
     def filled(self, value: str | None) -> str | None:
         """The name, or the one that is held, which may have come with a row that was left out, without a place."""
@@ -232,7 +252,7 @@ class Category(Column):
 
     def enter(self, value: str | None, out: list[float]) -> None:
         """One entry a category."""
-        hot = [0.0] * self.places.count
+        hot = [0.0] * self.count
         if value is not None:
             hot[self.find(value)] = 1.0
         out += hot
@@ -255,7 +275,7 @@ class Category(Column):
     def enter_all(self, values: Sequence[str | None]) -> Array:
         """One entry a category."""
         places = self.places_of(values)
-        out = np.zeros((len(places), self.places.count))
+        out = np.zeros((len(places), self.count))
         present = np.flatnonzero(places >= 0)
         out[present, places[present]] = 1.0
         return out
@@ -267,14 +287,12 @@ class Category(Column):
 
     def have_room(self, names: Iterable[str]) -> bool:
         """Whether all these names have places, or can be given some."""
-        new = sum(name not in self.places.index for name in names)
-        return new == 0 or (not self.places.fixed and len(self.places) + new <= self.places.count)
+        new = sum(name not in self._places for name in names)
+        return new == 0 or (not self.fixed and len(self._places) + new <= self.count)
 
     def find(self, name: str) -> int:
         """The place of a name, which is given one if it is new."""
-        place = self.places.find(name)
-        assert place is not None
-        return place
+        return self._places.setdefault(name, len(self._places))
 
     def require_room(self, name: str) -> None:
         """Raise `BadCellError` if there is no place for a name."""
@@ -284,21 +302,22 @@ class Category(Column):
     def _no_room(self) -> str:
         declared = f"categories={{{self.name!r}: {self._room()}}}"
         what = f"none of {declared}. Add it"
-        if not self.places.fixed:
+        if not self.fixed:
             what = f"one more than {declared} has room for. Raise it"
         return f"{what}, let categories share places by hashed={{{self.name!r}: 16}}"
 
     def _room(self) -> str:
-        return shown(self.places.names) if self.places.fixed else str(self.places.count)
+        return shown(self.names) if self.fixed else str(self.count)
 
     def state(self) -> list[Any]:
         """The category held, and those that were found."""
-        return [self.held, [] if self.places.fixed else self.places.names]
+        return [self.held, [] if self.fixed else self.names]
 
     def load(self, state: Sequence[Any]) -> None:
         """Set what `state` returned."""
         self.held, names = state
-        self.places.load(names)
+        if not self.fixed:
+            self._places = {category: place for place, category in enumerate(names)}
 
 
 class Hashed(Category):
@@ -307,11 +326,11 @@ class Hashed(Category):
     @property
     def entries(self) -> list[str]:  # type: ignore[override]
         """Numbered."""
-        return [f"{self.name}#{k}" for k in range(self.places.count)]
+        return [f"{self.name}#{k}" for k in range(self.count)]
 
     def find(self, name: str) -> int:
         """A place that depends on the name alone."""
-        return shared(name, self.places.count)
+        return shared(name, self.count)
 
     def have_room(self, names: Iterable[str]) -> bool:
         """Every name has its place already."""
@@ -330,7 +349,7 @@ class Classes(Category):
         return np.maximum(self.places_of(values), 0)[:, None].astype(np.float64)
 
     def _no_room(self) -> str:
-        if self.places.fixed:
+        if self.fixed:
             return f"none of the classes {self._room()}. Add it to classes"
         return f"one more than classes={self._room()} has room for. Raise it"
 
@@ -381,9 +400,9 @@ def declare(
     for name in u:
         policy = _policy(by_column.get(name, "raise") if isinstance(missing, Mapping) else missing)
         if name in categories:
-            made.append(Category(name, policy, to_places(categories[name], f"categories[{name!r}]")))
+            made.append(Category(name, policy, _room(categories[name], f"categories[{name!r}]")))
         elif name in hashed:
-            made.append(Hashed(name, policy, NamePlaces(_count(hashed[name], name))))
+            made.append(Hashed(name, policy, _count(hashed[name], name)))
         else:
             remedy = (
                 f"If the column names categories, declare it: categories={{{name!r}: [...]}} lists them, "
@@ -399,9 +418,24 @@ def declare_targets(names: Sequence[str], classes: Sequence[Any] | int | None, l
     if classes is not None:
         if len(names) != 1:
             raise ConfigError(f"classes={shown(classes)} needs one target column, not {shown(list(names))}.")
-        return [Classes(names[0], 0.0, to_places(classes, "classes"))]
+        return [Classes(names[0], 0.0, _room(classes, "classes"))]
     remedy = "If it names classes, say so: classes=[...] lists them, classes=8 finds up to 8 on the way. "
     return [Number(name, 0.0, largest, remedy if len(names) == 1 else "") for name in names]
+
+
+def _room(room: Any, argument: str) -> list[str] | int:
+    """The names that a user lists, or how many may be found."""
+    if isinstance(room, int) and not isinstance(room, bool):
+        if room < 1:
+            raise ConfigError(f"{argument}={room} leaves room for none. Give 1 or more, or a list of names.")
+        return room
+    names = [] if isinstance(room, str) or not isinstance(room, Iterable) else [name_of(name) for name in room]
+    if not names or len(set(names)) < len(names):
+        raise ConfigError(
+            f"{argument}={shown(room)} must name one or more, each once; or say by a whole number how many may "
+            "be found on the way."
+        )
+    return names
 
 
 def _policy(missing: Any) -> str | float:

@@ -215,7 +215,7 @@ class RowEncoder:
     def _warn(self, cell: Any, number: int) -> None:
         """Warn once that a word counts as missing, if it may be meant as a class found on the way."""
         assert self.classes is not None
-        if not self._warned and not self.classes.places.fixed and isinstance(cell, str | bytes) and cell.strip():
+        if not self._warned and not self.classes.fixed and isinstance(cell, str | bytes) and cell.strip():
             self._warned = True
             logger.warning(
                 "%s %d: the target %r counts as missing. Name it among the classes, classes=[...], if it is one",

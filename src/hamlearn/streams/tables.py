@@ -234,7 +234,7 @@ class TableStream(Stream):
     @property
     def classes(self) -> list[str] | None:
         """The classes of the target found so far, in order; `None` if it is a number."""
-        return None if self._encoder.classes is None else self._encoder.classes.places.names
+        return None if self._encoder.classes is None else self._encoder.classes.names
 
     @property
     def unit(self) -> float | None:
@@ -334,5 +334,5 @@ class TableStream(Stream):
             "time": self._time,
             "ties": self._encoder.clock.ties,
             "width": len(self.numbers),
-            "classes": None if classes is None else classes.places.count,
+            "classes": None if classes is None else classes.count,
         }
