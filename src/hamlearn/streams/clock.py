@@ -119,7 +119,10 @@ class Clock:
         if self.last is None or self.unit is None:
             return None
         with np.errstate(all="ignore"):
-            taus: Array = np.diff(seconds, prepend=self.last) / self.unit
+            gaps = np.diff(seconds, prepend=self.last)
+            taus: Array = gaps / self.unit
+        if self.ties is not None:
+            taus[gaps == 0] = self.ties
         return taus if bool(((taus > 0) & (taus < math.inf)).all()) else None
 
     def go_on(self, seconds: float) -> None:

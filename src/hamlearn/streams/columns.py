@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -70,7 +71,10 @@ class Column(ABC):
 
     @abstractmethod
     def read_all(self, cells: Sequence[Any]) -> Any:
-        """The values in many cells; `None` if one is bad, or is missing and cannot be filled at once."""
+        """The values in many cells, with gaps filled by what is held; `None` if one cannot be read at once.
+
+        Nothing changes. A cell that is missing is a gap still, unless `missing` is `"hold"` or `"raise"`.
+        """
 
     @abstractmethod
     def enter_all(self, values: Any) -> Array:
@@ -83,11 +87,6 @@ class Column(ABC):
     @abstractmethod
     def load(self, state: Sequence[Any]) -> None:
         """Set what `state` returned."""
-
-    @property
-    def fills(self) -> bool:
-        """Whether a missing cell needs no look at its row."""
-        return self.missing not in ("raise", "skip", "hold")
 
     def filled(self, value: Any) -> Any:
         """The value, or what is held in its place if it is missing."""
@@ -169,8 +168,12 @@ class Number(Column):
             except BadCellError:
                 return None
         gaps = np.isnan(values)
+        if self.missing == "hold" and gaps.any():
+            before = np.concatenate([[math.nan if self.held is None else self.held], values])
+            values = before[np.maximum.accumulate(np.where(np.isnan(before), 0, np.arange(len(before))))][1:]
+            gaps = np.isnan(values)
         fits = (np.abs(values) <= self._largest) | gaps
-        return values if fits.all() and (self.fills or not gaps.any()) else None
+        return values if fits.all() and not (self.missing in ("raise", "hold") and gaps.any()) else None
 
     def enter_all(self, values: Array) -> Array:
         """The numbers, with gaps filled."""
@@ -268,9 +271,12 @@ class Category(Column):
                 names = list(map(self.read, cells))
         except BadCellError:
             return None
+        if self.missing == "hold" and None in names:
+            names = list(accumulate([self.held, *names], lambda held, name: held if name is None else name))[1:]
         found = {name for name in names if name is not None}
         # One by one each of them has room, but not all of them may.
-        return names if (self.fills or None not in names) and self.have_room(found) else None
+        has_gaps = self.missing in ("raise", "hold") and None in names
+        return names if not has_gaps and self.have_room(found) else None
 
     def enter_all(self, values: Sequence[str | None]) -> Array:
         """One entry a category."""

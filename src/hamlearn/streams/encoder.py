@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, NamedTuple
@@ -253,7 +253,10 @@ class RowEncoder:
         return Sample(torch.tensor(made.u, dtype=self.dtype), target, made.tau, id=made.id)
 
     def block(self, rows: Sequence[tuple[int, Sequence[Any] | str]]) -> Block | None:
-        """Rows as one block; `None`, and nothing has changed, if they have to be taken one by one."""
+        """Rows as one block, without those that miss a cell of a column with `missing="skip"`.
+
+        `None`, and nothing has changed, if they have to be taken one by one.
+        """
         if not rows or self._id is not None or str in {type(cells) for _, cells in rows}:
             return None
         cells = list(zip(*(cells for _, cells in rows), strict=True))
@@ -261,6 +264,9 @@ class RowEncoder:
         values = [column.read_all(mine) for column, mine in zip(columns, cells, strict=False)]
         if any(mine is None for mine in values):
             return None
+        there = self._there(values, self._with("skip"), len(rows))
+        if not all(there):
+            return self.block([row for row, stays in zip(rows, there, strict=True) if stays])
         taus = None
         if self._time is not None:
             seconds = seconds_of(self._stamps(cells[-1]))
@@ -269,21 +275,27 @@ class RowEncoder:
                 return None
             # From here on the rows are counted in.
             self.clock.last = float(seconds[-1])
-        known = [bool(self.targets)] * len(rows)
-        for mine in values[self._width :]:
-            # A missing class is None, and a missing number is NaN.
-            known = [there and v is not None and v == v for there, v in zip(known, mine, strict=True)]
+        known = self._there(values, range(self._width, len(columns)), len(rows))
         for k in self._holds:
             last = values[k][-1]
             self.columns[k].held = float(last) if isinstance(last, float) else last
         made = [column.enter_all(mine) for column, mine in zip(columns, values, strict=True)]
         if self.classes is not None:
-            for (number, cells_of_row), there in zip(rows, known, strict=True):
-                if not there:
+            for (number, cells_of_row), is_known in zip(rows, known, strict=True):
+                if not is_known:
                     self._warn(cells_of_row[self._width], number)
         u = np.concatenate([np.empty((len(rows), 0)), *made[: self._width]], 1)
         target = np.concatenate(made[self._width :], 1) if self.targets else u
         return self._block(u, target, known, None if taus is None else taus.tolist())
+
+    def _there(self, values: Sequence[Any], columns: Iterable[int], count: int) -> list[bool]:
+        """Which rows have values in all of these columns; a missing name is `None`, and a missing number NaN."""
+        there = [True] * count
+        for k in columns:
+            mine = values[k]
+            if np.isnan(mine).any() if isinstance(mine, np.ndarray) else None in mine:
+                there = [before and v is not None and v == v for before, v in zip(there, mine, strict=True)]
+        return there
 
     def one_by_one(self, made: Sequence[Entries]) -> Block | list[Sample | Label]:
         """Rows that were taken one by one as one block or, where some may be labels, as a list of events."""
@@ -297,7 +309,7 @@ class RowEncoder:
 
     def _block(self, u: Array, target: Array, known: list[bool], taus: list[float | None] | None) -> Block:
         block = Block(len(u), [torch.from_numpy(u).to(self.dtype)], None, [], None)
-        if any(known):
+        if self.targets and any(known):
             block.target, block.known = [self._tensor(target)], None if all(known) else known
         if taus is not None and any(tau is not None for tau in taus):
             block.tau = taus

@@ -273,6 +273,7 @@ class TableStream(Stream):
         rows = list(islice(self._waiting, n))
         if (block := self._encoder.block(rows)) is not None:
             self._row += len(rows)
+            self.skipped += len(rows) - block.count
             self._waiting = deque(islice(self._waiting, len(rows), None))
             return block
         made, self._error = read_some(iter(self._read, None), n)
