@@ -290,3 +290,14 @@ def test_what_does_not_fit_is_named() -> None:
     timed = hl.Network(Timed(2, 3), h0=torch.zeros(3))
     with pytest.raises(ConfigError, match="takes t or tau"):
         hl.Learner(timed, MSE, credit=hl.Sensitivity())
+
+
+def test_a_cost_that_changes_is_recorded_again() -> None:
+    cost, u = Cost(1), torch.ones(4, 1, 2)
+    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), MSE, hl.Hyper(beta=0.0), running_cost=cost)
+    learner.scan(u)
+    cost.a += 1.0
+    twin = copy.deepcopy(learner)
+    after = learner.scan(u).hamiltonian
+    for H, row in zip(after, u, strict=True):
+        assert relative(H, torch.as_tensor(twin.step(hl.Sample(row)).hamiltonian)) < 1e-6

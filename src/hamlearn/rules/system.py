@@ -231,7 +231,8 @@ class Order(ABC):
 
     def also_reads(self) -> dict[str, Any]:
         """What steps depend on besides the network, the loss and what is carried, by what to call it."""
-        return {}
+        cost = self.system.running_cost
+        return {} if cost is None else {"the running cost": cost}
 
     def first(self, h: list[Tensor], spec: trees.Spec) -> list[Tensor]:
         """The sensitivities of a state that a sequence begins with."""

@@ -131,8 +131,6 @@ class Recorder:
         """Record a step, make a loop of it, and compare the loop with the eager step."""
         system, first = self.order.system, self._member(inputs.first(), reference.member)
         functions = {"the loss": system.loss, **self.order.also_reads()}
-        if system.running_cost is not None:
-            functions["the running cost"] = system.running_cost
         made = CompiledStep(Guards(functions, {"the network": system.network}))
         device = flat(inputs.constant if "theta" in inputs.constant else inputs.carried)[0].device
         try:
