@@ -96,7 +96,11 @@ class RowEncoder:
         self.used = [*u, *self.target_names, *column_names(self._id), *column_names(self._time)]
         self._width = len(self.columns)
         self._reads = [column.read for column in (*self.columns, *self.targets)]
-        self._holds = self._with("hold")
+        # Which columns have which of the policies that look at the row.
+        self._with: dict[str, list[int]] = {"raise": [], "skip": [], "hold": []}
+        for k, column in enumerate(self.columns):
+            if isinstance(column.missing, str):
+                self._with.setdefault(column.missing, []).append(k)
 
     @property
     def leaves_out(self) -> bool:
@@ -131,7 +135,7 @@ class RowEncoder:
             return self._encode(number, cells)
         except BadCellError as error:
             # A row that is left out may hold anything.
-            if self._skips or any(is_missing(cells[k]) for k in self._with("skip")):
+            if self._skips or any(is_missing(cells[k]) for k in self._with["skip"]):
                 return None
             raise SampleError(f"{self._word} {number}: {error}") from None
         except SampleError:
@@ -147,9 +151,9 @@ class RowEncoder:
         if None in inputs:
             if known and id is not None and inputs.count(None) == self._width:
                 return Entries(None, self._targets(targets), id=id)
-            if any(inputs[k] is None for k in self._with("skip")):
+            if any(inputs[k] is None for k in self._with["skip"]):
                 return None
-            for k in self._with("raise"):
+            for k in self._with["raise"]:
                 if inputs[k] is None:
                     raise self.columns[k].gap()
         seconds, tau = 0.0, None
@@ -157,9 +161,9 @@ class RowEncoder:
             stamp, where = self._stamp(cells[-1]), f"{self._word} {number}"
             seconds = to_seconds(stamp, where)
             tau = self.clock.step(seconds, stamp, where, "bad")
-        if self._holds:
+        if self._with["hold"]:
             inputs = self._held(inputs)
-            if any(inputs[k] is None for k in self._holds):
+            if any(inputs[k] is None for k in self._with["hold"]):
                 return None
         # From here on the row is counted in.
         if self._time is not None:
@@ -177,16 +181,12 @@ class RowEncoder:
             column.enter(value, out)
         return out
 
-    def _with(self, policy: str) -> list[int]:
-        """Which columns have this policy."""
-        return [k for k, column in enumerate(self.columns) if column.missing == policy]
-
     def _held(self, inputs: list[Any]) -> list[Any]:
         """The inputs with gaps filled by the last values, which become these."""
         filled = list(inputs)
-        for k in self._holds:
+        for k in self._with["hold"]:
             filled[k] = self.columns[k].filled(inputs[k])
-        for k in self._holds:
+        for k in self._with["hold"]:
             self.columns[k].held = filled[k]
         return filled
 
@@ -264,7 +264,7 @@ class RowEncoder:
         values = [column.read_all(mine) for column, mine in zip(columns, cells, strict=False)]
         if any(mine is None for mine in values):
             return None
-        there = self._there(values, self._with("skip"), len(rows))
+        there = self._there(values, self._with["skip"], len(rows))
         if not all(there):
             return self.block([row for row, stays in zip(rows, there, strict=True) if stays])
         taus = None
@@ -276,7 +276,7 @@ class RowEncoder:
             # From here on the rows are counted in.
             self.clock.last = float(seconds[-1])
         known = self._there(values, range(self._width, len(columns)), len(rows))
-        for k in self._holds:
+        for k in self._with["hold"]:
             last = values[k][-1]
             self.columns[k].held = float(last) if isinstance(last, float) else last
         made = [column.enter_all(mine) for column, mine in zip(columns, values, strict=True)]
