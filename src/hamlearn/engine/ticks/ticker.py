@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -23,6 +23,9 @@ from hamlearn.rules.local.rule import LocalRule, Now, Proposal
 from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.reader import Reader
+
+
+_AS_IT_IS = nullcontext()
 
 
 class _SkippedError(Exception):
@@ -109,9 +112,12 @@ class Ticker:
         finally:
             undo()
 
-    @contextmanager
-    def computing(self) -> Iterator[None]:
+    def computing(self) -> AbstractContextManager[None]:
         """Within, the rule and the modules have the weights in the type to compute in."""
+        return _AS_IT_IS if self.system.wide is None else self._computing_widely()
+
+    @contextmanager
+    def _computing_widely(self) -> Iterator[None]:
         with self.system.widened() as self.rule.system:
             try:
                 yield

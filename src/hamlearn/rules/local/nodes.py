@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -142,11 +141,12 @@ class Cell:
                 )
             inputs[i] = inputs[i].detach().requires_grad_()
         layers = LargeLayers(self.theta) if self._large else None
-        with ExitStack() as modes:
-            modes.enter_context(torch.enable_grad())
-            if layers is not None:
-                modes.enter_context(layers)
-            out = self._evaluate(inputs)
+        with torch.enable_grad():
+            if layers is None:
+                out = self._evaluate(inputs)
+            else:
+                with layers:
+                    out = self._evaluate(inputs)
         factors = {} if layers is None else layers.factors()
         return CellTrace(out, [inputs[i] for i in self.from_nodes], self.theta, factors)
 
