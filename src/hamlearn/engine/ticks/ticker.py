@@ -24,7 +24,6 @@ from hamlearn.rules.local.stacked import LayerStack
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.reader import Reader
 
-
 _AS_IT_IS = nullcontext()
 
 
