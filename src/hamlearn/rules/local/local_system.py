@@ -49,6 +49,7 @@ class LocalSystem:
     """
 
     drive = Drive()
+    running_cost = None
 
     def __init__(
         self,
