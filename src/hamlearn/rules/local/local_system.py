@@ -49,7 +49,6 @@ class LocalSystem:
     """
 
     drive = Drive()
-    running_cost = None
 
     def __init__(
         self,
