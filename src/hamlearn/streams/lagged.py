@@ -49,6 +49,7 @@ class AutoregressiveStream(Transform):
     """What `autoregress` returns."""
 
     _past: list[list[float]]
+    _size: int | None
     _fixed = ("_lags", "_relative")
 
     def __init__(self, inner: Stream, lags: int, relative: bool, size: int | None) -> None:
@@ -66,8 +67,8 @@ class AutoregressiveStream(Transform):
         return Spec(TensorSpec(((spec.u.shape[0] or 0) + more,), spec.u.dtype), spec.target, spec.length)
 
     def _fresh(self) -> dict[str, Any]:
-        # The last targets, the newest first.
-        return {"_past": []}
+        # The last targets, the newest first, and the entries of one: samples may have come before any target.
+        return {"_past": [], "_size": self._entries}
 
     @property
     def numbers(self) -> list[bool] | None:
@@ -143,6 +144,7 @@ class AutoregressiveStream(Transform):
         target = block.target[0] if block.target else None
         n, size = block.count, self._known_size() if target is None else target.shape[1]
         assert size is not None
+        self._size = size
         known = np.array(block.known if block.known is not None else [target is not None] * n)
         values = np.zeros((n, size)) if target is None else target.detach().cpu().double().numpy()
         past, available = self._append(values, known)
@@ -181,7 +183,7 @@ class AutoregressiveStream(Transform):
         """Entries of a target, as far as they are known before one has come."""
         if self._past:
             return len(self._past[0])
-        if self._entries is not None:
-            return self._entries
+        if self._size is not None:
+            return self._size
         spec = self.inner.spec.target
         return spec.shape[0] if isinstance(spec, TensorSpec) and len(spec.shape) == 1 else None
