@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,9 +27,28 @@ from hamlearn.rates import Overshoot, Rates, check_share, over_gaps, over_many_g
 Beta = Scaling | Adaptive
 
 
+def _knows_optimizers(kind: type[Hyper]) -> type[Hyper]:
+    """Let arguments of optimizers raise an error that says which constructor takes them."""
+    made = kind.__init__
+
+    @functools.wraps(made)
+    def init(self: Hyper, *args: Any, **given: Any) -> None:
+        of_sgd = [name for name in ("lr", "momentum", "dampening") if name in given]
+        if of_sgd:
+            asked = ", ".join(f"{name}={given[name]!r}" for name in of_sgd)
+            raise ConfigError(
+                f"Hyper has no {of_sgd[0]!r}: use Hyper.from_sgd({asked}), or from_adam, from_adamw, from_rmsprop"
+            )
+        made(self, *args, **given)
+
+    kind.__init__ = init  # type: ignore[method-assign]
+    return kind
+
+
+@_knows_optimizers
 @dataclass(frozen=True)
 class Hyper:
-    """The choices that turn four differential equations into a way of learning.
+    """Hyper-parameters of a learner: time step, dissipation, scales of weights and loss.
 
     ḣ = f_h; θ̇ = −β⊙ω; ż = −s ∂H/∂h − η_z z; ω̇ = −s ∂H/∂θ − η ω (Eq. E⋆1 to E⋆4)
 

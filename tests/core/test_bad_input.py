@@ -493,3 +493,10 @@ def test_data_that_is_no_stream_is_refused_with_the_way_to_make_it_one(data, eng
         list(make().run(data, engine=engine))
     with pytest.raises(hl.errors.HamlearnError, match=r"hl\.streams\.from_any\(data\)"):
         list(hl.evaluate(make(), data, metrics.MAE(), engine=engine))
+
+
+def test_arguments_of_an_optimizer_lead_to_the_constructor_that_takes_them():
+    with pytest.raises(
+        hl.errors.ConfigError, match=r"Hyper has no 'lr': use Hyper.from_sgd\(lr=0.1, momentum=0.9\)"
+    ):
+        hl.Hyper(lr=0.1, momentum=0.9)

@@ -215,3 +215,10 @@ def test_memory_is_bounded_on_an_endless_stream(order):
     tensors = sum(type(item) is torch.Tensor for item in gc.get_objects())
     assert resident(4000) <= 1.01 * early
     assert sum(type(item) is torch.Tensor for item in gc.get_objects()) == tensors
+
+
+def test_a_learner_prints_what_it_is():
+    network = hl.Network.recurrent(nn.GRUCell(1, 16), readout=nn.Linear(16, 1))
+    learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(beta=0.1), credit=hl.Forward())
+    said = "Learner(state and output net with 929 weights, loss=mse_loss, order='sequential', credit=Forward(), "
+    assert repr(learner) == f"{said}{learner.hyper!r})"

@@ -118,6 +118,16 @@ class Learner(BaseLearner):
         super().__init__()
         self._eager = EagerEngine(parts, self._reader, check_late(late))
 
+    def __repr__(self) -> str:
+        system = self._eager.parts.system
+        nets = [name for name in ("state", "output") if getattr(system.network, name) is not None]
+        weights = sum(weight.numel() for weight in system.theta)
+        loss = getattr(system.loss, "__name__", None) or repr(system.loss)
+        return (
+            f"Learner({' and '.join(nets)} net with {weights:,} weights, loss={loss}, "
+            f"order={self.order!r}, credit={self.credit!r}, {self.hyper!r})"
+        )
+
     def __getstate__(self) -> dict[str, Any]:
         # Its own tensors, no copies: a new process is sent their memory, which must outlive this call.
         (tensors, header), parts = self._tell("cannot copy the learner"), self._eager.parts
