@@ -31,13 +31,6 @@ def test_a_buffer_that_two_members_would_change_is_named() -> None:
         population(lambda: hl.Network.feedforward(nn.Sequential(norm, nn.Linear(2, 1))))
 
 
-def test_one_learner_given_twice_is_refused() -> None:
-    learner = hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse)
-    with pytest.raises(hl.errors.ConfigError, match="member 0 and member 1 share"):
-        hl.Population.of([learner, learner])
-    assert len(hl.Population.of([learner, copy.deepcopy(learner)])) == 2
-
-
 def test_what_no_member_changes_may_be_shared() -> None:
     encoder = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3)).requires_grad_(False).eval()
     made = population(lambda: hl.Network.feedforward(nn.Sequential(encoder, nn.Linear(3, 1))))
@@ -49,21 +42,3 @@ def test_what_no_member_changes_may_be_shared() -> None:
         list(single.run(samples))
         for one, other in zip(member.network.parameters(), single.network.parameters(), strict=True):
             assert torch.equal(one, other)
-
-
-def test_a_member_that_is_in_the_middle_of_a_run_of_its_own_joins_where_its_last_report_says() -> None:
-    def made() -> hl.Learner:
-        torch.manual_seed(0)
-        return hl.Learner(hl.Network.feedforward(nn.Linear(2, 1)), mse, hl.Hyper(beta=0.1))
-
-    samples = random_samples(9, 2, 1, (1,))
-    ahead, other, twin = made(), made(), made()
-    population = hl.Population.of([ahead, other])
-    run = ahead.run(samples, engine="compiled")
-    next(run)
-    list(population.run(samples[1:3]))
-    list(twin.run(samples[:3]))
-    assert population.member(0).state.t == 3.0
-    torch.testing.assert_close(
-        population.member(0).network.output.weight, twin.network.output.weight, rtol=1e-6, atol=1e-6
-    )

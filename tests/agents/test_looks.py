@@ -129,15 +129,3 @@ def test_a_file_of_another_population_is_refused_and_nothing_is_changed(tmp_path
         smaller.member(0).load(tmp_path / "agents")
     after_all = smaller.state_dict()["tensors"]
     assert all(torch.equal(before[name], after_all[name]) for name in before if not name.startswith("rng/"))
-
-
-def test_a_copy_of_a_population_of_agents_goes_on_by_itself() -> None:
-    population = hl.Population(MAKE, HYPER, SEEDS, streams=[feed(number, 20) for number in range(4)])
-    list(population.run(engine="eager", max_steps=8))
-    twin = copy.deepcopy(population)
-    reports = list(twin.run(engine="eager", resume=True))
-    assert population.positions == [8] * 4
-    singles = alone(MAKE, HYPER, SEEDS, [feed(number, 20) for number in range(4)])
-    for number, (learner, expected, _) in enumerate(singles):
-        assert_member(twin.member(number), learner, close=0.0)
-        assert len(reports) == len(expected) - 8

@@ -102,15 +102,6 @@ def test_engines_agree_over_2000_steps(kind: str, setting: dict[str, Any]) -> No
         assert torch.equal(a, b)
 
 
-@pytest.mark.parametrize("setting", SETTINGS, ids=name_of)
-def test_loss_curves_agree_in_float32_over_2000_steps(setting: dict[str, Any]) -> None:
-    problem = long_problem("lstm", 2000, torch.float32)
-    _, _, one, other = both(problem, 256, **setting)
-    assert [report.loss is None for report in other] == [report.loss is None for report in one]
-    losses = [torch.stack([r.loss for r in reports if r.loss is not None]) for reports in (one, other)]
-    torch.testing.assert_close(losses[1], losses[0], rtol=1e-5, atol=1e-7)
-
-
 @pytest.mark.parametrize("integrator", [hl.Heun(), hl.RK4()], ids=repr)
 def test_integrators_of_several_stages_are_compiled(integrator: Any) -> None:
     problem = long_problem("rate", 100, torch.float64)
@@ -139,19 +130,6 @@ def test_running_statistics_move_as_in_the_eager_engine() -> None:
     assert_same(eager, compiled, 1e-12)
     assert_same_reports(one, other, 1e-12)
     assert int(compiled.network.output[1].num_batches_tracked) == 50
-
-
-def test_a_transformer_layer_is_compiled() -> None:
-    torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
-    module = nn.Sequential(layer, nn.Flatten(), nn.Linear(24, 2)).double()
-    samples = [hl.Sample(torch.randn(1, 4, 6).double(), torch.randint(2, (1,))) for _ in range(30)]
-    problem = Problem(
-        hl.Network.feedforward(module), nn.functional.cross_entropy, hl.Hyper(eta=0.0, beta=0.01), samples
-    )
-    eager, compiled, one, other = both(problem, 8, order="sequential", credit=hl.Cleared())
-    assert_same(eager, compiled, 1e-10)
-    assert_same_reports(one, other, 1e-10)
 
 
 def test_a_change_of_mode_or_shape_in_mid_stream_is_followed() -> None:

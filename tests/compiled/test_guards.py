@@ -166,18 +166,6 @@ def test_recompiling_within_a_run_holds_from_the_next_block_on():
     assert not any(losses[6:])
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["one stream", "streams"])
-def test_a_population_is_recompiled(own):
-    setting = {"scale": 1.0}
-    streams = {"streams": [samples(40) for _ in range(2)]} if own else {}
-    population = hl.Population(lambda hyper: with_setting(setting), [None], [0, 1], **streams)
-    run = lambda: list(population.run(*([] if own else [samples(4)]), max_steps=4))  # noqa: E731
-    run()
-    setting["scale"] = 0.0
-    population.recompile()
-    assert float(torch.stack([report.loss for report in run()]).abs().max()) == 0.0
-
-
 LEARNERS = {
     "sequential": lambda setting: with_setting(setting),
     "parallel": lambda setting: with_setting(setting, order="parallel", credit=hl.Forward()),
@@ -269,17 +257,3 @@ def test_under_autocast_a_learner_falls_back_and_learns_as_the_eager_one(learn):
                     ran(learner, stream, engine)
         finals.append(weights(learner))
     assert torch.equal(*finals)
-
-
-def test_a_scan_over_steps_that_take_derivatives_is_audited_like_any_other(monkeypatch):
-    monkeypatch.setattr(step_cache, "AUDIT_EVERY", 2)
-
-    def descent(weight, x):
-        own = weight.detach().requires_grad_()
-        (slope,) = torch.autograd.grad((own * x - 1).square().sum(), own)
-        return (own - 0.1 * slope).detach(), slope
-
-    for _ in range(5):
-        last, slopes = hl.loops.scan(descent, torch.zeros(3), torch.ones(20, 3))
-    assert bool((last > 0.9).all())
-    assert slopes.shape == (20, 3)

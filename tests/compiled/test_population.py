@@ -86,55 +86,6 @@ def test_members_are_their_single_runs(kind: str, setting: dict[str, Any]) -> No
         torch.testing.assert_close(energies[number], alone_energies.to(energies.dtype))
 
 
-def test_64_mlps_in_float32_stay_with_their_single_runs() -> None:
-    make = maker("mlp", torch.float32)
-    hyper = [hl.Hyper.from_sgd(lr=0.002 * (k + 1), momentum=0.5) for k in range(8)]
-    samples = [hl.Sample(s.u.float(), s.target) for s in stream(classes=True, steps=100)]
-    population = hl.Population(make, hyper=hyper, seeds=range(8))
-    list(population.run(samples))
-    for number, (learner, _) in enumerate(alone(make, hyper, list(range(8)), samples)):
-        for a, b in zip(
-            learner.network.parameters(), population.members[number].network.parameters(), strict=True
-        ):
-            torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-6)
-
-
-def test_members_can_be_looked_at_changed_and_run_on() -> None:
-    make, samples = maker("gru", order="sequential"), stream(classes=False)
-    population = hl.Population(make, hyper=HYPERS, seeds=[7])
-    singles = [learner for learner, _ in alone(make, HYPERS, [7], [])]
-    for learner in singles:
-        for sample in samples[:25]:
-            learner.step(sample)
-    for number, _ in enumerate(population.run(samples, chunk=16), start=1):
-        if number == 25:
-            for one, member in zip(singles, population.members, strict=True):
-                torch.testing.assert_close(member.state.h, one.state.h, rtol=1e-12, atol=1e-12)
-            break
-    assert population.position == 25
-    for learner in (singles[1], population.members[1]):
-        with torch.no_grad():
-            learner.network.output.bias.add_(1.0)
-    list(population.run(samples[25:]))
-    for learner, member in zip(singles, population.members, strict=True):
-        list(learner.run(samples[25:]))
-        for a, b in zip(learner.network.parameters(), member.network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-
-
-def test_the_eager_engine_gives_the_same_reports() -> None:
-    make, samples = maker("gru", order="sequential"), stream(classes=False, steps=30)
-    populations = [hl.Population(make, hyper=HYPERS, seeds=[0, 1]) for _ in range(2)]
-    one = list(populations[0].run(samples, engine="eager"))
-    other = list(populations[1].run(samples, engine="compiled"))
-    for a, b in zip(one, other, strict=True):
-        assert len(a) == len(b) == 6
-        assert a.t == b.t
-        torch.testing.assert_close(b.y, a.y, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(b.hamiltonian, a.hamiltonian, rtol=1e-12, atol=1e-12)
-        assert a.skipped == b.skipped == [False] * 6
-
-
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
 def test_a_member_that_diverges_on_a_shared_stream_is_frozen_and_the_others_go_on(engine: Any) -> None:
     hyper = [hl.Hyper.from_sgd(lr=0.01), hl.Hyper.from_sgd(lr=1e200), hl.Hyper.from_sgd(lr=0.02)]

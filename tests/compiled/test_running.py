@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,19 +63,6 @@ def test_a_loop_that_is_left_leaves_the_learner_at_its_last_report(setting: dict
     torch.testing.assert_close(compiled.state.h, eager.state.h, rtol=1e-12, atol=1e-12)
     for a, b in zip(eager.network.parameters(), compiled.network.parameters(), strict=True):
         torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-
-
-def test_what_was_read_ahead_of_an_iterator_is_not_lost() -> None:
-    problem = regression()
-    learner, stream = problem.learner(), iter(problem.samples)
-    taken = []
-    for engine, steps in (("compiled", 7), ("compiled", 3), ("eager", 4)):
-        run = learner.run(stream, engine=engine, chunk=16)
-        taken += [next(run).sample for _ in range(steps)]
-        run.close()
-    taken += [report.sample for report in learner.run(stream, engine="compiled", chunk=16)]
-    # Samples of an iterator are copied as they are read, since it may use its memory again.
-    assert all(torch.equal(a.u, b.u) for a, b in zip(taken, problem.samples, strict=True))
 
 
 class Struck:
@@ -217,24 +203,6 @@ def test_a_network_that_draws_random_numbers_goes_on_eagerly_and_says_why() -> N
     assert_same_reports(one, other, 0.0)
 
 
-def test_a_network_that_looks_at_numbers_goes_on_eagerly_and_says_why() -> None:
-    class Branches(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.linear = nn.Linear(3, 2)
-
-        def forward(self, u: torch.Tensor) -> torch.Tensor:
-            return self.linear(u) if u.sum() > 0 else -self.linear(u)
-
-    network = hl.Network.feedforward(Branches().double())
-    problem = Problem(network, nn.functional.mse_loss, hl.Hyper(eta=0.0), regression().samples)
-    eager, compiled = problem.learner(), problem.learner()
-    list(eager.run(problem.samples))
-    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: the step could not be recorded"):
-        list(compiled.run(problem.samples, engine="compiled"))
-    assert_same(eager, compiled, 0.0)
-
-
 def test_an_echo_that_rebuilds_its_states_goes_on_eagerly_and_says_why() -> None:
     cell = hl.reversible.MidpointCell(hl.reversible.AntisymmetricLinear(4, inputs=3), size=4, tau=0.1).double()
     problem = regression()
@@ -258,20 +226,6 @@ print("done")
 """
 
 
-@pytest.mark.slow
-def test_the_first_use_says_that_it_compiles_and_other_processes_do_not_again(tmp_path: Path) -> None:
-    environment = os.environ | {"HAMLEARN_CACHE_DIR": str(tmp_path)}
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", COMPILE_ONCE], env=environment, capture_output=True, text=True, check=True
-        )
-        for _ in range(2)
-    ]
-    assert runs[0].stderr.count("compiling a step into C loops") == 1
-    assert "compiling" not in runs[1].stderr
-    assert [run.stdout for run in runs] == ["done\n"] * 2
-
-
 def test_without_a_compiler_it_goes_on_eagerly_and_says_so(tmp_path: Path) -> None:
     environment = {"PATH": "", "HOME": str(tmp_path), "HAMLEARN_CACHE_DIR": str(tmp_path)}
     run = subprocess.run(
@@ -293,22 +247,6 @@ def test_a_second_run_while_the_first_goes_on_is_an_error_for_the_first() -> Non
     for sample in (*taken, *problem.samples[30:33]):
         eager.step(sample)
     torch.testing.assert_close(learner.state.h, eager.state.h, rtol=1e-12, atol=1e-12)
-
-
-def test_a_checkpoint_loaded_within_the_loop_leaves_the_stream_where_it_is(tmp_path: Path) -> None:
-    problem = regression()
-    taken: dict[str, list[int]] = {}
-    for engine in ("eager", "compiled"):
-        learner = problem.learner()
-        taken[engine] = []
-        for index, report in enumerate(learner.run(problem.samples, engine=engine, chunk=16)):
-            taken[engine].append(id(report.sample))
-            if index == 3:
-                learner.save(tmp_path / "checkpoint")
-            if index == 6:
-                learner.load(tmp_path / "checkpoint")
-        assert learner.position == len(problem.samples) - 3
-    assert taken["eager"] == taken["compiled"] == [id(sample) for sample in problem.samples]
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])

@@ -123,24 +123,6 @@ def test_uneven_times_are_those_of_a_run() -> None:
     assert_equal(everything(one), everything(other))
 
 
-def test_one_tau_holds_for_all_steps() -> None:
-    u, target = drawn()
-    one, other = recurrent(), recurrent()
-    one.scan(u, target, 0.25)
-    other.scan(u, target, torch.full((30,), 0.25))
-    assert_equal(everything(one), everything(other))
-
-
-def test_two_scans_are_one() -> None:
-    u, target = drawn()
-    for credit in (hl.Forward(), hl.Echo(truncate=4, every=3)):
-        one, other = recurrent(credit=credit), recurrent(credit=credit)
-        whole = one.scan(u, target)
-        parts = [other.scan(u[:11], target[:11]), other.scan(u[11:], target[11:])]
-        assert_equal(everything(one), everything(other))
-        assert torch.equal(whole.loss, torch.cat([part.loss for part in parts]))
-
-
 def test_without_targets_the_state_moves_and_nothing_is_learned() -> None:
     learner, (u, _) = recurrent(), drawn()
     before = copy.deepcopy(list(learner.network.parameters()))
@@ -177,22 +159,6 @@ def test_inputs_outputs_and_targets_may_be_trees() -> None:
         report = twin.step(hl.Sample(*at))
         torch.testing.assert_close(trace.loss[step], report.loss)
         torch.testing.assert_close(first[step], report.y[0])
-
-
-def test_what_cannot_be_compiled_is_scanned_eagerly_with_the_reason() -> None:
-    def make() -> hl.Learner:
-        torch.manual_seed(0)
-        network = hl.Network.feedforward(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)).double())
-        return hl.Learner(network, mse)
-
-    one, other, (u, target) = make(), make(), drawn()
-    torch.manual_seed(3)
-    with pytest.warns(RuntimeWarning, match="falls back to the eager engine: it draws random numbers"):
-        trace = one.scan(u, target, known=torch.arange(30) % 3 > 0)
-    torch.manual_seed(3)
-    samples = [hl.Sample(a, b if step % 3 else None) for step, (a, b) in enumerate(zip(u, target, strict=True))]
-    assert_traced(trace, [other.step(sample) for sample in samples], 0.0)
-    assert_equal(everything(one), everything(other))
 
 
 def sometimes_drops(rate: float) -> hl.Network:
@@ -237,29 +203,6 @@ def test_a_skipped_sample_is_told_of_and_the_others_are_learned() -> None:
     assert torch.equal(trace.loss[18:], torch.stack([row.loss for row in rows[18:]]))
 
 
-def test_an_interrupted_scan_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    learner, (u, target) = recurrent(), drawn()
-    learner.scan(u, target)
-    kept, runner = everything(learner), learner._blocks
-    run, calls = runner.run, []
-
-    def interrupted(block: Any) -> Any:
-        ahead = run(block)
-        calls.append(block.count)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return ahead
-
-    monkeypatch.setattr(runner, "run", interrupted)
-    u[5] = torch.nan
-    parts = learner._eager.parts
-    parts.choices = parts.choices._replace(on_nonfinite="skip")
-    with pytest.raises(KeyboardInterrupt):
-        learner.scan(u, target)
-    assert len(calls) == 2
-    assert_equal(kept, everything(learner))
-
-
 WRONG: dict[str, tuple[Callable[[Any, Any], dict[str, Any]], str]] = {
     "no tensor": (lambda u, y: {"u": [1.0, 2.0]}, "u is .*: give tensors, alone or in a tree"),
     "no axis": (lambda u, y: {"u": torch.tensor(1.0)}, r"u is float32\[\]"),
@@ -280,15 +223,6 @@ def test_arrays_that_do_not_belong_together_are_refused(wrong: str) -> None:
     with pytest.raises(SampleError, match=WRONG[wrong][1]):
         learner.scan(**given)
     assert_equal(kept, everything(learner))
-
-
-def test_a_scan_reads_no_stream() -> None:
-    learner, (u, target) = recurrent(), drawn()
-    samples = [hl.Sample(a, b) for a, b in zip(u, target, strict=True)]
-    for _ in learner.run(samples, max_steps=4):
-        pass
-    learner.scan(u, target)
-    assert learner.position == 4
 
 
 def test_a_hamiltonian_with_a_scheduled_phi_is_that_of_single_steps() -> None:

@@ -113,15 +113,6 @@ def test_members_of_a_population_are_held_against_theirs(own):
         list(population.run(engine="compiled") if own else population.run(samples(), engine="compiled"))
 
 
-def test_scan_refuses_a_step_that_tells_a_recording_apart():
-    def step(carry, x):
-        new = carry + (2 * x if type(x) is Tensor else x)
-        return new, new
-
-    with pytest.raises(hl.loops.UnsupportedError, match=f"{REFUSED} carry"):
-        hl.loops.scan(step, torch.zeros(3), torch.ones(5, 3))
-
-
 def test_a_first_sample_without_a_target_is_held_against_the_eager_step_too():
     torch.manual_seed(0)
     learner, stream = hl.Learner(feedforward("output"), mse), samples()

@@ -4,11 +4,8 @@ import collections
 import copy
 import errno
 import functools
-import json
 import math
 import os
-import subprocess
-import sys
 from collections import deque
 from pathlib import Path
 from typing import NamedTuple
@@ -16,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import nn
 from torch.utils import _pytree
 
 import hamlearn as hl
 from hamlearn.errors import CheckpointError
 from tests.checkpoints import Watch, parse
-from tests.fuzz.checkpoint_subjects import MAKERS, Pair, PairCell, _samples, trained
+from tests.fuzz.checkpoint_subjects import MAKERS, _samples, trained
 
 mse = nn.functional.mse_loss
 
@@ -255,35 +252,6 @@ def test_a_stream_that_knows_its_position_is_put_back_by_itself(tmp_path):
     assert torch.equal(report.sample.u, list(stream())[12].u)
 
 
-def test_a_run_can_be_taken_up_again_and_again(tmp_path):
-    numbers = torch.arange(12.0).view(12, 1)
-    source = hl.streams.from_dataset(torch.utils.data.TensorDataset(numbers, numbers))
-
-    def make():
-        return hl.Learner(hl.Network.feedforward(nn.Linear(1, 1)), nn.functional.mse_loss, hl.Hyper())
-
-    first, second = make(), make()
-    exhaust(first.run(source, max_steps=4))
-    first.save(tmp_path / "checkpoint")
-    second.load(tmp_path / "checkpoint")
-    again = hl.streams.from_dataset(torch.utils.data.TensorDataset(numbers, numbers))
-    seen = [report.sample.u.item() for _ in range(3) for report in second.run(again, max_steps=2, resume=True)]
-    assert seen == [4, 5, 6, 7, 8, 9]
-    assert second.position == 10
-
-
-def test_a_checkpoint_holds_tensors_and_json_only(tmp_path):
-    learner = build()
-    learner.step(next(stream()))
-    learner.save(tmp_path / "checkpoint")
-    names = set(load_file(tmp_path / "checkpoint"))
-    parameters = {f"theta/{name}" for name, _ in learner.network.named_parameters()}
-    assert parameters | {"h/0", "h/1", "z/0", "z/1", "rng/cpu"} <= names
-    raw = (tmp_path / "checkpoint").read_bytes()
-    header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    assert json.loads(json.loads(header["__metadata__"]["hamlearn"])["header"])["t"] == 0.3
-
-
 def test_another_model_or_setting_is_refused_with_the_first_difference(tmp_path):
     path = saved(tmp_path)
     other = hl.Learner(hl.Network.feedforward(nn.Linear(2, 2)), mse, hl.Hyper())
@@ -392,27 +360,6 @@ def test_one_changed_bit_of_any_tensor_or_of_the_header_is_refused_by_the_digest
         refused_file(learner, path, "not as learner.save.. wrote it.*digest.*Restore it from a copy")
 
 
-@pytest.mark.parametrize("credit", [hl.Forward(), hl.Echo(), hl.Echo(truncate=2)], ids=repr)
-@pytest.mark.parametrize("given", [None, Pair(torch.zeros(2, 2), torch.zeros(2, 2))], ids=["found", "given"])
-def test_a_state_that_is_a_named_tuple_is_saved_and_loaded_bit_for_bit(tmp_path, credit, given):
-    def make():
-        network = hl.Network.recurrent(PairCell(), nn.Linear(2, 2), h0=given)
-        return hl.Learner(network, nn.functional.mse_loss, hl.Hyper(beta=0.1), "sequential", credit)
-
-    sample = hl.Sample(torch.ones(2, 3) * torch.tensor([[1.0], [2.0]]), torch.ones(2, 2))
-    learner, again = make(), make()
-    for _ in range(3):
-        learner.step(sample)
-    learner.save(tmp_path / "checkpoint")
-    again.load(tmp_path / "checkpoint")
-    assert type(again.state.h) is Pair
-    for each in (learner, again):
-        torch.manual_seed(1)
-        each.step(sample)
-    assert torch.equal(learner.state.h.slow, again.state.h.slow)
-    assert all(map(torch.equal, learner.network.parameters(), again.network.parameters()))
-
-
 @pytest.mark.parametrize(
     "tree",
     [
@@ -490,41 +437,6 @@ def test_a_folder_that_is_missing_or_in_the_place_of_the_file_is_named(tmp_path)
         summing().save(tmp_path)
 
 
-KILLED = """
-import os, pathlib, random, signal, sys, time, torch, hamlearn as hl
-torch.set_num_threads(1)
-folder = pathlib.Path(sys.argv[1])
-network = hl.Network.feedforward(torch.nn.Linear(300, 300))
-learner = hl.Learner(network, torch.nn.functional.mse_loss, hl.Hyper())
-sample = hl.Sample(torch.ones(1, 300), torch.zeros(1, 300))
-learner.save(folder / "checkpoint")
-random.seed(0)
-reached = 0.0
-for _ in range(20):
-    child = os.fork()
-    if child == 0:
-        while True:
-            learner.step(sample)
-            learner.save(folder / "checkpoint")
-    time.sleep(random.uniform(0.005, 0.06))
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    learner.load(folder / "checkpoint")
-    assert learner.state.t >= reached
-    reached = learner.state.t
-print(reached > 0)
-learner.save(folder / "checkpoint")
-print(*os.listdir(folder))
-"""
-
-
-def test_killed_at_random_instants_the_file_is_the_old_or_the_new_one_and_nothing_piles_up(tmp_path):
-    run = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], capture_output=True, text=True, check=True)
-    progress, left = run.stdout.splitlines()
-    assert progress == "True"
-    assert left == "checkpoint"
-
-
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -545,43 +457,6 @@ def test_a_state_that_does_not_fit_is_refused_and_changes_nothing(name, spoil, m
     state, learner = trained(name, 3, 6).state_dict(), trained(name, 4, 5)
     spoil(state["tensors"], state["about"])
     refused(learner, message, lambda: learner.load_state_dict(state))
-
-
-def test_a_state_between_two_reports_is_that_of_the_last_one():
-    def make():
-        torch.manual_seed(0)
-        network = hl.Network.recurrent(nn.RNNCell(3, 4), nn.Linear(4, 2))
-        return hl.Learner(network, mse, hl.Hyper(beta=0.1), credit=hl.Forward())
-
-    samples, ahead, alone = _samples(20), make(), make()
-    for index, _ in enumerate(ahead.run(samples, engine="compiled", chunk=16), start=1):
-        if index == 9:
-            state = ahead.state_dict()
-    for _ in alone.run(samples, max_steps=9, engine="compiled"):
-        pass
-    twin = alone.state_dict()
-    assert state["about"]["reader"]["position"] == 9
-    for name, tensor in twin["tensors"].items():
-        assert torch.equal(tensor, state["tensors"][name]), name
-
-
-def test_a_state_that_cannot_be_written_down_is_told_of():
-    class Strange(nn.Module):
-        def forward(self, u, h):
-            return torch.tanh(u.x + h)
-
-        def initial_state(self, u):
-            return torch.zeros(2, 3)
-
-    class Odd:
-        def __init__(self, x):
-            self.x = x
-
-    network = hl.Network.recurrent(Strange(), nn.Linear(3, 2))
-    learner = hl.Learner(network, mse, credit=hl.Echo())
-    learner.step(hl.Sample(Odd(torch.ones(2, 3)), torch.zeros(2, 2)))
-    with pytest.raises(CheckpointError, match=r"cannot take the state: a .*Odd cannot be written down"):
-        learner.state_dict()
 
 
 def test_a_copy_keeps_what_its_owner_added():

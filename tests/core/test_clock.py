@@ -112,21 +112,6 @@ def test_a_gap_dissipates_as_its_parts_do():
     assert left([1e-6], eta=1e-9) == pytest.approx(1 - 1e-15, rel=1e-16)
 
 
-def test_gaps_change_the_learning_of_a_net_without_state_only_with_momentum():
-    problem = random_problem("output", 4, 20)
-    samples = [replace(sample, boundary=False) for sample in problem.samples]
-    for eta, same in ((1.0, True), (0.3, False)):
-        hyper = replace(problem.hyper, s=-1, tau=1.0, eta=eta, phi=1.0)
-        learners = []
-        for gap in (1.0, 5.0):
-            told = [replace(sample, tau=gap) for sample in samples]
-            learners.append(Problem(problem.network, problem.loss, hyper, told).learner())
-            for sample in told:
-                learners[-1].step(sample)
-        weights = [torch.cat([w.detach().flatten() for w in one.network.parameters()]) for one in learners]
-        assert torch.equal(*weights) == same
-
-
 def test_without_momentum_nothing_is_kept_over_short_gaps_whatever_the_rounding_of_tau_times_eta():
     hyper = hl.Hyper.from_sgd(lr=0.1, tau=49.0)
     assert 1 - 49.0 * hyper.eta > 0  # by rounding
@@ -177,17 +162,6 @@ def test_a_local_learner_tells_it_too():
     learner = hl.local.LocalLearner(module, MSE, hl.Hyper(eta=0.1, beta=0.0, clock="continuous"))
     with pytest.warns(RuntimeWarning, match="eta=0.1 times tau=30 is 3"):
         learner.step(hl.Sample(torch.ones(1, 1), torch.ones(1, 1), tau=30.0))
-
-
-def test_an_aligned_learner_learns_the_same_at_any_unit_of_time():
-    found = []
-    for tau in (None, 0.002, 180.0):
-        torch.manual_seed(0)
-        module = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
-        learner = hl.local.LocalLearner(module, MSE, hl.Hyper.from_sgd(lr=0.02), align=True)
-        list(learner.run(line(50, tau)))
-        found.append([weight.detach().clone() for weight in module.parameters()])
-    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])

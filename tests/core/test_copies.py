@@ -105,18 +105,6 @@ def test_a_copy_made_in_the_middle_of_a_compiled_run_goes_on_as_the_original_doe
     assert same(everything(learner), everything(alone))
 
 
-def test_what_a_copy_does_with_its_network_is_its_own_affair():
-    learner = drawing(hl.Echo())
-    learner.step(samples()[0])
-    before = everything(learner)
-    twin = copy.deepcopy(learner)
-    for weight in twin.network.parameters():
-        weight.data.zero_()
-    twin.reset()
-    assert same(before, everything(learner))
-    assert learner.stored_tokens == 1
-
-
 @pytest.mark.parametrize("way", [copy.deepcopy, through_pickle])
 def test_a_copied_population_goes_on_as_the_original_does(way):
     given = random_samples(12, batch=(1,))

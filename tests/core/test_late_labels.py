@@ -205,32 +205,6 @@ def test_the_compiled_engine_takes_labels_and_samples_that_wait_one_by_one(kind,
     assert eager.labels.learned > 10
 
 
-def test_reading_goes_on_between_a_sample_and_its_label(tmp_path):
-    stream = events(24, 4)
-    whole, first = learner("rnn"), learner("rnn")
-    list(whole.run(stream))
-    list(first.run(stream, max_steps=15))
-    first.save(tmp_path / "checkpoint")
-    second = learner("rnn")
-    second.load(tmp_path / "checkpoint")
-    list(second.run(stream, resume=True))
-    assert_same(whole, second)
-
-
-def test_a_source_that_fills_one_buffer_again_does_not_change_what_waits():
-    one, other = learner(), learner()
-    buffer = torch.empty(1, 3, dtype=torch.float64)
-    for k, sample in enumerate(samples(4)):
-        unlabelled, _ = split(sample, k)
-        one.step(unlabelled)
-        buffer.copy_(sample.u)
-        other.step(hl.Sample(buffer, None, sample.tau, sample.boundary, id=k))
-    for k, sample in enumerate(samples(4)):
-        label = split(sample, k)[1]
-        assert torch.equal(one.step(label).loss, other.step(label).loss)
-    assert_same(one, other)
-
-
 def test_a_label_leaves_running_statistics_to_its_sample():
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)).double()

@@ -161,15 +161,6 @@ def test_optimizer_steps_of_uneven_length_follow_the_costate_equation():
         assert abs(weight.item() - theta) < 1e-15
 
 
-def test_optimizer_without_momentum_scales_with_the_length_of_the_step():
-    weight = torch.nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = hl.optim.HL([weight], lr=0.1, tau=0.5, clock="continuous")
-    weight.grad = torch.ones_like(weight)
-    optimizer.step(tau=1.0)
-    # τβ·τφ g with β = 0.2, φ = 2: both the drive of ω and the move of θ double.
-    assert weight.item() == pytest.approx(-0.4, abs=1e-15)
-
-
 def test_optimizer_calls_closures_and_skips_parameters_without_gradient():
     module = nn.Linear(2, 1)
     idle = nn.Parameter(torch.ones(1))

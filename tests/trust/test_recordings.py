@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
-from tests.trust.learners import LITERAL, SGD, learner_of, mse, ran, samples, weights
+from tests.trust.learners import LITERAL, SGD, learner_of, ran, samples, weights
 
 
 def tied():
@@ -34,53 +34,6 @@ def test_a_module_used_twice_keeps_its_own_parameters_and_both_engines_agree(cho
         assert all(type(weight) is nn.Parameter for weight in module.parameters())
         results.append(weights(learner))
     torch.testing.assert_close(*results, rtol=0, atol=1e-12)
-
-
-def test_the_reference_leaves_the_network_it_judges_as_it_was():
-    module = tied()
-    own = [(weight, weight.detach().clone()) for weight in module.parameters()]
-    network = hl.Network.feedforward(module)
-    states = [state for state, _ in hl.reference.run(network, mse, SGD, samples(5), order="sequential")]
-    assert all(a is b and torch.equal(a, kept) for a, (b, kept) in zip(module.parameters(), own, strict=True))
-    learner = learner_of(network)
-    ran(learner, samples(5), "eager")
-    for name, weight in learner.network.named_parameters():
-        torch.testing.assert_close(weight.detach(), states[-1].theta[name], rtol=0, atol=1e-12)
-
-
-def test_whole_sequence_modules_run_at_the_weights_of_each_stage():
-    # nn.RNN keeps its weights in a list beside; every stage of an integrator must exchange them there too.
-    class Last(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.rnn, self.out = nn.RNN(2, 3, dtype=torch.float64), nn.Linear(3, 1, dtype=torch.float64)
-
-        def forward(self, u):
-            return self.out(self.rnn(u.unsqueeze(0))[0][-1])
-
-    torch.manual_seed(0)
-    module = Last()
-    learner = learner_of(module, hyper=LITERAL, order="parallel", integrator=hl.Heun())
-    before = {name: w.detach().clone() for name, w in module.named_parameters()}
-    stream = samples(2)
-    ran(learner, stream, "eager")
-
-    def slopes(theta, omega, sample):
-        for name, weight in module.named_parameters():
-            weight.data.copy_(theta[name])
-        grads = torch.autograd.grad(mse(module(sample.u), sample.target), list(module.parameters()))
-        velocity = {name: -0.1 * omega[name] for name in theta}
-        return velocity, {n: g - omega[n] * learner.hyper.eta for n, g in zip(theta, grads, strict=True)}
-
-    after = {name: w.detach().clone() for name, w in module.named_parameters()}
-    theta, omega = before, {name: torch.zeros_like(w) for name, w in before.items()}
-    for sample in stream:
-        v1, a1 = slopes(theta, omega, sample)
-        v2, a2 = slopes({n: theta[n] + v1[n] for n in theta}, {n: omega[n] + a1[n] for n in theta}, sample)
-        theta = {n: theta[n] + (v1[n] + v2[n]) / 2 for n in theta}
-        omega = {n: omega[n] + (a1[n] + a2[n]) / 2 for n in omega}
-    for name, weight in after.items():
-        torch.testing.assert_close(weight, theta[name], rtol=0, atol=1e-12)
 
 
 class OneHot(nn.Module):
@@ -159,18 +112,3 @@ def steps_after_a_rate_was_written_to(make, rate, engine):
 def test_a_rate_that_is_a_tensor_is_read_anew_by_both_engines(make, engine):
     before, after = steps_after_a_rate_was_written_to(make, torch.tensor(0.1), engine)
     assert torch.equal(before, after)
-
-
-def test_a_beta_that_is_a_tensor_is_read_anew_by_a_population():
-    rate = torch.full((1, 2), 0.1)
-    population = hl.Population(
-        lambda hyper: learner_of(nn.Linear(2, 1, bias=False).double(), hyper=hyper),
-        [hl.Hyper(beta={"*": rate})],
-        [0, 1],
-    )
-    list(population.run(samples(6), chunk=3))
-    rate.zero_()
-    before = [weights(member) for member in population.members]
-    list(population.run(samples(6), chunk=3))
-    for one, other in zip(before, [weights(member) for member in population.members], strict=True):
-        assert torch.equal(one, other)
