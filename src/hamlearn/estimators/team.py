@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hamlearn.adaptive import Adaptive
-from hamlearn.engine.blocks.direct import DirectLoop, carry_of
+from hamlearn.engine.blocks.direct import DirectLoop
 from hamlearn.hyper import Hyper
 from hamlearn.learner import Learner
 from hamlearn.network import Network
@@ -104,7 +104,7 @@ def learner_of(team: Team, loss: Callable[..., Tensor]) -> Learner:
 
 def moving(team: Team, loop: DirectLoop) -> dict[str, Tensor]:
     """Weights, costates and what an adaptive β follows, by name; these are the tensors themselves."""
-    names, carry = [name for name, _ in team.named_parameters()], carry_of(loop)
+    names, carry = [name for name, _ in team.named_parameters()], loop.carry
     found = {name: weight.detach() for name, weight in team.named_parameters()}
     for kind, part in (("omega", carry.omega), ("v", carry.v)):
         found |= {f"{name}.{kind}": tensor for name, tensor in zip(names, part, strict=False)}

@@ -16,7 +16,7 @@ from hamlearn.engine.blocks.echo_runner import EchoRunner
 from hamlearn.engine.blocks.runner import BlockRunner
 from hamlearn.engine.blocks.scans import whole_block
 from hamlearn.engine.blocks.step_runner import StepRunner
-from hamlearn.engine.eager.parts import LearnerParts
+from hamlearn.engine.eager.parts import LearnerParts, LearnerState
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.owner import BaseLearner
 from hamlearn.engine.setting import (
@@ -44,7 +44,6 @@ from hamlearn.state import checkpoint
 from hamlearn.state.carry import Carry
 from hamlearn.state.identity import identity
 from hamlearn.state.labels import Labels, waiting_of, waiting_tree
-from hamlearn.state.learner_state import LearnerState
 from hamlearn.state.packing import pack, pack_spec, unpack, unpack_spec
 from hamlearn.state.saving import Swap, random_state, take_up
 from hamlearn.state.tensors import Tensors

@@ -12,7 +12,6 @@ from hamlearn.engine.recorded import ReferenceStep
 from hamlearn.engine.recorded.recorder import flat
 from hamlearn.errors import ConfigError
 from hamlearn.loops.bound import Bound
-from hamlearn.state.carry import Carry
 
 
 class DirectLoop:
@@ -31,6 +30,7 @@ class DirectLoop:
 
     Attributes:
         y: The outputs of the last call, one row for each step.
+        carry: What the loop carries, for those who change a part of it.
     """
 
     def __init__(self, eager: EagerEngine, u: Tensor, target: Tensor, other: DirectLoop | None = None) -> None:
@@ -47,7 +47,7 @@ class DirectLoop:
             self._loop = Bound(compiled, flat(inputs.carried), flat(inputs.rows), flat(inputs.constant))
         else:
             self._loop = other._loop.sibling(flat(inputs.carried), flat(inputs.constant))
-        self._carry = carry
+        self.carry = carry
         self.y = self._loop.results[0]
         self._accept(0)
 
@@ -65,11 +65,6 @@ class DirectLoop:
 
     def _accept(self, taken: int) -> None:
         state, usual = self.eager.state, self.eager.parts.hyper.at(0.0)
-        now = state._replace(carry=self._carry, t=state.t + taken * usual.tau, updates=state.updates + taken)
+        now = state._replace(carry=self.carry, t=state.t + taken * usual.tau, updates=state.updates + taken)
         self.eager.state = now._replace(fresh=state.fresh and not taken)
-        self.eager.led_to = self._carry  # the carry from before is not kept: 10,000 small learners would feel it
-
-
-def carry_of(loop: DirectLoop) -> Carry:
-    """What the loop carries, for those who change a part of it."""
-    return loop._carry
+        self.eager.led_to = self.carry  # the carry from before is not kept: 10,000 small learners would feel it

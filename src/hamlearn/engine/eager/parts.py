@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -18,7 +18,26 @@ from hamlearn.rules.running_cost import RunningCost
 from hamlearn.rules.system import System
 from hamlearn.state.carry import Carry
 from hamlearn.state.labels import Waiting
-from hamlearn.state.learner_state import LearnerState
+
+
+class LearnerState(NamedTuple):
+    """All that moves from one sample to the next, replaced in one stroke and never written to.
+
+    Weights and buffers live in the network, stored tokens in the order, and the place in the stream in the reader.
+
+    Attributes:
+        carry: h, z, ω, and what goes with them.
+        t: Time.
+        updates: Number of updates that a loss has entered.
+        fresh: Whether the next sample begins a sequence.
+        waiting: Samples that wait for their labels.
+    """
+
+    carry: Carry
+    t: float
+    updates: int
+    fresh: bool
+    waiting: Waiting
 
 
 class LearnerParts:

@@ -16,7 +16,7 @@ from hamlearn._base.replay import Before, evaluating
 from hamlearn._base.scale import add_, plus, scale_
 from hamlearn._base.torch_private import foreach_copy_, set_grad
 from hamlearn.credit import Echo, Sensitivity
-from hamlearn.engine.eager.parts import LearnerParts
+from hamlearn.engine.eager.parts import LearnerParts, LearnerState
 from hamlearn.engine.recorded import EagerReference, weights_kept
 from hamlearn.errors import NonFiniteError, SampleError
 from hamlearn.rules.derivatives import forgets
@@ -25,7 +25,6 @@ from hamlearn.rules.transition import first_state, next_state
 from hamlearn.sample import Label, Sample, StepReport
 from hamlearn.state.carry import Carry
 from hamlearn.state.labels import Waited, require_id
-from hamlearn.state.learner_state import LearnerState
 from hamlearn.streams.blocks import copied
 from hamlearn.streams.reader import Reader
 

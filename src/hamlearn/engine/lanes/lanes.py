@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn.engine.eager.stepping import EagerEngine
-from hamlearn.engine.recorded import Engine, Tensors, UnsupportedError, named
+from hamlearn.engine.recorded import Engine, HeldTensors, UnsupportedError, named
 from hamlearn.state.carry import Carry
 from hamlearn.state.undo import Undo
 
@@ -86,7 +86,7 @@ class Lanes:
             columns = zip(*parts, strict=True)
             return [layout.fold(torch.stack([leaf.detach() for leaf in column])) for column in columns]
 
-        self.held = Tensors(
+        self.held = HeldTensors(
             pack([member.parts.system.theta for member in members]),
             pack([named(member.parts.order, engine.buffer_names) for member in members]),
             pack([named(member.parts.order, engine.frozen_names) for member in members]),

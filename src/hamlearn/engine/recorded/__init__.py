@@ -2,7 +2,7 @@
 
 from hamlearn.engine.recorded.eager_reference import EagerReference, Groups, ReferenceStep, weights_kept
 from hamlearn.engine.recorded.echo import EchoEngine, Passed, Stretch
-from hamlearn.engine.recorded.engine import BlockResult, Engine, Pace, Tensors
+from hamlearn.engine.recorded.engine import BlockResult, Engine, HeldTensors, Pace
 from hamlearn.engine.recorded.recorder import named
 from hamlearn.engine.recorded.trace import Watch
 from hamlearn.loops import UnsupportedError
@@ -13,11 +13,11 @@ __all__ = [
     "EchoEngine",
     "Engine",
     "Groups",
+    "HeldTensors",
     "Pace",
     "Passed",
     "ReferenceStep",
     "Stretch",
-    "Tensors",
     "UnsupportedError",
     "Watch",
     "named",

@@ -57,7 +57,7 @@ class BlockResult:
     kept: Groups = field(default_factory=dict)
 
 
-class Tensors(NamedTuple):
+class HeldTensors(NamedTuple):
     """The tensors of a network, or of all members of a population.
 
     Attributes:
@@ -88,7 +88,7 @@ class Engine(Recorder):
 
     def run(
         self,
-        held: Tensors,
+        held: HeldTensors,
         carry: Carry,
         fresh: Tensor | None,
         pace: Pace,
@@ -122,7 +122,7 @@ class Engine(Recorder):
 
     def step_of(
         self,
-        held: Tensors,
+        held: HeldTensors,
         carry: Carry,
         fresh: Tensor | None,
         pace: Pace,
@@ -151,7 +151,7 @@ class Engine(Recorder):
         carried = {name: [x.detach() for x in group] for name, group in (own | {"buffers": held.buffers}).items()}
         return step, LoopInputs(carried, rows, constant)
 
-    def own(self) -> Tensors:
+    def own(self) -> HeldTensors:
         """The tensors of the order's own network."""
         order = self.order
-        return Tensors(order.system.theta, named(order, self.buffer_names), named(order, self.frozen_names))
+        return HeldTensors(order.system.theta, named(order, self.buffer_names), named(order, self.frozen_names))
