@@ -149,15 +149,6 @@ def test_a_change_of_mode_or_shape_in_mid_stream_is_followed() -> None:
     assert_same(*learners, 1e-12)
 
 
-def test_a_stream_without_targets_moves_the_state_and_dissipates_costates() -> None:
-    problem = random_problem("lstm", 4, 40)
-    for sample in problem.samples:
-        sample.target = None
-    eager, compiled, one, other = both(problem, 9, order="sequential")
-    assert_same(eager, compiled, 1e-12)
-    assert_same_reports(one, other, 1e-12)
-
-
 def test_unknown_engines_and_chunks_are_named() -> None:
     learner = random_problem("output", 1, 1).learner()
     with pytest.raises(hl.errors.ConfigError, match="engine='jit' must be"):

@@ -153,15 +153,6 @@ def test_a_non_finite_loss_or_costate_raises_and_keeps_the_last_good_state(order
     assert unchanged(before, learner)
 
 
-def test_a_non_finite_sample_can_be_skipped_and_says_so():
-    learner = classifier(on_nonfinite="skip")
-    before = snapshot(learner)
-    report = learner.step(hl.Sample(torch.full((2, 3), math.nan), torch.tensor([0, 1])))
-    assert report.skipped
-    assert unchanged(before, learner)
-    assert not learner.step(hl.Sample(u(), torch.tensor([0, 1]))).skipped
-
-
 @pytest.mark.parametrize("credit", [hl.Cleared(), hl.Echo()], ids=repr)
 def test_a_skipped_sample_that_ends_a_sequence_still_ends_it(credit):
     network = hl.Network.recurrent(nn.RNNCell(3, 4), nn.Linear(4, 3))
@@ -205,17 +196,6 @@ def test_a_batch_that_changes_while_z_is_carried_is_refused():
     before = snapshot(learner)
     with pytest.raises(hl.errors.SampleError, match=r"\[1, 3\].*\[4, 3\].*lives on.*boundary=True"):
         learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 3)))
-    assert unchanged(before, learner)
-
-
-def test_a_schedule_of_beta_is_checked_at_every_stage_of_an_integrator():
-    hyper = hl.Hyper(beta=lambda t: 0.1 if t < 1 else math.nan, clock="continuous")
-    learner = hl.Learner(
-        hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hyper, "parallel", integrator=hl.Heun()
-    )
-    before = snapshot(learner)
-    with pytest.raises(hl.errors.ConfigError, match="beta=nan at t=1"):
-        learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
     assert unchanged(before, learner)
 
 
@@ -302,15 +282,6 @@ def test_a_schedule_that_leaves_its_range_is_named_with_the_time(hyper, message)
     with pytest.raises(hl.errors.ConfigError, match=message):
         learner.step(sample)
     assert unchanged(before, learner)
-
-
-def test_a_schedule_of_tau_that_stops_is_named():
-    learner = hl.Learner(
-        hl.Network.feedforward(nn.Linear(2, 1)), nn.functional.mse_loss, hl.Hyper(tau=lambda t: 1 - t)
-    )
-    learner.step(hl.Sample(torch.randn(1, 2)))
-    with pytest.raises(hl.errors.SampleError, match=r"tau=0\.0"):
-        learner.step(hl.Sample(torch.randn(1, 2)))
 
 
 NET = hl.Network.feedforward(nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 1)))

@@ -60,24 +60,6 @@ def test_our_integrators_pass(integrator):
     assert checks.check_integrator(integrator) == pytest.approx(integrator.order, abs=0.1)
 
 
-def test_a_cell_whose_visible_part_has_weights_of_its_own_passes():
-    class Scaled(nn.Module):
-        hidden_size = 3
-
-        def __init__(self):
-            super().__init__()
-            self.cell, self.gain = nn.RNNCell(2, 3), nn.Parameter(torch.ones(3))
-
-        def visible(self, h):
-            return self.gain * h
-
-        def forward(self, u, h):
-            return self.cell(u, h)
-
-    network = hl.Network.recurrent(Scaled()).double()
-    checks.check_network(network, torch.randn(5, 2).double(), torch.randn(5, 3).double())
-
-
 def plain():
     torch.manual_seed(1)
     network = make_network("next", 2, 4, 2, (3,))

@@ -16,22 +16,6 @@ MSE = nn.functional.mse_loss
 
 @pytest.mark.parametrize("order", ["sequential", "parallel"])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_predict_moves_nothing_and_draws_no_random_numbers(kind, order):
-    problem = random_problem(kind, 1, 10)
-    learner, twin = problem.learner(order=order), problem.learner(order=order)
-    for sample in problem.samples:
-        learner.predict(sample.u)
-        rng = torch.get_rng_state()
-        learner.predict(sample.u, tau=0.3)
-        assert torch.equal(rng, torch.get_rng_state())
-        a, b = learner.step(sample), twin.step(sample)
-        assert torch.equal(a.y, b.y)
-    for p, q in zip(learner.network.parameters(), twin.network.parameters(), strict=True):
-        assert torch.equal(p, q)
-
-
-@pytest.mark.parametrize("order", ["sequential", "parallel"])
-@pytest.mark.parametrize("kind", NETWORKS)
 def test_predict_tells_what_the_next_step_reports(kind, order):
     problem = random_problem(kind, 2, 25)
     learner = problem.learner(order=order)
@@ -72,19 +56,6 @@ def test_batch_norm_statistics_and_dropout_masks_follow_an_ordinary_training_loo
         assert torch.equal(a, b)
 
 
-def test_after_a_boundary_h_is_h0_and_z_is_zero_while_omega_stays():
-    network = hl.Network.recurrent(nn.GRUCell(2, 3), nn.Linear(3, 1), h0=torch.full((3,), 0.5))
-    learner = hl.Learner(network, MSE, hl.Hyper(beta=0.1), order="sequential")
-    for k in range(4):
-        learner.step(hl.Sample(torch.randn(2, 2), torch.randn(2, 1), boundary=k == 3))
-    assert torch.equal(learner.state.h, torch.full((2, 3), 0.5))
-    assert not learner.state.z.any()
-    assert all(o.any() for o in learner.state.omega.values())
-    # The next sequence may have another batch size.
-    learner.step(hl.Sample(torch.randn(5, 2), torch.randn(5, 1)))
-    assert learner.state.h.shape == (5, 3)
-
-
 def test_reset_returns_to_h0_and_keeps_weights_costates_and_time():
     problem = random_problem("gru", 1, 8)
     learner = problem.learner()
@@ -105,19 +76,6 @@ def test_reset_returns_to_h0_and_keeps_weights_costates_and_time():
         learner.integrator,
     )
     assert torch.equal(learner.predict(problem.samples[0].u), fresh.predict(problem.samples[0].u))
-
-
-def test_without_a_target_the_state_still_moves_and_the_costates_still_dissipate():
-    network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1))
-    learner = hl.Learner(network, MSE, hl.Hyper(eta=0.25, beta=0.1), credit=hl.Forward())
-    learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
-    before, omega = learner.state, learner.state.omega["output.weight"].clone()
-    weight = network.output.weight.detach().clone()
-    report = learner.step(hl.Sample(torch.randn(1, 2)))
-    assert report.loss is None
-    assert not torch.equal(before.h, learner.state.h)
-    assert torch.allclose(learner.state.omega["output.weight"], 0.75 * omega, rtol=1e-6)
-    assert not torch.equal(weight, network.output.weight)
 
 
 def test_weights_whose_beta_is_zero_stay_and_frozen_weights_have_no_costate():
@@ -155,22 +113,6 @@ def test_any_float_dtype_learns_and_keeps_its_dtype(order, dtype):
     assert {tensor.dtype for tensor in tensors} == {dtype}
 
 
-def test_a_batch_is_a_leading_dimension_and_the_loss_decides_how_it_is_reduced():
-    torch.manual_seed(0)
-    cell, readout = nn.GRUCell(2, 3).double(), nn.Linear(3, 1).double()
-    samples = [(torch.randn(5, 2).double(), torch.randn(5, 1).double()) for _ in range(6)]
-    omegas = []
-    for rows in (slice(None), *(slice(i, i + 1) for i in range(5))):
-        network = hl.Network.recurrent(copy.deepcopy(cell), copy.deepcopy(readout))
-        loss = nn.MSELoss(reduction="sum")
-        learner = hl.Learner(network, loss, hl.Hyper(eta=0.0, beta=0.0), credit=hl.Forward())
-        for u, target in samples:
-            learner.step(hl.Sample(u[rows], target[rows]))
-        omegas.append(learner.state.omega)
-    for name, whole in omegas[0].items():
-        assert (whole - sum(omega[name] for omega in omegas[1:])).abs().max() < 1e-12
-
-
 def test_run_is_lazy_counts_steps_and_stops_where_it_is_told():
     learner = hl.Learner(hl.Network.feedforward(nn.Linear(1, 1)), MSE, hl.Hyper())
     taken = []
@@ -185,18 +127,6 @@ def test_run_is_lazy_counts_steps_and_stops_where_it_is_told():
     assert [report.t for report in reports] == [float(k) for k in range(7)]
     assert len(taken) == 7
     assert learner.position == 7
-
-
-def test_the_learner_lives_beside_autograd_and_leaves_no_gradients_or_graphs_behind():
-    network = hl.Network.recurrent(nn.RNNCell(2, 3), nn.Linear(3, 1))
-    learner = hl.Learner(network, MSE, hl.Hyper(eta=0.0), order="sequential", credit=hl.Echo(every=3))
-    with torch.no_grad():
-        for _ in range(7):
-            report = learner.step(hl.Sample(torch.randn(1, 2), torch.randn(1, 1)))
-    assert all(p.grad is None for p in network.parameters())
-    state = learner.state
-    for tensor in (report.y, report.loss, state.h, state.z, *state.omega.values()):
-        assert not tensor.requires_grad
 
 
 @pytest.mark.parametrize("order", ["sequential", "parallel"])

@@ -265,13 +265,6 @@ def test_parts_of_a_state_are_paired_by_name_whatever_order_they_come_back_in(or
             torch.testing.assert_close(found[key], wanted[key], rtol=0, atol=1e-12)
 
 
-def test_a_state_of_another_structure_is_refused():
-    network = hl.Network(lambda u, h: {"a": h["a"]}, Sum(), h0={"a": torch.zeros(1), "b": torch.zeros(1)})
-    learner = learner_of(network)
-    with pytest.raises(hl.errors.SampleError, match="same structure"):
-        learner.step(hl.Sample(torch.ones(1), torch.ones(1)))
-
-
 @pytest.mark.parametrize("length", [5, 11])
 @pytest.mark.parametrize(
     "credit", [hl.Echo(), hl.Echo(truncate=3), hl.Echo(every=4), hl.Echo(truncate=6, every=4)]
