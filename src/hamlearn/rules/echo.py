@@ -59,7 +59,7 @@ class Echoed(Order):
         sample = _copied(now.sample)
         h = self._state_met(carry, sample, now.fresh)
         before = self.tokens[-1] if self.tokens else None
-        token, spec = self.run_token(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
+        token, spec = self._replayable(sample, now.rates, h, before, carry.spec, fresh=now.fresh)
         kept = replace(token, h=[], h_next=[], loss=None, y=None, running=None) if self.rebuilds else token
         self._proposed = kept, self.since
         omega, v, learned = carry.omega, carry.v, False
@@ -168,8 +168,8 @@ class Echoed(Order):
         fresh: bool = False,
     ) -> tuple[Token, trees.Spec]:
         """One token forward, from the state `h` that it meets."""
-        network, (random, buffers) = self.system.network, self.again.met()
-        with torch.enable_grad(), self.again.on_copies(buffers):
+        network = self.system.network
+        with torch.enable_grad():
             if not self.joined:
                 h = [leaf.view_as(leaf) if leaf.requires_grad else leaf.detach().requires_grad_() for leaf in h]
             h_next, spec, result = next_state(network, h, spec, sample.u, rates)
@@ -189,12 +189,19 @@ class Echoed(Order):
             if sample.target is not None:
                 L = instantaneous_loss(self.system.loss, y, sample.target, graph=True)
             R = running_cost(self.system, sample.u, h_next, dh, spec, y, self.system.theta, rates.t)
-        drawn = self.again.drawn(random)
-        return Token(sample, rates, h, h_next, L, reported(y), fresh, drawn, buffers, R), spec
+        return Token(sample, rates, h, h_next, L, reported(y), fresh, running=R), spec
+
+    def _replayable(self, *token: Any, fresh: bool) -> tuple[Token, trees.Spec]:
+        """The same, with the random numbers and the buffers that the token met, so that it can be run again."""
+        random, buffers = self.again.met()
+        with self.again.on_copies(buffers):
+            found, spec = self.run_token(*token, fresh=fresh)
+        found.random, found.buffers = self.again.drawn(random), buffers
+        return found, spec
 
     def _run_again(self, token: Token, h: list[Tensor], before: Token | None, spec: trees.Spec) -> Token:
         with self.again.as_at(token):
-            rerun, _ = self.run_token(token.sample, token.rates, h, before, spec, fresh=token.fresh)
+            rerun, _ = self._replayable(token.sample, token.rates, h, before, spec, fresh=token.fresh)
         return rerun
 
     def _reversed(self, tokens: list[Token], spec: trees.Spec) -> Iterator[Token]:

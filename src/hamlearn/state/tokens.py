@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from torch import Tensor
@@ -40,8 +40,8 @@ class Token:
     loss: Tensor | None
     y: Any
     fresh: bool
-    random: list[Tensor]
-    buffers: list[Tensor]
+    random: list[Tensor] = field(default_factory=list)
+    buffers: list[Tensor] = field(default_factory=list)
     running: Tensor | None = None
 
     @property

@@ -18,7 +18,7 @@ from hamlearn.engine.blocks.runner import BlockRunner
 from hamlearn.engine.blocks.step_runner import known_in, undo_of, unmarked
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
-from hamlearn.engine.recorded import BlockResult, EchoEngine, Passed, ReferenceStep, Stretch, UnsupportedError
+from hamlearn.engine.recorded import BlockResult, EchoEngine, ReferenceStep, Stretch, UnsupportedError
 from hamlearn.rates import Rates
 from hamlearn.rules.echo import Echoed
 from hamlearn.sample import Sample
@@ -102,7 +102,7 @@ class EchoRunner(BlockRunner):
 
     def take(self, block: Block, plan: RatesTable) -> tuple[BlockResult, int]:
         """All tokens forward, and back again where an echo falls due."""
-        (due, learns), passed, start = self._echoes(block), list[Passed](), 0
+        (due, learns), passed, start = self._echoes(block), list[BlockResult](), 0
         rates_of, counts = plan.rates_of(), int(plan.updates[0]) + np.cumsum(learns)
         rates_of = rates_of if len(rates_of) == plan.count else rates_of * plan.count
         if self.parts.system.reads_time:
@@ -121,7 +121,7 @@ class EchoRunner(BlockRunner):
             start = stop
         return _rows(passed, self.eager.state.carry), block.count
 
-    def _good(self, done: Passed, part: Block) -> int:
+    def _good(self, done: BlockResult, part: Block) -> int:
         """How many tokens from the first one on are known to have gone well."""
         losses = done.loss if self.checks else None
         return unmarked(part.count, done.mark, losses, lambda: (None, known_in(part)))
@@ -150,17 +150,17 @@ class EchoRunner(BlockRunner):
         entered = self.engine.backward(self.waiting, drive.before(carry.omega, decay))
         return drive.gather(carry.omega, carry.v, entered, theta, decay, gain, learned=learned)
 
-    def _forward(self, part: Block, each: list[Rates]) -> Passed:
+    def _forward(self, part: Block, each: list[Rates]) -> BlockResult:
         state = self.eager.state
         met = self.parts.restarted(state.carry, part.sample(0).u) if state.fresh else state.carry
         rows = _rate_rows([*rates[:5], rates.t] for rates in each)
         rows[4] = rows[4] * part.mask(part.count)
         reference = ReferenceStep(lambda: self.eager.rehearse(part.sample(0)), self.parts.network)
         fresh = torch.arange(part.count) < int(state.fresh)
-        done = self.engine.forward(met.h, met.spec, rows, fresh, part, reference)
-        self._become(carry=state.carry.restarted(done.h, met.spec, []), fresh=False)
+        done, stretch = self.engine.forward(met.h, met.spec, rows, fresh, part, reference)
+        self._become(carry=state.carry.restarted(done.carry.h, met.spec, []), fresh=False)
         self.since += part.count
-        self.waiting.append(done.stretch)
+        self.waiting.append(stretch)
         self._trim()
         return done
 
@@ -218,7 +218,7 @@ class EchoRunner(BlockRunner):
         if self.order.joined:
             # Its own pass gives the bits that it would have given.
             met, taken = [leaf.detach() for leaf in tokens[0].h], ReferenceStep(lambda: None, self.parts.network)
-            self.waiting = [self.engine.forward(met, spec, rates, fresh, block, taken).stretch]
+            self.waiting = [self.engine.forward(met, spec, rates, fresh, block, taken)[1]]
         else:
             h = [torch.stack([x.detach() for x in leaves]) for leaves in zip(*(t.h for t in tokens), strict=True)]
             rows = {"h": h, "rates": rates, "u": block.u or [], "target": block.target, "fresh": [fresh]}
@@ -238,8 +238,6 @@ def _tokens(stretch: Stretch) -> list[Token]:
             None,
             None,
             bool(fresh[index]),
-            [],
-            [],
         )
         for index in range(stretch.count)
     ]
@@ -250,13 +248,13 @@ def _rate_rows(rates: Any) -> list[Tensor]:
     return list(torch.tensor([*rates], dtype=torch.float64).unbind(1))
 
 
-def _rows(passed: list[Passed], carry: Carry) -> BlockResult:
+def _rows(passed: list[BlockResult], carry: Carry) -> BlockResult:
     y = [torch.cat(leaves) for leaves in zip(*(done.y for done in passed), strict=True)]
-    none = [torch.full((done.stretch.count,), torch.nan, device=done.y[0].device) for done in passed]
-    losses: list[Any] = [
-        blank if done.loss is None else done.loss for done, blank in zip(passed, none, strict=True)
+    losses = [
+        torch.full((len(done.y[0]),), torch.nan, device=y[0].device) if done.loss is None else done.loss
+        for done in passed
     ]
-    running = [done.running for done in passed if done.running is not None]
+    running = [done.coupling for done in passed if done.coupling is not None]
     return BlockResult(
         carry, y, passed[0].y_spec, torch.cat(losses), torch.cat(running) if running else None, None
     )

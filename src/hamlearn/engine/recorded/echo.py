@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,12 +11,14 @@ from torch import Tensor
 
 from hamlearn._base import trees
 from hamlearn.engine.recorded.eager_reference import Groups, ReferenceStep
+from hamlearn.engine.recorded.engine import BlockResult
 from hamlearn.engine.recorded.recorder import LoopInputs, Recorder, named
 from hamlearn.engine.recorded.trace import RecordedStep, Specs, Stage, Variant, mark
 from hamlearn.loops import UnsupportedError
 from hamlearn.loops.index_checks import counted
 from hamlearn.rules.echo import Echoed
 from hamlearn.rules.transition import first_state
+from hamlearn.state.carry import Carry
 from hamlearn.streams.blocks import Block
 
 
@@ -47,19 +48,6 @@ class Stretch:
         start = max(self.count - count, 0)
         rows = {name: [row[start:] for row in group] for name, group in self.rows.items()}
         return Stretch(rows, self.block.part(start, self.count), self.h_spec)
-
-
-@dataclass
-class Passed:
-    """What the tokens forward led to: the last state, rows of outputs and costs, and the stretch itself."""
-
-    h: list[Tensor]
-    stretch: Stretch
-    y: list[Tensor]
-    y_spec: trees.Spec
-    loss: Tensor | None
-    mark: Tensor | None
-    running: Tensor | None
 
 
 class TokenForward(RecordedStep):
@@ -129,8 +117,8 @@ class EchoEngine(Recorder):
         fresh: Tensor,
         block: Block,
         reference: ReferenceStep,
-    ) -> Passed:
-        """Run the tokens of a block from the state `h`.
+    ) -> tuple[BlockResult, Stretch]:
+        """Run the tokens of a block from the state `h`; the result has the last state alone as its carry.
 
         `reference` takes the first token eagerly.
         """
@@ -143,7 +131,7 @@ class EchoEngine(Recorder):
         found, y_spec = self.loop(step, LoopInputs({"h": h}, rows, constant), block.count, reference)
         stretch = Stretch({"h": found["met"], **rows}, block, h_spec)
         loss, marks, running = (found[name][0] if found[name] else None for name in ("loss", "mark", "running"))
-        return Passed(h, stretch, found["y"], y_spec, loss, marks, running)
+        return BlockResult(Carry(h, [], [], h_spec), found["y"], y_spec, loss, running, marks), stretch
 
     def backward(self, stretches: list[Stretch], omega: list[Tensor]) -> list[Tensor]:
         """ω after the echo of all tokens of the stretches, the last one first."""
@@ -169,24 +157,10 @@ class EchoEngine(Recorder):
 
 
 def _token_by_token(order: Echoed) -> Echoed:
-    """The same echo, with one graph per token, none of which is run again."""
+    """The same echo, with one graph per token."""
     order = copy.copy(order)
     order.joined = False
-    order.again = _Never()  # type: ignore[assignment]
     return order
-
-
-class _Never:
-    """Stands in for what lets a token be run again."""
-
-    def met(self) -> tuple[list[Tensor], list[Tensor]]:
-        return [], []
-
-    def on_copies(self, buffers: list[Tensor]) -> Any:
-        return nullcontext()
-
-    def drawn(self, before: list[Tensor]) -> list[Tensor]:
-        return []
 
 
 def _joined(stretches: list[Stretch]) -> Stretch:
