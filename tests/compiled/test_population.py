@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from tests.agents.feeds import assert_reports
 from tests.problems import random_samples
 
 
@@ -45,6 +46,14 @@ def alone(make: Any, hyper: list[hl.Hyper], seeds: list[int], samples: Any) -> l
     return found
 
 
+def assert_same_member(member: hl.Learner, single: hl.Learner, close: float = 1e-12) -> None:
+    for a, b in zip(single.network.parameters(), member.network.parameters(), strict=True):
+        torch.testing.assert_close(b, a, rtol=close, atol=close)
+    for name, omega in single.state.omega.items():
+        torch.testing.assert_close(member.state.omega[name], omega, rtol=close, atol=close)
+    assert member.state.t == single.state.t
+
+
 HYPERS = [
     hl.Hyper(tau=0.5, eta=0.3, beta=0.05),
     hl.Hyper(tau=0.4, eta=lambda t: 0.2 / (1 + t), beta={"output.*": 0.1, "*": lambda t: 0.02}, phi_first=2.0),
@@ -59,31 +68,13 @@ def test_members_are_their_single_runs(kind: str, setting: dict[str, Any]) -> No
     population = hl.Population(make, hyper=HYPERS, seeds=seeds)
     reports = list(population.run(samples, chunk=17))
     assert len(population) == 15
-    energies = torch.stack([report.hamiltonian for report in reports], -1)
     for number, (learner, expected) in enumerate(alone(make, HYPERS, seeds, samples)):
         member = population.members[number]
-        for a, b in zip(learner.network.parameters(), member.network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-        for name, omega in learner.state.omega.items():
-            torch.testing.assert_close(member.state.omega[name], omega, rtol=1e-12, atol=1e-12)
+        assert_same_member(member, learner)
         torch.testing.assert_close(member.state.h, learner.state.h, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(member.state.z, learner.state.z, rtol=1e-12, atol=1e-12)
-        assert member.state.t == learner.state.t
         assert member.state.updates == learner.state.updates
-        for a, b in zip(expected, reports, strict=True):
-            assert b.t[number] == b[number].t == a.t
-            assert (a.loss is None) == (b.loss is None)
-            assert b.sample is a.sample
-        # All reports at once: a comparison of its own for each would take longer than the steps.
-        told = [b.y[number] for b in reports], [a.y for a in expected]
-        torch.testing.assert_close(*map(torch.stack, told), rtol=1e-12, atol=1e-12)
-        told = (
-            [b.loss[number] for b in reports if b.loss is not None],
-            [a.loss for a in expected if a.loss is not None],
-        )
-        torch.testing.assert_close(*map(torch.stack, told), rtol=1e-12, atol=1e-12)
-        alone_energies = torch.stack([torch.as_tensor(a.hamiltonian) for a in expected])
-        torch.testing.assert_close(energies[number], alone_energies.to(energies.dtype))
+        assert_reports(reports, number, expected, 1e-12)
 
 
 @pytest.mark.parametrize("engine", ["eager", "compiled"])
@@ -98,17 +89,14 @@ def test_a_member_that_diverges_on_a_shared_stream_is_frozen_and_the_others_go_o
     assert len(reports) == len(samples)
     for number in (0, 2):
         ((single, expected),) = alone(make, hyper[number : number + 1], [0], samples)
-        for a, b in zip(single.network.parameters(), population.members[number].network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-        torch.testing.assert_close(reports[-1].y[number], expected[-1].y, rtol=1e-12, atol=1e-12)
+        assert_same_member(population.members[number], single)
+        assert_reports(reports, number, expected, 1e-12)
     # It is as it was before the sample at which it failed.
     torch.manual_seed(0)
     single = make(hyper[1])
     with pytest.raises(hl.errors.NonFiniteError, match=re.escape(str(population.aside[1]))):
         list(single.run(samples))
-    assert population.member(1).state.t == single.state.t
-    for a, b in zip(single.network.parameters(), population.member(1).network.parameters(), strict=True):
-        torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+    assert_same_member(population.member(1), single)
     assert [report.took[1] for report in reports] == [k < single.position for k in range(len(samples))]
     assert reports[-1][1] is None
     assert bool(reports[-1].loss[1].isnan())
@@ -124,8 +112,7 @@ def test_a_sample_that_no_member_can_take_raises_and_all_stay_as_they_were() -> 
         population.step(samples[9])
     assert population.aside == {}
     for member, (single, _) in zip(population.members, alone(maker("gru"), HYPERS, [0], samples[:9]), strict=True):
-        for a, b in zip(single.network.parameters(), member.network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
+        assert_same_member(member, single)
 
 
 @pytest.mark.parametrize("policy", ["skip", "ignore"])
@@ -218,8 +205,7 @@ def test_members_may_hold_modules_whose_weights_stand_elsewhere_too(kind: str, e
     population = hl.Population(make, HYPERS[:2], [0, 1], streams=[samples] * 4 if own else None)
     list(population.run(None if own else samples, engine=engine))
     for member, (single, _) in zip(population.members, alone(make, HYPERS[:2], [0, 1], samples), strict=True):
-        for a, b in zip(single.network.parameters(), member.network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-6, atol=1e-6)
+        assert_same_member(member, single, 1e-6)
 
 
 def test_making_a_population_leaves_the_random_numbers_of_the_program_as_they_were() -> None:
@@ -246,11 +232,5 @@ def test_members_with_an_echo_are_their_single_runs(own: bool, engine: Any) -> N
         torch.manual_seed(0)
         single = make(hyper)
         expected = list(single.run(feeds[number]))
-        assert [report.took[number] for report in reports] == [k < len(expected) for k in range(len(reports))]
-        for a, b in zip(expected, reports, strict=False):
-            assert torch.equal(b.y[number], a.y)
-            assert torch.equal(b[number].y, a.y)
-        for name, omega in single.state.omega.items():
-            assert torch.equal(population.member(number).state.omega[name], omega)
-        for a, b in zip(single.network.parameters(), population.member(number).network.parameters(), strict=True):
-            assert torch.equal(b, a)
+        assert_reports(reports, number, expected, 0.0)
+        assert_same_member(population.member(number), single, 0.0)
