@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,9 @@ Kept = list[dict[str, tuple[Tensor | None, Tensor | None]]] | None
 
 class Buffers:
     """The buffers of some modules, which these may write to, replace, or add to.
+
+    Attributes:
+        held: The buffers of each module by name; these are the modules' own dicts.
 
     Example:
         >>> import torch
@@ -27,17 +31,17 @@ class Buffers:
     """
 
     def __init__(self, modules: Iterable[nn.Module]) -> None:
-        self._held = [module._buffers for module in modules]
+        self.held = [module._buffers for module in modules]
 
     def keep(self) -> Kept:
         """Which buffers there are, and copies of them; `None` if there are none."""
-        if not any(self._held):
+        if not any(self.held):
             return None
-        return [{name: (x, None if x is None else x.clone()) for name, x in held.items()} for held in self._held]
+        return [{name: (x, None if x is None else x.clone()) for name, x in held.items()} for held in self.held]
 
     def put_back(self, kept: Kept) -> None:
         """The same tensors under the same names, with the values that were kept."""
-        for held, before in zip(self._held, kept or (), strict=False):
+        for held, before in zip(self.held, kept or (), strict=False):
             held.clear()
             for name, (buffer, value) in before.items():
                 held[name] = buffer
@@ -83,20 +87,25 @@ def drawing(devices: Sequence[int], states: Sequence[Tensor]) -> Iterator[None]:
         yield
 
 
-class Before:
+class Before(NamedTuple):
     """Buffers and random numbers as a step finds them, to be put back if the step is not accepted.
 
-    Args:
+    Attributes:
         buffers: The buffers of the network.
+        kept: What `buffers.keep` returned.
         devices: GPUs that hold weights.
+        random: What `generators` returned.
     """
 
-    __slots__ = ("buffers", "devices", "kept", "random")
+    buffers: Buffers
+    kept: Kept
+    devices: Sequence[int]
+    random: Sequence[Tensor]
 
-    def __init__(self, buffers: Buffers, devices: Sequence[int]) -> None:
-        self.buffers, self.devices = buffers, devices
-        self.kept = buffers.keep()
-        self.random = generators(devices) if devices else [torch.default_generator.get_state()]
+    @classmethod
+    def now(cls, buffers: Buffers, devices: Sequence[int]) -> Before:
+        """As they are now."""
+        return cls(buffers, buffers.keep(), devices, generators(devices))
 
     def put_back(self) -> None:
         """Restore both."""
@@ -108,7 +117,7 @@ class Before:
 def evaluating(module: nn.Module, devices: Sequence[int] = ()) -> Iterator[None]:
     """Evaluation mode for a while, after which modes, buffers and random numbers are as they were."""
     training = [child for child in module.modules() if child.training]
-    before = Before(Buffers(module.modules()), devices)
+    before = Before.now(Buffers(module.modules()), devices)
     try:
         module.eval()
         yield

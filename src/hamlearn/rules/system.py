@@ -18,7 +18,7 @@ from hamlearn.credit import Cleared, Credit
 from hamlearn.errors import ConfigError
 from hamlearn.hyper import Hyper
 from hamlearn.network import Network
-from hamlearn.rates import Rates
+from hamlearn.rates import Overshoot, Rates
 from hamlearn.rules.derivatives import Loss, integrate_costate
 from hamlearn.rules.drive import Drive
 from hamlearn.rules.running_cost import RunningCost
@@ -65,13 +65,46 @@ class System:
     def decay(self, rates: Rates) -> float:
         """What a step leaves of ω: 1 − τη, or the momentum that η was made of, which 1 − τη rounds."""
         kept, eta, tau = self._kept
-        if kept is None or isinstance(rates.eta, Tensor):
-            return rates.decay
-        return kept if (rates.eta, rates.stride) == (eta, tau) else rates.decay
+        if kept is not None and not isinstance(rates.eta, Tensor) and (rates.eta, rates.stride) == (eta, tau):
+            return kept
+        return 1 - rates.stride * rates.eta
 
     def by_name(self, theta: list[Tensor]) -> dict[str, Tensor]:
         """Tensors in the place of the weights, as the network names them."""
         return dict(zip(self.names, theta, strict=True))
+
+
+class UsualRates:
+    """The rates of one step after the other; if nothing depends on time, the last ones are kept.
+
+    Args:
+        hyper: The hyper-parameters.
+
+    Attributes:
+        constant: Whether no rate but β depends on time.
+        overshoot: Warns where a step is too long for its dissipation.
+
+    Example:
+        >>> usual = UsualRates(Hyper(tau=0.5))
+        >>> usual.at(0.0, None, first=False) is usual.at(0.5, None, first=False)
+        True
+    """
+
+    def __init__(self, hyper: Hyper) -> None:
+        self.hyper = hyper
+        self.constant = hyper.constant()
+        self.overshoot = Overshoot(hyper.clock)
+        self._kept: tuple[float | None, bool, Rates] | None = None
+
+    def at(self, t: float, tau: float | None, *, first: bool) -> Rates:
+        """The rates of a step at time `t`, `tau` after the one before; `first`: nothing has been learned yet."""
+        kept = self._kept
+        if kept is not None and kept[0] is tau and kept[1] == first and self.constant:
+            return kept[2]
+        rates = self.hyper.at(t, tau, first=first)
+        self.overshoot.look([rates])
+        self._kept = tau, first, rates
+        return rates
 
 
 def _require_learnable(network: nn.Module, named: list[tuple[str, nn.Parameter]]) -> None:

@@ -78,6 +78,7 @@ class Reader:
 
     Attributes:
         progress: How far it has come; a value, so that it changes all at once.
+        taking: The sample that a step is taking, and the progress after it.
     """
 
     def __init__(self) -> None:
@@ -87,7 +88,7 @@ class Reader:
         self._parts: Mapping[str, Any] = {}
         self._coming: Mapping[str, Any] = {}
         self._turn = 0
-        self._due: tuple[Any, Progress | None] = None, None
+        self.taking: tuple[Any, Progress | None] = None, None
         self._waiting: list[tuple[Any, InHand]] = []
         self._hold([])
 
@@ -143,7 +144,7 @@ class Reader:
             after = before._replace(position=before.position + 1, start=before.start + 1)
         else:
             after = before.after(1, [bool(getattr(sample, "boundary", False))])
-        self._due = sample, after
+        self.taking = sample, after
         try:
             report = step(sample)
         except Exception:
@@ -151,14 +152,14 @@ class Reader:
                 # It would raise again: a stream that gives nothing twice goes on behind it.
                 self.progress = before._replace(start=before.start + 1)
             raise
-        self._due = None, None
+        self.taking = None, None
         if self.progress is before:
             self.progress = after
         return report
 
     def due(self, sample: Sample | Label) -> Progress | None:
         """The progress once `sample` has been taken; `None` where it is not of this stream."""
-        expected, progress = self._due
+        expected, progress = self.taking
         return progress if sample is expected else None
 
     def open_blocks(self, stream: Iterable[Sample], resume: bool) -> int:

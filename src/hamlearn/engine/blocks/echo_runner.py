@@ -60,7 +60,8 @@ class EchoRunner(BlockRunner):
         self._take_over()
         state, (_, learns) = self.eager.state, self._echoes(block)
         plan = self.settings.table(np.array([state.t]), np.array([state.updates]), Steps.of(block, learns))
-        self.parts.usual.overshoot.look(plan.rates_of())
+        if self.parts.hyper.clock == "continuous":
+            self.parts.usual.overshoot.look(plan.rates_of())
         return plan
 
     def _echoes(self, block: Block) -> tuple[np.ndarray, np.ndarray]:

@@ -49,7 +49,8 @@ class StepRunner(BlockRunner):
         require_moving([self.parts])
         state = self.eager.state
         plan = self.settings.table(np.array([state.t]), np.array([state.updates]), Steps.of(block))
-        self.parts.usual.overshoot.look(plan.rates_of())
+        if self.parts.hyper.clock == "continuous":
+            self.parts.usual.overshoot.look(plan.rates_of())
         return plan
 
     def undo(self) -> Undo:

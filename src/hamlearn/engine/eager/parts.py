@@ -11,11 +11,11 @@ from hamlearn._base.replay import Buffers, devices_of
 from hamlearn.engine.recorded import Watch
 from hamlearn.engine.setting import Choices, make_order, require_gradients
 from hamlearn.errors import SampleError
-from hamlearn.hyper import Hyper, UsualRates
+from hamlearn.hyper import Hyper
 from hamlearn.network import Network
 from hamlearn.rules.derivatives import Loss
 from hamlearn.rules.running_cost import RunningCost
-from hamlearn.rules.system import System
+from hamlearn.rules.system import System, UsualRates
 from hamlearn.state.carry import Carry
 from hamlearn.state.labels import Waiting
 

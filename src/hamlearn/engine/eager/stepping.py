@@ -12,7 +12,7 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.finite import Part, all_finite, is_finite, what_is_not
 from hamlearn._base.interrupts import defer_sigint
-from hamlearn._base.replay import Before, evaluating
+from hamlearn._base.replay import Before, evaluating, generators
 from hamlearn._base.scale import add_, plus, scale_
 from hamlearn._base.torch_private import foreach_copy_, set_grad
 from hamlearn.credit import Echo, Sensitivity
@@ -77,7 +77,7 @@ class EagerEngine:
             waited = self._sample_of(item)
             if waited is None:
                 return StepReport(state.t, None, None, None)
-        before = Before(parts.buffers, parts.devices)
+        before = self._before()
         try:
             try:
                 if isinstance(item, Label):
@@ -105,6 +105,12 @@ class EagerEngine:
         return StepReport(
             t, y, outcome.loss, now.sample, phi=now.rates.phi, coupling=coupling, skipped=change.skipped
         )
+
+    def _before(self) -> Before:
+        """Buffers and random numbers as they are now; cheap for the many networks that have no buffers."""
+        buffers, devices = self.parts.buffers, self.parts.devices
+        random = generators(devices) if devices else [torch.default_generator.get_state()]
+        return Before(buffers, buffers.keep() if any(buffers.held) else None, devices, random)
 
     def _sample_of(self, label: Label) -> Waited | None:
         """What was kept of the sample of a label; `None`, and counted, if it is not kept any more."""
@@ -175,7 +181,7 @@ class EagerEngine:
 
     def _commit(self, change: Change, item: Sample | Label) -> None:
         """Make the change. To make it twice is the same."""
-        outcome, progress = change.outcome, self.reader.due(item)
+        outcome, (taking, progress) = change.outcome, self.reader.taking
         if outcome.integration is not None and outcome.moves and not change.skipped:
             with defer_sigint():
                 self._move_in_place(change.now, outcome, outcome.integration)
@@ -185,7 +191,7 @@ class EagerEngine:
         self.state = change.after
         if change.accepted and self.parts.order.remembers:
             self.parts.order.accept()
-        if progress is not None:
+        if progress is not None and taking is item:
             self.reader.progress = progress
 
     def _move_in_place(self, now: Instant, outcome: Outcome, integration: Integration) -> None:
@@ -251,7 +257,7 @@ class EagerEngine:
     def rehearse(self, sample: Sample) -> EagerReference:
         """What a step with this sample proposes; nothing changes. It raises what the step would raise."""
         parts, sample = self.parts, copied(sample)
-        before = Before(parts.buffers, parts.devices)
+        before = self._before()
         try:
             with weights_kept(parts.network):
                 now = self._instant(replace(sample, boundary=False))

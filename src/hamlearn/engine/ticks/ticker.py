@@ -16,11 +16,11 @@ from hamlearn._base.interrupts import defer_sigint
 from hamlearn._base.replay import Before, Buffers, devices_of, tensors_of
 from hamlearn._base.torch_private import foreach_norm
 from hamlearn.errors import ConfigError, NonFiniteError
-from hamlearn.hyper import UsualRates
 from hamlearn.rules.local.costates import Omega, Outer, costate
 from hamlearn.rules.local.local_system import LocalSystem
 from hamlearn.rules.local.rule import LocalRule, Now, Proposal
 from hamlearn.rules.local.stacked import LayerStack
+from hamlearn.rules.system import UsualRates
 from hamlearn.sample import Sample, StepReport
 from hamlearn.streams.reader import Reader
 
@@ -196,7 +196,7 @@ class Ticker:
 
     def _snapshot(self, ticks: int) -> Callable[[], None]:
         """What puts back all that some ticks change; several work on copies of what they write in place."""
-        before = Before(self._buffers, self._devices)
+        before = Before.now(self._buffers, self._devices)
         held = self.omega, self.t, self.updates, self.shown, self.carry
         weights: list[Tensor] = []
         if ticks > 1:
