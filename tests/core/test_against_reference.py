@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import hamlearn as hl
@@ -63,17 +62,3 @@ def test_sequential_order_agrees_with_the_equations_over_60_steps(kind, seed, cr
 def test_float32_stays_close_to_the_equations(kind, order):
     # (ĥ − h)/τ magnifies rounding by 1/τ, up to 50 here, hence more than float32's 1e-7.
     compare(random_problem(kind, 4, 50, torch.float32), 1e-4, order=order, credit=hl.Forward())
-
-
-@pytest.mark.parametrize("order", ["parallel", "sequential"])
-def test_gradients_of_sparse_embeddings_are_dense_for_the_reference_too(order):
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2)).double()
-    network, hyper = hl.Network.feedforward(module), hl.Hyper(eta=0.5, beta=0.1)
-    samples = [hl.Sample(torch.tensor([k, (k + 2) % 5]), torch.full((2, 2), float(k)).double()) for k in range(5)]
-    learner = hl.Learner(copy.deepcopy(network), nn.functional.mse_loss, hyper, order=order)
-    judge = reference.run(network, nn.functional.mse_loss, hyper, samples, order=order)
-    for sample, (expected, _) in zip(samples, judge, strict=True):
-        learner.step(sample)
-        for name, weight in learner.network.named_parameters():
-            torch.testing.assert_close(weight.detach(), expected.theta[name], rtol=1e-12, atol=1e-13)

@@ -74,27 +74,6 @@ def test_learning_does_not_depend_on_the_unit_of_time_to_the_bit(kind, engine):
         assert found[0][1][-1] < 1e-8
 
 
-def test_every_member_of_a_population_keeps_its_own_clock():
-    hypers = [
-        hl.Hyper(tau=0.5, eta=1.2, beta=0.05),
-        hl.Hyper(tau=0.5, eta=1.2, beta=0.05, clock="continuous"),
-        hl.Hyper(tau=lambda t: 0.3 + 0.01 * t, eta=0.8, eta_z=1.0, beta=lambda t: 0.02),
-    ]
-    problem = random_problem("rate", 2, 40)
-
-    def make(hyper):
-        return Problem(problem.network, problem.loss, hyper, []).learner(order="sequential")
-
-    problem.samples[-1].boundary = True
-    population = hl.Population(make, hyper=hypers)
-    list(population.run(problem.samples, chunk=16))
-    for hyper, member in zip(hypers, population.members, strict=True):
-        alone = make(hyper)
-        list(alone.run(problem.samples))
-        for a, b in zip(alone.network.parameters(), member.network.parameters(), strict=True):
-            torch.testing.assert_close(b, a, rtol=1e-12, atol=1e-12)
-
-
 def test_a_gap_dissipates_as_its_parts_do():
     def left(gaps, eta=0.6):
         learner = hl.Learner(hl.Network.feedforward(nn.Linear(1, 1).double()), MSE, hl.Hyper(eta=eta, beta=0.0))
@@ -162,20 +141,6 @@ def test_a_local_learner_tells_it_too():
     learner = hl.local.LocalLearner(module, MSE, hl.Hyper(eta=0.1, beta=0.0, clock="continuous"))
     with pytest.warns(RuntimeWarning, match="eta=0.1 times tau=30 is 3"):
         learner.step(hl.Sample(torch.ones(1, 1), torch.ones(1, 1), tau=30.0))
-
-
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_the_optimizer_counts_each_gradient_once_and_forgets_over_the_gap(momentum):
-    weight = nn.Parameter(torch.zeros(1, dtype=torch.float64))
-    optimizer = hl.optim.HL([weight], lr=0.1, momentum=momentum, dampening=0.25, tau=0.5)
-    theta, omega = 0.0, 0.0
-    for k, tau in enumerate([0.5, 0.25, 30.0, 0.001]):
-        weight.grad = torch.full_like(weight, k + 1.0)
-        optimizer.step(tau=tau)
-        gain = 0.75 if k and momentum else 1.0
-        omega = (math.pow(momentum, tau / 0.5) * omega if momentum else 0.0) + gain * (k + 1.0)
-        theta -= 0.1 * omega
-        assert weight.item() == pytest.approx(theta, abs=1e-14)
 
 
 def test_the_optimizer_tells_once_that_a_step_of_the_continuous_clock_is_too_long():
