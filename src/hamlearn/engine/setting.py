@@ -36,15 +36,11 @@ class Choices(NamedTuple):
     on_nonfinite: Literal["raise", "skip", "ignore"]
 
 
-def check_order(order: object) -> None:
-    """Raise unless it names an order, or is a class of them."""
-    if not (isinstance(order, type) and issubclass(order, Order)) and order not in ORDERS:
-        names = ", ".join(map(repr, ORDERS))
-        raise ConfigError(f"order={order!r} must be one of {names}, or a subclass of hl.Order")
-
-
-def check_parts(network: object, hyper: object, credit: object, integrator: object) -> None:
-    """Raise where an argument is not of the kind that a learner is made of."""
+def check_arguments(
+    network: object, hyper: object, choices: Choices, late: object, running_cost: object = None
+) -> None:
+    """Raise if an argument of a learner is not of its kind, or not one of those that are allowed."""
+    order, credit, reset_h, integrator, on_nonfinite = choices
     if not isinstance(network, Network):
         raise ConfigError(f"network is a {type(network).__name__}: wrap it, as in hl.Network.feedforward(module)")
     if not isinstance(hyper, Hyper):
@@ -53,19 +49,16 @@ def check_parts(network: object, hyper: object, credit: object, integrator: obje
         raise ConfigError(f"credit={credit!r} must be hl.Forward(), hl.Cleared(), hl.Sensitivity() or hl.Echo()")
     if not isinstance(integrator, Integrator):
         raise ConfigError(f"integrator={integrator!r} must be hl.Euler(), hl.Heun() or hl.RK4()")
-
-
-def check_running_cost(running_cost: object) -> None:
-    """Raise unless it can be called, or is `None`."""
-    if running_cost is not None and not callable(running_cost):
-        raise ConfigError(f"running_cost={running_cost!r} must be a function of (u, h, dh, y, theta, t), or None")
-
-
-def check_late(late: object) -> int:
-    """How many samples may wait for their labels."""
+    if not (isinstance(order, type) and issubclass(order, Order)) and order not in ORDERS:
+        names = ", ".join(map(repr, ORDERS))
+        raise ConfigError(f"order={order!r} must be one of {names}, or a subclass of hl.Order")
+    for name, value in (("reset_h", reset_h), ("on_nonfinite", on_nonfinite)):
+        if value not in ALLOWED[name]:
+            raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
     if isinstance(late, bool) or not isinstance(late, int) or late < 0:
         raise ConfigError(f"late={late!r} must be a whole number of samples, 0 or more")
-    return late
+    if running_cost is not None and not callable(running_cost):
+        raise ConfigError(f"running_cost={running_cost!r} must be a function of (u, h, dh, y, theta, t), or None")
 
 
 def check_stream(stream: object) -> None:
@@ -121,13 +114,6 @@ def check_keep(names: Any) -> tuple[str, ...]:
         what = f"keep={names!r}" if isinstance(names, str) else f"keep has {unknown[0]!r}, which"
         raise ConfigError(f"{what} must be a sequence of names among {', '.join(map(repr, KEPT))}")
     return tuple(dict.fromkeys(names))
-
-
-def check_choices(**choices: str) -> None:
-    """Raise where a choice is not one of those allowed."""
-    for name, value in choices.items():
-        if value not in ALLOWED[name]:
-            raise ConfigError(f"{name}={value!r} must be one of {', '.join(map(repr, ALLOWED[name]))}")
 
 
 def no_sample(given: object) -> SampleError:

@@ -21,13 +21,9 @@ from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.owner import BaseLearner
 from hamlearn.engine.setting import (
     Choices,
-    check_choices,
+    check_arguments,
     check_chunk,
     check_keep,
-    check_late,
-    check_order,
-    check_parts,
-    check_running_cost,
     no_sample,
     require_gradients,
     with_costates,
@@ -108,14 +104,10 @@ class Learner(BaseLearner):
         late: int = 1000,
         running_cost: RunningCost | None = None,
     ) -> None:
-        check_parts(network, hyper, credit, integrator)
-        check_order(order)
-        check_choices(reset_h=reset_h, on_nonfinite=on_nonfinite)
-        check_running_cost(running_cost)
         choices = Choices(order, credit, reset_h, integrator, on_nonfinite)
-        parts = LearnerParts(network, loss, hyper, choices, running_cost)
+        check_arguments(network, hyper, choices, late, running_cost)
         super().__init__()
-        self._eager = EagerEngine(parts, self._reader, check_late(late))
+        self._eager = EagerEngine(LearnerParts(network, loss, hyper, choices, running_cost), self._reader, late)
 
     def __repr__(self) -> str:
         system = self._eager.parts.system
@@ -392,12 +384,11 @@ class Learner(BaseLearner):
 
     def _own_state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         parts, now = self._eager.parts, self._eager.state
-        carry, names = now.carry, parts.system.names
-        tensors = {f"omega/{name}": omega for name, omega in zip(names, carry.omega, strict=True)}
-        tensors |= {f"h/{index}": leaf for index, leaf in enumerate(carry.h)}
-        tensors |= {f"z/{index}": leaf for index, leaf in enumerate(carry.z)}
-        tensors |= {f"v/{name}": v for name, v in zip(names, carry.v, strict=False)}
-        tensors |= {f"E/{index}": leaf for index, leaf in enumerate(carry.E)}
+        carry, names, tensors = now.carry, parts.system.names, dict[str, Tensor]()
+        for part in ("omega", "v"):
+            tensors |= {f"{part}/{name}": x for name, x in zip(names, getattr(carry, part), strict=False)}
+        for part in ("h", "z", "E"):
+            tensors |= {f"{part}/{index}": leaf for index, leaf in enumerate(getattr(carry, part))}
         memory, tokens = pack(parts.order.memory(), "memory/")
         waiting, labels = pack(waiting_tree(now.waiting), "waiting/")
         return tensors | memory | waiting, {

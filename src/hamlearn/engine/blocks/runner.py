@@ -6,7 +6,7 @@ import logging
 import math
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
+from hamlearn._base.torch_private import foreach_copy_
 from hamlearn.engine.blocks.reports import BlockReport, PendingBlock
 from hamlearn.engine.blocks.scans import joined_rows, trace_of
 from hamlearn.engine.recorded import BlockResult, Groups, UnsupportedError
@@ -25,6 +26,26 @@ from hamlearn.streams.reader import Reader
 logger = logging.getLogger(__name__)
 FEWER = 256
 """Samples that a scan takes at once after one that had to be taken by itself; twice as many after that."""
+
+
+class Undo:
+    """Puts back what a block changes, as often as it is called.
+
+    Args:
+        tensors: What the block writes to in place.
+        put: Puts back what it replaces.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor], put: Callable[[], None]) -> None:
+        self.tensors, self.put = [tensor.detach() for tensor in tensors], put
+        self.copies = [tensor.clone() for tensor in self.tensors]
+
+    def __call__(self) -> None:
+        """Put it back."""
+        self.put()
+        if self.tensors:  # PyTorch refuses empty lists.
+            with torch.no_grad():
+                foreach_copy_(self.tensors, self.copies)
 
 
 class BlockRunner(ABC):

@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from hamlearn._base.finite import all_finite
-from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.runner import BlockRunner, Undo
 from hamlearn.engine.eager.parts import LearnerParts
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, Engine, ReferenceStep, UnsupportedError, Watch
 from hamlearn.integrators import Euler
 from hamlearn.sample import Sample
-from hamlearn.state.undo import Undo
 from hamlearn.streams.blocks import Block
 
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from hamlearn._base import trees
+from hamlearn.engine.blocks.runner import Undo
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.recorded import Engine, HeldTensors, UnsupportedError, named
 from hamlearn.state.carry import Carry
-from hamlearn.state.undo import Undo
 
 
 class Layout:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.runner import BlockRunner, Undo
 from hamlearn.engine.blocks.step_runner import finite_end, require_moving, unmarked
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.lanes.alike import how_members_differ
@@ -24,7 +24,6 @@ from hamlearn.engine.rates_table import RateSettings, RatesTable, Steps
 from hamlearn.engine.recorded import BlockResult, EagerReference, Engine, ReferenceStep, UnsupportedError
 from hamlearn.errors import HamlearnError
 from hamlearn.sample import Sample, StepReport
-from hamlearn.state.undo import Undo
 from hamlearn.streams.reader import Reader
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
 from hamlearn.engine.blocks.reports import PendingBlock
-from hamlearn.engine.blocks.runner import BlockRunner
+from hamlearn.engine.blocks.runner import BlockRunner, Undo
 from hamlearn.engine.blocks.step_runner import good_steps
 from hamlearn.engine.rates_table import RateSettings
 from hamlearn.engine.recorded import (
@@ -32,7 +32,6 @@ from hamlearn.rules.local.delay_free import DelayFree
 from hamlearn.rules.system import Outcome
 from hamlearn.sample import Sample, StepReport
 from hamlearn.state.carry import Carry
-from hamlearn.state.undo import Undo
 from hamlearn.streams.blocks import Block, copied
 from hamlearn.streams.reader import Reader
 
