@@ -22,7 +22,7 @@ from hamlearn.network import Network
 from hamlearn.sample import Sample
 
 CROSS_ENTROPY = nn.functional.cross_entropy
-REACH = {"output": 0.9, "state": 1.1}
+REACH = {"output": 0.85, "state": 0.95}
 WIDE, WIDE_REACH = (1024, 2048, 4096), 1.1
 """Widths of a single large layer, where memory is what a step waits for, and their reach."""
 SHAPES = {"Iris": (1, 4), "MNIST": (1, 1, 28, 28), "IMDb": (1, 50, 50)}
