@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import hamlearn as hl
+from benchmarks import walk
 from tests.problems import NETWORKS, random_problem
 
 MSE = nn.functional.mse_loss
@@ -152,3 +153,13 @@ def test_a_learner_prints_what_it_is():
     learner = hl.Learner(network, nn.functional.mse_loss, hl.Hyper(beta=0.1), credit=hl.Forward())
     said = "Learner(state and output net with 929 weights, loss=mse_loss, order='sequential', credit=Forward(), "
     assert repr(learner) == f"{said}{learner.hyper!r})"
+
+
+def test_an_eager_step_enters_at_most_30_functions_of_the_package_in_10_files():
+    calls = walk.eager_step()
+    assert len(calls) <= 30
+    assert len({file for file, _ in calls}) <= 10
+
+
+def test_a_warm_block_of_256_steps_makes_at_most_1000_calls_in_the_package():
+    assert walk.warm_block().total() <= 1000
