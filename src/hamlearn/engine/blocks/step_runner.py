@@ -62,7 +62,8 @@ class StepRunner(BlockRunner):
         start, fresh = self.parts.met(eager.state, first.u), block.begins(eager.state.fresh, block.count)
         reference = ReferenceStep(lambda: eager.rehearse(first), self.parts.network)
         ran = engine.run(engine.own(), start, fresh, plan.pace(), block, self.parts.watch, reference, self.keep)
-        return ran, good_steps(ran, block, self.parts.system.theta, self.parts.watch)
+        known = lambda: (None, known_in(block))  # noqa: E731
+        return ran, good_steps(ran, block.count, self.parts.watch, self.parts.system.theta, known)
 
     def accept(self, block: Block, plan: RatesTable, ran: BlockResult) -> None:
         """The state after the last step; h0 again, if that ends a sequence."""
@@ -95,27 +96,33 @@ def require_moving(members: Sequence[LearnerParts]) -> None:
         raise UnsupportedError(f"a schedule would stand still within the stages of {integrator!r}")
 
 
-def good_steps(ran: BlockResult, block: Block, theta: Sequence[Tensor], watch: Watch) -> int:
+Masks = tuple[Tensor | None, Tensor | None]
+"""Where marks count, and where losses count, by step and member; `None`: everywhere."""
+
+
+def good_steps(
+    ran: BlockResult, count: int, watch: Watch, theta: Sequence[Tensor], masks: Callable[[], Masks]
+) -> int:
     """How many steps from the first one on are known to have gone well.
 
     Args:
         ran: What the steps led to.
-        block: Their samples.
-        theta: The weights, which are looked at after the last step only, as ω and v are.
+        count: Number of steps.
         watch: What is looked at.
+        theta: The weights, which are looked at after the last step only, as ω and v are.
+        masks: Where marks and losses count.
     """
-    good = unmarked(block.count, ran.mark, ran.loss if watch == "state" else None, lambda: (None, known_in(block)))
-    if watch == "state" and good == block.count:
-        return finite_end([*ran.carry.omega, *ran.carry.v, *theta], good)
+    good = unmarked(count, ran.mark, ran.loss if watch == "state" else None, masks)
+    if watch == "state" and good == count:
+        end = [*ran.carry.omega, *ran.carry.v, *theta]
+        # It is not known where they overflowed: halves of halves lead to the step.
+        return good if all_finite([tensor.detach() for tensor in end]) else good // 2
     return good
 
 
 def known_in(block: Block) -> Tensor | None:
     """Whether each sample has a target; `None` if all have one, or none has."""
     return None if block.known is None else torch.tensor(block.known)
-
-
-Masks = tuple[Tensor | None, Tensor | None]
 
 
 def unmarked(count: int, marks: Tensor | None, losses: Tensor | None, masks: Callable[[], Masks]) -> int:
@@ -125,7 +132,7 @@ def unmarked(count: int, marks: Tensor | None, losses: Tensor | None, masks: Cal
         count: Number of steps.
         marks: How many entries are not finite, by step and member.
         losses: Losses by step and member.
-        masks: Where marks count, and where losses count; `None`: everywhere.
+        masks: Where marks and losses count.
     """
     marked = marks is not None and bool(marks.any())
     lost = losses is not None and not math.isfinite(losses.sum())
@@ -144,9 +151,3 @@ def _rows(flags: Tensor, where: Tensor | None) -> Tensor:
     """Whether any flag of a step is set."""
     flags = flags.cpu() if where is None else flags.cpu() & where
     return flags.reshape(len(flags), -1).any(1)
-
-
-def finite_end(tensors: Sequence[Tensor], count: int) -> int:
-    """All `count` steps if these tensors are finite after the last one; else half of them."""
-    # It is not known where they overflowed: halves of halves lead to the step.
-    return count if all_finite([tensor.detach() for tensor in tensors]) else count // 2

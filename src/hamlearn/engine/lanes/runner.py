@@ -13,7 +13,7 @@ from torch import Tensor
 from hamlearn._base.interrupts import defer_sigint
 from hamlearn.engine.blocks.reports import PendingBlock
 from hamlearn.engine.blocks.runner import BlockRunner, Undo
-from hamlearn.engine.blocks.step_runner import finite_end, require_moving, unmarked
+from hamlearn.engine.blocks.step_runner import good_steps, require_moving
 from hamlearn.engine.eager.stepping import EagerEngine
 from hamlearn.engine.lanes.alike import how_members_differ
 from hamlearn.engine.lanes.batch import LaneBatch
@@ -149,10 +149,7 @@ class LaneRunner(BlockRunner):
         ran = self.engine.run(lanes.held, lanes.carry, fresh, plan.pace(), batch.packed(), watch, reference)
         if not batch.active.all():
             lanes.keep_resting(batch.active, self._before.copies, ran.carry)
-        good = unmarked(batch.count, ran.mark, ran.loss if watch == "state" else None, lambda: self._masks(batch))
-        if watch == "state" and good == batch.count:
-            good = finite_end([*ran.carry.omega, *ran.carry.v, *lanes.held.theta], good)
-        return ran, good
+        return ran, good_steps(ran, batch.count, watch, lanes.held.theta, lambda: self._masks(batch))
 
     def accept(self, block: Any, plan: RatesTable, ran: BlockResult) -> None:
         """Where the lanes are after the last step."""

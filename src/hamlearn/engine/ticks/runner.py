@@ -13,7 +13,7 @@ from hamlearn._base import trees
 from hamlearn._base.finite import all_finite
 from hamlearn.engine.blocks.reports import PendingBlock
 from hamlearn.engine.blocks.runner import BlockRunner, Undo
-from hamlearn.engine.blocks.step_runner import good_steps
+from hamlearn.engine.blocks.step_runner import good_steps, known_in
 from hamlearn.engine.rates_table import RateSettings
 from hamlearn.engine.recorded import (
     BlockResult,
@@ -115,7 +115,9 @@ class TickRunner(BlockRunner):
         ticker.carry = begun
         watch: Watch = "nothing" if ticker.on_nonfinite == "ignore" else "state"
         ran = self.loop(begun, plan, begins, watch, first)
-        return ran, good_steps(ran, plan.compared, self.system.theta, watch) // self.hold
+        compared = plan.compared
+        known = lambda: (None, known_in(compared))  # noqa: E731
+        return ran, good_steps(ran, compared.count, watch, self.system.theta, known) // self.hold
 
     def loop(self, begun: Any, plan: TickPlan, begins: Tensor | None, watch: Watch, first: Sample) -> BlockResult:
         """The rows of a plan, from what is carried when they begin."""
