@@ -162,33 +162,6 @@ def test_an_adaptive_beta_agrees_with_the_equations_in_either_order(kind, order,
     compare(problem, 1e-11, order=order, credit=credit)
 
 
-KINDS = ["rate", "lstm", "output", "split"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("credit", [hl.Forward(), hl.Cleared()], ids=repr)
-@pytest.mark.parametrize("order", ["parallel", "sequential"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_compiled_step_adapts_as_the_eager_one_does(kind, order, credit):
-    # Two problems with rules of their own, by turns.
-    seed = (KINDS.index(kind) + (order == "parallel") + credit.carries) % 2
-    problem = adapting(random_problem(kind, seed, 90), seed + 1)
-    eager, compiled = (problem.learner(order=order, credit=credit) for _ in "ab")
-    reports = (
-        learner.run(problem.samples, max_steps=90, engine=engine, chunk=32)
-        for learner, engine in ((eager, "eager"), (compiled, "compiled"))
-    )
-    for one, other in zip(*reports, strict=True):
-        assert relative(torch.as_tensor(other.hamiltonian), torch.as_tensor(one.hamiltonian)) < 1e-12
-    assert eager.state.updates == compiled.state.updates
-    for part in ("omega", "v"):
-        mine, theirs = getattr(eager.state, part), getattr(compiled.state, part)
-        assert mine
-        assert all(relative(theirs[name], mine[name]) < 1e-12 for name in mine)
-    for a, b in zip(eager.network.parameters(), compiled.network.parameters(), strict=True):
-        assert relative(b.detach(), a.detach()) < 1e-12
-
-
 @pytest.mark.parametrize(
     ("truncate", "dissipate"), [(None, "sequence"), (2, "sequence"), (None, "token"), (2, "token")]
 )

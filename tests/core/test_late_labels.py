@@ -256,22 +256,6 @@ def test_how_many_may_wait_is_a_whole_number(late):
         learner(late=late)
 
 
-def test_members_of_a_population_learn_from_labels_that_come_later():
-    def make(hyper: hl.Hyper) -> hl.Learner:
-        return hl.Learner(hl.Network.feedforward(nn.Linear(1, 1)), mse_loss, hyper)
-
-    hypers, given = [hl.Hyper(), hl.Hyper(beta=0.1)], [hl.Sample(torch.ones(1, 1), torch.zeros(1, 1))] * 3
-    given += [hl.Sample(torch.ones(1, 1), id=1), *given, hl.Label(1, torch.zeros(1, 1)), *given]
-    population = hl.Population(make, hypers)
-    assert len(list(population.run(given))) == len(given)
-    for member, hyper in zip(population.members, hypers, strict=True):
-        torch.manual_seed(0)
-        alone = make(hyper)
-        list(alone.run(given))
-        assert member.labels == alone.labels
-        torch.testing.assert_close(weights(member), weights(alone), rtol=1e-6, atol=1e-6)
-
-
 @pytest.mark.parametrize("odd", [True, 1.0, np.int64(1), torch.tensor(1), (1,), [1], b"1"], ids=repr)
 def test_an_id_that_is_neither_text_nor_whole_number_is_named_and_nothing_changes(odd):
     subject = learner()
