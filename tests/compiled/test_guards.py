@@ -3,6 +3,7 @@
 import random
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -101,6 +102,20 @@ def test_a_step_that_changes_what_it_reads_stays_eager_and_says_which(read):
         ran(learner_of(module), samples(5))
     # Every sample has called it once, and the trial before them has left nothing behind.
     assert (module.own, len(module.log)) in [(6.0, 0), (1.0, 5), (1.0, 0)]
+
+
+@pytest.mark.filterwarnings("ignore:engine='compiled' falls back to the eager engine")
+@pytest.mark.parametrize("read", [draw, lambda m: float(np.random.rand())], ids=["python", "numpy"])
+def test_the_trial_of_a_step_leaves_the_random_numbers_of_python_and_numpy_to_the_steps(read):
+    results = []
+    for engine in ("eager", "compiled"):
+        torch.manual_seed(0)
+        random.seed(0)
+        np.random.seed(0)
+        learner = learner_of(Scaled(read))
+        ran(learner, samples(5), engine)
+        results.append(weights(learner))
+    assert torch.equal(*results)
 
 
 @pytest.mark.filterwarnings("ignore:Full backward hook is firing")

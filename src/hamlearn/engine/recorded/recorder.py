@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 
@@ -125,7 +127,17 @@ class Recorder:
         Raises:
             UnsupportedError: If the step cannot be compiled.
         """
-        return self.steps.get((step.key, inputs.form()), lambda: self._make(step, inputs, reference))
+
+        def make() -> CompiledStep:
+            # A step that draws from Python or NumPy differs from its recording, and stays eager: it draws again.
+            drawn, drawn_by_numpy = random.getstate(), np.random.get_state()
+            try:
+                return self._make(step, inputs, reference)
+            finally:
+                random.setstate(drawn)
+                np.random.set_state(drawn_by_numpy)
+
+        return self.steps.get((step.key, inputs.form()), make)
 
     def _make(self, step: RecordedStep, inputs: LoopInputs, reference: ReferenceStep) -> CompiledStep:
         """Record a step, make a loop of it, and compare the loop with the eager step."""
