@@ -51,7 +51,8 @@ def _output_only(system: System, carry: Carry, sample: Sample, rates: Rates) -> 
     with _gradients(sample.target is not None or system.running_cost is not None):
         y = system.network.output_net(sample.u, None)
         L = None if sample.target is None else instantaneous_loss(system.loss, y, sample.target, graph=True)
-        R = running_cost(system, sample.u, [], [], None, y, system.theta, rates.t)
+        costs = system.running_cost is not None
+        R = running_cost(system, sample.u, [], [], None, y, system.theta, rates.t) if costs else None
     if R is not None:
         return _with_running_cost(system, carry, rates, [], L, R, Outcome([], [], [], reported(y), None, None))
     dL = None if L is None else vjp([L], [None], system.theta)
